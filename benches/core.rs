@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use serde_json::json;
-use turnwheel::agent::compaction::Room;
-use turnwheel::agent::draft::{Draft, Rules};
+use turnwheel::agent::compaction::ContextBudget;
 use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::message::Message;
-use turnwheel::agent::path::path;
+use turnwheel::agent::path::path_to_leaf;
 use turnwheel::agent::projection;
-use turnwheel::agent::settings::{QueueMode, Retry, ThinkingLevel};
-use turnwheel::agent::step::{Answered, Input, Setback, step};
+use turnwheel::agent::settings::{QueueMode, RetrySettings, ThinkingLevel};
+use turnwheel::agent::step::{FailureKind, Input, ResponseInput, step};
+use turnwheel::agent::transition::{Policy, Transition};
 use turnwheel::clock::Timestamp;
 use turnwheel::model::ModelRequest;
-use turnwheel::model::catalogue::{Catalogue, tariff};
-use turnwheel::model::responses::body::request_body;
-use turnwheel::model::responses::fold::Fold;
-use turnwheel::model::responses::names::Names;
+use turnwheel::model::catalogue::{Catalogue, find_tariff};
+use turnwheel::model::responses::body::build_request_body;
+use turnwheel::model::responses::fold::ResponseFold;
+use turnwheel::model::responses::names::ToolNames;
 
 fn main() {
     divan::main();
@@ -29,7 +29,7 @@ fn main() {
 /// Numbers of rounds. A round is one model response with a tool call, and its result.
 const ROUNDS: [usize; 3] = [10, 100, 1_000];
 
-fn line(seq: usize, message: &serde_json::Value) -> String {
+fn entry_json(seq: usize, message: &serde_json::Value) -> String {
     let parent = (seq > 1).then(|| format!("{:08x}", seq - 1));
     json!({
         "entryId": format!("{seq:08x}"), "parentId": parent, "seq": seq,
@@ -38,52 +38,55 @@ fn line(seq: usize, message: &serde_json::Value) -> String {
     .to_string()
 }
 
-fn lines(rounds: usize) -> Vec<String> {
-    let mut lines = vec![line(1, &json!({"role": "user", "content": "go", "timestamp": 0}))];
+fn entry_lines(rounds: usize) -> Vec<String> {
+    let mut lines = vec![entry_json(1, &json!({"role": "user", "content": "go", "timestamp": 0}))];
     for round in 0..rounds {
         let id = format!("call_{round}|fc_{round}");
         let call =
             json!({"type": "toolCall", "id": id, "name": "look", "arguments": {"round": round}});
-        let answer = json!({"role": "assistant", "content": [{"type": "text", "text": "I look."}, call],
+        let response = json!({"role": "assistant", "content": [{"type": "text", "text": "I look."}, call],
             "api": "a", "provider": "p", "model": "m", "stopReason": "toolUse", "timestamp": 0});
         let result = json!({"role": "toolResult", "toolCallId": id, "toolName": "look",
             "content": [{"type": "text", "text": "x".repeat(400)}], "isError": false, "timestamp": 0});
-        lines.push(line(lines.len() + 1, &answer));
-        lines.push(line(lines.len() + 1, &result));
+        lines.push(entry_json(lines.len() + 1, &response));
+        lines.push(entry_json(lines.len() + 1, &result));
     }
     lines
 }
 
 fn entries(rounds: usize) -> Vec<Arc<Entry>> {
-    lines(rounds).iter().filter_map(|line| serde_json::from_str(line).ok().map(Arc::new)).collect()
+    entry_lines(rounds)
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok().map(Arc::new))
+        .collect()
 }
 
 /// Parsing of all entries, which a worker without a cache does once.
 #[divan::bench(args = ROUNDS)]
 fn read_entries(bencher: Bencher<'_, '_>, rounds: usize) {
-    let lines = lines(rounds);
+    let lines = entry_lines(rounds);
     bencher
         .bench(|| lines.iter().filter_map(|line| serde_json::from_str::<Entry>(line).ok()).count());
 }
 
 /// Projection for every model call: path, messages, conversion.
 #[divan::bench(args = ROUNDS)]
-fn project(bencher: Bencher<'_, '_>, rounds: usize) {
+fn project_messages(bencher: Bencher<'_, '_>, rounds: usize) {
     let entries = entries(rounds);
     let leaf = entries.last().map(|entry| entry.base.entry_id.clone());
     bencher.bench(|| {
-        let path = path(black_box(&entries), leaf.as_ref());
-        projection::convert(projection::messages(&path)).len()
+        let path = path_to_leaf(black_box(&entries), leaf.as_ref());
+        projection::to_model_messages(projection::project_messages(&path)).len()
     });
 }
 
 /// Request of every model call: built, validated and serialised.
 #[divan::bench(args = ROUNDS)]
-fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
+fn serialise_request(bencher: Bencher<'_, '_>, rounds: usize) {
     let entries = entries(rounds);
     let leaf = entries.last().map(|entry| entry.base.entry_id.clone());
-    let path = path(&entries, leaf.as_ref());
-    let converted = projection::convert(projection::messages(&path));
+    let path = path_to_leaf(&entries, leaf.as_ref());
+    let converted = projection::to_model_messages(projection::project_messages(&path));
     let messages: Vec<&Message> = converted.iter().map(AsRef::as_ref).collect();
     let record = Catalogue::default().record("gpt-5-mini", "gpt-5-mini");
     let request = ModelRequest {
@@ -100,15 +103,15 @@ fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
         payload: None,
     };
     bencher.bench(|| {
-        let names = Names::new(&[]);
-        let body = request_body(black_box(&request), &names);
-        (body.objection(), body.to_bytes().map_or(0, |bytes| bytes.len()))
+        let names = ToolNames::new(&[]);
+        let body = build_request_body(black_box(&request), &names);
+        (body.find_violation(), body.to_bytes().map_or(0, |bytes| bytes.len()))
     });
 }
 
 /// Applying a model response. The cost is independent of the length of the conversation.
 #[divan::bench]
-fn take_in_an_answer(bencher: Bencher<'_, '_>) {
+fn apply_response(bencher: Bencher<'_, '_>) {
     let head = json!({
         "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c", "incarnation": "0a1b2c3d",
         "commitId": "first", "revision": 1, "phase": {"owed": "model", "attempt": 1}, "seq": 2000, "eventSeq": 9000,
@@ -119,45 +122,45 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let head: Option<Head> = serde_json::from_value(head).ok();
     let message = serde_json::from_str(&message.to_string()).ok();
     let (Some(head), Some(message)) = (head, message) else { return };
-    let answered = Answered {
+    let response = ResponseInput {
         message,
         revision: "r".to_owned(),
         started_at: Timestamp(0),
-        setback: Setback::default(),
-        misfit: None,
+        failure_kind: FailureKind::default(),
+        schema_error: None,
     };
-    let input = Input::Answered(Box::new(answered));
-    let rules = Rules {
-        room: Room::default(),
+    let input = Input::ResponseReceived(Box::new(response));
+    let policy = Policy {
+        context_budget: ContextBudget::default(),
         rounds_max: None,
         hard_rounds_max: 200,
-        calls_at_once: 1,
-        retry: Retry::default(),
+        concurrency: 1,
+        retry: RetrySettings::default(),
         model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
-        steering_skips_tools: true,
-        taken_in_operations_max: 60,
-        taken_in_bytes_max: 500_000,
-        writes_notices: false,
+        should_steer_skip_tools: true,
+        drained_operations_max: 60,
+        drained_bytes_max: 500_000,
+        has_notification_receiver: false,
         budget: None,
         settle_after: std::time::Duration::ZERO,
     };
     bencher.bench(|| {
-        let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
-        step(&mut draft, black_box(&input));
-        draft.operations()
+        let mut transition = Transition::new(head.clone(), None, policy.clone(), Timestamp(1));
+        step(&mut transition, black_box(&input));
+        transition.operation_count()
     });
 }
 
 /// Parsing and assembling a streamed response of 1,000 text deltas.
 #[divan::bench]
-fn hear_a_thousand_deltas(bencher: Bencher<'_, '_>) {
+fn fold_thousand_deltas(bencher: Bencher<'_, '_>) {
     let record = Catalogue::default().record("gpt-4.1", "gpt-4.1");
     let begin = r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"m"}}"#;
     let delta = r#"{"type":"response.output_text.delta","output_index":0,"delta":"word "}"#;
     bencher.bench(|| {
-        let mut fold = Fold::new("gpt-4.1", tariff(&record), Names::new(&[]));
+        let mut fold = ResponseFold::new("gpt-4.1", find_tariff(&record), ToolNames::new(&[]));
         fold.push_frame(None, begin);
         (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
     });

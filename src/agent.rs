@@ -1,12 +1,10 @@
 //! The core: the state of a conversation and its transitions. Pure: no I/O, no clock, no
 //! randomness, no logging.
 
-pub mod batch;
-pub mod brake;
 pub mod budget;
+pub mod call_batch;
 pub mod compaction;
 pub mod content;
-pub mod draft;
 pub mod entry;
 pub mod event;
 #[cfg(test)]
@@ -14,12 +12,14 @@ mod fuzz;
 pub mod head;
 pub mod inbox;
 pub mod message;
-pub mod notice;
+pub mod notification;
 pub mod path;
+pub mod pause;
 pub mod phase;
 pub mod projection;
+pub mod prompt_receipt;
+pub mod prompt_view;
 pub mod raw;
-pub mod receipt;
 pub mod request;
 pub mod schedule;
 pub mod settings;
@@ -27,8 +27,8 @@ pub mod step;
 pub mod strict;
 pub mod suspicion;
 pub mod text;
+pub mod transition;
 pub mod usage;
-pub mod view;
 pub mod workspace;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::settings::Settings;
-use crate::tools::RunTool;
+use crate::tools::CallableTool;
 
 mod approval;
 mod fields;
@@ -19,17 +19,17 @@ mod http_tool;
 mod load;
 mod mistakes;
 mod settings;
-mod strays;
 #[cfg(test)]
 mod tests;
+mod unread_files;
 mod yaml;
 
-pub use load::{Loaded, file_names, load, load_texts};
+pub use load::{LoadedAgents, list_agent_files, load_folder, load_texts};
 pub use mistakes::Mistake;
-pub use strays::strays;
+pub use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
-pub type ToolSet = BTreeMap<String, Arc<dyn RunTool>>;
+pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
 /// A loaded agent.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Agent {
     /// The system prompt: the file's body.
     pub instructions: String,
     /// In the file's order; names are unique.
-    pub tools: Vec<Arc<dyn RunTool>>,
+    pub tools: Vec<Arc<dyn CallableTool>>,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.
@@ -52,14 +52,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn tool(&self, name: &str) -> Option<&Arc<dyn RunTool>> {
+    pub fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }
 
     /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
-        active.filter(|name| self.tool(name).is_none()).cloned().collect()
+        active.filter(|name| self.find_tool(name).is_none()).cloned().collect()
     }
 }
 
@@ -86,16 +86,16 @@ pub struct Catalog {
 /// Shared handle to the current catalog. After `replace`, every read returns the new catalog, even
 /// in the middle of a turn.
 #[derive(Clone, Debug, Default)]
-pub struct Agents(Arc<RwLock<Arc<Catalog>>>);
+pub struct SharedCatalog(Arc<RwLock<Arc<Catalog>>>);
 
-impl From<Catalog> for Agents {
+impl From<Catalog> for SharedCatalog {
     fn from(catalog: Catalog) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(catalog))))
     }
 }
 
-impl Agents {
-    pub fn now(&self) -> Arc<Catalog> {
+impl SharedCatalog {
+    pub fn current(&self) -> Arc<Catalog> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -107,14 +107,14 @@ impl Agents {
     ///
     /// # Errors
     /// Return the text to the client: it lists the available agents.
-    pub fn find(&self, name: Option<&str>) -> Result<Arc<Agent>, NoAgent> {
-        self.now().find(name).cloned()
+    pub fn find(&self, name: Option<&str>) -> Result<Arc<Agent>, AgentLookupError> {
+        self.current().find(name).cloned()
     }
 }
 
 /// Reason why no agent is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoAgent {
+pub enum AgentLookupError {
     Unknown {
         name: String,
         names: Vec<String>,
@@ -126,11 +126,11 @@ pub enum NoAgent {
     },
 }
 
-impl fmt::Display for NoAgent {
+impl fmt::Display for AgentLookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { name, names } => {
-                write!(f, "there is no agent `{name}`; there are: {}", listed(names))
+                write!(f, "there is no agent `{name}`; there are: {}", join_names(names))
             }
             Self::Broken(broken) => {
                 write!(f, "the agent `{}` is unavailable: {}", broken.name, broken.problem)
@@ -139,14 +139,14 @@ impl fmt::Display for NoAgent {
                 write!(
                     f,
                     "name an agent, or set TURNWHEEL_DEFAULT_AGENT; there are: {}",
-                    listed(names)
+                    join_names(names)
                 )
             }
         }
     }
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
@@ -155,26 +155,26 @@ impl Catalog {
     ///
     /// # Errors
     /// Return the text to the client: it lists the available agents.
-    pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, NoAgent> {
+    pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, AgentLookupError> {
         let Some(name) = name.or(self.default_agent.as_deref()) else {
             let mut all = self.agents.values();
             return match (all.next(), all.next()) {
                 (Some(only), None) => Ok(only),
-                _ => Err(NoAgent::Ambiguous { names: self.names() }),
+                _ => Err(AgentLookupError::Ambiguous { names: self.names() }),
             };
         };
         if let Some(agent) = self.agents.get(name) {
             return Ok(agent);
         }
         match self.broken.get(name) {
-            Some(broken) => Err(NoAgent::Broken(broken.clone())),
-            None => Err(NoAgent::Unknown { name: name.to_owned(), names: self.names() }),
+            Some(broken) => Err(AgentLookupError::Broken(broken.clone())),
+            None => Err(AgentLookupError::Unknown { name: name.to_owned(), names: self.names() }),
         }
     }
 
     /// Returns this catalog with the revisions of `earlier` for agents whose files have errors.
     #[must_use]
-    pub fn or_in_force(mut self, earlier: &Self) -> Self {
+    pub fn with_revisions_from(mut self, earlier: &Self) -> Self {
         for name in self.broken.keys() {
             if let Some(agent) = earlier.agents.get(name) {
                 self.agents.insert(name.clone(), Arc::clone(agent));

@@ -6,22 +6,22 @@ mod arguments;
 mod banner;
 mod bench;
 mod certify;
-mod checks;
 mod commands;
-mod functions;
-mod halt;
+mod doctor_checks;
+mod fail_point;
+mod function_handlers;
 #[cfg(unix)]
 mod isolation;
-mod looking;
+mod maintenance;
 mod model;
-mod named;
+mod pending_work;
 mod ports;
 mod prices;
 mod service;
-mod signing;
-mod upkeep;
+mod setting_names;
+mod signing_keys;
+mod telemetry_setup;
 mod usage;
-mod voice;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -30,14 +30,14 @@ use std::sync::Arc;
 use clap::Parser as _;
 
 use crate::extensions::Extension;
-use crate::tools::RunTool;
-use crate::tools::code::{Services, Tool, code_tool_with};
+use crate::tools::CallableTool;
+use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, EventStream, Subscription,
 };
 pub use ports::Storage;
-pub use service::{Running, ServiceOptions, StartError};
+pub use service::{RunningService, ServiceOptions, StartError};
 
 /// Turnwheel with additional tools and extensions. It has all commands of the `turnwheel` program.
 ///
@@ -48,15 +48,15 @@ pub use service::{Running, ServiceOptions, StartError};
 /// ```
 #[derive(Default)]
 pub struct App {
-    tools: Vec<Arc<dyn RunTool>>,
+    tools: Vec<Arc<dyn CallableTool>>,
     extensions: Vec<Arc<dyn Extension>>,
-    services: Services,
+    services: ServiceRegistry,
     /// Errors in tool and service registrations. The start fails and reports all of them.
     mistakes: Vec<String>,
     /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
     /// the program may then not support the hidden command that a child runs.
     #[cfg(unix)]
-    children: Option<isolation::SettingsSource>,
+    child_settings: Option<isolation::SettingsSource>,
 }
 
 impl fmt::Debug for App {
@@ -74,7 +74,7 @@ impl App {
     /// same name. The start fails if two tools of the app have the same name.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match code_tool_with(tool, self.services.clone()) {
+        match build_code_tool_with_services(tool, self.services.clone()) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }
@@ -101,14 +101,14 @@ impl App {
     /// Runs suspect turns in child processes, which read their settings from the same source.
     /// Requires that this program runs the commands of [`App::main`].
     #[cfg(unix)]
-    fn with_children(mut self, is_dev: bool) -> Self {
+    fn with_isolation(mut self, is_dev: bool) -> Self {
         use isolation::SettingsSource::{Environment, Local};
-        self.children = Some(if is_dev { Local } else { Environment });
+        self.child_settings = Some(if is_dev { Local } else { Environment });
         self
     }
 
     #[cfg(not(unix))]
-    fn with_children(self, _is_dev: bool) -> Self {
+    fn with_isolation(self, _is_dev: bool) -> Self {
         self
     }
 

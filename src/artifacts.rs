@@ -17,9 +17,9 @@ use url::Url;
 
 pub use self::blob::BlobArtifacts;
 pub use self::embedded::EmbeddedArtifacts;
-pub use self::memory::{Faults, MemoryArtifacts};
+pub use self::memory::{ArtifactFaults, MemoryArtifacts};
 use crate::clock::Timestamp;
-use crate::ids::{ArtifactId, ConversationKey, is_plain};
+use crate::ids::{ArtifactId, ConversationKey, is_plain_text};
 
 /// Bytes of one artifact.
 pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
@@ -29,12 +29,12 @@ pub const CONTAINER: &str = "agent-artifacts";
 
 /// Namespace of the artifacts of one incarnation of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Shelf {
+pub struct ArtifactScope {
     pub key: ConversationKey,
     pub incarnation: String,
 }
 
-impl Shelf {
+impl ArtifactScope {
     /// Returns `{tenant}/{user}/{conversation}/{incarnation}/`.
     pub fn prefix(&self) -> String {
         format!(
@@ -52,7 +52,7 @@ impl Shelf {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ArtifactFacts {
+pub struct ArtifactMetadata {
     pub id: ArtifactId,
     /// File name or workspace path, as given; for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,34 +79,38 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
     /// contains the hash of the bytes.
     async fn put(
         &self,
-        shelf: &Shelf,
-        facts: &ArtifactFacts,
+        scope: &ArtifactScope,
+        metadata: &ArtifactMetadata,
         bytes: Bytes,
     ) -> Result<(), ArtifactError>;
 
-    async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError>;
+    async fn metadata(
+        &self,
+        scope: &ArtifactScope,
+        id: &ArtifactId,
+    ) -> Result<ArtifactMetadata, ArtifactError>;
 
     /// Returns the bytes, or a range of them; a range past the end is clamped.
     async fn get(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError>;
 
     /// Lists the artifacts, oldest first.
-    async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError>;
+    async fn list(&self, scope: &ArtifactScope) -> Result<Vec<ArtifactMetadata>, ArtifactError>;
 
     /// Deletes all artifacts of the scope. An empty scope is success.
-    async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError>;
+    async fn delete_all(&self, scope: &ArtifactScope) -> Result<(), ArtifactError>;
 
     /// Returns a URL that gives its holder read access to these bytes only, for a few minutes.
     /// `None`: clients read them through the API.
     async fn link(
         &self,
-        _shelf: &Shelf,
+        _scope: &ArtifactScope,
         _id: &ArtifactId,
-        _shown: &Shown,
+        _headers: &ContentHeaders,
     ) -> Result<Option<Url>, ArtifactError> {
         Ok(None)
     }
@@ -114,32 +118,32 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
 
 /// Response headers of a link, fixed in its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ContentHeaders {
     pub content_type: String,
     pub content_disposition: String,
 }
 
 /// True if every part of the scope may be part of a path. Ids are validated on input; this is a
 /// second check.
-fn is_nameable(shelf: &Shelf) -> bool {
+fn has_plain_names(scope: &ArtifactScope) -> bool {
     [
-        shelf.key.tenant.as_str(),
-        shelf.key.user.as_str(),
-        shelf.key.conversation_id.as_str(),
-        &shelf.incarnation,
+        scope.key.tenant.as_str(),
+        scope.key.user.as_str(),
+        scope.key.conversation_id.as_str(),
+        &scope.incarnation,
     ]
     .into_iter()
-    .all(is_plain)
+    .all(is_plain_text)
 }
 
 /// Clamps a range to the size. It is empty if it starts past the end or ends before its start.
-fn cut(range: Option<Range<u64>>, size: u64) -> Range<u64> {
+fn clamp_range(range: Option<Range<u64>>, size: u64) -> Range<u64> {
     let Some(range) = range else { return 0..size };
     let start = range.start.min(size);
     start..range.end.clamp(start, size)
 }
 
-fn oldest_first(mut all: Vec<ArtifactFacts>) -> Vec<ArtifactFacts> {
+fn sort_oldest_first(mut all: Vec<ArtifactMetadata>) -> Vec<ArtifactMetadata> {
     all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
     all
 }

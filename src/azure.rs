@@ -1,7 +1,7 @@
 //! Azure credentials and clients, built from settings here and nowhere else.
 
-pub mod bare;
 pub mod cosmos;
 pub mod credential;
+pub mod request_signer;
 pub mod storage;
 pub mod vault;

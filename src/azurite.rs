@@ -47,7 +47,7 @@ pub struct Ports {
 
 impl Ports {
     /// The ports of `UseDevelopmentStorage=true`.
-    pub const USUAL: Self = Self { blob: 10_000, queue: 10_001, table: 10_002 };
+    pub const DEVELOPMENT: Self = Self { blob: 10_000, queue: 10_001, table: 10_002 };
 }
 
 /// PEM files.
@@ -74,7 +74,7 @@ pub enum AzuriteError {
     Io { doing: &'static str, source: io::Error },
 }
 
-fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> AzuriteError {
+fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> AzuriteError {
     move |source| AzuriteError::Io { doing, source }
 }
 
@@ -92,18 +92,18 @@ impl Azurite {
     /// Node.js, the registry or a free port is missing: show the error.
     pub async fn start(
         options: AzuriteOptions,
-        tell: impl Fn(&str) + Send + 'static,
+        report: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, AzuriteError> {
         let starting = tokio::task::spawn_blocking(move || {
-            let main = install::installed(&options.install, &tell)?;
+            let main = install::find_or_install(&options.install, &report)?;
             Process::start(&main, &options).map(|process| Self { process })
         });
-        starting.await.map_err(io::Error::other).map_err(failed("wait"))?
+        starting.await.map_err(io::Error::other).map_err(io_error("wait"))?
     }
 
     /// Returns Azurite's endpoints and its well-known key.
     pub fn account(&self) -> StorageAccount {
-        account(self.process.endpoints.clone())
+        storage_account(self.process.endpoints.clone())
     }
 
     /// Advances Azurite's clock.
@@ -119,12 +119,15 @@ impl Azurite {
 }
 
 /// Returns the account that `UseDevelopmentStorage=true` names, without connecting to it.
-pub fn usual_account() -> Option<StorageAccount> {
+pub fn development_account() -> Option<StorageAccount> {
     let at = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}/{ACCOUNT}")).ok();
-    Some(account(Endpoints { blob: at(Ports::USUAL.blob)?, queue: at(Ports::USUAL.queue)? }))
+    Some(storage_account(Endpoints {
+        blob: at(Ports::DEVELOPMENT.blob)?,
+        queue: at(Ports::DEVELOPMENT.queue)?,
+    }))
 }
 
-fn account(Endpoints { blob, queue }: Endpoints) -> StorageAccount {
+fn storage_account(Endpoints { blob, queue }: Endpoints) -> StorageAccount {
     let key = Secret::new(STANDARD.decode(KEY).unwrap_or_default());
     StorageAccount {
         queue,

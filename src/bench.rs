@@ -2,14 +2,14 @@
 //! time, over HTTP as a client would, every turn durable.
 
 pub mod accounts;
-mod bare;
+mod baseline;
 pub mod case;
+pub mod fake_model;
 mod load;
-pub mod model;
 pub mod process;
+mod recording_proxy;
 pub mod report;
 pub mod requests;
-mod wire;
 pub mod worker;
 
 use std::path::Path;
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use crate::bench::accounts::Accounts;
 use crate::bench::case::{BenchArguments, Case};
-use crate::bench::load::{Load, Loaded};
+use crate::bench::load::{Load, LoadResult};
+use crate::bench::recording_proxy::RecordingProxy;
 use crate::bench::report::{Figures, Machine, Report};
-use crate::bench::requests::Requests;
-use crate::bench::wire::Wire;
-use crate::bench::worker::{Place, Worker};
+use crate::bench::requests::RequestFigures;
+use crate::bench::worker::{Worker, WorkerLocation};
 use crate::ids::{Ids as _, SystemIds};
 
 /// The reason why there are no figures.
@@ -33,12 +33,12 @@ pub enum BenchError {
     Worker(String),
     /// A benchmark that counted failures as work would measure nothing.
     #[error("a prompt failed, so nothing was measured: {0}")]
-    Prompt(String),
+    PromptFailed(String),
     #[error("the bare requests were not answered like those of the workers: {0}")]
-    Bare(String),
+    Baseline(String),
 }
 
-fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+fn io_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     doing: &'static str,
 ) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::Io { doing, source: source.into() }
@@ -49,79 +49,82 @@ fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 ///
 /// # Errors
 /// Show the error and exit.
-pub async fn run(
+pub async fn run_cases(
     program: &Path,
     arguments: &BenchArguments,
     accounts: Option<&Accounts>,
-    tell: impl Fn(&str),
+    report_line: impl Fn(&str),
 ) -> Result<Report, BenchError> {
-    let place = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
-    let machine = Machine::look(&place).map_err(io("measure the disk"))?;
-    tell(&machine.to_string());
-    let binary_bytes = std::fs::metadata(program).map(|file| file.len()).map_err(io("read"))?;
+    let data_root = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
+    let machine = Machine::measure(&data_root).map_err(io_error("measure the disk"))?;
+    report_line(&machine.to_string());
+    let binary_bytes =
+        std::fs::metadata(program).map(|file| file.len()).map_err(io_error("read"))?;
     let mut report = Report::new(machine, binary_bytes);
-    tell(&report.heading(arguments.storage));
+    report_line(&report.heading(arguments.storage));
     for case in arguments.cases() {
-        let figures = Box::pin(run_case(program, &case, &place, accounts)).await?;
-        tell(&figures.line(&case));
+        let figures = Box::pin(measure_case(program, &case, &data_root, accounts)).await?;
+        report_line(&figures.to_line(&case));
         report.add(case, figures);
     }
     Ok(report)
 }
 
-async fn run_case(
+async fn measure_case(
     program: &Path,
     case: &Case,
-    place: &Path,
+    data_root: &Path,
     accounts: Option<&Accounts>,
 ) -> Result<Figures, BenchError> {
-    let stage = Stage { program, case, place };
+    let case_run = CaseRun { program, case, data_root };
     let requests = match accounts {
-        Some(accounts) => Some(Box::pin(stage.count(accounts)).await?),
+        Some(accounts) => Some(Box::pin(case_run.measure_requests(accounts)).await?),
         None => None,
     };
-    let (loaded, cold_start) = Box::pin(stage.play(accounts, &tag(), None)).await?;
-    Ok(Figures::of(case, &loaded, cold_start, requests))
+    let (loaded, cold_start) = Box::pin(case_run.run_load(accounts, &new_tag(), None)).await?;
+    Ok(Figures::from_load(case, &loaded, cold_start, requests))
 }
 
 /// Prefix of everything that one run leaves in the accounts, so that the next run does not find it.
-fn tag() -> String {
-    SystemIds.fresh().chars().skip(24).collect()
+fn new_tag() -> String {
+    SystemIds.new_id().chars().skip(24).collect()
 }
 
 /// The context of a case.
-struct Stage<'a> {
+struct CaseRun<'a> {
     program: &'a Path,
     case: &'a Case,
-    place: &'a Path,
+    data_root: &'a Path,
 }
 
-impl Stage<'_> {
+impl CaseRun<'_> {
     /// Counts the workers' storage requests, and measures the same requests without the workers.
-    async fn count(&self, accounts: &Accounts) -> Result<Requests, BenchError> {
-        let (tag, bare_tag) = (tag(), tag());
-        let wire = Wire::start(accounts).await?;
-        let (loaded, _) = self.play(Some(&wire.accounts), &tag, Some(&wire)).await?;
+    async fn measure_requests(&self, accounts: &Accounts) -> Result<RequestFigures, BenchError> {
+        let (tag, bare_tag) = (new_tag(), new_tag());
+        let wire = RecordingProxy::start(accounts).await?;
+        let (loaded, _) = self.run_load(Some(&wire.accounts), &tag, Some(&wire)).await?;
         drop(wire);
         let (lanes, tags) = (self.case.conversations, (tag.as_str(), bare_tag.as_str()));
-        let bare = Box::pin(bare::time(&loaded.sent, accounts, lanes, tags)).await?;
-        Ok(Requests::of(self.case.turns(), &loaded.sent, bare))
+        let bare =
+            Box::pin(baseline::measure_replay(&loaded.requests, accounts, lanes, tags)).await?;
+        Ok(RequestFigures::from_recorded(self.case.turns(), &loaded.requests, bare))
     }
 
     /// Runs the case once. Also returns the longest start of its workers.
-    async fn play(
+    async fn run_load(
         &self,
         accounts: Option<&Accounts>,
         tag: &str,
-        wire: Option<&Wire>,
-    ) -> Result<(Loaded, Duration), BenchError> {
-        let Self { program, case, place } = self;
+        wire: Option<&RecordingProxy>,
+    ) -> Result<(LoadResult, Duration), BenchError> {
+        let Self { program, case, data_root: place } = self;
         let folder = tempfile::Builder::new().prefix("turnwheel-bench-").tempdir_in(place);
-        let folder = folder.map_err(io("make a data folder"))?;
-        let model = model::FakeModel::start(case).await.map_err(io("start the fake model"))?;
+        let folder = folder.map_err(io_error("make a data folder"))?;
+        let model =
+            fake_model::FakeModel::start(case).await.map_err(io_error("start the fake model"))?;
         let mut workers = Vec::with_capacity(case.workers);
         for number in 0..case.workers {
-            let place = Place { folder: folder.path(), number, accounts, tag };
+            let place = WorkerLocation { folder: folder.path(), number, accounts, tag };
             workers.push(Worker::start(program, &place, case, &model.base_url()).await?);
         }
         let load = Load { case, model: &model, tag, wire };

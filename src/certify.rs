@@ -1,15 +1,15 @@
 //! `turnwheel certify`: runs one conversation per agent, injects each fault at every fail point
 //! that it reaches, and checks the invariants each time.
 
-mod asking;
+mod call_log;
+mod client;
 mod conversation;
-mod judge;
-mod ledger;
-mod only;
-mod player;
+mod environment;
+mod fault_run;
+mod filter;
+mod oracle;
 mod render;
-mod run;
-mod stage;
+mod scripted_model;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,25 +22,27 @@ use crate::agents::Agent;
 use crate::extensions::Extension;
 use crate::store::embedded::OpenError;
 
-pub use self::conversation::{Call, Conversation, Decide, Prompt, Said, file_name};
-pub use self::only::Only;
+pub use self::conversation::{
+    ApprovalDecision, Call, Conversation, Prompt, RecordedResponse, file_name,
+};
+pub use self::filter::RunFilter;
 
-use self::judge::{Outcome, Record};
-use self::run::Cut;
+use self::fault_run::InjectionPoint;
+use self::oracle::{ExpectedRecord, Outcome};
 
 /// The fail point before a call is sent.
-const CALL_BEGINS: &str = "tool.before";
+const BEFORE_TOOL_CALL: &str = "tool.before";
 
 /// Concurrent runs: with real tools most of them wait.
-const AT_ONCE: usize = 8;
+const RUN_CONCURRENCY: usize = 8;
 
 /// The store of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum StoreKind {
     /// The embedded store: leases end with the process, and the next one starts with its files.
-    Folder,
+    Embedded,
     /// As in Cosmos DB: leases are in heads and outlive their workers.
-    Heads,
+    LeaseInHead,
 }
 
 /// A fault at a fail point.
@@ -54,14 +56,14 @@ pub enum Fault {
     /// The same message, or the same request with the same key, reaches another instance meanwhile.
     Duplicate,
     /// All nudges from there on are lost, and arrive when everything else is done.
-    Late,
+    LateNudges,
     /// From there on commits are applied, and the store's responses are lost.
-    LostAnswer,
+    LostResponse,
     /// Another writer commits in between.
     Conflict,
     /// The process stalls until its lease has expired and another has taken the work; then it
     /// continues.
-    TwoWorkers,
+    StalledWorker,
     /// The tool does its work, and its response does not arrive in time.
     TimeOut,
 }
@@ -71,10 +73,10 @@ impl Fault {
         Self::Kill,
         Self::TakeOver,
         Self::Duplicate,
-        Self::Late,
-        Self::LostAnswer,
+        Self::LateNudges,
+        Self::LostResponse,
         Self::Conflict,
-        Self::TwoWorkers,
+        Self::StalledWorker,
         Self::TimeOut,
     ];
 
@@ -83,36 +85,36 @@ impl Fault {
             Self::Kill => "kill",
             Self::TakeOver => "take-over",
             Self::Duplicate => "duplicate",
-            Self::Late => "late",
-            Self::LostAnswer => "lost-answer",
+            Self::LateNudges => "late",
+            Self::LostResponse => "lost-answer",
             Self::Conflict => "conflict",
-            Self::TwoWorkers => "two-workers",
+            Self::StalledWorker => "two-workers",
             Self::TimeOut => "time-out",
         }
     }
 
-    fn kept(self) -> Kept {
+    fn store_kind(self) -> StoreKind {
         match self {
-            Self::TakeOver | Self::TwoWorkers => Kept::Heads,
+            Self::TakeOver | Self::StalledWorker => StoreKind::LeaseInHead,
             Self::Kill
             | Self::Duplicate
-            | Self::Late
-            | Self::LostAnswer
+            | Self::LateNudges
+            | Self::LostResponse
             | Self::Conflict
-            | Self::TimeOut => Kept::Folder,
+            | Self::TimeOut => StoreKind::Embedded,
         }
     }
 
     /// True if the fault can happen at that fail point.
-    fn is_possible_at(self, boundary: &str) -> bool {
-        self != Self::TimeOut || boundary == CALL_BEGINS
+    fn is_possible_at(self, fail_point: &str) -> bool {
+        self != Self::TimeOut || fail_point == BEFORE_TOOL_CALL
     }
 }
 
 /// The tools that are called. File tools of the conversation always run, since they affect nothing
 /// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tools {
+pub enum ToolMode {
     /// HTTP tools and the app's tools return at once and do nothing.
     Stub,
     Real,
@@ -120,14 +122,14 @@ pub enum Tools {
 
 /// Input of `certify`.
 #[derive(Debug)]
-pub struct Order {
+pub struct CertifyOptions {
     pub agents: Vec<(Arc<Agent>, Conversation)>,
     pub extensions: Vec<Arc<dyn Extension>>,
-    pub tools: Tools,
+    pub tools: ToolMode,
     /// Names of tools that are always real, regardless of `tools`.
     pub harmless: BTreeSet<String>,
     /// The only runs to do.
-    pub only: Option<Only>,
+    pub filter: Option<RunFilter>,
     /// The command that repeats all of this, without [`RunFilter`].
     pub command: String,
 }
@@ -135,7 +137,7 @@ pub struct Order {
 /// One run: a fault at the n-th hit of a fail point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    pub boundary: &'static str,
+    pub fail_point: &'static str,
     /// From 1.
     pub occurrence: u32,
     pub fault: Fault,
@@ -149,38 +151,38 @@ pub enum Verdict {
     Skipped(&'static str),
     Broken {
         /// Sentences with the invariants' names; never empty.
-        what: Vec<String>,
+        violations: Vec<String>,
         /// The events of the run, in order.
-        story: Vec<String>,
+        log: Vec<String>,
     },
 }
 
 /// The results of one agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Certified {
+pub struct AgentReport {
     pub agent: String,
     /// Prompts and model responses in the run without faults.
     pub prompts: usize,
-    pub answers: u32,
+    pub responses: u32,
     /// Number of calls per tool of the conversation, and the tools that it does not call.
-    pub called: BTreeMap<String, u32>,
-    pub not_called: Vec<String>,
+    pub calls: BTreeMap<String, u32>,
+    pub uncalled_tools: Vec<String>,
     /// Sentences for review that break no invariant.
     pub notes: Vec<String>,
     /// Fail points in the order of their first hit in the run without faults, with their number of
     /// hits.
-    pub reached: Vec<(&'static str, u32)>,
+    pub fail_points: Vec<(&'static str, u32)>,
     /// Problems without any fault; then there are no runs.
-    pub faultless: Vec<String>,
+    pub faultless_problems: Vec<String>,
     /// Set if the agent has no run of the requested name.
-    pub missed: Option<String>,
+    pub unmatched_filter: Option<String>,
     pub runs: Vec<Run>,
 }
 
-impl Certified {
-    pub fn broken(&self) -> usize {
+impl AgentReport {
+    pub fn failure_count(&self) -> usize {
         let broken = self.runs.iter().filter(|run| matches!(run.verdict, Verdict::Broken { .. }));
-        broken.count() + usize::from(!self.faultless.is_empty())
+        broken.count() + usize::from(!self.faultless_problems.is_empty())
     }
 }
 
@@ -190,35 +192,35 @@ pub struct Report {
     pub tools: &'static str,
     /// [`CertifyOptions::command`].
     pub command: String,
-    pub agents: Vec<Certified>,
+    pub agents: Vec<AgentReport>,
 }
 
 impl Report {
     /// The reason why nothing ran: no agent has the requested run.
-    pub fn missed(&self) -> Option<String> {
+    pub fn unmatched_filter(&self) -> Option<String> {
         let missed: Option<Vec<&str>> =
-            self.agents.iter().map(|agent| agent.missed.as_deref()).collect();
+            self.agents.iter().map(|agent| agent.unmatched_filter.as_deref()).collect();
         missed.filter(|missed| !missed.is_empty()).map(|missed| missed.join("\n"))
     }
 
     pub fn is_ok(&self) -> bool {
-        self.agents.iter().all(|agent| agent.broken() == 0)
+        self.agents.iter().all(|agent| agent.failure_count() == 0)
     }
 
     /// The report for programs.
     pub fn json(&self) -> serde_json::Value {
-        render::json(self)
+        render::render_json(self)
     }
 
     /// XML for build servers, one test case per run.
     pub fn junit(&self) -> String {
-        render::junit(self)
+        render::render_junit(self)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&render::text(self))
+        f.write_str(&render::render_text(self))
     }
 }
 
@@ -227,98 +229,114 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// There is no folder for the stores of runs: show the error and exit.
-pub async fn certify(order: &Order) -> Result<Report, OpenError> {
+pub async fn run_certify(options: &CertifyOptions) -> Result<Report, OpenError> {
     let mut agents = Vec::new();
-    for (agent, conversation) in &order.agents {
-        agents.push(Box::pin(certify_agent(order, agent, conversation)).await?);
+    for (agent, conversation) in &options.agents {
+        agents.push(Box::pin(certify_agent(options, agent, conversation)).await?);
     }
-    let tools = match order.tools {
-        Tools::Stub => "stub",
-        Tools::Real => "real",
+    let tools = match options.tools {
+        ToolMode::Stub => "stub",
+        ToolMode::Real => "real",
     };
-    Ok(Report { tools, command: order.command.clone(), agents })
+    Ok(Report { tools, command: options.command.clone(), agents })
 }
 
 async fn certify_agent(
-    order: &Order,
+    options: &CertifyOptions,
     agent: &Arc<Agent>,
     conversation: &Conversation,
-) -> Result<Certified, OpenError> {
-    let faultless = async |kept| {
-        let outcome = Box::pin(run::play(order, (agent, conversation), (kept, None))).await?;
-        Ok::<_, OpenError>((judge::alone(&outcome), counted(&outcome.reached), outcome))
+) -> Result<AgentReport, OpenError> {
+    let faultless = async |store_kind| {
+        let outcome = Box::pin(fault_run::run_conversation(
+            options,
+            (agent, conversation),
+            (store_kind, None),
+        ))
+        .await?;
+        Ok::<_, OpenError>((
+            oracle::check_invariants(&outcome),
+            count_hits(&outcome.fail_points),
+            outcome,
+        ))
     };
-    let (broken, in_folder, outcome) = faultless(Kept::Folder).await?;
-    let (also_broken, in_heads, in_heads_outcome) = faultless(Kept::Heads).await?;
-    let called = outcome.called.clone();
-    let not_called = agent.tools.iter().map(|tool| tool.definition().name.clone());
-    let not_called = not_called.filter(|name| !called.contains_key(name)).collect();
-    let mut certified = Certified {
+    let (violations, embedded_hits, outcome) = faultless(StoreKind::Embedded).await?;
+    let (shared_violations, shared_hits, shared_outcome) =
+        faultless(StoreKind::LeaseInHead).await?;
+    let calls = outcome.calls_by_tool.clone();
+    let uncalled_tools = agent.tools.iter().map(|tool| tool.definition().name.clone());
+    let uncalled_tools = uncalled_tools.filter(|name| !calls.contains_key(name)).collect();
+    let mut report = AgentReport {
         agent: agent.name.clone(),
         prompts: conversation.prompts.len(),
-        answers: outcome.answers,
-        called,
-        not_called,
-        notes: notes(&outcome),
-        reached: together(&in_folder, &in_heads),
-        faultless: if broken.is_empty() { also_broken } else { broken },
-        missed: None,
+        responses: outcome.responses,
+        calls,
+        uncalled_tools,
+        notes: review_notes(&outcome),
+        fail_points: merge_hits(&embedded_hits, &shared_hits),
+        faultless_problems: if violations.is_empty() { shared_violations } else { violations },
+        unmatched_filter: None,
         runs: Vec::new(),
     };
-    if !certified.faultless.is_empty() {
-        return Ok(certified);
+    if !report.faultless_problems.is_empty() {
+        return Ok(report);
     }
-    let cuts = cuts(&certified.reached, |kept| match kept {
-        Kept::Folder => &in_folder,
-        Kept::Heads => &in_heads,
+    let cuts = list_cuts(&report.fail_points, |store_kind| match store_kind {
+        StoreKind::Embedded => &embedded_hits,
+        StoreKind::LeaseInHead => &shared_hits,
     });
-    let cuts: Vec<Cut> = match &order.only {
-        Some(only) => cuts.into_iter().filter(|cut| only.is(cut)).collect(),
+    let cuts: Vec<InjectionPoint> = match &options.filter {
+        Some(only) => cuts.into_iter().filter(|cut| only.matches(cut)).collect(),
         None => cuts,
     };
-    if let (Some(only), true) = (&order.only, cuts.is_empty()) {
-        let missed = only.missed(&certified.reached);
-        certified.missed = Some(format!("{}: {missed}", agent.name));
-        certified.faultless.push(missed);
-        return Ok(certified);
+    if let (Some(only), true) = (&options.filter, cuts.is_empty()) {
+        let missed = only.mismatch_reason(&report.fail_points);
+        report.unmatched_filter = Some(format!("{}: {missed}", agent.name));
+        report.faultless_problems.push(missed);
+        return Ok(report);
     }
-    let good = [Record::of(&outcome), Record::of(&in_heads_outcome)];
+    let expected =
+        [ExpectedRecord::from_outcome(&outcome), ExpectedRecord::from_outcome(&shared_outcome)];
     let runs = futures_util::stream::iter(cuts).map(|cut| {
-        let [in_folder, in_heads] = &good;
-        let kept = cut.fault.kept();
+        let [embedded_hits, shared_hits] = &expected;
+        let store_kind = cut.fault.store_kind();
         async move {
-            let play = run::play(order, (agent, conversation), (kept, Some(cut)));
+            let play = fault_run::run_conversation(
+                options,
+                (agent, conversation),
+                (store_kind, Some(cut)),
+            );
             let outcome = Box::pin(play).await?;
-            let good = if kept == Kept::Folder { in_folder } else { in_heads };
-            let otherwise = outcome.otherwise.clone();
-            Ok::<_, OpenError>((verdict(cut, outcome, good), otherwise))
+            let expected =
+                if store_kind == StoreKind::Embedded { embedded_hits } else { shared_hits };
+            let changed_results = outcome.changed_results.clone();
+            Ok::<_, OpenError>((judge_run(cut, outcome, expected), changed_results))
         }
     });
-    let runs: Vec<_> = runs.buffered(AT_ONCE).try_collect().await?;
-    let mut otherwise: BTreeMap<String, u32> = BTreeMap::new();
-    for (run, differs) in runs {
-        for (tool, times) in differs {
-            *otherwise.entry(tool).or_default() += times;
+    let runs: Vec<_> = runs.buffered(RUN_CONCURRENCY).try_collect().await?;
+    let mut changed_results: BTreeMap<String, u32> = BTreeMap::new();
+    for (run, changes) in runs {
+        for (tool, times) in changes {
+            *changed_results.entry(tool).or_default() += times;
         }
-        certified.runs.push(run);
+        report.runs.push(run);
     }
-    certified.notes.extend(otherwise.into_iter().map(|(tool, times)| {
+    report.notes.extend(changed_results.into_iter().map(|(tool, times)| {
         let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
         format!(
             "`{tool}` is declared idempotent, and {times} returned another result for the same call (the same Idempotency-Key): make it do its work once, or declare it as a write"
         )
     }));
-    Ok(certified)
+    Ok(report)
 }
 
 /// Findings of the run without faults besides the invariants.
-fn notes(outcome: &Outcome) -> Vec<String> {
-    let failed = outcome.failed.iter().map(|tool| {
+fn review_notes(outcome: &Outcome) -> Vec<String> {
+    let failed = outcome.failed_tools.iter().map(|tool| {
         format!(
             "`{tool}` did not succeed without a fault either: its runs show little; try it in `turnwheel dev`"
         )
     });
-    let unanswered = outcome.unanswered.iter().map(|prompt| {
+    let unanswered = outcome.incomplete_prompts.iter().map(|prompt| {
         format!(
             "the conversation file has too few `answers` to `{prompt}`: the model is called again after tool calls, so the last answer must have none"
         )
@@ -326,59 +344,60 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     failed.chain(unanswered).collect()
 }
 
-fn verdict(cut: Cut, outcome: Outcome, good: &Record) -> Run {
-    let Cut { boundary, occurrence, fault } = cut;
-    let what = judge::beside(&outcome, good, fault);
-    let verdict = if what.is_empty() {
-        outcome.missed.map_or(Verdict::Ok, Verdict::Skipped)
+fn judge_run(cut: InjectionPoint, outcome: Outcome, expected: &ExpectedRecord) -> Run {
+    let InjectionPoint { fail_point, occurrence, fault } = cut;
+    let violations = oracle::compare_with_expected(&outcome, expected, fault);
+    let verdict = if violations.is_empty() {
+        outcome.skip_reason.map_or(Verdict::Ok, Verdict::Skipped)
     } else {
-        Verdict::Broken { what, story: outcome.story }
+        Verdict::Broken { violations, log: outcome.log }
     };
-    Run { boundary, occurrence, fault, verdict }
+    Run { fail_point, occurrence, fault, verdict }
 }
 
 /// Counts the hits per fail point, in the order of the first hit.
-fn counted(reached: &[&'static str]) -> Vec<(&'static str, u32)> {
-    let mut counted: Vec<(&'static str, u32)> = Vec::new();
-    for boundary in reached.iter().copied() {
-        match counted.iter_mut().find(|(name, _)| *name == boundary) {
+fn count_hits(hits: &[&'static str]) -> Vec<(&'static str, u32)> {
+    let mut counts: Vec<(&'static str, u32)> = Vec::new();
+    for fail_point in hits.iter().copied() {
+        match counts.iter_mut().find(|(name, _)| *name == fail_point) {
             Some((_, times)) => *times += 1,
-            None => counted.push((boundary, 1)),
+            None => counts.push((fail_point, 1)),
         }
     }
-    counted
+    counts
 }
 
 /// Returns the fail points of both lists, with the larger number of hits.
-fn together(
-    one: &[(&'static str, u32)],
-    other: &[(&'static str, u32)],
+fn merge_hits(
+    first: &[(&'static str, u32)],
+    second: &[(&'static str, u32)],
 ) -> Vec<(&'static str, u32)> {
-    let mut together = one.to_vec();
-    for (boundary, times) in other {
-        match together.iter_mut().find(|(name, _)| name == boundary) {
-            Some((_, most)) => *most = (*most).max(*times),
-            None => together.push((boundary, *times)),
+    let mut merged = first.to_vec();
+    for (fail_point, times) in second {
+        match merged.iter_mut().find(|(name, _)| name == fail_point) {
+            Some((_, count)) => *count = (*count).max(*times),
+            None => merged.push((fail_point, *times)),
         }
     }
-    together
+    merged
 }
 
 /// Returns every fault for every hit of a fail point in the faultless run with the fault's store.
-fn cuts<'a>(
-    reached: &[(&'static str, u32)],
-    of: impl Fn(Kept) -> &'a [(&'static str, u32)],
-) -> Vec<Cut> {
+fn list_cuts<'a>(
+    fail_points: &[(&'static str, u32)],
+    faultless_hits: impl Fn(StoreKind) -> &'a [(&'static str, u32)],
+) -> Vec<InjectionPoint> {
     let mut cuts = Vec::new();
-    for (boundary, most) in reached.iter().copied() {
-        for occurrence in 1..=most {
-            let happens = |fault: &Fault| {
-                let found = of(fault.kept()).iter().find(|(name, _)| *name == boundary);
-                fault.is_possible_at(boundary)
+    for (fail_point, hits) in fail_points.iter().copied() {
+        for occurrence in 1..=hits {
+            let is_possible = |fault: &Fault| {
+                let found =
+                    faultless_hits(fault.store_kind()).iter().find(|(name, _)| *name == fail_point);
+                fault.is_possible_at(fail_point)
                     && found.is_some_and(|(_, times)| *times >= occurrence)
             };
-            let faults = Fault::ALL.into_iter().filter(happens);
-            cuts.extend(faults.map(|fault| Cut { boundary, occurrence, fault }));
+            let faults = Fault::ALL.into_iter().filter(is_possible);
+            cuts.extend(faults.map(|fault| InjectionPoint { fail_point, occurrence, fault }));
         }
     }
     cuts

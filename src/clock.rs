@@ -97,7 +97,7 @@ pub mod iso_option {
 
 /// Returns the days from `from` to `to`, both included; empty if `to` is before `from`, `None` if
 /// one is not a date.
-pub fn utc_days(from: &str, to: &str) -> Option<Vec<String>> {
+pub fn days_between(from: &str, to: &str) -> Option<Vec<String>> {
     let (from, to): (jiff::civil::Date, jiff::civil::Date) = (from.parse().ok()?, to.parse().ok()?);
     let days = from.series(jiff::Span::new().days(1)).take_while(|day| *day <= to);
     // Limits the result; the calendar has an end too.
@@ -120,12 +120,12 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
 #[derive(Debug)]
 pub struct SystemClock {
-    started: Instant,
+    started_at: Instant,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self { started: Instant::now() }
+        Self { started_at: Instant::now() }
     }
 }
 
@@ -138,7 +138,7 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Duration {
-        self.started.elapsed()
+        self.started_at.elapsed()
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_reads_back_as_it_was_written() {
+    fn time_round_trips_as_iso() {
         let time = parse_iso("2026-11-21T20:19:09.669Z").unwrap();
         assert_eq!(time, Timestamp(1_795_292_349_669));
         assert_eq!(time.to_string(), "2026-11-21T20:19:09.669Z");

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::path::PathBuf;
 
-mod charge;
 mod configuration;
 mod identity;
+mod read_charge;
 mod render;
-mod round;
+mod round_cost;
 #[cfg(test)]
 mod tests;
 
-pub use charge::{ReadCharges, charges_of_reads, quorum_check};
 pub use configuration::{configuration_checks, program_check};
 pub use identity::identity_checks;
-pub use round::price_of_a_round;
+pub use read_charge::{ReadCharges, measure_read_charges, quorum_check};
+pub use round_cost::measure_round_cost;
 
 /// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -63,7 +63,7 @@ pub enum Outcome {
 
 /// The position of a mistake, for tools that open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     pub file: PathBuf,
     /// From 1.
     pub line: Option<u32>,
@@ -75,32 +75,32 @@ pub struct Check {
     pub area: Area,
     pub name: String,
     pub outcome: Outcome,
-    pub place: Option<Place>,
+    pub position: Option<FilePosition>,
 }
 
 impl Check {
     pub fn ok(area: Area, name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Ok(found.into()), place: None }
+        Self { area, name: name.into(), outcome: Outcome::Ok(found.into()), position: None }
     }
 
     pub fn fix(area: Area, name: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Fix(to_do.into()), place: None }
+        Self { area, name: name.into(), outcome: Outcome::Fix(to_do.into()), position: None }
     }
 
     pub fn skipped(area: Area, name: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), place: None }
+        Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), position: None }
     }
 
     /// Parses the mistake of an agent file: `agents/clerk.agent.md:7: reason`.
-    pub fn agent_mistake(text: &str) -> Self {
+    pub fn from_agent_mistake(text: &str) -> Self {
         let mut parts = text.splitn(3, ':');
         let (file, line, reason) = (parts.next(), parts.next(), parts.next());
         let line = line.and_then(|line| line.trim().parse().ok());
         let (Some(file), Some(line), Some(reason)) = (file, line, reason) else {
             return Self::fix(Area::Agents, "agent file", text);
         };
-        let place = Place { file: file.into(), line: Some(line) };
-        Self { place: Some(place), ..Self::fix(Area::Agents, file, reason.trim()) }
+        let place = FilePosition { file: file.into(), line: Some(line) };
+        Self { position: Some(place), ..Self::fix(Area::Agents, file, reason.trim()) }
     }
 }
 
@@ -134,9 +134,9 @@ impl Report {
     /// Renders the report, with a final line break.
     pub fn render(&self, format: Format) -> String {
         match format {
-            Format::Text => render::text(self),
-            Format::Json => render::json(self),
-            Format::Github => render::github(self),
+            Format::Text => render::render_text(self),
+            Format::Json => render::render_json(self),
+            Format::Github => render::render_github(self),
         }
     }
 }

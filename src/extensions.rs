@@ -7,14 +7,14 @@ use std::fmt;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::agent::compaction::Reason;
+use crate::agent::compaction::CompactionReason;
 use crate::agent::entry::Entry;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
 pub use crate::agent::step::FinishTurn;
 use crate::ids::{ConversationKey, EntryId};
 use crate::tools::Arguments;
-use crate::tools::code::text_with_causes;
+use crate::tools::code::error_chain_text;
 
 /// The points at which an extension runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl fmt::Display for HookError {
 /// would conflict with this conversion.
 impl<E: std::error::Error> From<E> for HookError {
     fn from(error: E) -> Self {
-        Self(text_with_causes(&error))
+        Self(error_chain_text(&error))
     }
 }
 
 /// A tool call that is about to start.
 #[derive(Debug)]
-pub struct CallAhead<'a> {
+pub struct PendingToolCall<'a> {
     pub conversation: &'a ConversationKey,
     pub tool_call_id: &'a str,
     pub tool_name: &'a str,
@@ -77,7 +77,7 @@ pub struct CallAhead<'a> {
 
 /// Decision to block a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Block {
+pub struct CallBlock {
     /// Text for the model; `None`: "Tool execution was blocked".
     pub reason: Option<String>,
     /// True if the prompt can end without another model response. The prompt ends if this is true
@@ -99,9 +99,9 @@ pub struct ClosingTurn<'a> {
 
 /// A compaction that is about to start.
 #[derive(Debug)]
-pub struct CompactionAhead<'a> {
+pub struct PendingCompaction<'a> {
     pub conversation: &'a ConversationKey,
-    pub reason: Reason,
+    pub reason: CompactionReason,
     /// Instructions for the content of the summary, if the requester gave any.
     pub instructions: Option<&'a str>,
     /// Tokens of the last model request.
@@ -115,7 +115,7 @@ pub struct CompactionAhead<'a> {
 
 /// Decision of an extension that replaces the model's summary.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Instead {
+pub enum SummaryOverride {
     /// Cancels the compaction: no summary is made.
     Cancel,
     /// Uses this summary.
@@ -152,7 +152,10 @@ pub trait Extension: Send + Sync + fmt::Debug {
 
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
     /// blocks the call.
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+    async fn before_tool_call(
+        &self,
+        _call: &PendingToolCall<'_>,
+    ) -> Result<Option<CallBlock>, HookError> {
         Ok(None)
     }
 
@@ -171,8 +174,8 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// After a failure the next extension runs; without a decision the model writes the summary.
     async fn before_compaction(
         &self,
-        _ahead: &CompactionAhead<'_>,
-    ) -> Result<Option<Instead>, HookError> {
+        _compaction: &PendingCompaction<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
         Ok(None)
     }
 

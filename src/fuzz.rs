@@ -14,32 +14,32 @@ use std::time::{Duration, Instant};
 pub(crate) const SECRET: &str = "s3cret";
 
 /// Number of mutations of each corpus in a normal run.
-const CHANGES: usize = 100;
+const MUTATIONS: usize = 100;
 /// Bytes of a mutated input.
 const INPUT_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a failing input that the failure message prints.
-const SHOWN_BYTES_MAX: usize = 2_000;
+const PRINTED_BYTES_MAX: usize = 2_000;
 
 /// Runs a target on its corpus `tests/corpus/<name>` and on mutations of it.
 pub(crate) fn check(name: &str, target: fn(&[u8])) {
-    let corpus = corpus(name);
+    let corpus = read_corpus(name);
     assert!(!corpus.is_empty(), "tests/corpus/{name} is empty: add a valid input");
     for (file, input) in &corpus {
-        run(target, input, file);
+        run_target(target, input, file);
     }
-    let longer = seconds();
-    let salt = longer.map_or(0, |time| time.as_secs());
+    let long_run_time = long_run_time();
+    let salt = long_run_time.map_or(0, |time| time.as_secs());
     let seed =
         name.bytes().fold(7 + salt, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
-    let mut dice = fastrand::Rng::with_seed(seed);
-    let began = Instant::now();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let started = Instant::now();
     let mut number = 0;
-    while number < CHANGES || longer.is_some_and(|time| began.elapsed() < time) {
-        let input = changed(&corpus, &mut dice);
-        run(target, &input, &format!("{name}, mutation {number}"));
+    while number < MUTATIONS || long_run_time.is_some_and(|time| started.elapsed() < time) {
+        let input = mutate(&corpus, &mut rng);
+        run_target(target, &input, &format!("{name}, mutation {number}"));
         number += 1;
     }
-    if longer.is_some() {
+    if long_run_time.is_some() {
         #[expect(clippy::print_stdout, reason = "a long run reports its number of mutations")]
         {
             println!("{name}: {number} mutations passed");
@@ -52,15 +52,15 @@ pub(crate) fn check(name: &str, target: fn(&[u8])) {
     clippy::disallowed_methods,
     reason = "the only variable of the fuzz tests, which selects a long run"
 )]
-fn seconds() -> Option<Duration> {
+fn long_run_time() -> Option<Duration> {
     let text = std::env::var("TURNWHEEL_FUZZ").ok()?;
     let seconds =
         text.parse().unwrap_or_else(|_| panic!("TURNWHEEL_FUZZ is `{text}`: write seconds"));
     Some(Duration::from_secs(seconds))
 }
 
-fn run(target: fn(&[u8]), input: &[u8], name: &str) {
-    let shown = &input[..input.len().min(SHOWN_BYTES_MAX)];
+fn run_target(target: fn(&[u8]), input: &[u8], name: &str) {
+    let shown = &input[..input.len().min(PRINTED_BYTES_MAX)];
     assert!(
         catch_unwind(|| target(input)).is_ok(),
         "{name} violates an invariant. Add it to the corpus under a descriptive name:\n{}",
@@ -68,13 +68,13 @@ fn run(target: fn(&[u8]), input: &[u8], name: &str) {
     );
 }
 
-fn folder() -> PathBuf {
+fn corpus_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
 /// Reads a corpus in the order of file names, so that every machine runs the same inputs.
-fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = folder().join(name);
+fn read_corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = corpus_root().join(name);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
@@ -82,7 +82,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Tokens that are difficult for parsers.
-const WORDS: [&str; 28] = [
+const TOKENS: [&str; 28] = [
     "\"",
     "\\",
     "\\u0000",
@@ -113,37 +113,37 @@ const WORDS: [&str; 28] = [
     "---\n",
 ];
 
-fn changed(corpus: &[(String, Vec<u8>)], dice: &mut fastrand::Rng) -> Vec<u8> {
-    let pick = |dice: &mut fastrand::Rng| corpus[dice.usize(..corpus.len())].1.clone();
-    let mut input = pick(dice);
-    for _ in 0..dice.usize(1..=4) {
-        let from = dice.usize(..=input.len());
-        let to = dice.usize(from..=input.len().min(from + 64));
-        match dice.u8(..9) {
+fn mutate(corpus: &[(String, Vec<u8>)], rng: &mut fastrand::Rng) -> Vec<u8> {
+    let pick = |rng: &mut fastrand::Rng| corpus[rng.usize(..corpus.len())].1.clone();
+    let mut input = pick(rng);
+    for _ in 0..rng.usize(1..=4) {
+        let from = rng.usize(..=input.len());
+        let to = rng.usize(from..=input.len().min(from + 64));
+        match rng.u8(..9) {
             0 => input.truncate(from),
             1 => drop(input.drain(from..to)),
             2 => {
-                let word = WORDS[dice.usize(..WORDS.len())].repeat(dice.usize(1..=3));
-                drop(input.splice(from..to, word.into_bytes()));
+                let token = TOKENS[rng.usize(..TOKENS.len())].repeat(rng.usize(1..=3));
+                drop(input.splice(from..to, token.into_bytes()));
             }
             3 => {
-                let word = WORDS[dice.usize(..WORDS.len())].repeat(dice.usize(1..=2_000));
-                drop(input.splice(from..from, word.into_bytes()));
+                let token = TOKENS[rng.usize(..TOKENS.len())].repeat(rng.usize(1..=2_000));
+                drop(input.splice(from..from, token.into_bytes()));
             }
             4 => {
-                let part = input[from..to].repeat(dice.usize(1..=50));
+                let part = input[from..to].repeat(rng.usize(1..=50));
                 drop(input.splice(from..from, part));
             }
             5 => {
-                let other = pick(dice);
-                let begin = dice.usize(..=other.len());
+                let other = pick(rng);
+                let begin = rng.usize(..=other.len());
                 drop(input.splice(from.., other[begin..].iter().copied()));
             }
-            6 => drop(input.splice(from..from, [dice.u8(..)])),
-            7 => drop(input.splice(from..to, dice.u64(..).to_string().into_bytes())),
+            6 => drop(input.splice(from..from, [rng.u8(..)])),
+            7 => drop(input.splice(from..to, rng.u64(..).to_string().into_bytes())),
             _ => {
                 if let Some(byte) = input.get_mut(from) {
-                    *byte ^= 1 << dice.u8(..8);
+                    *byte ^= 1 << rng.u8(..8);
                 }
             }
         }
@@ -153,7 +153,7 @@ fn changed(corpus: &[(String, Vec<u8>)], dice: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 #[test]
-fn corpora_are_small_and_each_is_somebodys() {
+fn corpora_are_small_and_have_targets() {
     let mut sources = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     while let Some(folder) = folders.pop() {
@@ -167,11 +167,11 @@ fn corpora_are_small_and_each_is_somebodys() {
         }
     }
     let mut bytes = 0;
-    for target in fs::read_dir(folder()).unwrap() {
+    for target in fs::read_dir(corpus_root()).unwrap() {
         let name = target.unwrap().file_name().into_string().unwrap();
         let call = format!("check(\"{name}\", {name})");
         assert!(sources.iter().any(|source| source.contains(&call)), "no fuzz.rs has `{call}`");
-        bytes += corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
+        bytes += read_corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
     }
     assert!(bytes <= 200 * 1024, "the corpora have {bytes} bytes: remove redundant inputs");
 }

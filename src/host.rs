@@ -10,9 +10,9 @@ mod envelope;
 mod function;
 #[cfg(test)]
 mod fuzz;
-mod gate;
 mod invoke;
 mod listener;
+mod origin_check;
 mod output;
 mod package;
 mod problem;
@@ -44,16 +44,16 @@ pub use output::Output;
 pub use package::check_package;
 pub use problem::Problem;
 pub use root::ScriptRoot;
-pub use routes::Template;
+pub use routes::RouteTemplate;
 pub use schedule::Schedule;
 
-use admin::Manual;
+use admin::ManualRun;
 use invoke::Handler;
 
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::queue::Queue;
-use crate::server::{self, Bounds};
+use crate::server::{self, ServerLimits};
 use crate::settings::origins::AllowedOrigins;
 
 /// The same port as `func start`.
@@ -67,7 +67,7 @@ pub const GRACE: Duration = Duration::from_secs(10);
 const READY_INTERVAL: Duration = Duration::from_millis(25);
 const READY_MAX: Duration = Duration::from_secs(30);
 /// Waiting runs that `POST /admin/functions/<name>` requested.
-const MANUAL_MAX: usize = 64;
+const QUEUED_RUNS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct HostOptions {
@@ -80,7 +80,7 @@ pub struct HostOptions {
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     /// Host names accepted besides the loopback names: that of a tunnel.
-    pub names: Vec<String>,
+    pub host_names: Vec<String>,
     /// Origins of pages that may call the API besides those of this machine.
     pub allowed_origins: AllowedOrigins,
     /// [`LEASE`], except in tests.
@@ -88,7 +88,7 @@ pub struct HostOptions {
     /// [`GRACE`], except in tests.
     pub grace: Duration,
     /// [`Bounds::LOCAL_HOST`], except in tests.
-    pub bounds: Bounds,
+    pub bounds: ServerLimits,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,39 +100,39 @@ pub enum HostError {
     #[error("cannot listen on 127.0.0.1:{port}")]
     Listen { port: u16, source: std::io::Error },
     #[error("the handler did not respond to `GET /` within {} s", READY_MAX.as_secs())]
-    HandlerSilent,
+    HandlerNotReady,
     #[error("the local host stopped unexpectedly: {0}")]
-    Broken(String),
+    TaskFailed(String),
 }
 
 /// State that all tasks of a running host share.
 #[derive(Debug)]
-struct Shared {
+struct HostState {
     config: HostConfig,
     functions: Vec<Function>,
     handler: Handler,
     queues: Arc<dyn Queue>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
-    names: Vec<String>,
+    host_names: Vec<String>,
     allowed_origins: AllowedOrigins,
     lease: Duration,
-    manual: mpsc::Sender<Manual>,
+    manual_runs: mpsc::Sender<ManualRun>,
     /// By queue: wakes the queue's listener after an output was sent there.
-    woken: BTreeMap<String, watch::Sender<u64>>,
+    output_signals: BTreeMap<String, watch::Sender<u64>>,
     stop: CancellationToken,
     /// On the monotonic clock.
-    started: Duration,
+    started_at: Duration,
 }
 
 /// Listens already; accepts requests once [`RunningHost::run`] runs.
 pub struct RunningHost {
-    shared: Shared,
+    shared: HostState,
     listener: TcpListener,
     address: SocketAddr,
-    manual: mpsc::Receiver<Manual>,
+    manual_runs: mpsc::Receiver<ManualRun>,
     grace: Duration,
-    bounds: Bounds,
+    bounds: ServerLimits,
 }
 
 impl fmt::Debug for RunningHost {
@@ -160,28 +160,28 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         }
     })?;
     let address = listener.local_addr().map_err(|source| HostError::Listen { port, source })?;
-    let (sender, receiver) = mpsc::channel(MANUAL_MAX);
+    let (sender, receiver) = mpsc::channel(QUEUED_RUNS_MAX);
     let queues = functions.iter().filter_map(|function| match &function.trigger {
         Trigger::Queue { queue } => Some(queue.clone()),
         Trigger::Http { .. } | Trigger::Timer { .. } => None,
     });
-    let shared = Shared {
-        woken: queues.map(|queue| (queue, watch::Sender::new(0))).collect(),
+    let shared = HostState {
+        output_signals: queues.map(|queue| (queue, watch::Sender::new(0))).collect(),
         config,
         functions,
-        handler: Handler::at(options.handler),
+        handler: Handler::new(options.handler),
         queues: options.queues,
-        started: options.clock.monotonic(),
+        started_at: options.clock.monotonic(),
         clock: options.clock,
         ids: options.ids,
-        names: options.names,
+        host_names: options.host_names,
         allowed_origins: options.allowed_origins,
         lease: options.lease,
-        manual: sender,
+        manual_runs: sender,
         stop: CancellationToken::new(),
     };
     let (grace, bounds) = (options.grace, options.bounds);
-    Ok(RunningHost { shared, listener, address, manual: receiver, grace, bounds })
+    Ok(RunningHost { shared, listener, address, manual_runs: receiver, grace, bounds })
 }
 
 impl RunningHost {
@@ -191,8 +191,8 @@ impl RunningHost {
 
     /// Uses a handler in this process: requests reach it without a connection.
     #[must_use]
-    pub fn beside(mut self, handler: Router) -> Self {
-        self.shared.handler = self.shared.handler.here(handler);
+    pub fn with_local_handler(mut self, handler: Router) -> Self {
+        self.shared.handler = self.shared.handler.in_process(handler);
         self
     }
 
@@ -202,13 +202,13 @@ impl RunningHost {
     /// # Errors
     /// The handler never responded, or a task of the host failed: show the error and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
-        let Self { shared, listener, manual, grace, bounds, address: _ } = self;
+        let Self { shared, listener, manual_runs: manual, grace, bounds, address: _ } = self;
         let shared = Arc::new(shared);
         // Every exit from here also ends the streams to readers.
         let ended = shared.stop.clone().drop_guard();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            is_ready = ready(&shared.handler) => if !is_ready { return Err(HostError::HandlerSilent) },
+            is_ready = wait_until_ready(&shared.handler) => if !is_ready { return Err(HostError::HandlerNotReady) },
         }
         let mut tasks = JoinSet::new();
         for function in shared.functions.clone() {
@@ -219,13 +219,13 @@ impl RunningHost {
                     tasks.spawn(listener::listen(host, function, queue));
                 }
                 Trigger::Timer { schedule } => {
-                    tasks.spawn(timer::tick(host, function, schedule));
+                    tasks.spawn(timer::run_schedule(host, function, schedule));
                 }
             }
         }
-        tasks.spawn(admin::run_manual(Arc::clone(&shared), manual));
+        tasks.spawn(admin::start_requested_runs(Arc::clone(&shared), manual));
         tasks.spawn(serve(Arc::clone(&shared), listener, bounds));
-        let broken = tokio::select! {
+        let failure = tokio::select! {
             () = stop.cancelled() => None,
             ended = tasks.join_next() => Some(match ended {
                 Some(Err(error)) => error.to_string(),
@@ -239,25 +239,25 @@ impl RunningHost {
                 "stop timed out with running invocations; their messages return when the leases end"
             );
         }
-        broken.map_or(Ok(()), |reason| Err(HostError::Broken(reason)))
+        failure.map_or(Ok(()), |reason| Err(HostError::TaskFailed(reason)))
     }
 }
 
 /// Polls until the handler responds with any status. Returns false after [`READY_MAX`].
-async fn ready(handler: &Handler) -> bool {
-    let asking = async {
+async fn wait_until_ready(handler: &Handler) -> bool {
+    let polling = async {
         while !handler.is_ready().await {
             tokio::time::sleep(READY_INTERVAL).await;
         }
     };
-    tokio::time::timeout(READY_MAX, asking).await.is_ok()
+    tokio::time::timeout(READY_MAX, polling).await.is_ok()
 }
 
-async fn serve(host: Arc<Shared>, listener: TcpListener, bounds: Bounds) {
+async fn serve(host: Arc<HostState>, listener: TcpListener, bounds: ServerLimits) {
     let stop = host.stop.clone();
     let router = admin::router()
-        .fallback(proxy::proxy)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), gate::gate))
+        .fallback(proxy::forward_request)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), origin_check::check_origin))
         .with_state(host);
     server::serve(listener, router, bounds, stop).await;
 }

@@ -1,9 +1,15 @@
 //! HTTP API: the public routes, the Functions host's envelopes, and the mapping from errors to
 //! problems.
 
+mod abort;
+mod access;
 pub mod api;
+mod approval_links;
+mod approval_page;
+pub mod approval_token;
 mod approvals;
 mod artifacts;
+pub mod auth;
 mod body;
 mod compact;
 mod conversations;
@@ -14,23 +20,17 @@ mod fuzz;
 mod health;
 mod idempotency;
 mod inbox;
-mod links;
 mod lists;
+mod long_poll;
 pub mod openapi;
 mod origin;
-pub mod owner;
-mod page;
 mod precondition;
 pub mod problem;
 mod prompts;
 mod query;
-mod reach;
 mod schedules;
-mod stop;
-pub mod token;
-mod traced;
+mod trace_layer;
 mod usage;
-mod wait;
 mod why;
 
 use std::convert::Infallible;
@@ -47,18 +47,18 @@ use serde::Serialize;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::agent::raw::RawJson;
-use crate::turn::admission::Answer;
+use crate::turn::admission::CommandResponse;
 pub use api::Api;
-pub(crate) use api::Shared;
+pub(crate) use api::SharedApi;
 
 /// Address and headers of a request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestParts {
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for RequestParts {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
@@ -71,7 +71,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 
 /// The router of all routes under `/api`. Every error becomes a problem response.
 pub fn router(api: Arc<Api>) -> Router {
-    let (router, _) = openapi::described().split_for_parts();
+    let (router, _) = openapi::route_table().split_for_parts();
     router
         .fallback(|| async { problem::Problem::new(problem::NOT_FOUND, problem::NO_ROUTE) })
         .method_not_allowed_fallback(|| async {
@@ -80,20 +80,20 @@ pub fn router(api: Arc<Api>) -> Router {
                 "The route does not support this method. Use one of the methods in `Allow`.",
             )
         })
-        .layer(CatchPanicLayer::custom(problem::panicked))
-        .layer(axum::middleware::from_fn(query::check))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::guard))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), traced::traced))
+        .layer(CatchPanicLayer::custom(problem::panic_response))
+        .layer(axum::middleware::from_fn(query::check_parameters))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::check_origin))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish_response))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), trace_layer::trace_request))
         .with_state(api)
 }
 
 /// Responds with `body` as JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    raw(status, &RawJson::of(body))
+    raw_json(status, &RawJson::from_value(body))
 }
 
-fn raw(status: StatusCode, body: &RawJson) -> Response {
+fn raw_json(status: StatusCode, body: &RawJson) -> Response {
     let mut response = Response::new(Body::from(body.text().to_owned()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -101,19 +101,19 @@ fn raw(status: StatusCode, body: &RawJson) -> Response {
 }
 
 /// Converts the result of a command to an HTTP response.
-fn answered(answer: Answer) -> Response {
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+fn into_response(result: CommandResponse) -> Response {
+    let status = StatusCode::from_u16(result.status).unwrap_or(StatusCode::OK);
     let mut response =
-        answer.body.map_or_else(|| status.into_response(), |body| raw(status, &body));
+        result.body.map_or_else(|| status.into_response(), |body| raw_json(status, &body));
     let headers = response.headers_mut();
-    let location = answer.location.map(|location| format!("/api/{location}"));
+    let location = result.location.map(|location| format!("/api/{location}"));
     if let Some(value) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {
         headers.insert(LOCATION, value);
     }
-    if let Some(value) = answer.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+    if let Some(value) = result.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
         headers.insert(ETAG, value);
     }
-    if answer.is_replayed {
+    if result.is_replayed {
         headers.insert("idempotency-replayed", HeaderValue::from_static("true"));
     }
     response

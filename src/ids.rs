@@ -1,6 +1,6 @@
 //! Id types, and the only source of randomness.
 
-pub mod fate;
+pub mod fault_plan;
 
 use std::fmt;
 
@@ -78,7 +78,7 @@ impl fmt::Display for ConversationKey {
 
 impl PromptId {
     /// Id of the prompt that an accepted input starts. It is known before a worker runs.
-    pub fn of(input: &InputId) -> Self {
+    pub fn from_input(input: &InputId) -> Self {
         let text = input.as_str();
         Self(format!("pr_{}", text.strip_prefix("in_").unwrap_or(text)))
     }
@@ -87,13 +87,13 @@ impl PromptId {
 impl EntryId {
     /// Id of the entry with this `seq`. The mapping is a bijection on 31 bits, so ids are unique in
     /// a conversation.
-    pub fn of_entry(incarnation: &str, seq: u64) -> Self {
+    pub fn from_seq(incarnation: &str, seq: u64) -> Self {
         Self::scramble(incarnation, u32::try_from(seq & 0x7fff_ffff).unwrap_or(0))
     }
 
     /// Id of the response of a conversation's `number`-th model call. It is known before the
     /// response, so that deltas can name their message. No value equals one of [`Self::from_seq`].
-    pub fn of_answer(incarnation: &str, number: u64) -> Self {
+    pub fn from_call_number(incarnation: &str, number: u64) -> Self {
         Self::scramble(incarnation, 0x8000_0000 | u32::try_from(number & 0x7fff_ffff).unwrap_or(0))
     }
 
@@ -111,18 +111,18 @@ impl EntryId {
 }
 
 impl EffectId {
-    pub fn of_call(
+    pub fn from_call(
         conversation: &ConversationId,
         incarnation: &str,
-        answer_seq: u64,
+        response_seq: u64,
         index: usize,
     ) -> Self {
-        Self(format!("tw_{conversation}_{incarnation}_{answer_seq}_{index}"))
+        Self(format!("tw_{conversation}_{incarnation}_{response_seq}_{index}"))
     }
 }
 
 impl ArtifactId {
-    pub fn of(effect: &EffectId, sha256: &str) -> Self {
+    pub fn from_hash(effect: &EffectId, sha256: &str) -> Self {
         Self(format!("{effect}.{sha256}"))
     }
 
@@ -131,14 +131,14 @@ impl ArtifactId {
     pub fn parts(&self) -> Option<(EffectId, &str)> {
         let (effect, sha256) = self.0.rsplit_once('.')?;
         let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (is_hash && is_plain(effect)).then(|| (EffectId::new(effect), sha256))
+        (is_hash && is_plain_text(effect)).then(|| (EffectId::new(effect), sha256))
     }
 }
 
 /// True if an external text may be part of a key or a document id: 1 to 255 characters of `A-Z a-z
 /// 0-9 _ . -`, and not only dots. Cosmos accepts `/ \ ? #` and cannot read them back, and blob
 /// paths must not traverse upwards.
-pub fn is_plain(text: &str) -> bool {
+pub fn is_plain_text(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && text
             .bytes()
@@ -149,12 +149,12 @@ pub fn is_plain(text: &str) -> bool {
 /// Source of new ids: the operating system in production, a seed in simulations.
 pub trait Ids: Send + Sync + fmt::Debug {
     /// Returns a new id: 128 bits that sort by time, as 32 hex digits.
-    fn fresh(&self) -> String;
+    fn new_id(&self) -> String;
 
     /// Returns a uniform random number from 0 to below 1, from the last digits of a new id, which
     /// do not depend on the time.
-    fn chance(&self) -> f64 {
-        let id = self.fresh();
+    fn random_fraction(&self) -> f64 {
+        let id = self.new_id();
         let digits = id.get(id.len().saturating_sub(8)..).unwrap_or_default();
         f64::from(u32::from_str_radix(digits, 16).unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
     }
@@ -166,7 +166,7 @@ pub struct SystemIds;
 
 impl Ids for SystemIds {
     #[expect(clippy::disallowed_methods, reason = "this is the one source of randomness")]
-    fn fresh(&self) -> String {
+    fn new_id(&self) -> String {
         uuid::Uuid::now_v7().simple().to_string()
     }
 }
@@ -185,7 +185,7 @@ impl SeededIds {
 }
 
 impl Ids for SeededIds {
-    fn fresh(&self) -> String {
+    fn new_id(&self) -> String {
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         format!("{number:016x}{:016x}", self.seed)
     }
@@ -208,12 +208,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_ids_are_eight_hex_digits_and_never_meet() {
+    fn entry_ids_are_unique_hex_digits() {
         let mut seen = HashSet::new();
         for number in 0..50_000 {
-            for id in
-                [EntryId::of_entry("0a1b2c3d", number), EntryId::of_answer("0a1b2c3d", number)]
-            {
+            for id in [
+                EntryId::from_seq("0a1b2c3d", number),
+                EntryId::from_call_number("0a1b2c3d", number),
+            ] {
                 assert_eq!(id.as_str().len(), 8);
                 assert!(seen.insert(id), "the id of {number} is not unique");
             }
@@ -221,23 +222,23 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_a_share_and_differs() {
-        let drawn: Vec<f64> = (0..100).map(|_| SystemIds.chance()).collect();
+    fn random_fraction_is_in_range_and_varies() {
+        let drawn: Vec<f64> = (0..100).map(|_| SystemIds.random_fraction()).collect();
         assert!(drawn.iter().all(|share| (0.0..1.0).contains(share)), "{drawn:?}");
         assert!(drawn.iter().any(|share| *share > 0.5) && drawn.iter().any(|share| *share < 0.5));
     }
 
     #[test]
-    fn only_plain_text_becomes_part_of_a_key() {
-        assert!(is_plain("a-b_c.9"));
+    fn keys_accept_only_plain_text() {
+        assert!(is_plain_text("a-b_c.9"));
         for bad in ["", ".", "..", "a/b", "a\\b", "a?b", "a#b", "a b", "ü", &"x".repeat(256)] {
-            assert!(!is_plain(bad), "{bad:?} was accepted");
+            assert!(!is_plain_text(bad), "{bad:?} was accepted");
         }
     }
 
     #[test]
-    fn an_artifact_id_reads_back() {
-        let id = ArtifactId::of(&EffectId::new("tw_c_1_2_3"), &"ab".repeat(32));
+    fn artifact_id_splits_into_effect_and_hash() {
+        let id = ArtifactId::from_hash(&EffectId::new("tw_c_1_2_3"), &"ab".repeat(32));
         let (effect, sha256) = id.parts().unwrap();
         assert_eq!((effect.as_str(), sha256), ("tw_c_1_2_3", "ab".repeat(32).as_str()));
         assert!(ArtifactId::new("../x.zz").parts().is_none());

@@ -8,8 +8,8 @@ mod embedded;
 mod fuzz;
 mod memory;
 mod partial_json;
+mod partial_response;
 mod shared;
-mod under_way;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use serde::{Deserialize, Serialize};
 
 pub use self::embedded::EmbeddedLive;
 pub use self::memory::MemoryLive;
+pub(crate) use self::partial_response::PartialResponse;
 pub use self::shared::SharedLive;
-pub(crate) use self::under_way::UnderWay;
 use crate::agent::content::Block;
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::AssistantMessageEvent;
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 
 /// Poll interval of readers if commits of other processes are not published here.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A live event; not durable. The order within one epoch is the order of publication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,22 +39,23 @@ pub enum LiveEvent {
         /// The prompt that continues without a request to an approver. `None`: unknown; the store
         /// has the state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        busy_with: Option<PromptId>,
+        #[serde(rename = "busyWith")]
+        running_prompt: Option<PromptId>,
     },
     /// The conversation was deleted.
     #[serde(skip)]
-    Gone,
+    Deleted,
     /// A turn and its model response started. The durable `turn_start` and `message_start` follow
     /// with the commit of the response.
-    AnswerStarted(LiveAnswer),
+    ResponseStarted(LiveResponse),
     Delta {
         message_id: EntryId,
-        event: AnswerEvent,
+        event: AssistantMessageEvent,
     },
     /// The partial response of another instance after a gap. It replaces everything received of
     /// that response.
     #[serde(skip)]
-    SoFar(Snapshot),
+    Snapshot(Snapshot),
     /// Invalidates everything streamed of this response.
     Reset {
         message_id: EntryId,
@@ -64,25 +65,28 @@ pub enum LiveEvent {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LiveAnswer {
+pub struct LiveResponse {
     /// Epoch of the worker's lease.
     pub epoch: u64,
     pub message_id: EntryId,
     pub prompt_id: PromptId,
     pub turn: u64,
     /// True if `turn_start` is new too. The first turn of a prompt has started with its input.
-    pub begins_turn: bool,
+    #[serde(rename = "beginsTurn")]
+    pub is_turn_start: bool,
     /// True if `agent_start` is new too, because the response is a retry.
     #[serde(default)]
-    pub begins_agent: bool,
+    #[serde(rename = "beginsAgent")]
+    pub is_agent_start: bool,
     /// Empty if the worker has an earlier version.
     #[serde(default)]
-    pub author: Author,
+    #[serde(rename = "author")]
+    pub identity: ModelIdentity,
 }
 
 /// API, provider and model of a response, as its message will record them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Author {
+pub struct ModelIdentity {
     pub api: String,
     pub provider: String,
     pub model: String,
@@ -105,7 +109,7 @@ pub struct ToolUpdate {
 /// The partial content of a model response, for a reader that subscribes in the middle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    pub answer: LiveAnswer,
+    pub response: LiveResponse,
     pub content: Vec<Block>,
 }
 
@@ -114,7 +118,7 @@ pub struct Snapshot {
 pub trait LiveReader: Send + fmt::Debug {
     /// Waits for the next event. A reader that falls far behind loses deltas and gets
     /// [`LiveEvent::Committed`] instead, so that it reads the store.
-    async fn next(&mut self) -> LiveEvent;
+    async fn next_event(&mut self) -> LiveEvent;
 }
 
 /// Kinds of events that a reader needs.
@@ -122,13 +126,13 @@ pub trait LiveReader: Send + fmt::Debug {
 pub enum Interest {
     Commits,
     /// Commits and deltas.
-    All,
+    CommitsAndDeltas,
 }
 
 /// A reader's subscription to the events of other instances. Dropping it ends the polling.
-pub trait Attention: Send + fmt::Debug {}
+pub trait RemoteSubscription: Send + fmt::Debug {}
 
-impl Attention for () {}
+impl RemoteSubscription for () {}
 
 pub trait Live: Send + Sync + fmt::Debug {
     fn publish(&self, key: &ConversationKey, event: LiveEvent);
@@ -138,13 +142,17 @@ pub trait Live: Send + Sync + fmt::Debug {
 
     /// Delivers events of other instances to the subscribers of the conversation until the result
     /// is dropped. Does nothing if there are no other instances.
-    fn attend(&self, _key: &ConversationKey, _interest: Interest) -> Box<dyn Attention> {
+    fn subscribe_remote(
+        &self,
+        _key: &ConversationKey,
+        _interest: Interest,
+    ) -> Box<dyn RemoteSubscription> {
         Box::new(())
     }
 
     /// Interval at which a reader with a remote subscription polls the store without any event.
-    fn look_every(&self) -> Duration {
-        LOOK_EVERY
+    fn poll_interval(&self) -> Duration {
+        POLL_INTERVAL
     }
 }
 
@@ -152,40 +160,48 @@ impl LiveEvent {
     /// Epoch of an event that starts something.
     fn epoch(&self) -> Option<u64> {
         match self {
-            Self::AnswerStarted(answer) => Some(answer.epoch),
+            Self::ResponseStarted(answer) => Some(answer.epoch),
             Self::ToolUpdate(update) => Some(update.epoch),
             Self::Committed { .. }
-            | Self::Gone
+            | Self::Deleted
             | Self::Delta { .. }
-            | Self::SoFar(_)
+            | Self::Snapshot(_)
             | Self::Reset { .. } => None,
         }
     }
 
     /// Bytes of the event's texts.
-    fn bytes(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         match self {
-            Self::Committed { .. } | Self::Gone | Self::AnswerStarted(_) | Self::Reset { .. } => 0,
-            Self::SoFar(snapshot) => snapshot.content.iter().map(bytes_of).sum(),
+            Self::Committed { .. }
+            | Self::Deleted
+            | Self::ResponseStarted(_)
+            | Self::Reset { .. } => 0,
+            Self::Snapshot(snapshot) => snapshot.content.iter().map(block_bytes).sum(),
             Self::ToolUpdate(update) => {
                 update.args.text().len() + update.partial_result.text().len()
             }
             Self::Delta { event, .. } => match event {
-                AnswerEvent::TextStart { .. } | AnswerEvent::ThinkingStart { .. } => 0,
-                AnswerEvent::TextDelta { delta: text, .. }
-                | AnswerEvent::ThinkingDelta { delta: text, .. }
-                | AnswerEvent::ToolcallDelta { delta: text, .. }
-                | AnswerEvent::TextEnd { content: text, .. }
-                | AnswerEvent::ThinkingEnd { content: text, .. } => text.len(),
-                AnswerEvent::ToolcallStart { id, tool_name, .. } => id.len() + tool_name.len(),
-                AnswerEvent::ToolcallEnd { tool_call, .. } => tool_call.call.arguments.text().len(),
+                AssistantMessageEvent::TextStart { .. }
+                | AssistantMessageEvent::ThinkingStart { .. } => 0,
+                AssistantMessageEvent::TextDelta { delta: text, .. }
+                | AssistantMessageEvent::ThinkingDelta { delta: text, .. }
+                | AssistantMessageEvent::ToolcallDelta { delta: text, .. }
+                | AssistantMessageEvent::TextEnd { content: text, .. }
+                | AssistantMessageEvent::ThinkingEnd { content: text, .. } => text.len(),
+                AssistantMessageEvent::ToolcallStart { id, tool_name, .. } => {
+                    id.len() + tool_name.len()
+                }
+                AssistantMessageEvent::ToolcallEnd { tool_call, .. } => {
+                    tool_call.call.arguments.text().len()
+                }
             },
         }
     }
 }
 
 /// Bytes of a block of a partial response.
-fn bytes_of(block: &Block) -> usize {
+fn block_bytes(block: &Block) -> usize {
     match block {
         Block::Text(text) => text.text.len(),
         Block::Thinking(thinking) => thinking.thinking.len(),

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::{Cost, Usage};
@@ -71,8 +71,8 @@ const OUTPUT_TOKENS_DEFAULT: u64 = 32_000;
 
 impl ModelRecord {
     /// Output token limit of a response: `requested` or the default, at most the model's maximum.
-    pub fn output_max(&self, wanted: Option<u64>) -> u64 {
-        wanted.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
+    pub fn output_token_limit(&self, requested: Option<u64>) -> u64 {
+        requested.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
     }
 }
 
@@ -146,28 +146,28 @@ pub trait PayloadHook: Send + Sync + fmt::Debug {
 
 /// Class of a failed call, by what the caller does about it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
+pub enum ModelFailure {
     /// Retry the call, after this delay at the earliest.
     Retryable { after: Option<Duration> },
     /// The input exceeds the context window.
-    Overflow,
+    ContextOverflow,
     /// The same request fails again.
-    Final,
+    Permanent,
 }
 
 /// Result of one model call. `failure` is set exactly when the stop reason of the message is
 /// `error`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct ModelResponse {
     pub message: AssistantMessage,
-    pub failure: Option<Failure>,
-    pub reply: Reply,
+    pub failure: Option<ModelFailure>,
+    pub metadata: CallMetadata,
 }
 
 /// The provider's data about a call. It is exported as telemetry and not recorded in the
 /// conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reply {
+pub struct CallMetadata {
     pub id: Option<String>,
     /// The provider's name of the model that responded.
     pub model: Option<String>,
@@ -179,14 +179,14 @@ pub struct Reply {
 
 /// Receives the events of a model response while it streams.
 pub trait Listener: Send + Sync {
-    fn hear(&self, event: AnswerEvent);
+    fn on_event(&self, event: AssistantMessageEvent);
 }
 
 #[async_trait]
 pub trait Model: Send + Sync + fmt::Debug {
     /// Calls the model once. Dropping the future cancels the call. The message's `timestamp` stays
     /// 0: the driver sets it.
-    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer;
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse;
 
     /// Returns the record of a model id or of a tier (`normal`, `high`).
     ///
@@ -203,7 +203,7 @@ mod tests {
     use crate::model::catalogue::Catalogue;
 
     #[test]
-    fn model_record_has_the_members_of_the_sources() {
+    fn model_record_serialises_source_members() {
         let record = ModelRecord {
             base_url: "https://r.openai.azure.com/openai/v1".to_owned(),
             ..Catalogue::default().record("o3-mini", "mine")

@@ -18,7 +18,7 @@ mod script;
 mod tests;
 
 pub use azd::{AzdFiles, write_azd_files};
-pub use report::{Package, Staged};
+pub use report::{Package, StagedFile};
 pub use script::{Script, ScriptError};
 
 use crate::settings::links::Auth;
@@ -26,17 +26,17 @@ use crate::settings::links::Auth;
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
 pub const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
-const SAMPLE: &str = "local.settings.sample.json";
+const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 
 /// First line of the `.funcignore` of every package: only such a folder is replaced without
 /// `--force`.
-const MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
-const IGNORED: &str =
+const PACKAGE_MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
+const IGNORED_FILES: &str =
     "local.settings.json\nlocal.settings.sample.json\n.git*\n.vscode/\n.turnwheel/\n";
 
 /// Input of `package`.
 #[derive(Debug)]
-pub struct Order<'a> {
+pub struct PackageOptions<'a> {
     /// The project's folder: relative paths are relative to it.
     pub root: &'a Path,
     pub out: &'a Path,
@@ -57,14 +57,14 @@ pub enum PackageError {
     #[error("there is no agent: put at least one NAME.agent.md into {}", .0.display())]
     NoAgents(PathBuf),
     #[error("{} is not empty and not an earlier package: choose another --out, or use --force", .0.display())]
-    Foreign(PathBuf),
+    NotAPackage(PathBuf),
     #[error("{} contains the files to package: choose an --out beside it, such as dist", .0.display())]
     Overlap(PathBuf),
     #[error(transparent)]
     Script(#[from] ScriptError),
     /// The staged folder would not run in Azure.
     #[error("Azure would not run this package:\n  {}", .0.join("\n  "))]
-    Refused(Vec<String>),
+    Rejected(Vec<String>),
     #[error("could not {doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
 }
@@ -81,7 +81,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Packa
 /// # Errors
 /// Nothing was changed at `order.out`, unless the very last moves failed: the text says what to do.
 pub fn package(
-    order: &Order<'_>,
+    options: &PackageOptions<'_>,
     script: &Script,
     agent_mistakes: &[String],
     check: impl Fn(&Path) -> Vec<String>,
@@ -89,11 +89,11 @@ pub fn package(
     if !agent_mistakes.is_empty() {
         return Err(PackageError::Agents(agent_mistakes.to_vec()));
     }
-    let out = folder::open(order)?;
+    let out = folder::open_output(options)?;
     let stage = folder::stage_beside(&out.path)?;
-    let package = fill(order, script, &stage).and_then(|package| {
+    let package = stage_files(options, script, &stage).and_then(|package| {
         let problems = check(&stage);
-        if problems.is_empty() { Ok(package) } else { Err(PackageError::Refused(problems)) }
+        if problems.is_empty() { Ok(package) } else { Err(PackageError::Rejected(problems)) }
     });
     let package = package.and_then(|package| folder::replace(&out, &stage).map(|()| package));
     // Best effort: the next package removes the remains of a failure.
@@ -101,28 +101,37 @@ pub fn package(
     package
 }
 
-fn fill(order: &Order<'_>, script: &Script, stage: &Path) -> Result<Package, PackageError> {
+fn stage_files(
+    options: &PackageOptions<'_>,
+    script: &Script,
+    stage: &Path,
+) -> Result<Package, PackageError> {
     let mut staged = Vec::new();
-    staged.push(write(stage, "host.json", script.host_json.as_bytes(), "")?);
-    for function in script.staged(order.auth)? {
+    staged.push(write_staged(stage, "host.json", script.host_json.as_bytes(), "")?);
+    for function in script.stage_functions(options.auth)? {
         let path = format!("{}/function.json", function.name);
-        staged.push(write(stage, &path, function.json.as_bytes(), &function.note)?);
+        staged.push(write_staged(stage, &path, function.json.as_bytes(), &function.note)?);
     }
-    let (program, warnings) = binary::stage(order, stage)?;
+    let (program, warnings) = binary::stage_program(options, stage)?;
     staged.push(program);
-    for (name, text) in agents(order)? {
-        staged.push(write(stage, &format!("{AGENTS}/{name}"), &text, "")?);
+    for (name, text) in read_agents(options)? {
+        staged.push(write_staged(stage, &format!("{AGENTS}/{name}"), &text, "")?);
     }
-    staged.push(write(stage, ".funcignore", funcignore(order.root)?.as_bytes(), "")?);
-    staged.push(write(stage, SAMPLE, sample(order.root).as_bytes(), "")?);
+    staged.push(write_staged(stage, ".funcignore", funcignore(options.root)?.as_bytes(), "")?);
+    staged.push(write_staged(
+        stage,
+        SETTINGS_SAMPLE,
+        settings_sample(options.root).as_bytes(),
+        "",
+    )?);
     let embedded = script.embedded.clone();
-    let (out, auth) = (order.out.to_owned(), order.auth);
-    Ok(Package { out, auth, staged, embedded, azd: None, warnings })
+    let (out, auth) = (options.out.to_owned(), options.auth);
+    Ok(Package { out, auth, staged, embedded, azd_files: None, warnings })
 }
 
 /// Returns the agent files by name, with their bytes; never empty.
-fn agents(order: &Order<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
-    let dir = order.root.join(order.agents_dir);
+fn read_agents(options: &PackageOptions<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
+    let dir = options.root.join(options.agents_dir);
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -150,21 +159,26 @@ fn funcignore(root: &Path) -> Result<String, PackageError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(io_error("read", &path)(error)),
     };
-    Ok(format!("{MARK}\n{IGNORED}{own}"))
+    Ok(format!("{PACKAGE_MARK}\n{IGNORED_FILES}{own}"))
 }
 
 /// Returns the project's sample, or the embedded one: `package` also works outside a clone.
-fn sample(root: &Path) -> String {
-    fs::read_to_string(root.join(SAMPLE))
+fn settings_sample(root: &Path) -> String {
+    fs::read_to_string(root.join(SETTINGS_SAMPLE))
         .unwrap_or(include_str!("../local.settings.sample.json").to_owned())
 }
 
-fn write(stage: &Path, path: &str, bytes: &[u8], note: &str) -> Result<Staged, PackageError> {
+fn write_staged(
+    stage: &Path,
+    path: &str,
+    bytes: &[u8],
+    note: &str,
+) -> Result<StagedFile, PackageError> {
     let target = stage.join(path);
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent).map_err(io_error("create", parent))?;
     }
     fs::write(&target, bytes).map_err(io_error("write", &target))?;
     let size_bytes = bytes.len() as u64;
-    Ok(Staged { path: path.to_owned(), size_bytes, note: note.to_owned() })
+    Ok(StagedFile { path: path.to_owned(), size_bytes, note: note.to_owned() })
 }

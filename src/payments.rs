@@ -31,27 +31,27 @@ pub struct Payment {
 }
 
 impl Payment {
-    fn shown(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({"receipt": self.receipt, "to": self.to, "amount": self.amount, "status": "sent"})
     }
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct PaymentRecords {
     /// Oldest first.
     payments: Vec<Payment>,
     by_key: BTreeMap<String, usize>,
 }
 
-type Shared = Arc<Mutex<Book>>;
+type SharedRecords = Arc<Mutex<PaymentRecords>>;
 
 /// A server on a free loopback port. It stops when it is dropped.
 #[derive(Debug)]
 pub struct PaymentsServer {
     /// `http://127.0.0.1:PORT`
     pub base_url: String,
-    book: Shared,
-    _stop: DropGuard,
+    records: SharedRecords,
+    _stop_guard: DropGuard,
 }
 
 impl PaymentsServer {
@@ -61,8 +61,8 @@ impl PaymentsServer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = tokio::net::TcpListener::bind(address).await?;
         let base_url = format!("http://{}", listener.local_addr()?);
-        let book = Shared::default();
-        let router = router(Arc::clone(&book));
+        let records = SharedRecords::default();
+        let router = router(Arc::clone(&records));
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let serve = axum::serve(listener, router).with_graceful_shutdown(stopped);
@@ -71,55 +71,58 @@ impl PaymentsServer {
             reason = "the server runs beside `dev` and stops with its guard"
         )]
         tokio::spawn(serve.into_future());
-        Ok(Self { base_url, book, _stop: stop.drop_guard() })
+        Ok(Self { base_url, records, _stop_guard: stop.drop_guard() })
     }
 
     /// All payments, oldest first.
     pub fn payments(&self) -> Vec<Payment> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).payments.clone()
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).payments.clone()
     }
 }
 
-fn router(book: Shared) -> Router {
+fn router(records: SharedRecords) -> Router {
     Router::new()
-        .route("/pay/{to}", post(pay))
-        .route("/payments", get(list))
+        .route("/pay/{to}", post(create_payment))
+        .route("/payments", get(list_payments))
         .fallback(|| async {
-            refused(StatusCode::NOT_FOUND, "The routes are POST /pay/{to} and GET /payments.")
+            error_response(
+                StatusCode::NOT_FOUND,
+                "The routes are POST /pay/{to} and GET /payments.",
+            )
         })
-        .with_state(book)
+        .with_state(records)
 }
 
-async fn list(State(book): State<Shared>) -> Json<Value> {
-    let book = book.lock().unwrap_or_else(PoisonError::into_inner);
-    Json(json!({"payments": book.payments.iter().map(Payment::shown).collect::<Vec<_>>()}))
+async fn list_payments(State(records): State<SharedRecords>) -> Json<Value> {
+    let records = records.lock().unwrap_or_else(PoisonError::into_inner);
+    Json(json!({"payments": records.payments.iter().map(Payment::to_json).collect::<Vec<_>>()}))
 }
 
-async fn pay(
-    State(book): State<Shared>,
+async fn create_payment(
+    State(records): State<SharedRecords>,
     Path(to): Path<String>,
     headers: HeaderMap,
     body: String,
 ) -> Response {
-    let asked = match Asked::read(&to, &headers, &body) {
-        Ok(asked) => asked,
-        Err(reason) => return refused(StatusCode::BAD_REQUEST, &reason),
+    let request = match PaymentRequest::parse(&to, &headers, &body) {
+        Ok(request) => request,
+        Err(reason) => return error_response(StatusCode::BAD_REQUEST, &reason),
     };
-    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(at) = book.by_key.get(&asked.key).copied()
-        && let Some(payment) = book.payments.get_mut(at)
+    let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(index) = records.by_key.get(&request.key).copied()
+        && let Some(payment) = records.payments.get_mut(index)
     {
         payment.requests += 1;
-        if payment.to != asked.to || payment.amount != asked.amount {
-            return refused(
+        if payment.to != request.to || payment.amount != request.amount {
+            return error_response(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "This Idempotency-Key belongs to another payment: send a new key.",
             );
         }
-        return Json(payment.shown()).into_response();
+        return Json(payment.to_json()).into_response();
     }
-    if book.payments.len() >= PAYMENTS_MAX {
-        return refused(
+    if records.payments.len() >= PAYMENTS_MAX {
+        return error_response(
             StatusCode::INSUFFICIENT_STORAGE,
             "The example cannot store more payments: restart it.",
         );
@@ -127,28 +130,28 @@ async fn pay(
     let payment = Payment {
         receipt: format!(
             "rcpt_{}",
-            sha256_hex(asked.key.as_bytes()).chars().take(12).collect::<String>()
+            sha256_hex(request.key.as_bytes()).chars().take(12).collect::<String>()
         ),
-        key: asked.key,
-        to: asked.to,
-        amount: asked.amount,
+        key: request.key,
+        to: request.to,
+        amount: request.amount,
         requests: 1,
     };
-    let answer = Json(payment.shown()).into_response();
-    let at = book.payments.len();
-    book.by_key.insert(payment.key.clone(), at);
-    book.payments.push(payment);
-    answer
+    let response = Json(payment.to_json()).into_response();
+    let index = records.payments.len();
+    records.by_key.insert(payment.key.clone(), index);
+    records.payments.push(payment);
+    response
 }
 
-struct Asked {
+struct PaymentRequest {
     key: String,
     to: String,
     amount: Number,
 }
 
-impl Asked {
-    fn read(to: &str, headers: &HeaderMap, body: &str) -> Result<Self, String> {
+impl PaymentRequest {
+    fn parse(to: &str, headers: &HeaderMap, body: &str) -> Result<Self, String> {
         let key = headers
             .get("idempotency-key")
             .and_then(|value| value.to_str().ok())
@@ -172,6 +175,6 @@ impl Asked {
     }
 }
 
-fn refused(status: StatusCode, reason: &str) -> Response {
+fn error_response(status: StatusCode, reason: &str) -> Response {
     (status, Json(json!({"error": reason}))).into_response()
 }

@@ -6,14 +6,14 @@
 
 #[cfg(test)]
 mod contract;
-pub mod doorbell;
 mod embedded;
-mod line;
 mod memory;
+pub mod output_binding;
 #[cfg(test)]
 mod properties;
 mod redrive;
 mod storage;
+mod visibility_queue;
 
 use std::fmt;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-pub use self::embedded::{EmbeddedQueue, Peeked};
-pub use self::memory::{Faults, MemoryQueue};
+pub use self::embedded::{EmbeddedQueue, PeekedMessage};
+pub use self::memory::{MemoryQueue, QueueFaults};
 pub use self::redrive::redrive;
 pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
@@ -39,12 +39,12 @@ pub const PROMPTS: &str = "agent-prompts";
 pub const NOTIFY: &str = "agent-notify";
 
 /// Name of the poison queue, for messages that cannot be delivered.
-pub fn poison_of(queue: &str) -> String {
+pub fn poison_queue(queue: &str) -> String {
     format!("{queue}-poison")
 }
 
 /// True if Azure Storage allows the name for a queue.
-pub fn is_name(name: &str) -> bool {
+pub fn is_queue_name(name: &str) -> bool {
     (3..=63).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         && !name.starts_with('-')
@@ -53,7 +53,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Validates a message text for every queue.
-fn check(text: &str) -> Result<(), QueueError> {
+fn validate_text(text: &str) -> Result<(), QueueError> {
     if text.len() > MESSAGE_BYTES_MAX {
         return Err(QueueError::TooLarge(text.len()));
     }
@@ -64,7 +64,7 @@ fn check(text: &str) -> Result<(), QueueError> {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Received {
+pub struct QueueMessage {
     pub id: String,
     /// Changes with every receive and renewal; only the newest one is valid.
     pub pop_receipt: String,
@@ -76,7 +76,7 @@ pub struct Received {
     pub next_visible_at: Timestamp,
 }
 
-impl fmt::Debug for Received {
+impl fmt::Debug for QueueMessage {
     /// Omits the text, which may be a user's prompt, and the pop receipt, which permits deletion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueMessage")
@@ -114,7 +114,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
         queue: &str,
         count_max: usize,
         hide: Duration,
-    ) -> Result<Vec<Received>, QueueError>;
+    ) -> Result<Vec<QueueMessage>, QueueError>;
 
     /// Hides a received message for `hide` from now. Returns the new pop receipt.
     async fn renew(

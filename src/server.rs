@@ -3,7 +3,7 @@
 //! The Functions host's own server has such limits. A handler without that host in front needs them
 //! too.
 
-mod pace;
+mod min_throughput;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use self::pace::{PacedBody, PacedStream};
+use self::min_throughput::{TimedBody, TimedStream};
 
-pub use self::pace::{Pace, is_too_slow};
+pub use self::min_throughput::{MinThroughput, is_client_too_slow};
 
 /// Maximum bytes of a request line with its headers. Also the maximum of response bytes that a
 /// connection buffers while the client does not read.
@@ -30,57 +30,65 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of header lines.
 const HEADERS_MAX: usize = 100;
 /// Delay after a failed accept, for example when the process has too many open files.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Limits on the time and connections that clients can use.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct ServerLimits {
     /// Time limit for a request line with its headers, and for an idle connection between requests.
-    pub head: Duration,
+    pub head_timeout: Duration,
     /// Minimum throughput of request bodies received and of responses sent.
-    pub pace: Pace,
+    pub min_throughput: MinThroughput,
     /// Further connections wait until an open one closes.
     pub connections_max: usize,
 }
 
-impl Bounds {
+impl ServerLimits {
     /// Limits for a server that browsers and programs call directly.
-    pub const LOCAL_HOST: Self =
-        Self { head: Duration::from_secs(30), pace: Pace::USUAL, connections_max: 2_000 };
+    pub const LOCAL_HOST: Self = Self {
+        head_timeout: Duration::from_secs(30),
+        min_throughput: MinThroughput::DEFAULT,
+        connections_max: 2_000,
+    };
 
     /// Limits for the custom handler. The Functions host keeps idle connections for a minute or
     /// two. If the handler closes a connection that the host reuses, an invocation fails.
-    pub const HANDLER: Self = Self { head: Duration::from_mins(3), ..Self::LOCAL_HOST };
+    pub const HANDLER: Self = Self { head_timeout: Duration::from_mins(3), ..Self::LOCAL_HOST };
 }
 
 /// Serves connections until `stop` is cancelled. Then accepts no more and returns when the open
 /// requests are complete. Dropping the future cuts them.
-pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
     // Applied once here instead of once per request.
     let router = router.with_state(());
     let mut connections = JoinSet::new();
     let mut was_full = false;
     loop {
-        let is_full = connections.len() >= bounds.connections_max;
+        let is_full = connections.len() >= limits.connections_max;
         if is_full && !was_full {
-            tracing::warn!(limit = bounds.connections_max, "connection limit reached");
+            tracing::warn!(limit = limits.connections_max, "connection limit reached");
         }
         was_full = is_full;
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(ended) = connections.join_next() => look(ended),
+            Some(ended) = connections.join_next() => log_panic(ended),
             stream = accept(&listener), if !is_full => {
-                connections.spawn(converse(stream, router.clone(), bounds, stop.clone()));
+                connections.spawn(serve_connection(stream, router.clone(), limits, stop.clone()));
             }
         }
     }
     drop(listener);
     while let Some(ended) = connections.join_next().await {
-        look(ended);
+        log_panic(ended);
     }
 }
 
-fn look(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -99,22 +107,22 @@ async fn accept(listener: &TcpListener) -> TcpStream {
                 }
                 return stream;
             }
-            Err(error) if is_the_clients(&error) => {}
+            Err(error) if is_client_disconnect(&error) => {}
             Err(error) => {
-                let at = listener.local_addr().map_or_else(|_| String::new(), told);
+                let at = listener.local_addr().map_or_else(|_| String::new(), at_address);
                 tracing::error!(error = %error, "accepting connections failed{at}; will retry");
-                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-fn told(address: SocketAddr) -> String {
+fn at_address(address: SocketAddr) -> String {
     format!(" at {address}")
 }
 
 /// True if the client disconnected before the connection was accepted.
-fn is_the_clients(error: &std::io::Error) -> bool {
+fn is_client_disconnect(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -122,28 +130,33 @@ fn is_the_clients(error: &std::io::Error) -> bool {
 
 /// Serves the requests of one connection. HTTP/2 is not offered: no client of this server needs it,
 /// and it has more denial-of-service attacks.
-async fn converse(stream: TcpStream, router: Router, bounds: Bounds, stop: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let request = request.map(|body| Body::new(PacedBody::new(body, bounds.pace)));
-        let answering = router.clone().oneshot(request);
-        async move { Ok::<_, Infallible>(answering.await.unwrap_or_else(|never| match never {})) }
+        let request = request.map(|body| Body::new(TimedBody::new(body, limits.min_throughput)));
+        let response = router.clone().oneshot(request);
+        async move { Ok::<_, Infallible>(response.await.unwrap_or_else(|never| match never {})) }
     });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head)
+        .header_read_timeout(limits.head_timeout)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
-    let stream = TokioIo::new(PacedStream::new(stream, bounds.pace));
+    let stream = TokioIo::new(TimedStream::new(stream, limits.min_throughput));
     let mut connection = Box::pin(builder.serve_connection(stream, service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
-    if let Err(error) = ended {
+    if let Err(error) = result {
         tracing::debug!(error = %error, "connection failed");
     }
 }

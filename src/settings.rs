@@ -6,33 +6,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub mod azure;
-pub mod brakes;
 pub mod budgets;
-pub mod halt;
-mod hooks;
+pub mod fail_point;
+mod hook_timeout;
 pub mod links;
-pub mod local;
+pub mod local_file;
 pub mod mistake;
 pub mod model;
-mod names;
 pub mod origins;
-pub mod rates;
+pub mod pauses;
+pub mod rate_limits;
 mod reader;
 pub mod secret;
 pub mod table;
 pub mod telemetry;
 #[cfg(test)]
 mod tests;
+mod unknown_names;
 
 use azure::{CosmosAccount, Identity, StorageAccount};
-use brakes::Brakes;
 use budgets::Budgets;
-use halt::HaltAt;
+use fail_point::ArmedFailPoint;
 use links::{ArtifactLinks, Auth, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
 use origins::AllowedOrigins;
-use rates::RateLimits;
+use pauses::Pauses;
+use rate_limits::RateLimits;
 use reader::Reader;
 pub use reader::{UNRESOLVED, is_unresolved};
 use secret::Secret;
@@ -72,16 +72,16 @@ pub struct Settings {
     pub budgets: Budgets,
     pub rate_limits: RateLimits,
     /// Unknown names are reported when the agents are loaded.
-    pub brakes: Brakes,
+    pub pauses: Pauses,
     /// Time limit of one extension hook; absent: 5 s.
     pub hook_timeout: Option<Duration>,
     /// Absent: the embedded store, which is rejected in Azure.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
     /// Directives of `RUST_LOG`, already validated by `tracing_subscriber`.
-    pub log: String,
+    pub log_filter: String,
     pub telemetry: TelemetrySettings,
-    pub halt_at: Option<HaltAt>,
+    pub armed_fail_point: Option<ArmedFailPoint>,
     app_settings: AppSettings,
 }
 
@@ -113,14 +113,14 @@ fn environment_names() -> impl Iterator<Item = String> {
     std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
 }
 
-fn with_mistakes(
+fn add_mistakes(
     read: Result<Settings, Vec<Mistake>>,
-    more: Vec<Mistake>,
+    additional: Vec<Mistake>,
 ) -> Result<Settings, Vec<Mistake>> {
     match read {
-        Ok(settings) if more.is_empty() => Ok(settings),
-        Ok(_) => Err(more),
-        Err(mistakes) => Err(mistakes.into_iter().chain(more).collect()),
+        Ok(settings) if additional.is_empty() => Ok(settings),
+        Ok(_) => Err(additional),
+        Err(mistakes) => Err(mistakes.into_iter().chain(additional).collect()),
     }
 }
 
@@ -129,9 +129,9 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Settings::read`], and for each variable with our prefix that is not a setting.
-    pub fn of_environment() -> Result<Self, Vec<Mistake>> {
-        let unknown = names::unknown(environment_names());
-        with_mistakes(Self::read(environment), unknown)
+    pub fn from_environment() -> Result<Self, Vec<Mistake>> {
+        let unknown = unknown_names::find_unknown(environment_names());
+        add_mistakes(Self::read(environment), unknown)
     }
 
     /// Reads the settings of a developer's machine: the environment, then `local.settings.json` in
@@ -139,10 +139,11 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Settings::from_environment`], and for the file.
-    pub fn of_folder(folder: &Path) -> Result<Self, Vec<Mistake>> {
-        let values = local::read(folder).map_err(|mistake| vec![mistake])?;
-        let unknown = names::unknown(environment_names().chain(values.keys().cloned()));
-        with_mistakes(Self::read(local::behind_environment(values)), unknown)
+    pub fn from_folder(folder: &Path) -> Result<Self, Vec<Mistake>> {
+        let values = local_file::read(folder).map_err(|mistake| vec![mistake])?;
+        let unknown =
+            unknown_names::find_unknown(environment_names().chain(values.keys().cloned()));
+        add_mistakes(Self::read(local_file::lookup_environment_first(values)), unknown)
     }
 
     /// Reads each setting of [`table::ROWS`] that Turnwheel reads. An empty value counts as absent,
@@ -161,42 +162,42 @@ impl Settings {
         let storage = StorageAccount::read(&mut reader, &identity, is_in_azure);
         let settings = Self {
             model,
-            port: reader.port(),
+            port: reader.read_port(),
             auth: Auth::read(&mut reader),
-            is_sign_in_on: reader.flag("WEBSITE_AUTH_ENABLED"),
+            is_sign_in_on: reader.read_flag("WEBSITE_AUTH_ENABLED"),
             allowed_origins: AllowedOrigins::read(&mut reader),
             is_dev: false,
-            public_url: links::public_url(&mut reader),
-            signing_keys: links::signing_keys(&mut reader),
+            public_url: links::read_public_url(&mut reader),
+            signing_keys: links::read_signing_keys(&mut reader),
             webhook: Webhook::read(&mut reader),
-            agents_dir: reader.text("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
-            default_agent: reader.agent_name("TURNWHEEL_DEFAULT_AGENT"),
-            http_tools_allow: reader.hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
+            agents_dir: reader.get("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
+            default_agent: reader.read_agent_name("TURNWHEEL_DEFAULT_AGENT"),
+            http_tools_allow: reader.read_hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
             artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
             storage,
             budgets: budgets::read(&mut reader),
-            rate_limits: rates::read(&mut reader),
-            brakes: brakes::read(&mut reader),
-            hook_timeout: hooks::read(&mut reader),
+            rate_limits: rate_limits::read(&mut reader),
+            pauses: pauses::read(&mut reader),
+            hook_timeout: hook_timeout::read(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,
             is_in_azure,
-            log: reader.log(),
-            halt_at: HaltAt::read(&mut reader, is_in_azure),
+            log_filter: reader.read_log_filter(),
+            armed_fail_point: ArmedFailPoint::read(&mut reader, is_in_azure),
             app_settings: AppSettings(Arc::clone(&lookup) as _),
         };
-        let mut mistakes = reader.all_mistakes();
+        let mut mistakes = reader.into_mistakes();
         if mistakes.is_empty() {
             return Ok(settings);
         }
-        mistakes.sort_by_key(|mistake| table::position(&mistake.name));
+        mistakes.sort_by_key(|mistake| table::row_index(&mistake.name));
         Err(mistakes)
     }
 
     /// The settings for `dev`: callers name themselves, and pages of this machine may call the API.
     #[must_use]
-    pub fn for_dev(self) -> Self {
+    pub fn with_dev_defaults(self) -> Self {
         let allowed_origins = self.allowed_origins.clone().with_loopback();
         Self { auth: self.auth.or(Some(Auth::Header)), is_dev: true, allowed_origins, ..self }
     }
@@ -216,34 +217,34 @@ impl Settings {
     /// server with it.
     #[must_use]
     pub fn with_app_setting(mut self, name: &'static str, value: String) -> Self {
-        let before = self.app_settings.0;
-        self.app_settings = AppSettings(Arc::new(move |asked| {
-            let set = before(asked).filter(|set| !set.trim().is_empty());
-            if asked == name { set.or_else(|| Some(value.clone())) } else { set }
+        let previous = self.app_settings.0;
+        self.app_settings = AppSettings(Arc::new(move |requested| {
+            let set = previous(requested).filter(|set| !set.trim().is_empty());
+            if requested == name { set.or_else(|| Some(value.clone())) } else { set }
         }));
         self
     }
 
     /// Settings that are required to serve and that `dev` generates itself; empty if all are set.
-    pub fn missing_to_serve(&self) -> Vec<Mistake> {
+    pub fn missing_required(&self) -> Vec<Mistake> {
         let mut missing = Vec::new();
         if self.is_in_azure && self.storage.is_none() {
-            missing.push(StorageAccount::missing());
+            missing.push(StorageAccount::missing_account());
         }
         if self.is_in_azure && self.cosmos.is_none() {
-            missing.push(CosmosAccount::missing());
+            missing.push(CosmosAccount::missing_account());
         }
-        if let Some(mistake) = self.model.missing() {
+        if let Some(mistake) = self.model.missing_provider() {
             missing.push(mistake);
         }
         if self.public_url.is_none() {
-            missing.push(Mistake::absent(
+            missing.push(Mistake::missing(
                 "TURNWHEEL_PUBLIC_URL",
                 "the app's public address, such as https://my-app.azurewebsites.net: approval links begin with it",
             ));
         }
         if self.signing_keys.is_empty() {
-            missing.push(Mistake::absent(
+            missing.push(Mistake::missing(
                 "TURNWHEEL_SIGNING_KEYS",
                 "at least one key of 32 or more random bytes in base64 (`head -c 32 /dev/urandom | base64` makes one): it signs approval links",
             ));

@@ -3,16 +3,16 @@
 //!
 //! Every implementation passes the same contract tests (`store::contract`).
 
-pub(crate) mod check;
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod cosmos;
+pub(crate) mod cursor;
 pub mod embedded;
-mod held;
-pub mod memory;
-pub(crate) mod place;
+mod head_lease;
 #[cfg(test)]
-pub(crate) mod watched;
+pub(crate) mod interceptor;
+pub mod memory;
+pub(crate) mod validate;
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub const BATCH_OPERATIONS_MAX: usize = 80;
 /// Bytes of one batch (Cosmos: 2 MB).
 pub const BATCH_BYTES_MAX: usize = 1_500_000;
 /// Delay between the end of a lease and its take-over by another worker.
-pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
+pub const TAKE_OVER_DELAY: Duration = Duration::from_secs(5);
 
 /// The unit of atomic writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,13 +40,14 @@ pub enum Partition {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Kind {
+pub enum DocumentKind {
     Head,
     Entry,
     Events,
     Inbox,
     Receipt,
-    Notice,
+    #[serde(rename = "Notice")]
+    Notification,
     /// Deltas of a partial model response, for readers on other instances; has a
     /// [`Document::ttl`].
     Live,
@@ -56,7 +57,7 @@ pub enum Kind {
     Scope,
 }
 
-impl Kind {
+impl DocumentKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Head => "head",
@@ -64,7 +65,7 @@ impl Kind {
             Self::Events => "events",
             Self::Inbox => "inbox",
             Self::Receipt => "receipt",
-            Self::Notice => "notice",
+            Self::Notification => "notice",
             Self::Live => "live",
             Self::Watch => "watch",
             Self::Scope => "scope",
@@ -72,22 +73,21 @@ impl Kind {
     }
 
     /// Parses the kind of a stored document.
-    pub(crate) fn named(text: &str) -> Result<Self, StoreError> {
+    pub(crate) fn from_name(text: &str) -> Result<Self, StoreError> {
         let kinds = [
             Self::Head,
             Self::Entry,
             Self::Events,
             Self::Inbox,
             Self::Receipt,
-            Self::Notice,
+            Self::Notification,
             Self::Live,
             Self::Watch,
             Self::Scope,
         ];
         let found = kinds.into_iter().find(|kind| kind.as_str() == text);
-        found.ok_or_else(|| {
-            StoreError::Corrupt(format!("a document has the unknown kind `{text}`"))
-        })
+        found
+            .ok_or_else(|| StoreError::Corrupt(format!("a document has the unknown kind `{text}`")))
     }
 }
 
@@ -107,9 +107,9 @@ pub fn events_id(first: u64) -> String {
 /// One JSON document and the fields by which queries find it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Unique in its partition; passes [`crate::ids::is_plain`].
+    /// Unique in its partition; passes [`crate::ids::is_plain_text`].
     pub id: String,
-    pub kind: Kind,
+    pub kind: DocumentKind,
     pub body: RawJson,
     /// When pending work is due; absent if there is none.
     pub due: Option<Timestamp>,
@@ -128,7 +128,7 @@ pub struct Document {
 pub struct ETag(pub String);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredDocument {
     pub document: Document,
     pub etag: ETag,
 }
@@ -155,20 +155,24 @@ pub enum Freshness {
 /// Selects the documents of one kind in an inclusive range of ids, in ascending order of id.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Selection {
-    pub kind: Kind,
+    pub kind: DocumentKind,
     pub from_id: Option<String>,
     pub to_id: Option<String>,
     pub limit: usize,
 }
 
 impl Selection {
-    pub fn all(kind: Kind) -> Self {
+    pub fn all(kind: DocumentKind) -> Self {
         Self { kind, from_id: None, to_id: None, limit: usize::MAX }
     }
 
     /// Entries with `from <= seq <= to`.
     pub fn entries(from: u64, to: u64) -> Self {
-        Self { from_id: Some(entry_id(from)), to_id: Some(entry_id(to)), ..Self::all(Kind::Entry) }
+        Self {
+            from_id: Some(entry_id(from)),
+            to_id: Some(entry_id(to)),
+            ..Self::all(DocumentKind::Entry)
+        }
     }
 }
 
@@ -187,22 +191,22 @@ pub struct HeadQuery {
 /// One page of results. A page may be short or empty before the end; the last page has no
 /// continuation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Page<T> {
+pub struct ResultPage<T> {
     pub items: Vec<T>,
     pub continuation: Option<String>,
 }
 
 /// A document whose pending work is due.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Owed {
+pub struct DueItem {
     pub partition: Partition,
     pub id: String,
-    pub kind: Kind,
+    pub kind: DocumentKind,
     pub due: Timestamp,
 }
 
 #[derive(Debug)]
-pub struct ClaimRequest<'a> {
+pub struct LeaseRequest<'a> {
     pub key: &'a ConversationKey,
     pub worker: &'a WorkerId,
     pub now: Timestamp,
@@ -211,18 +215,25 @@ pub struct ClaimRequest<'a> {
 
 /// The result of [`ConversationStore::acquire_lease`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Claimed {
+pub enum LeaseOutcome {
     /// The conversation does not exist.
     Missing,
     /// Another worker's lease is live, or ended less than [`TAKE_OVER_DELAY`] ago.
-    Held { until: Timestamp },
+    #[serde(rename = "Held")]
+    Leased { until: Timestamp },
     /// No other worker has the lease.
     ///
     /// If `is_acquired`, the caller has the lease. Otherwise the caller gets it by a commit that
     /// stores it, and must start no effect before that commit has won. `inbox` holds all
     /// [`DocumentKind::Inbox`] documents, by id. It is never older than the head; otherwise an
     /// applied item could be applied twice.
-    Free { head: Stored, inbox: Vec<Stored>, is_settled: bool },
+    #[serde(rename = "Free")]
+    Available {
+        head: StoredDocument,
+        inbox: Vec<StoredDocument>,
+        #[serde(rename = "is_settled")]
+        is_acquired: bool,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -262,52 +273,53 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         partition: &Partition,
         id: &str,
         freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError>;
+    ) -> Result<Option<StoredDocument>, StoreError>;
 
     async fn select(
         &self,
         partition: &Partition,
         selection: &Selection,
         freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError>;
+    ) -> Result<Vec<StoredDocument>, StoreError>;
 
     /// Acquires the lease on a conversation if no other worker has it, and returns the head and the
     /// inbox, read with [`Freshness::Latest`]. Costs one request on stores that bill requests.
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError>;
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError>;
 
     /// Extends an acquired lease without a commit, on stores that keep leases outside the head.
     /// Returns `false` on other stores: extend the lease by a commit.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the caller no longer has the lease: stop its work.
-    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError>;
+    async fn renew_lease(&self, request: LeaseRequest<'_>) -> Result<bool, StoreError>;
 
     /// Returns the worker that has the lease and the end of the lease, on stores that keep leases
     /// outside the head. `None` if no worker has it, or if the head stores it. For display only:
     /// decide nothing by it.
-    fn holder(&self, _key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+    fn lease_holder(&self, _key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
         None
     }
 
     /// True if the previous process died while one of its workers had the lease on the
     /// conversation. For stores whose leases end with the process; on others the head still stores
     /// the lease.
-    fn has_died_with(&self, _key: &ConversationKey) -> bool {
+    fn has_lease_from_crash(&self, _key: &ConversationKey) -> bool {
         false
     }
 
     /// Releases the lease on stores that keep leases outside the head; on others the last commit
     /// has released it. Never fails: a lease that is not released expires.
-    async fn release(&self, key: &ConversationKey, worker: &WorkerId);
+    async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId);
 
     /// Lists documents with `due <= at`, in pages, each once per sweep. `continuation` is bound to
     /// `at`.
-    async fn due(
+    async fn list_due(
         &self,
         at: Timestamp,
         limit: usize,
         continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError>;
+    ) -> Result<ResultPage<DueItem>, StoreError>;
 
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError>;
+    async fn list_heads(&self, query: &HeadQuery)
+    -> Result<ResultPage<StoredDocument>, StoreError>;
 }

@@ -7,10 +7,10 @@
 //! Prompts, responses, arguments, results, keys and addresses are in no line above `debug`. They
 //! are exported only if OpenTelemetry's own switch allows content.
 
+pub mod cost_meter;
+pub mod error_class;
 mod export;
-pub mod fault;
-mod lines;
-pub mod meter;
+mod format;
 pub mod metrics;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,11 +26,11 @@ use opentelemetry_sdk::trace::SdkTracer;
 use crate::clock::Clock;
 use crate::settings::secret::Secret;
 use crate::settings::telemetry::TelemetrySettings;
-pub use lines::Style;
+pub use format::LogStyle;
 use metrics::Metrics;
 
 /// Time that a stop waits for collectors.
-pub const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The reason why telemetry cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -53,26 +53,26 @@ pub trait TokenSource: Send + Sync + fmt::Debug {
 
 /// The log format and the destinations of telemetry.
 #[derive(Debug)]
-pub struct Voice<'a> {
+pub struct TelemetryConfig<'a> {
     /// Directives of `RUST_LOG`.
-    pub log: &'a str,
-    pub style: Style,
+    pub log_directives: &'a str,
+    pub style: LogStyle,
     pub settings: &'a TelemetrySettings,
-    pub token: Option<Arc<dyn TokenSource>>,
+    pub token_source: Option<Arc<dyn TokenSource>>,
     /// True if the Functions host forwards stdout to Application Insights. Log lines are then not
     /// exported a second time.
-    pub is_carried: bool,
+    pub is_forwarded_by_host: bool,
 }
 
 /// Handle for spans and metrics. Clones share one pipeline. The default records nothing and costs
 /// nothing.
 #[derive(Clone, Default)]
-pub struct Telemetry(Option<Arc<Told>>);
+pub struct Telemetry(Option<Arc<TelemetryPipeline>>);
 
-struct Told {
+struct TelemetryPipeline {
     tracer: Option<SdkTracer>,
     metrics: Option<Metrics>,
-    captures_content: bool,
+    should_capture_content: bool,
     providers: export::Providers,
 }
 
@@ -84,27 +84,40 @@ impl fmt::Debug for Telemetry {
 
 /// Starts telemetry for the rest of the process. Call it within the runtime that sends exports.
 ///
-/// The directives are invalid (`Settings::log` never is), an exporter cannot be built, or the
+/// The directives are invalid (`Settings::log_filter` never is), an exporter cannot be built, or the
 /// process already has a log subscriber. Report the error at start-up.
-pub fn start(voice: &Voice<'_>, clock: Arc<dyn Clock>) -> Result<Telemetry, TelemetryError> {
+pub fn start(
+    config: &TelemetryConfig<'_>,
+    clock: Arc<dyn Clock>,
+) -> Result<Telemetry, TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt as _;
-    let captures_content = voice.settings.captures_content;
-    let (providers, copy) = export::providers(voice)?;
-    lines::subscriber(voice.log, voice.style, clock, (std::io::stdout, copy))?
-        .try_init()
-        .map_err(TelemetryError::Started)?;
-    lines::log_panics();
-    Ok(Telemetry::of(providers, captures_content))
+    let should_capture_content = config.settings.should_capture_content;
+    let (providers, log_layer) = export::build_providers(config)?;
+    format::new_subscriber(
+        config.log_directives,
+        config.style,
+        clock,
+        (std::io::stdout, log_layer),
+    )?
+    .try_init()
+    .map_err(TelemetryError::Started)?;
+    format::install_panic_hook();
+    Ok(Telemetry::from_providers(providers, should_capture_content))
 }
 
 impl Telemetry {
-    fn of(providers: export::Providers, captures_content: bool) -> Self {
+    fn from_providers(providers: export::Providers, should_capture_content: bool) -> Self {
         let tracer = providers.tracer();
         let metrics = providers.meter().map(|meter| Metrics::new(&meter));
         if tracer.is_none() && metrics.is_none() && !providers.has_logs() {
             return Self(None);
         }
-        Self(Some(Arc::new(Told { tracer, metrics, captures_content, providers })))
+        Self(Some(Arc::new(TelemetryPipeline {
+            tracer,
+            metrics,
+            should_capture_content,
+            providers,
+        })))
     }
 
     /// Returns the metrics, or `None` if no metrics are exported.
@@ -113,19 +126,24 @@ impl Telemetry {
     }
 
     /// True if spans are exported and may carry content.
-    pub fn captures_content(&self) -> bool {
-        self.0.as_ref().is_some_and(|told| told.captures_content && told.tracer.is_some())
+    pub fn should_capture_content(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|pipeline| pipeline.should_capture_content && pipeline.tracer.is_some())
     }
 
     /// Builds a span to start. Without a collector the span only propagates its parent.
-    pub fn span(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> trace::Beginning {
-        trace::Beginning::new(self.0.as_ref().and_then(|told| told.tracer.clone()), name.into())
+    pub fn span(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> trace::PendingSpan {
+        trace::PendingSpan::new(
+            self.0.as_ref().and_then(|pipeline| pipeline.tracer.clone()),
+            name.into(),
+        )
     }
 
     /// Flushes for at most [`FLUSH_TIMEOUT`]. A collector that hangs does not delay the process
     /// further.
     pub async fn stop(&self) {
-        let Some(told) = &self.0 else { return };
-        told.providers.stop(FLUSH_WITHIN).await;
+        let Some(pipeline) = &self.0 else { return };
+        pipeline.providers.shut_down(FLUSH_TIMEOUT).await;
     }
 }

@@ -1,16 +1,16 @@
 //! The tool port: definitions, calls and results. Each tool declares the effect of its calls.
 
-pub mod cap;
+pub mod call_attempt;
 pub mod code;
 pub mod http;
-pub mod run;
+pub mod result_limits;
 pub mod schedule;
-pub mod strict;
+pub mod strict_schema;
 pub mod validate;
 pub mod workspace;
 
 #[cfg(test)]
-mod testing;
+mod test_env;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::usage::Usage;
-use crate::artifacts::{ArtifactError, ArtifactFacts, Artifacts, Shelf};
+use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
@@ -54,18 +54,18 @@ pub struct ToolDefinition {
     pub timeout: Duration,
     /// True if the model service enforces `parameters` (AZ-20). Then
     /// [`strict_schema::find_violation`] returns `None`.
-    pub strict: bool,
+    pub is_strict: bool,
     /// Changes with the tool's behaviour. An approval is bound to one revision.
     pub revision: String,
 }
 
 /// The approval that a call needs before it starts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct ApprovalRequirement {
     pub reason: String,
     /// `owner`, `link`, `role:NAME`; never empty.
     pub approvers: Vec<String>,
-    pub not_requester: bool,
+    pub is_requester_excluded: bool,
     pub expires_after: Duration,
 }
 
@@ -111,7 +111,7 @@ impl ToolResult {
 
     /// A result whose JSON text is for the model and whose value is for programs.
     pub fn json(value: &Value) -> Self {
-        Self { structured: Some(RawJson::of(value)), ..Self::text(value.to_string()) }
+        Self { structured: Some(RawJson::from_value(value)), ..Self::text(value.to_string()) }
     }
 }
 
@@ -135,7 +135,7 @@ pub struct ToolContext {
     /// From 1.
     pub attempt: u32,
     pub tool_call_id: String,
-    pub shelf: Shelf,
+    pub artifact_scope: ArtifactScope,
     pub artifacts: Arc<dyn Artifacts>,
     pub clock: Arc<dyn Clock>,
     /// Files of the workspace before the call.
@@ -144,12 +144,12 @@ pub struct ToolContext {
     pub deadline: Timestamp,
     /// Cancelled if the prompt is aborted. A `write` call then has two seconds to finish with a
     /// known outcome; other calls are dropped at once.
-    pub stop: CancellationToken,
+    pub abort: CancellationToken,
     /// Receives each partial result as progress.
-    pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
+    pub on_progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
     /// `None` if the host has no schedules.
-    pub schedules: Option<Arc<dyn schedule::Schedules>>,
+    pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
 }
 
 impl fmt::Debug for ToolContext {
@@ -166,32 +166,32 @@ impl ToolContext {
     ///
     /// # Errors
     /// The artifact is not saved. Retry or report as for [`Artifacts::put`].
-    pub async fn keep(
+    pub async fn save_artifact(
         &self,
         name: &str,
         mime_type: &str,
         bytes: Bytes,
-    ) -> Result<ArtifactFacts, ArtifactError> {
-        let facts = ArtifactFacts {
-            id: ArtifactId::of(&self.effect_id, &sha256_hex(&bytes)),
+    ) -> Result<ArtifactMetadata, ArtifactError> {
+        let facts = ArtifactMetadata {
+            id: ArtifactId::from_hash(&self.effect_id, &sha256_hex(&bytes)),
             name: Some(name.to_owned()),
             mime_type: mime_type.to_owned(),
             size: bytes.len() as u64,
             created_at: self.clock.now(),
         };
-        self.artifacts.put(&self.shelf, &facts, bytes).await?;
+        self.artifacts.put(&self.artifact_scope, &facts, bytes).await?;
         Ok(facts)
     }
 }
 
 /// Returns one error message for each tool that has the name of an earlier tool.
-pub fn name_conflicts(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
-    let earlier = |place: usize, name: &str| {
-        tools.iter().take(place).find(|tool| tool.definition().name == name)
+pub fn find_name_conflicts(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
+    let earlier = |index: usize, name: &str| {
+        tools.iter().take(index).find(|tool| tool.definition().name == name)
     };
-    let conflicts = tools.iter().enumerate().filter_map(|(place, tool)| {
+    let conflicts = tools.iter().enumerate().filter_map(|(index, tool)| {
         let name = tool.definition().name.as_str();
-        let (first, second) = (earlier(place, name)?.type_name(), tool.type_name());
+        let (first, second) = (earlier(index, name)?.type_name(), tool.type_name());
         Some(format!("two tools are called `{name}`: `{first}` and `{second}`. Rename one of them"))
     });
     conflicts.collect()
@@ -208,7 +208,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 
 /// Port of a callable tool. Implementations hold no state of a call.
 #[async_trait]
-pub trait RunTool: Send + Sync + fmt::Debug {
+pub trait CallableTool: Send + Sync + fmt::Debug {
     fn definition(&self) -> &ToolDefinition;
 
     /// Name of the implementing type, for error messages about duplicate tool names.
@@ -217,7 +217,7 @@ pub trait RunTool: Send + Sync + fmt::Debug {
     }
 
     /// Returns the approval that this call needs, or `None` if it needs none.
-    fn ask(&self, arguments: &Arguments) -> Option<Ask>;
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement>;
 
     /// True if its calls change workspace files. Such calls of one model response run sequentially,
     /// each on the files that the previous call left.
@@ -226,7 +226,7 @@ pub trait RunTool: Send + Sync + fmt::Debug {
     }
 
     /// True if the tool itself logs its failed attempts with their causes.
-    fn logs_failures(&self) -> bool {
+    fn has_own_failure_log(&self) -> bool {
         false
     }
 

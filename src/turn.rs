@@ -1,41 +1,41 @@
 //! The driver: leases a conversation, loads it, runs the state machine, commits and performs
 //! effects.
 
+pub mod abort_signal;
 pub mod admission;
-mod answering;
-mod books;
-mod braking;
-mod calling;
-mod claiming;
+mod budget_check;
 mod commit;
+mod compaction;
+pub mod crash_count;
 pub mod delivery;
+mod delivery_cost;
+mod delta_publisher;
+pub mod documents;
+mod entry_cache;
+pub mod error_domain;
 mod event_log;
 pub mod expiry;
-pub mod faults;
 mod finish_turn;
-mod gate;
-mod hold;
 mod hooks;
 mod inbox;
 pub mod invariants;
 pub mod isolation;
-mod memory;
-pub mod money;
+mod lease;
+mod leased_conversation;
+mod ledger;
+mod model_call;
 pub mod notify;
-mod paying;
-pub mod rates;
-pub mod record;
-pub mod recount;
-mod reduce;
-mod running;
+mod oversize;
+mod pause;
+mod plan;
+mod preflight;
+pub mod rate_limit;
 pub mod schedules;
 mod spans;
-mod spending;
-pub mod stopping;
-mod summing;
+pub mod spending_limits;
 pub mod sweep;
-mod telling;
-mod tried;
+mod tool_batch;
+mod tool_call;
 pub mod views;
 
 use std::fmt;
@@ -44,8 +44,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::head::READER;
-use crate::agents::Agents;
+use crate::agent::head::READER_VERSION;
+use crate::agents::SharedCatalog;
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
@@ -53,39 +53,39 @@ use crate::ids::{ConversationId, ConversationKey, Ids, TenantId, UserId, WorkerI
 use crate::live::Live;
 use crate::model::Model;
 use crate::queue::Queue;
-use crate::settings::brakes::Brakes;
+use crate::settings::pauses::Pauses;
 use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
-pub use books::Writers;
+pub use abort_signal::AbortSignals;
+pub use entry_cache::EntryCache;
 pub use isolation::Isolation;
-pub use memory::EntryMemory;
-pub use stopping::Stops;
+pub use ledger::LedgerLocks;
 
 /// The services and settings that turns use.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct Services {
     pub store: Arc<dyn ConversationStore>,
     pub queue: Arc<dyn Queue>,
     pub artifacts: Arc<dyn Artifacts>,
     pub live: Arc<dyn Live>,
     pub model: Arc<dyn Model>,
-    pub agents: Agents,
+    pub agents: SharedCatalog,
     pub extensions: Vec<Arc<dyn Extension>>,
-    pub entries: Arc<EntryMemory>,
-    pub stops: Stops,
+    pub entry_cache: Arc<EntryCache>,
+    pub abort_signals: AbortSignals,
     /// Serialise this process's writes to one tenant's usage ledger.
-    pub writers: Arc<Writers>,
+    pub ledger_locks: Arc<LedgerLocks>,
     /// Sends notifications. `None`: commits write no notifications.
-    pub herald: Option<Arc<dyn notify::Herald>>,
+    pub notification_sender: Option<Arc<dyn notify::NotificationSender>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
-    pub probe: Arc<dyn Probe>,
+    pub fail_points: Arc<dyn FailPoints>,
     pub worker: WorkerId,
     pub limits: Limits,
-    pub money: Arc<money::Money>,
+    pub spending_limits: Arc<spending_limits::SpendingLimits>,
     /// The operator's pauses, fixed for the life of the process.
-    pub brakes: Arc<Brakes>,
+    pub pauses: Arc<Pauses>,
     /// Where suspect steps run.
     pub isolation: Isolation,
     pub telemetry: Telemetry,
@@ -95,26 +95,26 @@ pub struct World {
 pub struct Limits {
     /// Half of the host's `functionTimeout`. When one invocation exceeds that time-out, the host
     /// kills the whole process.
-    pub turn: Duration,
+    pub turn_duration: Duration,
     /// Delay from a model call to its entry in the usage ledger, if no limit applies. One entry
     /// covers all calls made meanwhile.
     pub settle_after: Duration,
     /// Newest supported `minReader`. Conversations that need a newer one are left to newer workers.
-    pub reader: u32,
+    pub reader_version: u32,
     /// Time-out of one extension hook, at most 30 s.
-    pub hook: Duration,
+    pub hook_timeout: Duration,
 }
 
 /// Default time-out of an extension hook.
-pub const HOOK_DEFAULT: Duration = Duration::from_secs(5);
+pub const HOOK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            turn: Duration::from_mins(5),
+            turn_duration: Duration::from_mins(5),
             settle_after: Duration::from_mins(10),
-            reader: READER,
-            hook: HOOK_DEFAULT,
+            reader_version: READER_VERSION,
+            hook_timeout: HOOK_TIMEOUT_DEFAULT,
         }
     }
 }
@@ -122,12 +122,12 @@ impl Default for Limits {
 /// Receives every named boundary between two I/O operations, so that tests can kill the process
 /// there.
 #[async_trait::async_trait]
-pub trait Probe: Send + Sync + fmt::Debug {
-    async fn reached(&self, boundary: &'static str);
+pub trait FailPoints: Send + Sync + fmt::Debug {
+    async fn hit(&self, name: &'static str);
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const BOUNDARIES: [&str; 50] = [
+pub const FAIL_POINTS: [&str; 50] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -182,11 +182,11 @@ pub const BOUNDARIES: [&str; 50] = [
 
 /// Production implementation: does nothing.
 #[derive(Debug, Default)]
-pub struct NoProbe;
+pub struct NoFailPoints;
 
 #[async_trait::async_trait]
-impl Probe for NoProbe {
-    async fn reached(&self, _boundary: &'static str) {}
+impl FailPoints for NoFailPoints {
+    async fn hit(&self, _name: &'static str) {}
 }
 
 /// Says that a conversation may have pending work, and nothing more. A lost or duplicate nudge
@@ -205,12 +205,12 @@ pub struct Nudge {
 }
 
 impl Nudge {
-    pub fn of(key: ConversationKey, traceparent: Option<String>) -> Self {
+    pub fn for_conversation(key: ConversationKey, traceparent: Option<String>) -> Self {
         Self { key, traceparent, schedule: None }
     }
 
     /// The nudge of a schedule, by its document id.
-    pub fn of_schedule(tenant: &TenantId, document_id: &str) -> Self {
+    pub fn for_schedule(tenant: &TenantId, document_id: &str) -> Self {
         let key = ConversationKey {
             tenant: tenant.clone(),
             user: UserId::new("-"),

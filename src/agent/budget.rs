@@ -1,17 +1,17 @@
 //! Budgets: limits, their exceedance, and the texts of approval requests about them.
 
 mod alert;
-mod ledger;
-mod shortage;
+mod exceeded;
+mod metering;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use self::alert::{AccountAlert, AlertMark, BudgetAlert, Crossing};
-pub use self::ledger::{Books, DayEnd, Held};
-pub use self::shortage::{Shortage, UsedUp};
+pub use self::exceeded::{BudgetExceeded, ExceededLimit};
+pub use self::metering::{DayEnd, Metering, Reservation};
 
-use crate::agent::usage::{Tally, dollars, nanos};
+use crate::agent::usage::{UsageTotals, dollars_to_nanos, nanos_to_dollars};
 
 /// Largest accepted limit in dollars. A higher one is probably a typing error.
 pub const USD_MAX: f64 = 1e9;
@@ -41,12 +41,12 @@ pub struct Budget {
 
 impl Limit {
     /// Error text of an invalid limit.
-    pub fn mistake(&self) -> Option<&'static str> {
+    pub fn validation_error(&self) -> Option<&'static str> {
         if self.tokens.is_none() && self.usd.is_none() {
             return Some("a limit has `tokens`, `usd` or both");
         }
         let is_too_low = self.tokens == Some(0)
-            || self.usd.is_some_and(|usd| !usd.is_finite() || nanos(usd) == 0);
+            || self.usd.is_some_and(|usd| !usd.is_finite() || dollars_to_nanos(usd) == 0);
         if is_too_low {
             return Some("a limit is more than 0");
         }
@@ -56,7 +56,7 @@ impl Limit {
     }
 
     /// The smaller limit, per unit.
-    fn within(self, ceiling: Self) -> Self {
+    fn capped_by(self, ceiling: Self) -> Self {
         let usd = match (self.usd, ceiling.usd) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -65,17 +65,21 @@ impl Limit {
         Self { tokens, usd }
     }
 
-    fn bounds(&self) -> [(Unit, Option<u64>); 2] {
-        [(Unit::Usd, self.usd.map(nanos)), (Unit::Tokens, self.tokens)]
+    fn bounds(&self) -> [(BudgetUnit, Option<u64>); 2] {
+        [(BudgetUnit::Usd, self.usd.map(dollars_to_nanos)), (BudgetUnit::Tokens, self.tokens)]
     }
 
     /// The exceeded part of the limit, dollars before tokens, with the increases in force.
-    pub fn used_up(&self, raised: &[Raise], used: &Tally) -> Option<UsedUp> {
+    pub fn find_exceeded(
+        &self,
+        increases: &[LimitIncrease],
+        used: &UsageTotals,
+    ) -> Option<ExceededLimit> {
         self.bounds().into_iter().find_map(|(unit, limit)| {
-            let set = limit?;
-            let limit = raised_to(raised, unit, set);
-            let used = unit.of(used);
-            (used >= limit).then_some(UsedUp { unit, set, limit, used })
+            let configured_limit = limit?;
+            let limit = increased_limit(increases, unit, configured_limit);
+            let used = unit.amount_in(used);
+            (used >= limit).then_some(ExceededLimit { unit, configured_limit, limit, used })
         })
     }
 }
@@ -83,41 +87,43 @@ impl Limit {
 impl Budget {
     /// The smaller of both limits wherever both are set.
     #[must_use]
-    pub fn within(&self, ceiling: &Self) -> Self {
-        let least = |own: Option<Limit>, most: Option<Limit>| match (own, most) {
-            (Some(own), Some(most)) => Some(own.within(most)),
-            (own, most) => own.or(most),
+    pub fn capped_by(&self, ceiling: &Self) -> Self {
+        let smaller = |own: Option<Limit>, ceiling_limit: Option<Limit>| match (own, ceiling_limit)
+        {
+            (Some(own), Some(ceiling_limit)) => Some(own.capped_by(ceiling_limit)),
+            (own, ceiling_limit) => own.or(ceiling_limit),
         };
         Self {
-            prompt: least(self.prompt, ceiling.prompt),
-            conversation: least(self.conversation, ceiling.conversation),
+            prompt: smaller(self.prompt, ceiling.prompt),
+            conversation: smaller(self.conversation, ceiling.conversation),
         }
     }
 
     /// Error text of an invalid budget.
-    pub fn mistake(&self) -> Option<&'static str> {
+    pub fn validation_error(&self) -> Option<&'static str> {
         if self.prompt.is_none() && self.conversation.is_none() {
             return Some("a budget has `prompt`, `conversation` or both");
         }
-        [self.prompt, self.conversation].iter().flatten().find_map(Limit::mistake)
+        [self.prompt, self.conversation].iter().flatten().find_map(Limit::validation_error)
     }
 }
 
 /// The limit with its newest increase. An increase applies only while the configured limit is
 /// unchanged.
-fn raised_to(raised: &[Raise], unit: Unit, limit: u64) -> u64 {
-    let raise = raised.iter().rev().find(|raise| raise.unit == unit && raise.from == limit);
-    raise.map_or(limit, |raise| raise.to)
+fn increased_limit(increases: &[LimitIncrease], unit: BudgetUnit, limit: u64) -> u64 {
+    let increase =
+        increases.iter().rev().find(|increase| increase.unit == unit && increase.from == limit);
+    increase.map_or(limit, |increase| increase.to)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum BudgetUnit {
     Tokens,
     Usd,
 }
 
-impl Unit {
+impl BudgetUnit {
     /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -127,7 +133,7 @@ impl Unit {
     }
 
     /// The amount in this unit: tokens, or billionths of a dollar.
-    pub fn of(self, tally: &Tally) -> u64 {
+    pub fn amount_in(self, tally: &UsageTotals) -> u64 {
         match self {
             Self::Tokens => tally.total_tokens,
             Self::Usd => tally.nanos,
@@ -145,41 +151,41 @@ impl Unit {
 
     /// An amount for display, in tokens or dollars.
     #[expect(clippy::cast_precision_loss, reason = "display only")]
-    pub fn told(self, amount: u64) -> f64 {
+    pub fn to_display(self, amount: u64) -> f64 {
         match self {
             Self::Tokens => amount as f64,
-            Self::Usd => dollars(amount),
+            Self::Usd => nanos_to_dollars(amount),
         }
     }
 
     /// `$5.02 of $5.00`, `1200 of 1000 tokens`.
-    fn figures(self, used: u64, limit: u64) -> String {
+    fn format_amounts(self, used: u64, limit: u64) -> String {
         match self {
             Self::Tokens => format!("{used} of {limit} tokens"),
-            Self::Usd => format!("{} of {}", money(used), money(limit)),
+            Self::Usd => format!("{} of {}", format_money(used), format_money(limit)),
         }
     }
 
     /// An amount in JSON, in tokens or dollars.
-    fn json(self, amount: u64) -> serde_json::Value {
+    fn to_json(self, amount: u64) -> serde_json::Value {
         match self {
             Self::Tokens => amount.into(),
-            Self::Usd => dollars(amount).into(),
+            Self::Usd => nanos_to_dollars(amount).into(),
         }
     }
 
     /// The reverse of [`Self::to_display`].
-    pub fn amount(self, told: f64) -> u64 {
+    pub fn from_display(self, displayed: f64) -> u64 {
         match self {
-            Self::Tokens => nanos(told / 1e9),
-            Self::Usd => nanos(told),
+            Self::Tokens => dollars_to_nanos(displayed / 1e9),
+            Self::Usd => dollars_to_nanos(displayed),
         }
     }
 }
 
 /// Formats dollars with at least cents and at most millionths.
-fn money(nanos: u64) -> String {
-    let text = format!("{:.6}", dollars(nanos));
+fn format_money(nanos: u64) -> String {
+    let text = format!("{:.6}", nanos_to_dollars(nanos));
     let (whole, parts) = text.split_once('.').unwrap_or((&text, ""));
     let parts = parts.trim_end_matches('0');
     format!("${whole}.{parts:0<2}")
@@ -188,7 +194,7 @@ fn money(nanos: u64) -> String {
 /// The subject of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum BudgetLevel {
     Prompt,
     Conversation,
     User,
@@ -196,7 +202,7 @@ pub enum Level {
     Tenant,
 }
 
-impl Level {
+impl BudgetLevel {
     /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -212,13 +218,13 @@ impl Level {
 /// Period of an account's limit; days and months are in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Period {
+pub enum BudgetPeriod {
     Day,
     Month,
     Total,
 }
 
-impl Period {
+impl BudgetPeriod {
     /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -232,8 +238,8 @@ impl Period {
 /// An approved increase of a limit, valid while the configured limit is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Raise {
-    pub unit: Unit,
+pub struct LimitIncrease {
+    pub unit: BudgetUnit,
     pub from: u64,
     pub to: u64,
 }
@@ -241,12 +247,14 @@ pub struct Raise {
 /// An increase of an account's limit, entered into the account before the next call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Agreed {
-    pub level: Level,
-    pub period: Period,
+pub struct ApprovedIncrease {
+    pub level: BudgetLevel,
+    pub period: BudgetPeriod,
     /// UTC day or month for which it is valid.
-    pub span: String,
-    pub raise: Raise,
+    #[serde(rename = "span")]
+    pub date: String,
+    #[serde(rename = "raise")]
+    pub increase: LimitIncrease,
 }
 
 #[cfg(test)]
@@ -256,56 +264,63 @@ mod tests {
     use super::*;
     use crate::agent::raw::RawJson;
 
-    fn cost(nanos: u64) -> Tally {
-        Tally { calls: 1, nanos, ..Tally::default() }
+    fn cost(nanos: u64) -> UsageTotals {
+        UsageTotals { calls: 1, nanos, ..UsageTotals::default() }
     }
 
     #[test]
-    fn a_raise_is_good_for_the_limit_it_raised() {
-        let raised = [Raise { unit: Unit::Usd, from: nanos(5.0), to: nanos(9.0) }];
+    fn limit_increase_applies_only_to_its_limit() {
+        let increases = [LimitIncrease {
+            unit: BudgetUnit::Usd,
+            from: dollars_to_nanos(5.0),
+            to: dollars_to_nanos(9.0),
+        }];
         let limit = |usd| Limit { usd: Some(usd), tokens: None };
-        let used = cost(nanos(6.0));
-        assert_eq!(limit(5.0).used_up(&raised, &used), None);
-        assert!(limit(5.5).used_up(&raised, &used).is_some(), "the configured limit differs");
-        let up = limit(5.0).used_up(&[], &used).unwrap();
-        assert_eq!((up.limit, up.used), (nanos(5.0), nanos(6.0)));
+        let used = cost(dollars_to_nanos(6.0));
+        assert_eq!(limit(5.0).find_exceeded(&increases, &used), None);
+        assert!(
+            limit(5.5).find_exceeded(&increases, &used).is_some(),
+            "the configured limit differs"
+        );
+        let exceeded = limit(5.0).find_exceeded(&[], &used).unwrap();
+        assert_eq!((exceeded.limit, exceeded.used), (dollars_to_nanos(5.0), dollars_to_nanos(6.0)));
     }
 
     #[test]
-    fn figures_are_for_people() {
-        assert_eq!(money(nanos(5.0)), "$5.00");
-        assert_eq!(money(nanos(5.0204)), "$5.0204");
-        assert_eq!(money(1_000), "$0.000001");
-        assert_eq!(Unit::Tokens.amount(Unit::Tokens.told(12_345)), 12_345);
+    fn amounts_are_formatted_for_display() {
+        assert_eq!(format_money(dollars_to_nanos(5.0)), "$5.00");
+        assert_eq!(format_money(dollars_to_nanos(5.0204)), "$5.0204");
+        assert_eq!(format_money(1_000), "$0.000001");
+        assert_eq!(BudgetUnit::Tokens.from_display(BudgetUnit::Tokens.to_display(12_345)), 12_345);
     }
 
     #[test]
-    fn budget_of_an_agent_file_is_a_ceiling_for_callers() {
+    fn agent_file_budget_is_ceiling_for_callers() {
         use crate::agent::settings::Settings;
 
         let settings = |budget: serde_json::Value| Settings {
-            budget: Some(RawJson::of(&budget)),
+            budget: Some(RawJson::from_value(&budget)),
             ..Settings::default()
         };
         let in_force = |own: serde_json::Value| {
             let agent = settings(json!({"prompt": {"usd": 1.0}, "conversation": {"tokens": 3000}}));
-            settings(own).over(&agent).bounds().unwrap()
+            settings(own).with_fallback(&agent).parse_budget().unwrap()
         };
         let tokens = |count| Limit { tokens: Some(count), usd: None };
         let usd = |usd| Limit { usd: Some(usd), tokens: None };
-        let lifted = in_force(json!({"conversation": {"tokens": 1_000_000_000}}));
-        assert_eq!(lifted.conversation, Some(tokens(3000)), "it cannot be lifted");
-        assert_eq!(lifted.prompt, Some(usd(1.0)), "nor be left out");
+        let increased = in_force(json!({"conversation": {"tokens": 1_000_000_000}}));
+        assert_eq!(increased.conversation, Some(tokens(3000)), "it cannot be lifted");
+        assert_eq!(increased.prompt, Some(usd(1.0)), "nor be left out");
         let lowered = in_force(json!({"conversation": {"tokens": 10}, "prompt": {"tokens": 5}}));
         assert_eq!(lowered.conversation, Some(tokens(10)));
         assert_eq!(lowered.prompt, Some(Limit { tokens: Some(5), usd: Some(1.0) }));
     }
 
     #[test]
-    fn a_limit_of_nothing_is_a_mistake() {
-        assert!(Limit::default().mistake().is_some());
-        assert!(Limit { usd: Some(0.0), tokens: None }.mistake().is_some());
-        assert!(Limit { usd: Some(0.01), tokens: None }.mistake().is_none());
-        assert!(Budget::default().mistake().is_some());
+    fn empty_or_zero_limit_is_invalid() {
+        assert!(Limit::default().validation_error().is_some());
+        assert!(Limit { usd: Some(0.0), tokens: None }.validation_error().is_some());
+        assert!(Limit { usd: Some(0.01), tokens: None }.validation_error().is_none());
+        assert!(Budget::default().validation_error().is_some());
     }
 }

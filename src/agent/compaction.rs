@@ -2,10 +2,10 @@
 //! window. The stored conversation stays complete.
 
 pub mod cut;
-pub mod files;
+pub mod file_lists;
+pub mod prompts;
 pub mod tokens;
-pub mod told;
-pub mod wording;
+pub mod transcript;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,15 +17,15 @@ use crate::agent::settings::CompactionSettings;
 use crate::agent::usage::Usage;
 use crate::ids::EntryId;
 
-pub use cut::{Plan, Uncut, plan};
+pub use cut::{CompactionPlan, CutError, plan_compaction};
 
 /// Counts the tokens of a text. The core has no tokenizer, so the caller supplies one.
-pub type Count<'a> = &'a dyn Fn(&str) -> u64;
+pub type TokenCounter<'a> = &'a dyn Fn(&str) -> u64;
 
 /// Why a conversation is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum CompactionReason {
     /// The input comes close to the context window.
     Threshold,
     /// The model rejected the input as too long.
@@ -36,7 +36,7 @@ pub enum Reason {
 
 /// Division of a model's context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct ContextBudget {
     /// Tokens. 0: unknown, and never exceeded.
     pub window: u64,
     /// Tokens reserved for the response.
@@ -47,7 +47,7 @@ pub struct Room {
     pub is_enabled: bool,
 }
 
-impl Room {
+impl ContextBudget {
     /// If the settings fit only a larger window, a quarter of this one is reserved for the
     /// response, and half of the rest is kept unchanged.
     pub fn new(window: u64, settings: &CompactionSettings) -> Self {
@@ -67,37 +67,37 @@ impl Room {
         self.is_enabled && self.window > 0
     }
 
-    pub fn is_full(&self, tokens: u64) -> bool {
+    pub fn is_exceeded(&self, tokens: u64) -> bool {
         self.is_automatic() && tokens > self.window.saturating_sub(self.reserve)
     }
 
     /// Maximum tokens of a summary, without thinking.
-    pub fn summary_tokens(&self) -> u64 {
+    pub fn summary_tokens_max(&self) -> u64 {
         self.reserve / 5 * 4 + self.reserve % 5 * 4 / 5
     }
 
     /// Maximum tokens of the summary of a divided turn's first part.
-    pub fn prefix_tokens(&self) -> u64 {
+    pub fn prefix_tokens_max(&self) -> u64 {
         self.reserve / 2
     }
 }
 
 /// Detects a response to truncated input, or one cut because the window was full, and returns its
 /// error text. The context must shrink before the next model call.
-pub fn silent_overflow(answer: &AssistantMessage, window: u64) -> Option<String> {
-    let usage = &answer.usage;
+pub fn detect_silent_overflow(response: &AssistantMessage, window: u64) -> Option<String> {
+    let usage = &response.usage;
     let sent = usage.input + usage.cache_read + usage.cache_write;
     if window == 0 {
         return None;
     }
-    match answer.stop_reason {
+    match response.stop_reason {
         StopReason::Stop if usage.input + usage.cache_read > window => Some(format!(
             "The input of {sent} tokens exceeds the context window of {window}: the model has not received all of it."
         )),
         // Providers count differently: one hundredth of tolerance.
-        StopReason::Length if tokens::of_usage(usage) >= window - window / 100 => Some(format!(
+        StopReason::Length if tokens::count_usage(usage) >= window - window / 100 => Some(format!(
             "The response is incomplete: with {} tokens the context window of {window} is full.",
-            tokens::of_usage(usage)
+            tokens::count_usage(usage)
         )),
         StopReason::Stop
         | StopReason::Length
@@ -109,48 +109,48 @@ pub fn silent_overflow(answer: &AssistantMessage, window: u64) -> Option<String>
 
 /// The parts of a finished summary.
 #[derive(Clone, Debug)]
-pub struct Summed {
+pub struct SummaryParts {
     /// Summary of everything before the cut, or before the turn that the cut divides.
     pub history: String,
     /// Summary of the divided turn's first part.
     pub prefix: Option<String>,
-    pub files: files::Files,
-    pub shortened: told::Shortened,
+    pub files: file_lists::FileLists,
+    pub omitted: transcript::OmittedContent,
 }
 
-impl Summed {
+impl SummaryParts {
     /// The text that replaces everything before the cut.
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = self.history.clone();
         if let Some(prefix) = &self.prefix {
-            text.push_str(wording::SPLIT_TURN);
+            text.push_str(prompts::SPLIT_TURN);
             text.push_str(prefix);
         }
-        text.push_str(&self.files.told());
+        text.push_str(&self.files.render());
         text
     }
 
     /// The body of the compaction entry.
-    pub fn entry(
+    pub fn to_entry(
         &self,
         first_kept: &EntryId,
         (tokens_before, tokens_after): (u64, u64),
         (usage, calls): (Usage, u32),
     ) -> Compaction {
         let mut details = json!({
-            "readFiles": self.files.read(), "modifiedFiles": self.files.modified(),
+            "readFiles": self.files.read_only(), "modifiedFiles": self.files.modified(),
             "tokensAfter": tokens_after,
         });
-        if self.shortened != told::Shortened::default()
+        if self.omitted != transcript::OmittedContent::default()
             && let Some(details) = details.as_object_mut()
         {
-            details.insert("shortened".to_owned(), json!(self.shortened));
+            details.insert("shortened".to_owned(), json!(self.omitted));
         }
         Compaction {
-            summary: self.text(),
+            summary: self.to_text(),
             first_kept_entry_id: first_kept.clone(),
             tokens_before,
-            details: Some(RawJson::of(&details)),
+            details: Some(RawJson::from_value(&details)),
             from_hook: None,
             usage: (calls > 0).then_some(usage),
             calls: (calls > 0).then_some(calls),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::{Extra, RawJson, tagged};
-use crate::agent::strict::Mistake;
+use crate::agent::strict::JsonError;
 use crate::ids::ArtifactId;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,7 @@ pub struct Image {
 }
 
 /// Media type of an image that models accept, detected by its first bytes.
-pub fn image_type(bytes: &[u8]) -> Option<&'static str> {
+pub fn detect_image_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
         [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
@@ -149,19 +149,21 @@ impl<'de> Deserialize<'de> for Content {
             Some(b'[') => raw
                 .read()
                 .map(Self::Blocks)
-                .map_err(|error| D::Error::custom(mistake_in_blocks(&raw, &error))),
+                .map_err(|error| D::Error::custom(find_block_error(&raw, &error))),
             _ => Err(D::Error::custom("this must be a text or a list of blocks")),
         }
     }
 }
 
 /// Locates the first invalid block.
-fn mistake_in_blocks(raw: &RawJson, error: &serde_json::Error) -> Mistake {
+fn find_block_error(raw: &RawJson, error: &serde_json::Error) -> JsonError {
     let blocks: Vec<RawJson> = raw.read().unwrap_or_default();
     let first = blocks.iter().enumerate().find_map(|(position, block)| {
-        Block::check(block).err().map(|mistake| mistake.below(&format!("/{position}")))
+        Block::check(block)
+            .err()
+            .map(|mistake| mistake.with_parent_pointer(&format!("/{position}")))
     });
-    first.unwrap_or_else(|| Mistake { pointer: String::new(), detail: error.to_string() })
+    first.unwrap_or_else(|| JsonError { pointer: String::new(), detail: error.to_string() })
 }
 
 impl From<&str> for Content {

@@ -93,7 +93,7 @@ impl EntryBody {
 
     /// The tool result, on the path or buffered until its turn in source order.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are no result")]
-    pub fn result(&self) -> Option<&ToolResultMessage> {
+    pub fn tool_result(&self) -> Option<&ToolResultMessage> {
         match self {
             Self::Message(MessageEntry { message: Message::ToolResult(result), .. })
             | Self::ToolReturned(ToolReturned { message: result, .. }) => Some(result),
@@ -148,7 +148,7 @@ pub struct MessageEntry {
 
 impl MessageEntry {
     /// A message that is neither a model response nor a tool result.
-    pub fn plain(message: Message) -> Self {
+    pub fn new(message: Message) -> Self {
         Self { message, revision: None, call: None, started_at: None, is_retried: false }
     }
 }
@@ -158,7 +158,8 @@ impl MessageEntry {
 #[serde(rename_all = "camelCase")]
 pub struct CallRef {
     /// `seq` of the response's entry.
-    pub answer: u64,
+    #[serde(rename = "answer")]
+    pub response_seq: u64,
     /// From 0, in source order.
     pub index: usize,
 }
@@ -273,7 +274,8 @@ pub struct PromptEntry {
     pub source: Source,
     /// True if it started without input. The first user message in it is then a steer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_wordless: bool,
+    #[serde(rename = "isWordless")]
+    pub has_no_input: bool,
 }
 
 /// State of a prompt.
@@ -319,13 +321,13 @@ pub struct PromptEnd {
     pub error: Option<PromptError>,
     /// Set if the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incomplete: Option<Incomplete>,
+    pub incomplete: Option<IncompleteDetails>,
 }
 
 /// Why the last response of a prompt is incomplete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Incomplete {
+pub struct IncompleteDetails {
     /// `max_output_tokens` or `content_filter`: for programs.
     pub reason: String,
     pub message: String,

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::compaction::Reason;
+use crate::agent::compaction::CompactionReason;
 use crate::agent::content::ToolCall;
 use crate::agent::entry::CallRef;
 use crate::agent::raw::{RawJson, tagged};
@@ -197,7 +197,7 @@ pub struct ToolExecutionEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CompactionStart {
-    pub reason: Reason,
+    pub reason: CompactionReason,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,7 +252,7 @@ pub struct RequestRef {
 /// `done` and `error`, which are the message's own start and end.
 #[derive(Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum AnswerEvent {
+pub enum AssistantMessageEvent {
     TextStart {
         content_index: usize,
     },
@@ -293,7 +293,7 @@ pub enum AnswerEvent {
     },
 }
 
-impl<'de> Deserialize<'de> for AnswerEvent {
+impl<'de> Deserialize<'de> for AssistantMessageEvent {
     /// serde's own tagging would lose the notation of numbers.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -333,7 +333,7 @@ impl<'de> Deserialize<'de> for AnswerEvent {
     }
 }
 
-impl std::fmt::Debug for AnswerEvent {
+impl std::fmt::Debug for AssistantMessageEvent {
     /// Never prints content.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AssistantMessageEvent(…)")

@@ -7,16 +7,16 @@ use super::entry::Entry;
 use super::event::Event;
 use super::head::Head;
 use super::inbox::{InboxItem, Receipt};
-use super::notice::Notice;
+use super::notification::Notification;
 use super::schedule::Schedule;
-use super::schedule::rule::{Rule, Timing};
+use super::schedule::rule::{ScheduleRule, Timing};
 use super::settings::Settings;
 use super::text::repair_surrogates;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
 
 /// A document that can be read has the same JSON after it is written and read again.
-fn comes_back<T: Serialize + DeserializeOwned>(text: &str) {
+fn assert_round_trip<T: Serialize + DeserializeOwned>(text: &str) {
     let Ok(read) = serde_json::from_str::<T>(text) else { return };
     let written = serde_json::to_string(&read).unwrap();
     assert!(written.len() <= 8 * text.len() + 2_048, "{} of {}", written.len(), text.len());
@@ -26,20 +26,20 @@ fn comes_back<T: Serialize + DeserializeOwned>(text: &str) {
     assert!(written == rewritten || value(&written) == value(&rewritten), "{written}\n{rewritten}");
 }
 
-fn stored(input: &[u8]) {
+fn check_stored_documents(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let text = text.trim_end();
-    comes_back::<Entry>(text);
-    comes_back::<Head>(text);
-    comes_back::<InboxItem>(text);
-    comes_back::<Receipt>(text);
-    comes_back::<Event>(text);
-    comes_back::<Notice>(text);
-    comes_back::<Schedule>(text);
-    comes_back::<Settings>(text);
+    assert_round_trip::<Entry>(text);
+    assert_round_trip::<Head>(text);
+    assert_round_trip::<InboxItem>(text);
+    assert_round_trip::<Receipt>(text);
+    assert_round_trip::<Event>(text);
+    assert_round_trip::<Notification>(text);
+    assert_round_trip::<Schedule>(text);
+    assert_round_trip::<Settings>(text);
 }
 
-fn surrogates(input: &[u8]) {
+fn check_surrogate_repair(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let repaired = repair_surrogates(text);
     assert!(repaired.len() <= text.len());
@@ -51,10 +51,10 @@ fn surrogates(input: &[u8]) {
     }
 }
 
-fn timing(input: &[u8]) {
+fn check_timing(input: &[u8]) {
     let Ok(timing) = serde_json::from_slice::<Timing>(input) else { return };
     let now = Timestamp(1_795_000_000_000);
-    match Rule::read(&timing, now) {
+    match ScheduleRule::parse(&timing, now) {
         Err(mistakes) => {
             assert!(!mistakes.is_empty());
             assert!(mistakes.iter().all(|mistake| mistake.detail.len() < 2_048));
@@ -62,7 +62,7 @@ fn timing(input: &[u8]) {
         Ok(rule) => {
             let mut moment = now;
             for _ in 0..3 {
-                let Some(next) = rule.after(moment) else { return };
+                let Some(next) = rule.next_after(moment) else { return };
                 assert!(next > moment, "{next} after {moment}");
                 moment = next;
             }
@@ -71,16 +71,16 @@ fn timing(input: &[u8]) {
 }
 
 #[test]
-fn a_stored_document() {
-    check("stored", stored);
+fn stored_documents_round_trip() {
+    check("stored", check_stored_documents);
 }
 
 #[test]
-fn halves_of_characters() {
-    check("surrogates", surrogates);
+fn surrogate_repair_is_idempotent() {
+    check("surrogates", check_surrogate_repair);
 }
 
 #[test]
-fn when_to_fire() {
-    check("timing", timing);
+fn schedule_rule_fires_strictly_later() {
+    check("timing", check_timing);
 }

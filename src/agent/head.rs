@@ -5,29 +5,29 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::brake::{Brake, PutOff};
-use crate::agent::budget::{AlertMark, Books, Held, Raise};
-use crate::agent::entry::Incomplete;
+use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
+use crate::agent::entry::IncompleteDetails;
 use crate::agent::entry::{PromptState, PromptStop};
+use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
 use crate::agent::suspicion::Suspicion;
-use crate::agent::usage::{Tally, Usage};
+use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::Timestamp;
 use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
 };
 
 /// Schema version that this version writes.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub const READER: u32 = 4;
+pub const READER_VERSION: u32 = 4;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
-pub const PROMPTS_KEPT: usize = 20;
+pub const PROMPT_SPANS_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,13 +46,15 @@ pub struct Head {
     /// Increases with each change visible to clients: their `ETag`.
     pub revision: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claim: Option<Claim>,
+    #[serde(rename = "claim")]
+    pub lease: Option<Lease>,
     /// Epoch of the newest lease. Each lease increases it by one.
     #[serde(default)]
     pub epoch: u64,
     /// Deaths of worker processes during the same step without progress, whatever their cause.
     #[serde(default)]
-    pub claims: u32,
+    #[serde(rename = "claims")]
+    pub leases_without_progress: u32,
     #[serde(default, skip_serializing_if = "Suspicion::is_blank")]
     pub suspicion: Suspicion,
     pub phase: Phase,
@@ -66,7 +68,8 @@ pub struct Head {
     pub turn: u64,
     /// Number of stored model responses; names the next one.
     #[serde(default)]
-    pub answers: u64,
+    #[serde(rename = "answers")]
+    pub response_count: u64,
     pub agent: String,
     #[serde(default)]
     pub settings: Settings,
@@ -74,7 +77,7 @@ pub struct Head {
     pub usage: Usage,
     /// The running or waiting prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<Run>,
+    pub prompt: Option<PromptRun>,
     /// The newest prompts, oldest first.
     #[serde(default)]
     pub prompts: Vec<PromptSpan>,
@@ -87,14 +90,16 @@ pub struct Head {
     /// Writes with an unknown outcome: hash of tool and arguments → request. An equal call does not
     /// start meanwhile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unknown_writes: BTreeMap<String, String>,
+    #[serde(rename = "unknownWrites")]
+    pub indeterminate_writes: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
     /// `seq` at the last compaction or failed attempt. The next attempt needs a newer entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compaction_tried: Option<u64>,
+    #[serde(rename = "compactionTried")]
+    pub compaction_attempt_seq: Option<u64>,
     /// True if a `compaction` entry exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compacted: bool,
@@ -102,15 +107,19 @@ pub struct Head {
     pub hold: Option<RawJson>,
     /// Reservation of the current model call. Absent: no call, or no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<Held>,
-    #[serde(default, skip_serializing_if = "Books::is_blank")]
-    pub books: Books,
+    #[serde(rename = "held")]
+    pub reservation: Option<Reservation>,
+    #[serde(default, skip_serializing_if = "Metering::is_blank")]
+    #[serde(rename = "books")]
+    pub metering: Metering,
     /// The pause of the next step. Each inbox read removes or renews it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brake: Option<Brake>,
+    #[serde(rename = "brake")]
+    pub pause: Option<Pause>,
     /// See [`Head::deferral`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub put_off: Option<PutOff>,
+    #[serde(rename = "putOff")]
+    pub deferral: Option<Deferral>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -123,7 +132,8 @@ pub struct Head {
     /// releases the conversation must read them again. Items that wait for the next prompt are not
     /// counted.
     #[serde(default)]
-    pub waiting: u32,
+    #[serde(rename = "waiting")]
+    pub waiting_items: u32,
     /// Time at which work is due. Absent: no pending work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
@@ -141,7 +151,7 @@ pub struct Head {
 /// A worker's exclusive, expiring right to process the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Claim {
+pub struct Lease {
     pub worker: WorkerId,
     pub epoch: u64,
     pub until: Timestamp,
@@ -154,7 +164,7 @@ pub struct Claim {
     clippy::struct_excessive_bools,
     reason = "each is an independent fact, and a member of the stored head"
 )]
-pub struct Run {
+pub struct PromptRun {
     pub id: PromptId,
     /// `seq` of its `prompt` entry.
     pub from_seq: u64,
@@ -177,7 +187,7 @@ pub struct Run {
     pub has_overflowed: bool,
     /// True if a failed response has ended the run. The retry starts a new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_between_tries: bool,
+    pub is_between_attempts: bool,
     /// True if a steer was applied since the last response or result. One at a time: no further
     /// steer until then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -185,10 +195,10 @@ pub struct Run {
     /// True if the model was sent an error about a response that does not match the response
     /// schema.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_repaired: bool,
+    pub has_requested_repair: bool,
     /// Why the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incomplete: Option<Incomplete>,
+    pub incomplete: Option<IncompleteDetails>,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,11 +207,11 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<String>,
     /// Estimated usage of model calls whose response was lost. Not in `usage`.
-    #[serde(default, skip_serializing_if = "Tally::is_nothing")]
-    pub lost: Tally,
+    #[serde(default, skip_serializing_if = "UsageTotals::is_nothing")]
+    pub lost: UsageTotals,
     /// Increases of the prompt limit, for this prompt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub raised: Vec<Raise>,
+    pub increases: Vec<LimitIncrease>,
     /// The highest percentage of that limit that an alert reported, by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alert_marks: Vec<AlertMark>,
@@ -238,9 +248,9 @@ pub struct Parent {
     pub tool_call_id: Option<String>,
 }
 
-impl Run {
+impl PromptRun {
     /// `seq` of the first entry of the agent run of which the prompt is part.
-    pub fn agent_from(&self) -> u64 {
+    pub fn run_start_seq(&self) -> u64 {
         self.run_from_seq.unwrap_or(self.from_seq)
     }
 }
@@ -264,7 +274,7 @@ impl Head {
     }
 
     /// True if the next model call waits for a budget increase.
-    pub fn is_paused(&self) -> bool {
+    pub fn is_waiting_for_budget(&self) -> bool {
         self.requests.iter().any(|request| request.kind == RequestKind::Budget)
     }
 
@@ -276,18 +286,20 @@ impl Head {
     /// - 3 while paused: version 2 does not know the pause.
     /// - 4 while the step is suspect: version 3 would run it beside other turns, and fail it for
     ///   deaths that other turns may have caused.
-    pub fn reader_needed(&self) -> u32 {
+    pub fn required_reader(&self) -> u32 {
         // Version 3 would also drop a reservation that the cost report of a deleted conversation's
         // call must end.
         if self.is_suspect() || self.unreported_call.is_some() {
             return 4;
         }
-        if self.brake.is_some() {
+        if self.pause.is_some() {
             return 3;
         }
-        let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
+        let is_bounded = self.settings.budget.is_some()
+            || self.reservation.is_some()
+            || self.is_waiting_for_budget();
         match self.phase {
-            Phase::Calls { at_once: 2.., .. } | Phase::Summary { .. } => 2,
+            Phase::Calls { concurrency: 2.., .. } | Phase::Summary { .. } => 2,
             Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } if self.is_compacted => 2,
             Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
                 1 + u32::from(is_bounded)
@@ -298,7 +310,7 @@ impl Head {
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle | Phase::Deleted => State::Idle,
-            Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_budget() => {
                 State::WaitingForApproval
             }
             Phase::Model { .. } | Phase::Summary { .. } => State::Running,

@@ -20,7 +20,8 @@ pub struct InboxItem {
     /// Orders the inbox, before `input_id`.
     pub accepted_at: Timestamp,
     #[serde(default)]
-    pub admission: Admission,
+    #[serde(rename = "admission")]
+    pub idempotency: IdempotencyRecord,
     /// W3C trace context of a request that continues a prompt. A prompt has its own in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
@@ -29,7 +30,7 @@ pub struct InboxItem {
 
 /// The queue in which a message waits for the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum InputQueue {
     /// Starts a prompt.
     Prompt,
     /// Joins the running prompt before its next model call.
@@ -57,15 +58,15 @@ impl InboxItem {
     }
 
     /// The queue of the item. `None`: the item holds no message.
-    pub fn queue(&self) -> Option<Queue> {
+    pub fn queue(&self) -> Option<InputQueue> {
         match &self.body {
-            InboxBody::Prompt(_) => Some(Queue::Prompt),
-            InboxBody::Steer(_) => Some(Queue::Steering),
-            InboxBody::FollowUp(_) => Some(Queue::FollowUp),
+            InboxBody::Prompt(_) => Some(InputQueue::Prompt),
+            InboxBody::Steer(_) => Some(InputQueue::Steering),
+            InboxBody::FollowUp(_) => Some(InputQueue::FollowUp),
             InboxBody::Custom(custom) => Some(match custom.deliver_as {
-                None | Some(DeliverAs::Steer) => Queue::Steering,
-                Some(DeliverAs::FollowUp) => Queue::FollowUp,
-                Some(DeliverAs::NextTurn) => Queue::NextTurn,
+                None | Some(DeliverAs::Steer) => InputQueue::Steering,
+                Some(DeliverAs::FollowUp) => InputQueue::FollowUp,
+                Some(DeliverAs::NextTurn) => InputQueue::NextTurn,
             }),
             InboxBody::Decision(_)
             | InboxBody::Abort(_)
@@ -76,7 +77,7 @@ impl InboxItem {
     }
 
     /// True if the item takes effect in an idle conversation. Such an item is pending work.
-    pub fn starts_when_idle(&self) -> bool {
+    pub fn has_effect_when_idle(&self) -> bool {
         match &self.body {
             InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
                 prompt.when_idle == WhenIdle::Start
@@ -91,12 +92,12 @@ impl InboxItem {
     }
 
     /// True if the item starts a prompt in an idle conversation.
-    pub fn begins_prompt(&self) -> bool {
+    pub fn can_start_prompt(&self) -> bool {
         match &self.body {
             InboxBody::Prompt(_) | InboxBody::Steer(_) | InboxBody::FollowUp(_) => {
-                self.starts_when_idle()
+                self.has_effect_when_idle()
             }
-            InboxBody::Custom(custom) => custom.trigger_turn && self.starts_when_idle(),
+            InboxBody::Custom(custom) => custom.trigger_turn && self.has_effect_when_idle(),
             InboxBody::Continue(_) => true,
             InboxBody::Decision(_)
             | InboxBody::Abort(_)
@@ -109,13 +110,14 @@ impl InboxItem {
 /// Idempotency record of a request: identifies a repeated request and holds the response to return.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Admission {
+pub struct IdempotencyRecord {
     /// SHA-256 of the request's JSON in canonical form.
     pub body_hash: String,
     /// HTTP status of the first response.
     pub status: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<RawJson>,
+    #[serde(rename = "answer")]
+    pub response: Option<RawJson>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
 }
@@ -130,7 +132,7 @@ pub enum InboxBody {
     Abort(AbortInput),
     Continue(ContinueInput),
     LateResult(LateResult),
-    Command(Command),
+    Command(CommandInput),
     Custom(CustomInput),
 }
 
@@ -212,7 +214,8 @@ pub struct ContinueInput {
     /// True if the conversation ended with a model response. It then continues with the queued
     /// messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_answered: bool,
+    #[serde(rename = "isAnswered")]
+    pub has_model_response: bool,
     /// Turn of the conversation when the request was accepted. In a later turn something has run
     /// since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,7 +235,7 @@ pub struct LateResult {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Command {
+pub struct CommandInput {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<RawJson>,
@@ -241,8 +244,9 @@ pub struct Command {
 /// Outcome of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    Landed,
+pub enum InputOutcome {
+    #[serde(rename = "landed")]
+    Applied,
     /// It changed nothing: it came too late or was a repetition.
     Ignored,
     Cleared,
@@ -255,8 +259,9 @@ pub struct Receipt {
     pub input_id: InputId,
     pub accepted_at: Timestamp,
     #[serde(default)]
-    pub admission: Admission,
-    pub outcome: Outcome,
+    #[serde(rename = "admission")]
+    pub idempotency: IdempotencyRecord,
+    pub outcome: InputOutcome,
     /// The turn in which the item was applied.
     pub turn: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -270,7 +275,8 @@ pub struct Receipt {
     pub ran_calls: Vec<String>,
     /// Calls that an abort interrupted: their outcome is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown_calls: Vec<String>,
+    #[serde(rename = "unknownCalls")]
+    pub outcome_unknown_calls: Vec<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -280,20 +286,20 @@ impl Receipt {
     pub fn new(
         input_id: InputId,
         accepted_at: Timestamp,
-        admission: Admission,
-        outcome: Outcome,
+        idempotency: IdempotencyRecord,
+        outcome: InputOutcome,
     ) -> Self {
         Self {
             input_id,
             accepted_at,
-            admission,
+            idempotency,
             outcome,
             turn: 0,
             prompt_id: None,
             decision: None,
             skipped_calls: Vec::new(),
             ran_calls: Vec::new(),
-            unknown_calls: Vec::new(),
+            outcome_unknown_calls: Vec::new(),
             extra: Extra::new(),
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
-use crate::agent::entry::Incomplete;
+use crate::agent::entry::IncompleteDetails;
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::usage::{self, Usage};
 use crate::clock::Timestamp;
@@ -37,7 +37,7 @@ tagged!(Message by "role" {
 
 impl Message {
     pub fn as_assistant(&self) -> Option<&AssistantMessage> {
-        if let Self::Assistant(answer) = self { Some(answer) } else { None }
+        if let Self::Assistant(response) = self { Some(response) } else { None }
     }
 
     /// The role as stored; empty for a message without one.
@@ -97,7 +97,7 @@ pub struct AssistantMessage {
 
 impl AssistantMessage {
     /// A message that no provider's model wrote; it costs nothing.
-    pub fn of_ours(author: &str, content: Vec<Block>, stop_reason: StopReason) -> Self {
+    pub fn new_synthetic(author: &str, content: Vec<Block>, stop_reason: StopReason) -> Self {
         Self {
             content,
             api: author.to_owned(),
@@ -112,7 +112,7 @@ impl AssistantMessage {
     }
 
     /// False for texts of the service, such as that of an aborted turn. They cost nothing.
-    pub fn is_from_a_model(&self) -> bool {
+    pub fn is_from_model(&self) -> bool {
         self.provider != "turnwheel"
     }
 
@@ -129,7 +129,7 @@ impl AssistantMessage {
     }
 
     /// Why the response is incomplete. `None`: it is complete, or failed.
-    pub fn incomplete(&self) -> Option<Incomplete> {
+    pub fn incomplete_details(&self) -> Option<IncompleteDetails> {
         let (reason, message) = match (self.stop_reason, &self.error_message) {
             // The model client sets an error message only for the content filter.
             (StopReason::Length, Some(message)) => ("content_filter", message.as_str()),
@@ -144,7 +144,7 @@ impl AssistantMessage {
                 return None;
             }
         };
-        Some(Incomplete { reason: reason.to_owned(), message: message.to_owned() })
+        Some(IncompleteDetails { reason: reason.to_owned(), message: message.to_owned() })
     }
 
     /// True if the response failed. It is not sent to the model, and its calls do not run.
@@ -200,7 +200,7 @@ pub struct Rejection {
 
 impl Rejection {
     /// The error text that clients receive: the reason alone (AP-05).
-    pub fn error(&self) -> &str {
+    pub fn error_text(&self) -> &str {
         self.reason.as_deref().unwrap_or(REJECTED)
     }
 

@@ -7,7 +7,7 @@ use crate::agent::entry::Entry;
 use crate::ids::EntryId;
 
 /// The path, root first. Empty without a leaf. A missing parent ends it.
-pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
+pub fn path_to_leaf(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
     let Some(leaf) = leaf else { return Vec::new() };
     if let Some(straight) = straight_path(entries, leaf) {
         return straight;
@@ -30,7 +30,7 @@ pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
 
 /// The path, leaf first, as an iterator for callers that read only its end. `entries` are in order
 /// of `seq`, and each parent precedes its children.
-pub fn back<'a>(
+pub fn path_from_leaf<'a>(
     entries: impl DoubleEndedIterator<Item = &'a Arc<Entry>>,
     leaf: Option<&'a EntryId>,
 ) -> impl Iterator<Item = &'a Arc<Entry>> {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::compaction::Reason;
+use crate::agent::compaction::CompactionReason;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -24,13 +24,15 @@ pub enum Phase {
     /// The tool calls of one response.
     Calls {
         /// `seq` of the response's entry.
-        answer: u64,
+        #[serde(rename = "answer")]
+        response_seq: u64,
         /// In source order. Never empty: at least one call has no result on the path.
         calls: Vec<CallState>,
         /// How many calls may run in parallel, as set when the response was committed. 1: one after
         /// the other.
         #[serde(default = "one", skip_serializing_if = "is_one")]
-        at_once: u32,
+        #[serde(rename = "atOnce")]
+        concurrency: u32,
     },
     /// A summary because of the context window or a request. Then follows the next model call of
     /// the running prompt, if any.
@@ -38,7 +40,7 @@ pub enum Phase {
         attempt: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
-        reason: Reason,
+        reason: CompactionReason,
         /// Focus of the summary.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instructions: Option<String>,
@@ -57,17 +59,20 @@ pub struct CallState {
     /// True if an approval request was made for this call. Its output is then already in the
     /// prompt's view.
     #[serde(default)]
-    pub is_asked: bool,
+    #[serde(rename = "isAsked")]
+    pub has_approval_request: bool,
     /// The approved binding. It is valid for exactly this tool, these arguments and this
     /// definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// Index of an earlier call that must be done before this one is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub behind: Option<usize>,
+    #[serde(rename = "behind")]
+    pub depends_on: Option<usize>,
     /// True if its result requests the end of the run without another model response.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub terminates: bool,
+    #[serde(rename = "terminates")]
+    pub should_terminate: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,11 +96,13 @@ pub enum CallStatus {
     /// Its result is stored.
     Done {
         /// `seq` of the result's entry.
-        result: u64,
+        #[serde(rename = "result")]
+        result_seq: u64,
         /// Bytes of the buffered result. Set while an earlier call has no result. The message is
         /// then appended later, in source order.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        kept: Option<u64>,
+        #[serde(rename = "kept")]
+        buffered: Option<u64>,
     },
 }
 
@@ -120,14 +127,14 @@ pub enum OnUnknown {
 
 impl CallState {
     /// A call that was not checked yet.
-    pub fn fresh() -> Self {
+    pub fn new() -> Self {
         Self {
             status: CallStatus::Ready,
             attempts: 0,
-            is_asked: false,
+            has_approval_request: false,
             approved: None,
-            behind: None,
-            terminates: false,
+            depends_on: None,
+            should_terminate: false,
         }
     }
 
@@ -137,8 +144,8 @@ impl CallState {
     }
 
     /// True if its result is on the path.
-    pub fn is_placed(&self) -> bool {
-        matches!(self.status, CallStatus::Done { kept: None, .. })
+    pub fn is_on_path(&self) -> bool {
+        matches!(self.status, CallStatus::Done { buffered: None, .. })
     }
 
     pub fn is_started(&self) -> bool {

@@ -2,7 +2,7 @@
 //! the messages of the path, which extensions may change, and convert them to a well-formed list
 //! (invariant 8).
 
-pub mod wording;
+pub mod render;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 
 /// Encodes the text of error results as a JSON string, as the prompt loop requires (PR-05).
-pub fn errors_as_json(messages: &mut [Cow<'_, Message>]) {
+pub fn encode_errors_as_json(messages: &mut [Cow<'_, Message>]) {
     for message in messages {
         let Message::ToolResult(result) = message.as_ref() else { continue };
         if !result.is_error {
@@ -42,12 +42,12 @@ pub const NO_RESULT: &str = "No result provided";
 
 /// The messages of the path. After a compaction: its summary, the entries that it kept, and all
 /// later ones.
-pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
-    let Some((at, compaction)) = last_compaction(path) else { return spoken(path) };
+pub fn project_messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
+    let Some((at, compaction)) = find_last_compaction(path) else { return entry_messages(path) };
     let (before, rest) = path.split_at(at);
     let (timestamp, after) = match rest.split_first() {
         Some((entry, after)) => (entry.base.timestamp, after),
-        None => return spoken(path),
+        None => return entry_messages(path),
     };
     let kept = before
         .iter()
@@ -61,48 +61,48 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
         extra: Extra::new(),
     });
     let mut messages = vec![Cow::Owned(summary)];
-    messages.extend(spoken(kept.iter().chain(after)));
+    messages.extend(entry_messages(kept.iter().chain(after)));
     messages
 }
 
 /// The newest compaction of a path and its index.
-pub fn last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
+pub fn find_last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
     path.iter().enumerate().rev().find_map(|(at, entry)| Some((at, entry.body.compaction()?)))
 }
 
 /// The messages of the entries, in order, whatever their role. Files that tools sent to the user
 /// become a sentence after the results of their batch. Stored messages are borrowed, because
 /// copying the history would cost too much.
-pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a, Message>> {
-    let mut spoken = Vec::new();
+pub fn entry_messages<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a, Message>> {
+    let mut messages = Vec::new();
     let mut files: Vec<Message> = Vec::new();
-    let mut asked: Vec<(CallRef, &str)> = Vec::new();
+    let mut pending: Vec<(CallRef, &str)> = Vec::new();
     for entry in path {
         match &entry.body {
             EntryBody::Message(MessageEntry { message, call, .. }) => {
                 if !matches!(message, Message::ToolResult(_)) {
-                    spoken.extend(files.drain(..).map(Cow::Owned));
+                    messages.extend(files.drain(..).map(Cow::Owned));
                 }
                 if let Message::ToolResult(_) = message {
                     // A result without a call reference comes from an import and closes all of
                     // them.
-                    asked.retain(|(open, _)| call.is_some_and(|settled| settled != *open));
+                    pending.retain(|(open, _)| call.is_some_and(|closed| closed != *open));
                 } else {
-                    settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
+                    close_pending_approvals(&mut messages, &mut pending, entry.base.timestamp);
                 }
-                spoken.push(Cow::Borrowed(message));
+                messages.push(Cow::Borrowed(message));
             }
             EntryBody::CustomMessage(_) | EntryBody::BranchSummary(_) => {
-                spoken.extend(files.drain(..).map(Cow::Owned));
-                settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
-                spoken.extend(told_aside(entry).map(Cow::Owned));
+                messages.extend(files.drain(..).map(Cow::Owned));
+                close_pending_approvals(&mut messages, &mut pending, entry.base.timestamp);
+                messages.extend(synthetic_message(entry).map(Cow::Owned));
             }
             EntryBody::Output(output) => match &output.output {
-                Output::File(file) => files.push(file_sentence(file, entry.base.timestamp)),
+                Output::File(file) => files.push(file_message(file, entry.base.timestamp)),
                 Output::Widget(_) | Output::Other(_) => {}
             },
             EntryBody::Request(request) => {
-                asked.extend(
+                pending.extend(
                     request.request.call.map(|call| (call, request.request.reason.as_str())),
                 );
             }
@@ -123,12 +123,12 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
             | EntryBody::Other(_) => {}
         }
     }
-    spoken.extend(files.into_iter().map(Cow::Owned));
-    spoken
+    messages.extend(files.into_iter().map(Cow::Owned));
+    messages
 }
 
 /// Converts an entry that holds no message. A branch without a summary gives none.
-fn told_aside(entry: &Entry) -> Option<Message> {
+fn synthetic_message(entry: &Entry) -> Option<Message> {
     let timestamp = entry.base.timestamp;
     if let EntryBody::CustomMessage(custom) = &entry.body {
         return Some(Message::Custom(CustomMessage {
@@ -152,23 +152,23 @@ fn told_aside(entry: &Entry) -> Option<Message> {
 }
 
 /// Adds a pending result for each call whose request was undecided when the conversation continued.
-fn settle_asked(
-    spoken: &mut Vec<Cow<'_, Message>>,
-    asked: &mut Vec<(CallRef, &str)>,
+fn close_pending_approvals(
+    messages: &mut Vec<Cow<'_, Message>>,
+    pending: &mut Vec<(CallRef, &str)>,
     at: Timestamp,
 ) {
-    for (call, reason) in asked.drain(..) {
-        let last = spoken.iter().rev().find_map(|message| message.as_assistant());
-        let Some(open) = last.and_then(|answer| answer.tool_calls().nth(call.index)).cloned()
+    for (call, reason) in pending.drain(..) {
+        let last = messages.iter().rev().find_map(|message| message.as_assistant());
+        let Some(open) = last.and_then(|response| response.tool_calls().nth(call.index)).cloned()
         else {
             continue;
         };
         let text = json!({"pending": true, "reason": reason}).to_string();
-        spoken.push(Cow::Owned(result_of(&open, text, false, at)));
+        messages.push(Cow::Owned(tool_result(&open, text, false, at)));
     }
 }
 
-fn file_sentence(file: &FileOutput, at: Timestamp) -> Message {
+fn file_message(file: &FileOutput, at: Timestamp) -> Message {
     let described = file.description.as_ref().map(|text| format!(" — {text}")).unwrap_or_default();
     Message::Assistant(AssistantMessage {
         content: vec![Block::text(format!("[File sent to user: \"{}\"{described}]", file.path))],
@@ -183,7 +183,7 @@ fn file_sentence(file: &FileOutput, at: Timestamp) -> Message {
     })
 }
 
-fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp) -> Message {
+fn tool_result(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp) -> Message {
     Message::ToolResult(ToolResultMessage {
         tool_call_id: call.id.clone(),
         tool_name: call.name.clone(),
@@ -203,7 +203,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
 /// Converts to provider messages. Keeps user, assistant and tool result messages. Maps summaries,
 /// shell output and custom messages to the user role. Drops failed responses and orphaned results.
 /// Gives every call exactly one result, before the next user or assistant message.
-pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
+pub fn to_model_messages(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
     let mut converted = Vec::with_capacity(messages.len());
     // Calls of the last response without a result, oldest first.
     let mut open: VecDeque<ToolCall> = VecDeque::new();
@@ -213,20 +213,20 @@ pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
                 let is_empty =
                     matches!(&user.content, Content::Blocks(blocks) if blocks.is_empty());
                 if !is_empty {
-                    close(&mut converted, &mut open);
+                    close_open_calls(&mut converted, &mut open);
                     converted.push(message);
                 }
             }
-            Message::Assistant(answer) if answer.is_failed() => {}
-            Message::Assistant(answer) => {
+            Message::Assistant(response) if response.is_failed() => {}
+            Message::Assistant(response) => {
                 // A file sentence between two results of a batch would separate a call from its
                 // result.
-                if answer.api.is_empty() && !open.is_empty() {
+                if response.api.is_empty() && !open.is_empty() {
                     continue;
                 }
-                close(&mut converted, &mut open);
-                open = answer.tool_calls().cloned().collect();
-                if !answer.content.is_empty() {
+                close_open_calls(&mut converted, &mut open);
+                open = response.tool_calls().cloned().collect();
+                if !response.content.is_empty() {
                     converted.push(message);
                 }
             }
@@ -242,19 +242,19 @@ pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
             | Message::BranchSummary(_)
             | Message::CompactionSummary(_)
             | Message::Other(_) => {
-                if let Some(user) = wording::as_user(&message) {
-                    close(&mut converted, &mut open);
+                if let Some(user) = render::to_user_message(&message) {
+                    close_open_calls(&mut converted, &mut open);
                     converted.push(Cow::Owned(user));
                 }
             }
         }
     }
-    close(&mut converted, &mut open);
+    close_open_calls(&mut converted, &mut open);
     converted
 }
 
-fn close(converted: &mut Vec<Cow<'_, Message>>, open: &mut VecDeque<ToolCall>) {
+fn close_open_calls(converted: &mut Vec<Cow<'_, Message>>, open: &mut VecDeque<ToolCall>) {
     for call in open.drain(..) {
-        converted.push(Cow::Owned(result_of(&call, NO_RESULT.to_owned(), true, Timestamp(0))));
+        converted.push(Cow::Owned(tool_result(&call, NO_RESULT.to_owned(), true, Timestamp(0))));
     }
 }

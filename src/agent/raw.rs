@@ -20,7 +20,7 @@ impl RawJson {
 
     /// Serialises any value. A value that cannot be serialised (a map with keys that are no
     /// strings) becomes `null`.
-    pub fn of(value: &impl Serialize) -> Self {
+    pub fn from_value(value: &impl Serialize) -> Self {
         Self(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
     }
 
@@ -29,7 +29,7 @@ impl RawJson {
     }
 
     /// Parses to a tree. Numbers beyond 64 bits lose digits here, and only here.
-    pub fn value(&self) -> Value {
+    pub fn to_value(&self) -> Value {
         serde_json::from_str(self.text()).unwrap_or(Value::Null)
     }
 
@@ -41,38 +41,38 @@ impl RawJson {
 
     /// The value of a top-level member, if it is a string.
     pub fn string_member(&self, name: &str) -> Option<String> {
-        self.value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
+        self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
 
     /// Removes duplicate members and keeps the last, which readers then agree on, approvers
     /// included. Text without duplicates stays unchanged.
     #[must_use]
-    pub fn with_members_once(self) -> Self {
+    pub fn with_unique_members(self) -> Self {
         match self.read::<Value>() {
-            Ok(value) if self.has_member_twice() => Self::of(&value),
+            Ok(value) if self.has_duplicate_member() => Self::from_value(&value),
             // Validation reports JSON that nests too deep for a tree.
             _ => self,
         }
     }
 
-    fn has_member_twice(&self) -> bool {
+    fn has_duplicate_member(&self) -> bool {
         let text = self.text().trim_start();
         if text.starts_with('{') {
             let members: Members = self.read().unwrap_or_default();
             let names: std::collections::HashSet<&str> =
                 members.0.iter().map(|(name, _)| name.as_str()).collect();
             return names.len() < members.0.len()
-                || members.0.iter().any(|(_, value)| value.has_member_twice());
+                || members.0.iter().any(|(_, value)| value.has_duplicate_member());
         }
         let items: Vec<Self> =
             if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
-        items.iter().any(Self::has_member_twice)
+        items.iter().any(Self::has_duplicate_member)
     }
 }
 
 /// Describes a JSON error and its position without quoting content, for logs and errors. serde's
 /// own texts quote it.
-pub fn misfit(error: &serde_json::Error) -> String {
+pub fn redacted_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     // This text names only a member of our own types.
     if text.starts_with("missing field `") {
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for Members {
 
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text() || self.value() == other.value()
+        self.text() == other.text() || self.to_value() == other.to_value()
     }
 }
 
@@ -259,9 +259,9 @@ macro_rules! tagged {
             ///
             /// # Errors
             /// The first error with its pointer: report it to the sender.
-            pub fn check(raw: &$crate::agent::raw::RawJson) -> Result<(), $crate::agent::strict::Mistake> {
+            pub fn check(raw: &$crate::agent::raw::RawJson) -> Result<(), $crate::agent::strict::JsonError> {
                 match $crate::agent::raw::tag_of(raw.text(), $tag).as_deref() {
-                    $(Some($kind) => $crate::agent::strict::read::<$inner>(raw.text()).map(drop),)*
+                    $(Some($kind) => $crate::agent::strict::from_str::<$inner>(raw.text()).map(drop),)*
                     _ => Ok(()),
                 }
             }
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_stands_twice_stands_once_and_is_the_last() {
+    fn raw_json_keeps_last_duplicate_member() {
         let cases = [
             (r#"{"amount":1,"amount":9}"#, r#"{"amount":9}"#),
             (r#"[{"a":{"b":1,"b":2}}]"#, r#"[{"a":{"b":2}}]"#),
@@ -286,9 +286,9 @@ mod tests {
             (r#""text""#, r#""text""#),
         ];
         for (given, expected) in cases {
-            assert_eq!(RawJson::from_text(given).unwrap().with_members_once().text(), expected);
+            assert_eq!(RawJson::from_text(given).unwrap().with_unique_members().text(), expected);
         }
         let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
-        assert_eq!(RawJson::from_text(deep.clone()).unwrap().with_members_once().text(), deep);
+        assert_eq!(RawJson::from_text(deep.clone()).unwrap().with_unique_members().text(), deep);
     }
 }

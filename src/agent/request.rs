@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::budget::Shortage;
+use crate::agent::budget::BudgetExceeded;
 use crate::agent::entry::CallRef;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
@@ -88,7 +88,7 @@ pub struct Request {
     pub binding: Option<String>,
     /// The exceeded limit, for a budget request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Shortage>,
+    pub budget: Option<BudgetExceeded>,
     /// JSON Schema of the decision's `value`, if one is expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<RawJson>,
@@ -102,7 +102,8 @@ pub struct Request {
     pub approvers: Vec<String>,
     /// True if the user who started the prompt may not decide it.
     #[serde(default)]
-    pub not_requester: bool,
+    #[serde(rename = "notRequester")]
+    pub is_requester_excluded: bool,
 }
 
 /// Effect of a tool. It determines what a take-over may do.
@@ -136,7 +137,7 @@ pub struct Decision {
 
 impl Decision {
     /// True if both decisions have the same content. Author and time are ignored.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_same_content(&self, other: &Self) -> bool {
         self.request_id == other.request_id
             && self.verdict == other.verdict
             && self.reason == other.reason

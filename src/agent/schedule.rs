@@ -14,19 +14,19 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::raw::Extra;
-use crate::agent::schedule::rule::{Rule, Timing};
+use crate::agent::schedule::rule::{ScheduleRule, Timing};
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
 /// Delay between attempts of a firing that failed for a temporary reason.
-pub const AGAIN_AFTER: Duration = Duration::from_mins(5);
+pub const RETRY_INTERVAL: Duration = Duration::from_mins(5);
 /// Duration of these attempts, unless the next firing comes earlier.
-pub const TRIED_FOR: Duration = Duration::from_hours(24);
+pub const RETRY_WINDOW: Duration = Duration::from_hours(24);
 
 /// What a firing does if the conversation is busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Mode {
+pub enum ScheduleMode {
     /// The firing is skipped.
     Prompt,
     /// The input joins the running prompt.
@@ -48,14 +48,15 @@ pub struct Schedule {
     pub agent: String,
     /// Conversation of its prompts. Absent: each firing starts a conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conversation: Option<Target>,
+    pub conversation: Option<ScheduleTarget>,
     /// Conversation whose agent created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_in: Option<ConversationId>,
+    #[serde(rename = "madeIn")]
+    pub created_in: Option<ConversationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     #[serde(default)]
-    pub mode: Mode,
+    pub mode: ScheduleMode,
     /// Metadata of the conversations that it starts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
@@ -67,11 +68,13 @@ pub struct Schedule {
     pub next_at: Option<Timestamp>,
     /// Time of the next attempt, after a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub again_at: Option<Timestamp>,
+    #[serde(rename = "againAt")]
+    pub retry_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_fired: Option<Fired>,
+    #[serde(rename = "lastFired")]
+    pub last_firing: Option<LastFiring>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_problem: Option<Trouble>,
+    pub last_problem: Option<FiringProblem>,
     /// Document of the idempotency key that it was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
@@ -83,14 +86,14 @@ pub struct Schedule {
 /// match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Target {
+pub struct ScheduleTarget {
     pub id: ConversationId,
     pub incarnation: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Fired {
+pub struct LastFiring {
     pub at: Timestamp,
     pub conversation_id: ConversationId,
     pub input_id: InputId,
@@ -101,7 +104,7 @@ pub struct Fired {
 /// Why a firing was not made, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Trouble {
+pub struct FiringProblem {
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -110,51 +113,53 @@ pub struct Trouble {
 
 /// Result of a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FiringOutcome {
     Accepted {
         conversation_id: ConversationId,
         input_id: InputId,
         prompt_id: PromptId,
     },
     /// This firing is skipped.
-    LeftOut(String),
+    Skipped(String),
     /// The reason is temporary.
-    NotYet(String),
+    Retryable(String),
     /// No further firing is possible.
-    Over(String),
+    Ended(String),
 }
 
 impl Schedule {
     /// Time of the next firing or attempt.
     pub fn due(&self) -> Option<Timestamp> {
-        self.next_at.map(|at| self.again_at.unwrap_or(at))
+        self.next_at.map(|at| self.retry_at.unwrap_or(at))
     }
 
     /// The schedule after a firing. Firings missed meanwhile are not made up for.
     #[must_use]
-    pub fn after(self, outcome: Outcome, now: Timestamp) -> Self {
+    pub fn after_firing(self, outcome: FiringOutcome, now: Timestamp) -> Self {
         let Some(at) = self.next_at else { return self };
-        let rule = Rule::read(&self.timing, self.created_at).ok();
-        let next_after = |moment: Timestamp| rule.as_ref().and_then(|rule| rule.after(moment));
-        let told = |detail: String| Some(Trouble { at: now, detail });
+        let rule = ScheduleRule::parse(&self.timing, self.created_at).ok();
+        let next_after = |moment: Timestamp| rule.as_ref().and_then(|rule| rule.next_after(moment));
+        let problem = |detail: String| Some(FiringProblem { at: now, detail });
         let next_at = next_after(at.max(now));
-        let moved = Self { next_at, again_at: None, ..self };
+        let advanced = Self { next_at, retry_at: None, ..self };
         match outcome {
-            Outcome::Accepted { conversation_id, input_id, prompt_id } => {
-                let fired = Fired { at: now, conversation_id, input_id, prompt_id };
-                Self { last_fired: Some(fired), ..moved }
+            FiringOutcome::Accepted { conversation_id, input_id, prompt_id } => {
+                let firing = LastFiring { at: now, conversation_id, input_id, prompt_id };
+                Self { last_firing: Some(firing), ..advanced }
             }
-            Outcome::LeftOut(detail) => Self { last_problem: told(detail), ..moved },
-            Outcome::Over(detail) => Self { next_at: None, last_problem: told(detail), ..moved },
-            Outcome::NotYet(detail) => {
-                let again_at = now.plus(AGAIN_AFTER);
-                let is_given_up = again_at >= at.plus(TRIED_FOR)
-                    || next_after(at).is_some_and(|next| next <= again_at);
-                let last_problem = told(detail);
+            FiringOutcome::Skipped(detail) => Self { last_problem: problem(detail), ..advanced },
+            FiringOutcome::Ended(detail) => {
+                Self { next_at: None, last_problem: problem(detail), ..advanced }
+            }
+            FiringOutcome::Retryable(detail) => {
+                let retry_at = now.plus(RETRY_INTERVAL);
+                let is_given_up = retry_at >= at.plus(RETRY_WINDOW)
+                    || next_after(at).is_some_and(|next| next <= retry_at);
+                let last_problem = problem(detail);
                 if is_given_up {
-                    return Self { last_problem, ..moved };
+                    return Self { last_problem, ..advanced };
                 }
-                Self { next_at: Some(at), again_at: Some(again_at), last_problem, ..moved }
+                Self { next_at: Some(at), retry_at: Some(retry_at), last_problem, ..advanced }
             }
         }
     }

@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::batch::AT_ONCE_MAX;
 use crate::agent::budget::Budget;
+use crate::agent::call_batch::CONCURRENCY_MAX;
 use crate::agent::raw::RawJson;
-use crate::agent::strict::{self, Mistake};
+use crate::agent::strict::{self, JsonError};
 
 /// The settings as given. An absent member has the value of the agent file, or else the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -44,7 +44,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_mode: Option<QueueMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Retry>,
+    pub retry: Option<RetrySettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ pub enum LoopKind {
 
 impl LoopKind {
     /// Error text of a kind that cannot be set.
-    pub fn mistake(self) -> Option<&'static str> {
+    pub fn validation_error(self) -> Option<&'static str> {
         match self {
             Self::Prompt | Self::Agent => None,
             Self::Protocol => {
@@ -120,7 +120,7 @@ pub enum Continuation {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Retry {
+pub struct RetrySettings {
     pub enabled: bool,
     pub max_retries: u32,
     pub base_delay_ms: u64,
@@ -134,7 +134,7 @@ pub const RETRIES_MAX: u32 = 100;
 /// One day. For a longer wait, a schedule is the better tool.
 pub const RETRY_DELAY_MAX_MS: u64 = 86_400_000;
 
-impl Default for Retry {
+impl Default for RetrySettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -161,7 +161,7 @@ impl Default for CompactionSettings {
 }
 
 /// Model tier if no model is named.
-pub const MODEL: &str = "normal";
+pub const DEFAULT_MODEL: &str = "normal";
 
 /// Maximum bytes of a model id.
 pub const MODEL_BYTES_MAX: usize = 128;
@@ -169,7 +169,7 @@ pub const MODEL_BYTES_MAX: usize = 128;
 pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
 
 /// Error text of an invalid model id. It does not check whether the model exists.
-pub fn model_mistake(model: &str) -> Option<String> {
+pub fn model_id_error(model: &str) -> Option<String> {
     let is_fit = (1..=MODEL_BYTES_MAX).contains(&model.len())
         && model.trim() == model
         && !model.chars().any(char::is_control);
@@ -182,12 +182,12 @@ pub fn model_mistake(model: &str) -> Option<String> {
 pub const HARD_ROUNDS_MAX: u32 = 200;
 
 /// Default number of parallel tool calls.
-const AT_ONCE_DEFAULT: u32 = 8;
+const CONCURRENCY_DEFAULT: u32 = 8;
 
 impl Settings {
     /// The settings in `self`, with `fallback` for absent ones.
     #[must_use]
-    pub fn over(&self, fallback: &Self) -> Self {
+    pub fn with_fallback(&self, fallback: &Self) -> Self {
         Self {
             loop_kind: self.loop_kind.or(fallback.loop_kind),
             model: self.model.clone().or_else(|| fallback.model.clone()),
@@ -205,7 +205,7 @@ impl Settings {
             retry: self.retry.clone().or_else(|| fallback.retry.clone()),
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
-            budget: within(self.budget.as_ref(), fallback.budget.as_ref()),
+            budget: merge_budgets(self.budget.as_ref(), fallback.budget.as_ref()),
         }
     }
 
@@ -219,41 +219,41 @@ impl Settings {
     }
 
     /// The budget. `None`: unlimited.
-    pub fn bounds(&self) -> Option<Budget> {
+    pub fn parse_budget(&self) -> Option<Budget> {
         self.budget.as_ref()?.read().ok()
     }
 
     /// Error of an invalid budget.
-    pub fn budget_mistake(&self) -> Option<Mistake> {
-        match strict::read::<Budget>(self.budget.as_ref()?.text()) {
+    pub fn budget_error(&self) -> Option<JsonError> {
+        match strict::from_str::<Budget>(self.budget.as_ref()?.text()) {
             Ok(budget) => budget
-                .mistake()
-                .map(|detail| Mistake { pointer: String::new(), detail: detail.to_owned() }),
+                .validation_error()
+                .map(|detail| JsonError { pointer: String::new(), detail: detail.to_owned() }),
             Err(mistake) => Some(mistake),
         }
     }
 
     /// Calls of one response that may run in parallel. 1: one after the other.
-    pub fn calls_at_once(&self) -> u32 {
+    pub fn concurrency(&self) -> u32 {
         match self.tool_execution.unwrap_or_default() {
             ToolExecution::Sequential => 1,
             ToolExecution::Parallel => {
-                self.parallel_tools_max.unwrap_or(AT_ONCE_DEFAULT).clamp(1, AT_ONCE_MAX)
+                self.parallel_tools_max.unwrap_or(CONCURRENCY_DEFAULT).clamp(1, CONCURRENCY_MAX)
             }
         }
     }
 
-    pub fn hard_rounds(&self) -> u32 {
+    pub fn hard_rounds_limit(&self) -> u32 {
         self.hard_rounds_max.unwrap_or(HARD_ROUNDS_MAX).min(HARD_ROUNDS_MAX)
     }
 }
 
 /// The budget in force. The agent file's budget is a ceiling: of two limits of one kind the smaller
 /// applies.
-fn within(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<RawJson> {
+fn merge_budgets(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<RawJson> {
     let (Some(own), Some(ceiling)) = (own, ceiling) else { return own.or(ceiling).cloned() };
     match (own.read::<Budget>(), ceiling.read::<Budget>()) {
-        (Ok(budget), Ok(most)) => Some(RawJson::of(&budget.within(&most))),
+        (Ok(budget), Ok(most)) => Some(RawJson::from_value(&budget.capped_by(&most))),
         (Err(_), Ok(_)) => Some(ceiling.clone()),
         (Ok(_) | Err(_), Err(_)) => Some(own.clone()),
     }

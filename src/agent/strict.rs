@@ -10,31 +10,31 @@ use serde::de::{
 
 /// Maximum bytes of a pointer or message. Both contain names and texts of the sender, of any
 /// length.
-const MISTAKE_BYTES_MAX: usize = 400;
+const ERROR_BYTES_MAX: usize = 400;
 /// Precedes the pointer of an error inside a value that is parsed separately.
-const PLACE: &str = " (at ";
+const POINTER_PREFIX: &str = " (at ";
 
 /// An error in JSON, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct JsonError {
     /// RFC 6901; empty: the whole document.
     pub pointer: String,
     pub detail: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pointer.is_empty() {
             return f.write_str(&self.detail);
         }
-        write!(f, "{}{PLACE}{})", self.detail, self.pointer)
+        write!(f, "{}{POINTER_PREFIX}{})", self.detail, self.pointer)
     }
 }
 
-impl Mistake {
+impl JsonError {
     /// Prefixes the pointer with that of the enclosing value.
     #[must_use]
-    pub fn below(mut self, pointer: &str) -> Self {
+    pub fn with_parent_pointer(mut self, pointer: &str) -> Self {
         self.pointer.insert_str(0, pointer);
         self
     }
@@ -44,12 +44,13 @@ impl Mistake {
 ///
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
-pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Mistake> {
+pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = from(&mut deserializer)?;
-    deserializer
-        .end()
-        .map_err(|error| Mistake { pointer: String::new(), detail: plain(&error.to_string()) })?;
+    let value = from_deserializer(&mut deserializer)?;
+    deserializer.end().map_err(|error| JsonError {
+        pointer: String::new(),
+        detail: plain_message(&error.to_string()),
+    })?;
     Ok(value)
 }
 
@@ -57,24 +58,26 @@ pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Mistake> {
 ///
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
-pub fn from<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, Mistake> {
+pub fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    source: D,
+) -> Result<T, JsonError> {
     serde_path_to_error::deserialize(Strict(source)).map_err(|error| {
-        let pointer = pointer_of(error.path());
-        mistake(pointer, &error.inner().to_string())
+        let pointer = to_pointer(error.path());
+        json_error(pointer, &error.inner().to_string())
     })
 }
 
 /// Builds the error. The end of serde's text may have the pointer inside a value, or the name of a
 /// member.
-fn mistake(mut pointer: String, text: &str) -> Mistake {
-    let text = without_position(text);
-    let (text, inner) = match text.rsplit_once(PLACE) {
-        Some((before, place)) if place.starts_with('/') => {
-            (before, place.strip_suffix(')').unwrap_or(place))
+fn json_error(mut pointer: String, text: &str) -> JsonError {
+    let text = strip_position(text);
+    let (text, inner_pointer) = match text.rsplit_once(POINTER_PREFIX) {
+        Some((before, location)) if location.starts_with('/') => {
+            (before, location.strip_suffix(')').unwrap_or(location))
         }
         _ => (text, ""),
     };
-    pointer.push_str(inner);
+    pointer.push_str(inner_pointer);
     let named = text
         .strip_prefix("unknown field `")
         .or_else(|| text.strip_prefix("missing field `"))
@@ -85,31 +88,31 @@ fn mistake(mut pointer: String, text: &str) -> Mistake {
             pointer.push_str(&step);
         }
     }
-    Mistake { pointer: shortened(pointer), detail: shortened(plain(text)) }
+    JsonError { pointer: truncate(pointer), detail: truncate(plain_message(text)) }
 }
 
-fn shortened(mut text: String) -> String {
-    if text.len() > MISTAKE_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(MISTAKE_BYTES_MAX));
+fn truncate(mut text: String) -> String {
+    if text.len() > ERROR_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
         text.push('…');
     }
     text
 }
 
-fn without_position(text: &str) -> &str {
+fn strip_position(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(before, _)| before)
 }
 
 /// Rewrites a message of serde for users of the API. Other messages stay unchanged.
-pub fn plain(text: &str) -> String {
+pub fn plain_message(text: &str) -> String {
     for start in ["invalid type: ", "invalid value: ", "invalid length "] {
         if let Some((found, expected)) =
             text.strip_prefix(start).and_then(|rest| rest.rsplit_once(", expected "))
         {
             return format!(
                 "this must be {}, not {}",
-                plain_expected(expected),
-                plain_found(found)
+                describe_expected(expected),
+                describe_found(found)
             );
         }
     }
@@ -117,10 +120,7 @@ pub fn plain(text: &str) -> String {
         return format!("unknown value `{rest}");
     }
     for (theirs, ours) in [
-        (
-            "expected ident",
-            "a word without quotes that is none of `true`, `false` and `null`",
-        ),
+        ("expected ident", "a word without quotes that is none of `true`, `false` and `null`"),
         ("expected value", "a value is missing or is not valid JSON"),
         ("EOF while parsing", "the JSON ends too early, in"),
         ("trailing characters", "unexpected text after the end of the JSON"),
@@ -133,7 +133,7 @@ pub fn plain(text: &str) -> String {
     text.to_owned()
 }
 
-fn plain_expected(expected: &str) -> String {
+fn describe_expected(expected: &str) -> String {
     let words = match expected {
         "a map" => "an object",
         "a sequence" => "a list",
@@ -155,16 +155,16 @@ fn plain_expected(expected: &str) -> String {
     words.to_owned()
 }
 
-fn plain_found(found: &str) -> String {
-    for (theirs, ours) in [
+fn describe_found(found: &str) -> String {
+    for (serde_text, description) in [
         ("sequence", "a list"),
         ("map", "an object"),
         ("string", "a text"),
         ("unit", "null"),
         ("floating point", "a number with a fraction"),
     ] {
-        if found.starts_with(theirs) {
-            return ours.to_owned();
+        if found.starts_with(serde_text) {
+            return description.to_owned();
         }
     }
     match found.strip_prefix("integer `").or_else(|| found.strip_prefix("boolean `")) {
@@ -179,7 +179,7 @@ pub fn pointer_token(name: &str) -> String {
 }
 
 /// Converts a path to an RFC 6901 pointer.
-fn pointer_of(path: &serde_path_to_error::Path) -> String {
+fn to_pointer(path: &serde_path_to_error::Path) -> String {
     use std::fmt::Write as _;
 
     use serde_path_to_error::Segment;

@@ -31,7 +31,8 @@ pub struct Suspicion {
     /// True if a worker runs the step now and its process runs no other turn. A death then counts
     /// as an isolated one. Only programs that cannot start a separate process do so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_alone: bool,
+    #[serde(rename = "isAlone")]
+    pub is_running_alone: bool,
 }
 
 /// A death of a worker process during a step.
@@ -53,33 +54,33 @@ impl Suspicion {
 impl Head {
     /// True if the step may kill its process and must not run beside other turns.
     pub fn is_suspect(&self) -> bool {
-        self.claims >= SUSPECT_DEATHS || self.suspicion.isolated_deaths > 0
+        self.leases_without_progress >= SUSPECT_DEATHS || self.suspicion.isolated_deaths > 0
     }
 
     /// True if the step has killed enough isolated processes to fail its prompt.
-    pub fn is_hopeless(&self) -> bool {
+    pub fn is_poisoned(&self) -> bool {
         self.suspicion.isolated_deaths >= ISOLATED_DEATHS_MAX
     }
 
     /// Resets the counts when a step or a part of it is done: earlier deaths no longer concern the
     /// current step.
-    pub fn note_progress(&mut self) {
-        self.claims = 0;
+    pub fn reset_suspicion(&mut self) {
+        self.leases_without_progress = 0;
         self.suspicion = Suspicion::default();
     }
 
     pub fn count_death(&mut self, death: Death, now: Timestamp) {
-        let was_alone = std::mem::take(&mut self.suspicion.is_alone);
+        let was_alone = std::mem::take(&mut self.suspicion.is_running_alone);
         let is_delayed = death != Death::Presumed { is_delayed: false };
         let earlier = if was_alone || death == Death::Isolated {
             self.suspicion.isolated_deaths += 1;
             self.suspicion.isolated_deaths - 1
         } else {
-            self.claims = self.claims.saturating_add(1);
-            self.claims.saturating_sub(SUSPECT_DEATHS)
+            self.leases_without_progress = self.leases_without_progress.saturating_add(1);
+            self.leases_without_progress.saturating_sub(SUSPECT_DEATHS)
         };
         let delay = DELAYS.get(earlier as usize).copied().unwrap_or(DELAY_MAX);
-        let waits = is_delayed && self.is_suspect() && !self.is_hopeless();
+        let waits = is_delayed && self.is_suspect() && !self.is_poisoned();
         self.suspicion.retry_at = waits.then(|| now.plus(delay));
     }
 }

@@ -7,25 +7,24 @@
     reason = "test helpers favour readable tests over fast ones"
 )]
 
-mod batches;
-mod compacting;
+mod abort;
+mod compaction;
+mod compaction_step;
+mod failures;
 mod finish_turn;
-mod fixtures;
-mod outcomes;
-mod projecting;
-mod receipts;
-mod retrying;
+mod parallel_calls;
+mod projection;
+mod prompt_lifecycle;
+mod prompt_summary;
+mod retry;
 mod steering;
-mod stops;
-mod stories;
-mod summing;
+mod stored_formats;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::agent::draft::{Draft, Pending, Rules};
 use crate::agent::entry::Entry;
 use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
@@ -34,7 +33,10 @@ use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::{Decision, Effect, Verdict};
 use crate::agent::settings::QueueMode;
-use crate::agent::step::{Answered, Asked, CallResult, Gate, Input, Setback, Start, step};
+use crate::agent::step::{
+    ApprovalSpec, CallPlan, CallResult, FailureKind, Input, Preflight, ResponseInput, step,
+};
+use crate::agent::transition::{PendingItem, Policy, Transition};
 use crate::clock::Timestamp;
 use crate::ids::RequestId;
 
@@ -49,57 +51,57 @@ pub(super) fn head() -> Head {
     .unwrap()
 }
 
-pub(super) fn rules() -> Rules {
-    Rules {
+pub(super) fn policy() -> Policy {
+    Policy {
         rounds_max: Some(25),
-        room: crate::agent::compaction::Room::default(),
+        context_budget: crate::agent::compaction::ContextBudget::default(),
         hard_rounds_max: 200,
-        calls_at_once: 1,
-        retry: crate::agent::settings::Retry::default(),
+        concurrency: 1,
+        retry: crate::agent::settings::RetrySettings::default(),
         model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
-        steering_skips_tools: true,
-        taken_in_operations_max: 60,
-        taken_in_bytes_max: 500_000,
-        writes_notices: false,
+        should_steer_skip_tools: true,
+        drained_operations_max: 60,
+        drained_bytes_max: 500_000,
+        has_notification_receiver: false,
         budget: None,
         settle_after: Duration::from_mins(10),
     }
 }
 
-pub(super) fn draft() -> Draft {
-    Draft::new(head(), None, rules(), NOW)
+pub(super) fn transition() -> Transition {
+    Transition::new(head(), None, policy(), NOW)
 }
 
 pub(super) fn prompt(text: &str) -> Input {
     let body = json!({"prompt": {"promptId": "pr_1", "user": "default", "input": text, "visible": true, "source": "user"}});
-    landed(item("in_1", body))
+    inbox_read_one(item("in_1", body))
 }
 
 /// An inbox read that returns one item.
-pub(super) fn landed(item: InboxItem) -> Input {
-    looked(&[item])
+pub(super) fn inbox_read_one(item: InboxItem) -> Input {
+    inbox_read(&[item])
 }
 
 /// An inbox read that returns these items.
-pub(super) fn looked(items: &[InboxItem]) -> Input {
-    let pending = |item: &InboxItem| Pending { item: Arc::new(item.clone()), bytes: 100 };
-    Input::Looked(items.iter().map(pending).collect())
+pub(super) fn inbox_read(items: &[InboxItem]) -> Input {
+    let pending = |item: &InboxItem| PendingItem { item: Arc::new(item.clone()), bytes: 100 };
+    Input::InboxRead(items.iter().map(pending).collect())
 }
 
 fn item(id: &str, body: serde_json::Value) -> InboxItem {
     InboxItem {
         input_id: crate::ids::InputId::new(id),
         accepted_at: NOW,
-        admission: crate::agent::inbox::Admission::default(),
+        idempotency: crate::agent::inbox::IdempotencyRecord::default(),
         traceparent: None,
         body: serde_json::from_str(&body.to_string()).unwrap(),
     }
 }
 
-pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) -> Input {
-    let request_id = draft
+pub(super) fn decision(transition: &Transition, verdict: Verdict, reason: Option<&str>) -> Input {
+    let request_id = transition
         .head
         .requests
         .first()
@@ -112,7 +114,7 @@ pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) ->
         decided_by: "default".to_owned(),
         decided_at: NOW,
     };
-    landed(InboxItem {
+    inbox_read_one(InboxItem {
         traceparent: None,
         body: InboxBody::Decision(decision),
         ..item(&format!("decision-{request_id}"), json!({"abort": {}}))
@@ -120,7 +122,7 @@ pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) ->
 }
 
 /// A model response. `content`: texts, or calls as `name {json}`.
-pub(super) fn answer(content: &[&str]) -> Input {
+pub(super) fn response(content: &[&str]) -> Input {
     let blocks: Vec<serde_json::Value> = content
         .iter()
         .enumerate()
@@ -134,10 +136,10 @@ pub(super) fn answer(content: &[&str]) -> Input {
         .collect();
     let stop =
         if blocks.iter().any(|block| block["type"] == "toolCall") { "toolUse" } else { "stop" };
-    answer_with(&blocks, stop)
+    response_with(&blocks, stop)
 }
 
-pub(super) fn answer_with(blocks: &[serde_json::Value], stop: &str) -> Input {
+pub(super) fn response_with(blocks: &[serde_json::Value], stop: &str) -> Input {
     let message: AssistantMessage = serde_json::from_str(
         &json!({
             "content": blocks, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0,
@@ -147,47 +149,53 @@ pub(super) fn answer_with(blocks: &[serde_json::Value], stop: &str) -> Input {
         .to_string(),
     )
     .unwrap();
-    let setback = Setback::Final;
-    Input::Answered(Box::new(Answered {
+    let failure_kind = FailureKind::Permanent;
+    Input::ResponseReceived(Box::new(ResponseInput {
         message,
         revision: "r1".to_owned(),
         started_at: NOW,
-        setback,
-        misfit: None,
+        failure_kind,
+        schema_error: None,
     }))
 }
 
-pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {
-    let asked = ask.map(|reason| Asked {
+pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Option<&str>) -> Input {
+    let approval = approval_reason.map(|reason| ApprovalSpec {
         reason: reason.to_owned(),
         approvers: vec!["owner".to_owned()],
         not_requester: false,
         expires_at: Timestamp(NOW.0 + 1_000),
     });
-    Input::Prepared {
+    Input::ToolCallChecked {
         index,
-        gate: Gate::Open(Box::new(Start {
+        preflight: Preflight::Admitted(Box::new(CallPlan {
             effect,
             on_unknown: OnUnknown::Ask,
             until: Timestamp(NOW.0 + 30_000),
             binding: "bound".to_owned(),
             fingerprint: "print".to_owned(),
-            ask: asked,
+            approval,
         })),
     }
 }
 
-pub(super) fn refused(index: usize, text: &str) -> Input {
-    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned(), terminate: false } }
+pub(super) fn rejected_call(index: usize, text: &str) -> Input {
+    Input::ToolCallChecked {
+        index,
+        preflight: Preflight::Rejected { text: text.to_owned(), terminate: false },
+    }
 }
 
-pub(super) fn returned(index: usize, text: &str) -> Input {
+pub(super) fn returned_call(index: usize, text: &str) -> Input {
     let content = vec![crate::agent::content::Block::text(text)];
-    Input::Returned { index, result: Box::new(CallResult { content, ..CallResult::default() }) }
+    Input::ToolCallReturned {
+        index,
+        result: Box::new(CallResult { content, ..CallResult::default() }),
+    }
 }
 
-pub(super) fn lost(index: usize) -> Input {
-    Input::OutcomeUnknown {
+pub(super) fn lost_result(index: usize) -> Input {
+    Input::ToolOutcomeUnknown {
         index,
         reason: "time-out".to_owned(),
         expires_at: Timestamp(NOW.0 + 9_000),
@@ -195,21 +203,21 @@ pub(super) fn lost(index: usize) -> Input {
 }
 
 /// Applies the inputs and returns one line per event. After an inbox read, it drains the inbox.
-pub(super) fn play(draft: &mut Draft, inputs: &[Input]) -> Vec<String> {
-    let before = draft.events.len();
+pub(super) fn apply_inputs(transition: &mut Transition, inputs: &[Input]) -> Vec<String> {
+    let before = transition.events.len();
     for input in inputs {
-        step(draft, input);
-        if matches!(input, Input::Looked(_)) {
-            step(draft, &Input::TakeIn);
+        step(transition, input);
+        if matches!(input, Input::InboxRead(_)) {
+            step(transition, &Input::DrainInbox);
         }
     }
-    draft.events.iter().skip(before).map(|event| line(draft, event)).collect()
+    transition.events.iter().skip(before).map(|event| event_line(transition, event)).collect()
 }
 
-fn line(draft: &Draft, event: &Event) -> String {
+fn event_line(transition: &Transition, event: &Event) -> String {
     let name = event.body.name();
-    let of = |seq: u64| {
-        let entry = draft.entries.iter().find(|entry| entry.base.seq == seq).unwrap();
+    let message_line = |seq: u64| {
+        let entry = transition.entries.iter().find(|entry| entry.base.seq == seq).unwrap();
         let Some(message) = entry.body.message() else { return "custom".to_owned() };
         let message = serde_json::to_value(message).unwrap();
         let content = &message["content"];
@@ -218,7 +226,7 @@ fn line(draft: &Draft, event: &Event) -> String {
     };
     match &event.body {
         EventBody::MessageStart(message) | EventBody::MessageEnd(message) => {
-            format!("{name} {}", of(message.seq))
+            format!("{name} {}", message_line(message.seq))
         }
         EventBody::ToolExecutionStart(start) => format!("{name} {}", start.tool_name),
         EventBody::ToolExecutionEnd(end) => {
@@ -237,7 +245,7 @@ fn line(draft: &Draft, event: &Event) -> String {
 }
 
 /// The texts of the results on the path, in its order.
-pub(super) fn results(entries: &[Arc<Entry>]) -> Vec<String> {
+pub(super) fn result_texts(entries: &[Arc<Entry>]) -> Vec<String> {
     let results = entries.iter().filter_map(|entry| match entry.body.message() {
         Some(Message::ToolResult(result)) => {
             Some(crate::agent::content::joined_text(&result.content))

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Removes one code fence around the whole text, because models often wrap their JSON in one.
-pub fn without_fence(text: &str) -> &str {
+pub fn strip_code_fence(text: &str) -> &str {
     let text = text.trim();
     let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     let body = inside.and_then(|inside| inside.split_once('\n')).map(|(_language, body)| body);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unpaired_halves_are_removed_and_pairs_stay() {
+    fn repair_surrogates_removes_only_unpaired_halves() {
         let cases = [
             (r#""a😀b""#, r#""a😀b""#),
             (r#""a\ud83db""#, r#""ab""#),
@@ -81,7 +81,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_given_comes_back_without_halves(text in "(\\\\u[d][89abcdef][0-9a-f]{2}|\\\\\\\\|[a-z\\\\u]){0,12}") {
+        fn repair_surrogates_is_idempotent(text in "(\\\\u[d][89abcdef][0-9a-f]{2}|\\\\\\\\|[a-z\\\\u]){0,12}") {
             let repaired = repair_surrogates(&text).into_owned();
             proptest::prop_assert_eq!(repair_surrogates(&repaired).into_owned(), repaired);
         }

@@ -58,7 +58,7 @@ impl Usage {
     /// becomes the sum of the parts. `None` if the report is unusable: negative, or implausibly
     /// high.
     #[must_use]
-    pub fn reported_by_tool(mut self) -> Option<Self> {
+    pub fn validate_tool_report(mut self) -> Option<Self> {
         let cost = &mut self.cost;
         let parts = [cost.input, cost.output, cost.cache_read, cost.cache_write];
         if cost.total == 0.0 {
@@ -106,7 +106,7 @@ impl AddAssign for Usage {
 /// Usage of several calls in whole numbers. Sums and differences are exact, so that ledgers agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Tally {
+pub struct UsageTotals {
     /// Model calls.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u64,
@@ -133,9 +133,9 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl Tally {
+impl UsageTotals {
     /// The totals of one call.
-    pub fn of(usage: &Usage) -> Self {
+    pub fn from_usage(usage: &Usage) -> Self {
         Self {
             calls: 1,
             input: usage.input,
@@ -144,7 +144,7 @@ impl Tally {
             cache_write: usage.cache_write,
             reasoning: usage.reasoning,
             total_tokens: usage.total_tokens,
-            nanos: nanos(usage.cost.total),
+            nanos: dollars_to_nanos(usage.cost.total),
         }
     }
 
@@ -154,22 +154,22 @@ impl Tally {
 
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        self.each(other, u64::saturating_add)
+        self.combine(other, u64::saturating_add)
     }
 
     /// The excess of `self` over `other`, per number; 0 where it has less.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
-        self.each(other, u64::saturating_sub)
+        self.combine(other, u64::saturating_sub)
     }
 
     /// The greater of both, per number.
     #[must_use]
-    pub fn or_more(self, other: Self) -> Self {
-        self.each(other, u64::max)
+    pub fn max_each(self, other: Self) -> Self {
+        self.combine(other, u64::max)
     }
 
-    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+    fn combine(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             calls: of(self.calls, other.calls),
             input: of(self.input, other.input),
@@ -183,7 +183,7 @@ impl Tally {
     }
 
     /// Converts to the form of a response's usage. Only the total of the cost is known.
-    pub fn usage(&self) -> Usage {
+    pub fn to_usage(&self) -> Usage {
         Usage {
             input: self.input,
             output: self.output,
@@ -191,7 +191,7 @@ impl Tally {
             cache_write: self.cache_write,
             reasoning: self.reasoning,
             total_tokens: self.total_tokens,
-            cost: Cost { total: dollars(self.nanos), ..Cost::default() },
+            cost: Cost { total: nanos_to_dollars(self.nanos), ..Cost::default() },
         }
     }
 }
@@ -202,12 +202,15 @@ impl Tally {
     clippy::cast_sign_loss,
     reason = "a cast from a float stops at the bounds of the number"
 )]
-pub fn nanos(dollars: f64) -> u64 {
+pub fn dollars_to_nanos(dollars: f64) -> u64 {
     (dollars * 1e9).round() as u64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "display only: 2^53 billionths are 9 million dollars")]
-pub fn dollars(nanos: u64) -> f64 {
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "display only: 2^53 billionths are 9 million dollars"
+)]
+pub fn nanos_to_dollars(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_of_costs_have_no_float_noise_and_survive_storage() {
+    fn cost_sums_have_no_float_noise() {
         let noisy: f64 = (0..8).map(|_| 0.0001).sum();
         assert!(noisy.to_string().len() > 8, "a plain sum has noise");
         let mut usage = Usage::default();
@@ -229,28 +232,29 @@ mod tests {
     }
 
     #[test]
-    fn tool_usage_gets_its_totals_and_refuses_the_implausible() {
+    fn tool_usage_gets_totals_and_rejects_implausible_values() {
         let parts = Cost { input: 0.25, output: 0.5, ..Cost::default() };
         let usage = Usage { input: 10, output: 5, cost: parts, ..Usage::default() };
-        let reported = usage.reported_by_tool().unwrap();
+        let reported = usage.validate_tool_report().unwrap();
         assert_eq!(reported.total_tokens, 15);
         assert!((reported.cost.total - 0.75).abs() < 1e-12);
         for total in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
             let cost = Cost { total, ..Cost::default() };
-            assert_eq!(Usage { cost, ..Usage::default() }.reported_by_tool(), None, "{total}");
+            assert_eq!(Usage { cost, ..Usage::default() }.validate_tool_report(), None, "{total}");
         }
-        assert_eq!(Usage { input: u64::MAX, ..Usage::default() }.reported_by_tool(), None);
+        assert_eq!(Usage { input: u64::MAX, ..Usage::default() }.validate_tool_report(), None);
     }
 
     #[test]
-    fn what_is_added_and_taken_away_leaves_nothing() {
+    fn usage_totals_subtract_exactly() {
         let cost = Cost { total: 0.1 + 0.2, ..Cost::default() };
-        let one = Tally::of(&Usage { input: 7, total_tokens: 7, cost, ..Usage::default() });
-        let sum = (0..10).fold(Tally::default(), |sum, _| sum.plus(one));
+        let one =
+            UsageTotals::from_usage(&Usage { input: 7, total_tokens: 7, cost, ..Usage::default() });
+        let sum = (0..10).fold(UsageTotals::default(), |sum, _| sum.plus(one));
         let rest = (0..10).fold(sum, |rest, _| rest.minus(one));
-        assert_eq!((sum.calls, sum.nanos, rest), (10, 3_000_000_000, Tally::default()));
-        assert_eq!(one.minus(sum), Tally::default(), "a smaller total leaves no difference");
-        assert!((one.usage().cost.total - 0.3).abs() < 1e-12);
-        assert_eq!((nanos(-1.0), nanos(f64::NAN)), (0, 0));
+        assert_eq!((sum.calls, sum.nanos, rest), (10, 3_000_000_000, UsageTotals::default()));
+        assert_eq!(one.minus(sum), UsageTotals::default(), "a smaller total leaves no difference");
+        assert!((one.to_usage().cost.total - 0.3).abs() < 1e-12);
+        assert_eq!((dollars_to_nanos(-1.0), dollars_to_nanos(f64::NAN)), (0, 0));
     }
 }

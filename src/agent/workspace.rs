@@ -19,7 +19,7 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// Every file that a tool call at the end of the path can read. The entries alone determine it, so
 /// a repeated delivery, a compaction and another branch each find the files of their own path.
-pub fn files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
+pub fn collect_files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
     let mut files = BTreeMap::new();
     for entry in path {
         if let EntryBody::Output(output) = &entry.body {
@@ -31,7 +31,7 @@ pub fn files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
         } else if let EntryBody::CustomMessage(custom) = &entry.body {
             add_inputs(&mut files, &custom.content);
         } else if let Some(Message::ToolResult(result)) = entry.body.message() {
-            apply(&mut files, result);
+            apply_result(&mut files, result);
         } else if let Some(Message::User(user)) = entry.body.message() {
             add_inputs(&mut files, &user.content);
         }
@@ -40,7 +40,7 @@ pub fn files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
 }
 
 /// Applies the changes of one tool result.
-pub fn apply(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
+pub fn apply_result(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
     for (path, file) in &result.workspace {
         match file {
             Some(file) => files.insert(path.clone(), file.clone()),
@@ -63,16 +63,16 @@ fn add_inputs(files: &mut BTreeMap<String, WorkspaceFile>, content: &Content) {
 
 /// Path of a file that a user sent: `.turnwheel/inputs/3f9a1c02/report.pdf`.
 pub fn input_path(file: &FileBlock) -> String {
-    path_in(INPUTS, &file.artifact_id, file.path.as_deref().unwrap_or_default())
+    scoped_path(INPUTS, &file.artifact_id, file.path.as_deref().unwrap_or_default())
 }
 
 /// Path of a file that a tool sent to the user.
 pub fn output_path(file: &FileOutput) -> String {
-    path_in(OUTPUTS, &file.artifact_id, &file.path)
+    scoped_path(OUTPUTS, &file.artifact_id, &file.path)
 }
 
 /// Equal content under one name has one path. Everything else has a path of its own.
-fn path_in(folder: &str, artifact: &ArtifactId, name: &str) -> String {
+fn scoped_path(folder: &str, artifact: &ArtifactId, name: &str) -> String {
     let hash = artifact.parts().and_then(|(_, sha256)| sha256.get(..HASH_DIGITS));
     format!("{folder}/{}/{}", hash.unwrap_or("unknown"), file_name(name))
 }
@@ -102,7 +102,7 @@ mod tests {
 
     fn block(hash: &str, name: Option<&str>) -> FileBlock {
         FileBlock {
-            artifact_id: ArtifactId::of(&EffectId::new("up_1"), &hash.repeat(8)),
+            artifact_id: ArtifactId::from_hash(&EffectId::new("up_1"), &hash.repeat(8)),
             path: name.map(ToOwned::to_owned),
             mime_type: None,
             size: None,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn input_path_keeps_the_name_and_separates_contents() {
+    fn input_path_keeps_name_and_separates_contents() {
         let path = |hash, name| input_path(&block(hash, name));
         assert_eq!(path("0123abcd", Some("a b.txt")), ".turnwheel/inputs/0123abcd/a b.txt");
         assert_eq!(path("ffff0000", Some("a b.txt")), ".turnwheel/inputs/ffff0000/a b.txt");

@@ -3,69 +3,73 @@
 use std::time::Duration;
 
 use crate::agents::fields;
-use crate::agents::file::schema;
-use crate::agents::http_tool::{EXPIRY_MAX, template};
-use crate::agents::mistakes::{Findings, suggestion};
+use crate::agents::file::parse_schema;
+use crate::agents::http_tool::{EXPIRY_MAX, parse_template};
+use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
-use crate::tools::http::Approval;
-use crate::tools::http::template::{Flaw, Piece, Template};
+use crate::tools::http::ApprovalRule;
+use crate::tools::http::template::{Piece, Template, TemplateError};
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
 const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
-pub(super) fn read(
+pub(super) fn read_approval(
     member: &Member,
     tool: &str,
     declared: &[String],
     findings: &mut Findings,
-) -> Approval {
-    let mut approval = Approval {
-        when: None,
+) -> ApprovalRule {
+    let mut approval = ApprovalRule {
+        condition: None,
         reason: Template(vec![Piece::Text(format!("Calling {tool} requires approval."))]),
         approvers: vec!["owner".to_owned()],
-        not_requester: false,
+        is_requester_excluded: false,
         expires_after: EXPIRY_DEFAULT,
     };
     match &member.value.yaml {
         Yaml::Null | Yaml::Bool(true) => return approval,
         Yaml::Text(text) if text == "always" => return approval,
         Yaml::Bool(false) => {
-            findings.add(member.value.at, "remove `approval`: without it no approval is requested");
+            findings.add(
+                member.value.position,
+                "remove `approval`: without it no approval is requested",
+            );
             return approval;
         }
         Yaml::Text(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => {}
     }
-    for field in fields::members(&member.value, "`approval`", &KEYS, findings) {
+    for field in fields::read_members(&member.value, "`approval`", &KEYS, findings) {
         match field.key.as_str() {
             "when" => {
-                when_names_parameters(&field.value, declared, findings);
-                approval.when = schema(field, findings).map(|(_, validator)| validator);
+                check_condition_names(&field.value, declared, findings);
+                approval.condition = parse_schema(field, findings).map(|(_, validator)| validator);
             }
             "reason" => {
                 let no_setting = |_: &str| {
                     let reason =
                         "`reason` is shown to users: it may hold arguments and no app setting";
-                    Err(Flaw::Other(reason.to_owned()))
+                    Err(TemplateError::Invalid(reason.to_owned()))
                 };
-                let parsed = fields::text(field, findings).and_then(|text| {
-                    template(text, field.value.at, &no_setting, declared, findings)
+                let parsed = fields::read_text(field, findings).and_then(|text| {
+                    parse_template(text, field.value.position, &no_setting, declared, findings)
                 });
                 approval.reason = parsed.unwrap_or_default();
             }
-            "approvers" => approval.approvers = approvers(field, findings),
+            "approvers" => approval.approvers = read_approvers(field, findings),
             "notRequester" => {
-                approval.not_requester = fields::flag(field, findings).unwrap_or_default();
+                approval.is_requester_excluded =
+                    fields::read_bool(field, findings).unwrap_or_default();
             }
             "expiresAfter" => {
                 approval.expires_after =
-                    fields::span(field, EXPIRY_MAX, findings).unwrap_or(EXPIRY_DEFAULT);
+                    fields::read_duration(field, EXPIRY_MAX, findings).unwrap_or(EXPIRY_DEFAULT);
             }
             _ => {}
         }
     }
-    if approval.not_requester && approval.approvers.iter().all(|who| who == "owner") {
+    if approval.is_requester_excluded && approval.approvers.iter().all(|who| who == "owner") {
         findings.add(
-            member.at,
+            member.position,
             "with `notRequester` the owner may not decide the owner's own requests: add `link` or `role:NAME` to `approvers`",
         );
     }
@@ -74,24 +78,24 @@ pub(super) fn read(
 
 /// Adds a finding for each name in `when` that is not a parameter. A misspelt name matches all
 /// calls or none, so that a required approval could be skipped.
-fn when_names_parameters(when: &Node, declared: &[String], findings: &mut Findings) {
-    let mut named = Vec::new();
+fn check_condition_names(when: &Node, declared: &[String], findings: &mut Findings) {
+    let mut names = Vec::new();
     if let Some(Member { value: Node { yaml: Yaml::Map(properties), .. }, .. }) =
-        when.member("properties")
+        when.find_member("properties")
     {
-        named.extend(properties.iter().map(|member| (member.key.as_str(), member.at)));
+        names.extend(properties.iter().map(|member| (member.key.as_str(), member.position)));
     }
     if let Some(Member { value: Node { yaml: Yaml::List(required), .. }, .. }) =
-        when.member("required")
+        when.find_member("required")
     {
-        named.extend(required.iter().filter_map(|item| match &item.yaml {
-            Yaml::Text(name) => Some((name.as_str(), item.at)),
+        names.extend(required.iter().filter_map(|item| match &item.yaml {
+            Yaml::Text(name) => Some((name.as_str(), item.position)),
             Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => None,
         }));
     }
-    for (name, at) in named {
+    for (name, at) in names {
         if !declared.iter().any(|known| known == name) {
-            let hint = suggestion(name, declared.iter().map(String::as_str));
+            let hint = suggest_name(name, declared.iter().map(String::as_str));
             findings.add(
                 at,
                 format!("`when` names `{name}`, which is not among the `parameters`: {hint}"),
@@ -100,15 +104,17 @@ fn when_names_parameters(when: &Node, declared: &[String], findings: &mut Findin
     }
 }
 
-fn approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
+fn read_approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
     let mut approvers = Vec::new();
     let items = match &member.value.yaml {
         Yaml::List(items) => items.as_slice(),
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => &[],
     };
     if items.is_empty() {
-        findings
-            .add(member.value.at, "`approvers` is a list of at least one: owner, link, role:NAME");
+        findings.add(
+            member.value.position,
+            "`approvers` is a list of at least one: owner, link, role:NAME",
+        );
     }
     for item in items {
         let text = match &item.yaml {
@@ -121,8 +127,8 @@ fn approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
         } else {
             let known = ["owner", "link", "role:NAME"];
             let meant = if text.starts_with("role") { "role:NAME" } else { text };
-            let hint = suggestion(meant, known);
-            findings.add(item.at, format!("`{text}` is not an approver: {hint}"));
+            let hint = suggest_name(meant, known);
+            findings.add(item.position, format!("`{text}` is not an approver: {hint}"));
         }
     }
     approvers

@@ -3,51 +3,57 @@
 
 use std::time::Duration;
 
-use crate::agents::mistakes::{Findings, suggestion};
+use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
 
 /// Keys of other formats, each with its replacement here.
 pub(super) type Remedies<'r> = &'r [(&'r str, &'r str)];
 
 /// Returns the members of `node` if it is a map. Keys that are not in `known` become findings.
-pub(super) fn members<'n>(
+pub(super) fn read_members<'n>(
     node: &'n Node,
-    what: &str,
+    map_name: &str,
     known: &[&str],
     findings: &mut Findings,
 ) -> &'n [Member] {
-    members_or(node, what, known, &[], findings)
+    read_members_with_remedies(node, map_name, known, &[], findings)
 }
 
 /// Like [`read_members`]. The finding of a key in `remedies` contains its replacement.
-pub(super) fn members_or<'n>(
+pub(super) fn read_members_with_remedies<'n>(
     node: &'n Node,
-    what: &str,
+    map_name: &str,
     known: &[&str],
     remedies: Remedies<'_>,
     findings: &mut Findings,
 ) -> &'n [Member] {
     let Yaml::Map(members) = &node.yaml else {
-        findings.add(node.at, format!("{what} is a map of keys and values, not {}", node.kind()));
+        findings.add(
+            node.position,
+            format!("{map_name} is a map of keys and values, not {}", node.kind()),
+        );
         return &[];
     };
     for member in members {
         if !known.contains(&member.key.as_str()) {
-            let hint = remedy(&member.key, remedies)
-                .unwrap_or_else(|| suggestion(&member.key, known.iter().copied()));
-            findings.add(member.at, format!("unknown key `{}` of {what}: {hint}", member.key));
+            let hint = find_remedy(&member.key, remedies)
+                .unwrap_or_else(|| suggest_name(&member.key, known.iter().copied()));
+            findings.add(
+                member.position,
+                format!("unknown key `{}` of {map_name}: {hint}", member.key),
+            );
         }
     }
     members
 }
 
 /// Returns the replacement of a word, if it is in `remedies`.
-pub(super) fn remedy(word: &str, remedies: Remedies<'_>) -> Option<String> {
+pub(super) fn find_remedy(word: &str, remedies: Remedies<'_>) -> Option<String> {
     let found = remedies.iter().find(|(name, _)| *name == word);
     found.map(|(_, remedy)| (*remedy).to_owned())
 }
 
-pub(super) fn text<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
+pub(super) fn read_text<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
     if let Yaml::Text(text) = &member.value.yaml {
         return Some(text);
     }
@@ -56,35 +62,36 @@ pub(super) fn text<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'
         Yaml::Null | Yaml::Text(_) | Yaml::List(_) | Yaml::Map(_) => "",
     };
     let kind = member.value.kind();
-    findings.add(member.value.at, format!("`{}` must be text and is {kind}{hint}", member.key));
+    findings
+        .add(member.value.position, format!("`{}` must be text and is {kind}{hint}", member.key));
     None
 }
 
-pub(super) fn flag(member: &Member, findings: &mut Findings) -> Option<bool> {
+pub(super) fn read_bool(member: &Member, findings: &mut Findings) -> Option<bool> {
     if let Yaml::Bool(flag) = member.value.yaml {
         return Some(flag);
     }
-    findings.add(member.value.at, format!("`{}` must be true or false", member.key));
+    findings.add(member.value.position, format!("`{}` must be true or false", member.key));
     None
 }
 
-pub(super) fn choice<T: Copy>(
+pub(super) fn read_choice<T: Copy>(
     member: &Member,
     choices: &[(&str, T)],
     findings: &mut Findings,
 ) -> Option<T> {
-    let given = text(member, findings)?;
+    let given = read_text(member, findings)?;
     let found = choices.iter().find(|(name, _)| *name == given);
     if found.is_none() {
-        let hint = suggestion(given, choices.iter().map(|(name, _)| *name));
+        let hint = suggest_name(given, choices.iter().map(|(name, _)| *name));
         let reason = format!("`{given}` is not a value of `{}`: {hint}", member.key);
-        findings.add(member.value.at, reason);
+        findings.add(member.value.position, reason);
     }
     found.map(|(_, value)| *value)
 }
 
 /// Reads a duration such as `500ms`, `30s`, `2m`, `24h` or `7d`: more than 0, at most `max`.
-pub(super) fn span(
+pub(super) fn read_duration(
     member: &Member,
     max: (Duration, &str),
     findings: &mut Findings,
@@ -94,20 +101,20 @@ pub(super) fn span(
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => "",
     };
     let key = &member.key;
-    let Some(span) = parse_span(given) else {
+    let Some(span) = parse_duration(given) else {
         let units = "write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d";
-        findings.add(member.value.at, format!("`{key}` is not a duration: {units}"));
+        findings.add(member.value.position, format!("`{key}` is not a duration: {units}"));
         return None;
     };
     if span.is_zero() || span > max.0 {
         let reason = format!("`{key}` must be more than 0 and at most {}", max.1);
-        findings.add(member.value.at, reason);
+        findings.add(member.value.position, reason);
         return None;
     }
     Some(span)
 }
 
-fn parse_span(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at_checked(digits)?;
     let number: u64 = number.parse().ok()?;

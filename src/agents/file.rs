@@ -4,76 +4,83 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agents::mistakes::{Findings, suggestion};
-use crate::agents::yaml::{self, At, Member, Node, Yaml};
+use crate::agents::mistakes::{Findings, suggest_name};
+use crate::agents::yaml::{self, Member, Node, Position, Yaml};
 use crate::agents::{Agent, ToolSet, fields, http_tool, settings};
 use crate::tools::http::client::HttpClient;
-use crate::tools::{RunTool, sha256_hex};
+use crate::tools::{CallableTool, sha256_hex};
 
 /// Tools, app settings and address rules that an agent file may refer to.
-pub(super) struct Sources<'s> {
+pub(super) struct AgentFileContext<'s> {
     pub(super) tools: &'s ToolSet,
     pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub(super) client: &'s HttpClient,
 }
 
 /// Returns the agent, or `None` after adding at least one finding.
-pub(super) fn read(
+pub(super) fn parse_agent_file(
     name: &str,
     text: &str,
-    sources: &Sources<'_>,
+    context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Agent> {
     if !is_agent_name(name) {
         findings.add(
-            At::START,
+            Position::START,
             "an agent's name, the file name before `.agent.md`, is 1 to 64 of a-z, 0-9 and -",
         );
     }
     let unmarked = text.strip_prefix('\u{feff}').unwrap_or(text);
     if unmarked.trim().is_empty() {
-        findings.add(At::START, "the file is empty: write instructions for the agent");
+        findings.add(Position::START, "the file is empty: write instructions for the agent");
         return None;
     }
-    let (matter, instructions) = split(unmarked, findings)?;
+    let (front_matter, instructions) = split_front_matter(unmarked, findings)?;
     if instructions.trim().is_empty() {
-        let line = u64::try_from(matter.lines().count()).unwrap_or_default() + 1;
+        let line = u64::try_from(front_matter.lines().count()).unwrap_or_default() + 1;
         findings.add(
-            At { line, column: 1 },
+            Position { line, column: 1 },
             "there are no instructions: write them below the front matter",
         );
     }
-    let node = match yaml::parse(matter) {
+    let node = match yaml::parse(front_matter) {
         Ok(node) => node,
         Err((at, reason)) => {
             findings.add(at, reason);
             return None;
         }
     };
-    let members = members_of(&node, name, findings);
+    let members = read_front_matter(&node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {
         match member.key.as_str() {
             "description" => {
-                fields::text(member, findings).unwrap_or_default().clone_into(&mut description);
-                no_settings(&member.value, findings);
+                fields::read_text(member, findings)
+                    .unwrap_or_default()
+                    .clone_into(&mut description);
+                reject_app_settings(&member.value, findings);
             }
-            "tools" => tools = read_tools(member, sources, findings),
+            "tools" => tools = read_tools(member, context, findings),
             "responseSchema" => {
-                response_schema = schema(member, findings).map(|(schema, _)| schema);
+                response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            _ => no_settings(&member.value, findings),
+            _ => reject_app_settings(&member.value, findings),
         }
     }
-    let settings = settings::read(members, findings);
-    if let (Some(active), Some(member)) = (&settings.active_tools, node.member("activeTools")) {
-        for wanted in active {
-            if !tools.iter().any(|tool| tool.definition().name == *wanted) {
-                let hint =
-                    suggestion(wanted, tools.iter().map(|tool| tool.definition().name.as_str()));
+    let settings = settings::read_settings(members, findings);
+    if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
+    {
+        for active_tool in active {
+            if !tools.iter().any(|tool| tool.definition().name == *active_tool) {
+                let hint = suggest_name(
+                    active_tool,
+                    tools.iter().map(|tool| tool.definition().name.as_str()),
+                );
                 findings.add(
-                    member.value.at,
-                    format!("`activeTools` names `{wanted}`, which is not among `tools`: {hint}"),
+                    member.value.position,
+                    format!(
+                        "`activeTools` names `{active_tool}`, which is not among `tools`: {hint}"
+                    ),
                 );
             }
         }
@@ -86,12 +93,12 @@ pub(super) fn read(
         tools,
         response_schema,
         session_id: None,
-        revision: short_hash(text),
+        revision: hash_prefix(text),
     })
 }
 
 /// The first 16 hex digits of the text's SHA-256.
-pub(super) fn short_hash(text: &str) -> String {
+pub(super) fn hash_prefix(text: &str) -> String {
     sha256_hex(text.as_bytes()).chars().take(16).collect()
 }
 
@@ -102,12 +109,12 @@ fn is_agent_name(name: &str) -> bool {
 
 /// Splits a file into its front matter and the text after it. The front matter keeps its opening
 /// line, so that line numbers are those of the file.
-fn split<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str)> {
+fn split_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str)> {
     let is_fence = |line: &str| line.trim_end() == "---";
     if !text.lines().next().is_some_and(is_fence) {
         if text.trim_start().lines().next().is_some_and(is_fence) {
             findings.add(
-                At::START,
+                Position::START,
                 "the front matter must begin in the first line: remove the lines before `---`",
             );
             return None;
@@ -123,7 +130,7 @@ fn split<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str
         end += line.len();
     }
     findings.add(
-        At::START,
+        Position::START,
         "the front matter is not closed: write `---` on a line of its own before the instructions",
     );
     None
@@ -155,25 +162,25 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
-fn members_of<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
+fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
     const OWN: [&str; 3] = ["description", "tools", "responseSchema"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }
-    if let Some(member) = node.member("name")
+    if let Some(member) = node.find_member("name")
         && !matches!(&member.value.yaml, Yaml::Text(given) if given == name)
     {
         let reason = format!(
             "the file's name makes this the agent `{name}`: rename the file, or remove `name`"
         );
-        findings.add(member.at, reason);
+        findings.add(member.position, reason);
     }
     let known: Vec<&str> = OWN.into_iter().chain(settings::KEYS).collect();
-    let mut rest = node.clone();
-    if let Yaml::Map(members) = &mut rest.yaml {
+    let mut unnamed = node.clone();
+    if let Yaml::Map(members) = &mut unnamed.yaml {
         members.retain(|member| member.key != "name");
     }
-    fields::members_or(&rest, "the front matter", &known, REMEDIES, findings);
+    fields::read_members_with_remedies(&unnamed, "the front matter", &known, REMEDIES, findings);
     match &node.yaml {
         Yaml::Map(members) => members,
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::List(_) => &[],
@@ -182,24 +189,24 @@ fn members_of<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [M
 
 fn read_tools(
     member: &Member,
-    sources: &Sources<'_>,
+    context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> Vec<Arc<dyn RunTool>> {
+) -> Vec<Arc<dyn CallableTool>> {
     let items = match &member.value.yaml {
         Yaml::List(items) => items.as_slice(),
         Yaml::Null => return Vec::new(),
         Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => {
-            findings.add(member.value.at, "`tools` is a list: begin each tool with `- `");
+            findings.add(member.value.position, "`tools` is a list: begin each tool with `- `");
             return Vec::new();
         }
     };
-    let mut tools: Vec<Arc<dyn RunTool>> = Vec::new();
+    let mut tools: Vec<Arc<dyn CallableTool>> = Vec::new();
     for item in items {
-        let Some(tool) = read_tool(item, sources, findings) else { continue };
+        let Some(tool) = read_tool(item, context, findings) else { continue };
         let name = &tool.definition().name;
         if tools.iter().any(|other| other.definition().name == *name) {
             findings.add(
-                item.at,
+                item.position,
                 format!("there is another tool `{name}`: names are unique in an agent"),
             );
         } else {
@@ -211,49 +218,53 @@ fn read_tools(
 
 fn read_tool(
     item: &Node,
-    sources: &Sources<'_>,
+    context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> Option<Arc<dyn RunTool>> {
+) -> Option<Arc<dyn CallableTool>> {
     const NEITHER: &str = "a tool is a name, or a map that begins with `http:`";
     match &item.yaml {
         Yaml::Text(name) => {
-            let found = sources.tools.get(name);
+            let found = context.tools.get(name);
             if found.is_none() {
-                let hint = fields::remedy(name, TOOL_REMEDIES)
-                    .unwrap_or_else(|| suggestion(name, sources.tools.keys().map(String::as_str)));
-                findings.add(item.at, format!("there is no tool `{name}`: {hint}"));
+                let hint = fields::find_remedy(name, TOOL_REMEDIES).unwrap_or_else(|| {
+                    suggest_name(name, context.tools.keys().map(String::as_str))
+                });
+                findings.add(item.position, format!("there is no tool `{name}`: {hint}"));
             }
             found.map(Arc::clone)
         }
         Yaml::Map(members) => {
-            fields::members_or(item, "a tool", &["http"], TOOL_REMEDIES, findings);
+            fields::read_members_with_remedies(item, "a tool", &["http"], TOOL_REMEDIES, findings);
             let http = members.iter().find(|member| member.key == "http")?;
-            http_tool::read(&http.value, sources, findings).map(|tool| Arc::new(tool) as _)
+            http_tool::read_http_tool(&http.value, context, findings)
+                .map(|tool| Arc::new(tool) as _)
         }
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) => {
-            findings.add(item.at, NEITHER);
+            findings.add(item.position, NEITHER);
             None
         }
     }
 }
 
 /// Parses a member as a JSON Schema. Returns the schema and its validator.
-pub(super) fn schema(
+pub(super) fn parse_schema(
     member: &Member,
     findings: &mut Findings,
 ) -> Option<(Value, jsonschema::Validator)> {
     if !matches!(member.value.yaml, Yaml::Map(_)) {
         let kind = member.value.kind();
-        findings
-            .add(member.value.at, format!("`{}` is a JSON Schema, a map, not {kind}", member.key));
+        findings.add(
+            member.value.position,
+            format!("`{}` is a JSON Schema, a map, not {kind}", member.key),
+        );
         return None;
     }
-    let schema = member.value.json();
+    let schema = member.value.to_json();
     match jsonschema::options().with_draft(jsonschema::Draft::Draft202012).build(&schema) {
         Ok(validator) => Some((schema, validator)),
         Err(error) => {
             let place = error.instance_path().to_string();
-            let at = at_pointer(&member.value, &place).unwrap_or(member.value.at);
+            let at = position_at_pointer(&member.value, &place).unwrap_or(member.value.position);
             let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
             findings.add(at, format!("`{}` is not a JSON Schema{place}: {error}", member.key));
             None
@@ -262,30 +273,32 @@ pub(super) fn schema(
 }
 
 /// Position of the node at a JSON pointer.
-fn at_pointer(node: &Node, pointer: &str) -> Option<At> {
-    let mut here = node;
+fn position_at_pointer(node: &Node, pointer: &str) -> Option<Position> {
+    let mut current = node;
     for step in pointer.split('/').skip(1) {
         let step = step.replace("~1", "/").replace("~0", "~");
-        here = match &here.yaml {
-            Yaml::Map(_) => &here.member(&step)?.value,
+        current = match &current.yaml {
+            Yaml::Map(_) => &current.find_member(&step)?.value,
             Yaml::List(items) => items.get(step.parse::<usize>().ok()?)?,
-            Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => return Some(here.at),
+            Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {
+                return Some(current.position);
+            }
         };
     }
-    Some(here.at)
+    Some(current.position)
 }
 
 /// Adds a finding for `${NAME}` in a place where it would not be replaced.
-pub(super) fn no_settings(node: &Node, findings: &mut Findings) {
+pub(super) fn reject_app_settings(node: &Node, findings: &mut Findings) {
     match &node.yaml {
         Yaml::Text(text) if text.contains("${") => findings.add(
-            node.at,
+            node.position,
             "app settings (`${NAME}`) may stand only in the url, headers and body of an http tool",
         ),
-        Yaml::List(items) => items.iter().for_each(|item| no_settings(item, findings)),
+        Yaml::List(items) => items.iter().for_each(|item| reject_app_settings(item, findings)),
         Yaml::Map(members) => {
             for member in members {
-                no_settings(&member.value, findings);
+                reject_app_settings(&member.value, findings);
             }
         }
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {}

@@ -3,11 +3,11 @@
 use std::sync::LazyLock;
 
 use super::ToolSet;
-use super::file::{Sources, read};
+use super::file::{AgentFileContext, parse_agent_file};
 use super::mistakes::Findings;
 use super::yaml::{self, Node, Yaml};
 use crate::fuzz::{SECRET, check};
-use crate::tools::http::addresses::AddressRules;
+use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 
 static CLIENT: LazyLock<HttpClient> =
@@ -24,13 +24,13 @@ fn app_settings(name: &str) -> Option<String> {
 }
 
 /// Bytes of all texts plus the number of values.
-fn weight(node: &Node) -> usize {
+fn expanded_size(node: &Node) -> usize {
     1 + match &node.yaml {
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) => 0,
         Yaml::Text(text) => text.len(),
-        Yaml::List(items) => items.iter().map(weight).sum(),
+        Yaml::List(items) => items.iter().map(expanded_size).sum(),
         Yaml::Map(members) => {
-            members.iter().map(|member| member.key.len() + weight(&member.value)).sum()
+            members.iter().map(|member| member.key.len() + expanded_size(&member.value)).sum()
         }
     }
 }
@@ -41,27 +41,27 @@ fn agent_file(input: &[u8]) {
         && let Ok(node) = yaml::parse(text)
     {
         // Escapes such as `\\L` are shorter than their values.
-        assert!(weight(&node) <= 2 * (text.len() + yaml::REPEATED_BYTES_MAX));
+        assert!(expanded_size(&node) <= 2 * (text.len() + yaml::REPEATED_BYTES_MAX));
     }
     let tools = ToolSet::new();
-    let sources = Sources { tools: &tools, app_settings: &app_settings, client: &CLIENT };
-    let mut findings = Findings::of("agents/a.agent.md");
-    let agent = read("a", text, &sources, &mut findings);
+    let sources = AgentFileContext { tools: &tools, app_settings: &app_settings, client: &CLIENT };
+    let mut findings = Findings::new("agents/a.agent.md");
+    let agent = parse_agent_file("a", text, &sources, &mut findings);
     assert_eq!(agent.is_none(), !findings.is_empty(), "either an agent or findings");
     // A carriage return alone ends a line in YAML, as in many editors.
-    let ends = text.replace("\r\n", "\n").matches(['\r', '\n']).count() as u64;
-    let lines = ends + 1;
-    let is_theirs = text.contains(SECRET);
+    let line_ends = text.replace("\r\n", "\n").matches(['\r', '\n']).count() as u64;
+    let lines = line_ends + 1;
+    let input_has_secret = text.contains(SECRET);
     for mistake in findings.into_sorted() {
         assert!((1..=lines).contains(&mistake.line), "line {} of {lines}", mistake.line);
-        assert!(is_theirs || !mistake.reason.contains(SECRET), "{mistake}");
+        assert!(input_has_secret || !mistake.reason.contains(SECRET), "{mistake}");
     }
     if let Some(agent) = agent {
-        assert!(is_theirs || !format!("{agent:?}").contains(SECRET), "{agent:?}");
+        assert!(input_has_secret || !format!("{agent:?}").contains(SECRET), "{agent:?}");
     }
 }
 
 #[test]
-fn an_agent_file() {
+fn fuzz_agent_file() {
     check("agent_file", agent_file);
 }

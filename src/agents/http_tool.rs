@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
-use crate::agents::file::{Sources, no_settings, schema, short_hash};
-use crate::agents::mistakes::{Findings, suggestion};
-use crate::agents::yaml::{At, Member, Node, Yaml};
+use crate::agents::file::{AgentFileContext, hash_prefix, parse_schema, reject_app_settings};
+use crate::agents::mistakes::{Findings, suggest_name};
+use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{approval, fields};
 use crate::settings::links::is_loopback;
 use crate::settings::{UNRESOLVED, is_unresolved};
 use crate::tools::http::HttpTool;
-use crate::tools::http::address::UrlTemplate;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
-use crate::tools::http::template::{Flaw, Lookup, Template};
-use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict};
+use crate::tools::http::template::{SettingLookup, Template, TemplateError};
+use crate::tools::http::url_template::UrlTemplate;
+use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema};
 
 const KEYS: [&str; 13] = [
     "name",
@@ -44,7 +44,7 @@ const REMEDIES: fields::Remedies<'static> = &[
     ("query", "write it into `url`, such as `https://api.example/search?q={q}`"),
 ];
 
-const READ_ONLY: fields::Remedies<'static> = &[
+const READ_ONLY_ALIASES: fields::Remedies<'static> = &[
     ("readonly", "write `read`"),
     ("readOnly", "write `read`"),
     ("read-only", "write `read`"),
@@ -62,7 +62,7 @@ const METHODS: [(&str, Method); 6] = [
 
 /// Prefixes of settings of the platform and of Turnwheel. They hold identities and keys, which an
 /// agent file must not send.
-const FORBIDDEN: [&str; 15] = [
+const FORBIDDEN_SETTING_PREFIXES: [&str; 15] = [
     "AZUREWEBJOBS",
     "WEBSITE_",
     "IDENTITY_",
@@ -81,93 +81,101 @@ const FORBIDDEN: [&str; 15] = [
 ];
 
 /// Reads an `http` tool. It reports all mistakes, not only the first one.
-pub(super) fn read(
+pub(super) fn read_http_tool(
     node: &Node,
-    sources: &Sources<'_>,
+    context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<HttpTool> {
     let before = findings.len();
-    let members = fields::members_or(node, "an http tool", &KEYS, REMEDIES, findings);
+    let members =
+        fields::read_members_with_remedies(node, "an http tool", &KEYS, REMEDIES, findings);
     let get = |key: &str| members.iter().find(|member| member.key == key);
     for key in ["name", "url"] {
         if get(key).is_none() && !members.is_empty() {
-            findings.add(node.at, format!("an http tool needs `{key}`"));
+            findings.add(node.position, format!("an http tool needs `{key}`"));
         }
     }
-    let name = get("name").and_then(|member| tool_name(member, findings));
+    let name = get("name").and_then(|member| read_tool_name(member, findings));
     let description = get("description").and_then(|member| {
-        no_settings(&member.value, findings);
-        fields::text(member, findings)
+        reject_app_settings(&member.value, findings);
+        fields::read_text(member, findings)
     });
-    let (parameters, declared) = parameters(get("parameters"), findings);
-    let strict = get("strict").is_some_and(|member| strict(member, &parameters, findings));
-    let method = get("method").and_then(|member| method(member, findings)).unwrap_or(Method::GET);
-    let texts = Texts { sources, declared: &declared };
-    let url = get("url").and_then(|member| url(member, &texts, findings));
+    let (parameters, declared) = read_parameters(get("parameters"), findings);
+    let strict = get("strict").is_some_and(|member| read_strict(member, &parameters, findings));
+    let method =
+        get("method").and_then(|member| read_method(member, findings)).unwrap_or(Method::GET);
+    let texts = TemplateContext { context, declared: &declared };
+    let url = get("url").and_then(|member| read_url(member, &texts, findings));
     let headers =
-        get("headers").map(|member| headers(member, &texts, findings)).unwrap_or_default();
-    let body = get("body").and_then(|member| body(member, &method, &texts, findings));
-    let entra = get("auth").and_then(|member| entra(member, url.as_ref(), findings));
+        get("headers").map(|member| read_headers(member, &texts, findings)).unwrap_or_default();
+    let body = get("body").and_then(|member| read_body(member, &method, &texts, findings));
+    let entra = get("auth").and_then(|member| read_entra_scope(member, url.as_ref(), findings));
     if let Some(member) = get("auth")
         && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
     {
         let reason = "`auth` sends the header `authorization`: remove it from `headers`";
-        findings.add(member.at, reason);
+        findings.add(member.position, reason);
     }
     let effect = get("effect")
-        .and_then(|member| effect(member, findings))
-        .unwrap_or_else(|| default_effect(&method));
+        .and_then(|member| read_effect(member, findings))
+        .unwrap_or_else(|| effect_for_method(&method));
     let on_unknown = get("onUnknown")
         .and_then(|member| {
-            fields::choice(member, &[("ask", OnUnknown::Ask), ("tell", OnUnknown::Tell)], findings)
+            fields::read_choice(
+                member,
+                &[("ask", OnUnknown::Ask), ("tell", OnUnknown::Tell)],
+                findings,
+            )
         })
         .unwrap_or_default();
     let timeout = get("timeout")
-        .and_then(|member| fields::span(member, (TIMEOUT_MAX, "4m"), findings))
+        .and_then(|member| fields::read_duration(member, (TIMEOUT_MAX, "4m"), findings))
         .unwrap_or(TIMEOUT_DEFAULT);
-    let shown = name.unwrap_or_default();
-    let approval = get("approval").map(|member| approval::read(member, shown, &declared, findings));
+    let tool_name = name.unwrap_or_default();
+    let approval = get("approval")
+        .map(|member| approval::read_approval(member, tool_name, &declared, findings));
     if findings.len() > before {
         return None;
     }
     let definition = ToolDefinition {
-        name: shown.to_owned(),
-        label: shown.to_owned(),
-        description: description.unwrap_or(shown).trim().to_owned(),
+        name: tool_name.to_owned(),
+        label: tool_name.to_owned(),
+        description: description.unwrap_or(tool_name).trim().to_owned(),
         parameters,
         effect,
         on_unknown,
         timeout,
-        strict,
+        is_strict: strict,
         // The hash covers names of app settings and not their values: a new key changes no tool.
-        revision: short_hash(&node.json().to_string()),
+        revision: hash_prefix(&node.to_json().to_string()),
     };
     let request = RequestTemplate { method, url: url?, headers, body, entra };
-    Some(HttpTool::new(definition, request, approval, sources.client.clone()))
+    Some(HttpTool::new(definition, request, approval, context.client.clone()))
 }
 
 /// Reads `strict`. If it is true, the model service must accept the schema as a strict one.
-fn strict(member: &Member, parameters: &Value, findings: &mut Findings) -> bool {
-    let strict = fields::flag(member, findings).unwrap_or_default();
-    if let Some(objection) = strict::objection(parameters).filter(|_| strict) {
-        findings.add(member.value.at, objection);
+fn read_strict(member: &Member, parameters: &Value, findings: &mut Findings) -> bool {
+    let strict = fields::read_bool(member, findings).unwrap_or_default();
+    if let Some(objection) = strict_schema::find_violation(parameters).filter(|_| strict) {
+        findings.add(member.value.position, objection);
     }
     strict
 }
 
-fn effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
+fn read_effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
     if let Yaml::Text(text) = &member.value.yaml
-        && let Some(remedy) = fields::remedy(text, READ_ONLY)
+        && let Some(remedy) = fields::find_remedy(text, READ_ONLY_ALIASES)
     {
-        findings.add(member.value.at, format!("`{text}` is not a value of `effect`: {remedy}"));
+        findings
+            .add(member.value.position, format!("`{text}` is not a value of `effect`: {remedy}"));
         return None;
     }
     let effects =
         [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("write", Effect::Write)];
-    fields::choice(member, &effects, findings)
+    fields::read_choice(member, &effects, findings)
 }
 
-fn default_effect(method: &Method) -> Effect {
+fn effect_for_method(method: &Method) -> Effect {
     match *method {
         Method::GET | Method::HEAD => Effect::Read,
         Method::PUT | Method::DELETE => Effect::Idempotent,
@@ -175,43 +183,45 @@ fn default_effect(method: &Method) -> Effect {
     }
 }
 
-fn tool_name<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
-    let name = fields::text(member, findings)?;
+fn read_tool_name<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
+    let name = fields::read_text(member, findings)?;
     let is_good = (1..=64).contains(&name.len())
         && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
     if !is_good {
-        findings
-            .add(member.value.at, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`");
+        findings.add(
+            member.value.position,
+            "a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`",
+        );
     }
     Some(name)
 }
 
-fn method(member: &Member, findings: &mut Findings) -> Option<Method> {
-    let given = fields::text(member, findings)?;
+fn read_method(member: &Member, findings: &mut Findings) -> Option<Method> {
+    let given = fields::read_text(member, findings)?;
     let found = METHODS.iter().find(|(name, _)| *name == given);
     if found.is_none() {
-        let hint = suggestion(given, METHODS.iter().map(|(name, _)| *name));
-        findings.add(member.value.at, format!("`{given}` is not a method of a tool: {hint}"));
+        let hint = suggest_name(given, METHODS.iter().map(|(name, _)| *name));
+        findings.add(member.value.position, format!("`{given}` is not a method of a tool: {hint}"));
     }
     found.map(|(_, method)| method.clone())
 }
 
 /// Returns the schema, always of an object, and the names of its properties.
-fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<String>) {
+fn read_parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<String>) {
     let Some(member) = member else {
         return (json!({"type": "object", "properties": {}}), Vec::new());
     };
-    schema(member, findings);
+    parse_schema(member, findings);
     // The names are returned even if the schema has mistakes, so that their uses are no mistakes.
-    let mut schema = member.value.json();
+    let mut schema = member.value.to_json();
     let mut names = Vec::new();
     if let Some(members) = schema.as_object_mut() {
         let kind = members.entry("type").or_insert_with(|| json!("object"));
         if *kind != "object" {
             let reason = "`parameters` must be of `type: object`: arguments have names";
-            findings.add(member.value.at, reason);
+            findings.add(member.value.position, reason);
         }
         let properties = members.entry("properties").or_insert_with(|| json!({}));
         names.extend(properties.as_object().into_iter().flat_map(|all| all.keys().cloned()));
@@ -220,40 +230,45 @@ fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<S
 }
 
 /// App settings and arguments that a template may contain.
-struct Texts<'t> {
-    sources: &'t Sources<'t>,
+struct TemplateContext<'t> {
+    context: &'t AgentFileContext<'t>,
     declared: &'t [String],
 }
 
-impl Texts<'_> {
-    fn template(&self, text: &str, at: At, findings: &mut Findings) -> Option<Template> {
+impl TemplateContext<'_> {
+    fn parse_template(
+        &self,
+        text: &str,
+        at: Position,
+        findings: &mut Findings,
+    ) -> Option<Template> {
         let setting = |name: &str| {
             let upper = name.to_ascii_uppercase();
-            if FORBIDDEN.iter().any(|prefix| upper.starts_with(prefix)) {
-                return Err(Flaw::Other(format!(
+            if FORBIDDEN_SETTING_PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) {
+                return Err(TemplateError::Invalid(format!(
                     "the app setting {name} belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own"
                 )));
             }
-            match (self.sources.app_settings)(name) {
+            match (self.context.app_settings)(name) {
                 Some(value) if is_unresolved(&value) => {
-                    Err(Flaw::Other(format!("the app setting {name} {UNRESOLVED}")))
+                    Err(TemplateError::Invalid(format!("the app setting {name} {UNRESOLVED}")))
                 }
                 Some(value) if !value.is_empty() => Ok(value),
-                Some(_) => {
-                    Err(Flaw::Other(format!("the app setting {name} is empty: give it a value")))
-                }
-                None => Err(Flaw::MissingSetting(name.to_owned())),
+                Some(_) => Err(TemplateError::Invalid(format!(
+                    "the app setting {name} is empty: give it a value"
+                ))),
+                None => Err(TemplateError::MissingSetting(name.to_owned())),
             }
         };
-        template(text, at, &setting, self.declared, findings)
+        parse_template(text, at, &setting, self.declared, findings)
     }
 }
 
 /// Parses a template and checks that its arguments are declared.
-pub(super) fn template(
+pub(super) fn parse_template(
     text: &str,
-    at: At,
-    settings: Lookup<'_>,
+    at: Position,
+    settings: SettingLookup<'_>,
     declared: &[String],
     findings: &mut Findings,
 ) -> Option<Template> {
@@ -262,8 +277,8 @@ pub(super) fn template(
         Err(wrong) => {
             for flaw in wrong {
                 match flaw {
-                    Flaw::Other(reason) => findings.add(at, reason),
-                    Flaw::MissingSetting(name) => findings.add_missing_setting(at, &name),
+                    TemplateError::Invalid(reason) => findings.add(at, reason),
+                    TemplateError::MissingSetting(name) => findings.add_missing_setting(at, &name),
                 }
             }
             return None;
@@ -271,61 +286,67 @@ pub(super) fn template(
     };
     for argument in template.arguments() {
         if !declared.iter().any(|name| name == argument) {
-            let hint = suggestion(argument, declared.iter().map(String::as_str));
+            let hint = suggest_name(argument, declared.iter().map(String::as_str));
             findings.add(at, format!("`{{{argument}}}` is not among the `parameters`: {hint}"));
         }
     }
     Some(template)
 }
 
-fn url(member: &Member, texts: &Texts<'_>, findings: &mut Findings) -> Option<UrlTemplate> {
-    let text = fields::text(member, findings)?;
-    let at = member.value.at;
-    let url = texts.template(text.trim(), at, findings).and_then(|template| {
+fn read_url(
+    member: &Member,
+    texts: &TemplateContext<'_>,
+    findings: &mut Findings,
+) -> Option<UrlTemplate> {
+    let text = fields::read_text(member, findings)?;
+    let at = member.value.position;
+    let url = texts.parse_template(text.trim(), at, findings).and_then(|template| {
         UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()
     })?;
-    if let Some(sample) = url.sample()
-        && let Err(refused) = texts.sources.client.check(&sample)
+    if let Some(sample) = url.trial_url()
+        && let Err(refused) = texts.context.client.check_url(&sample)
     {
         findings.add(at, format!("tools may not call this url: {refused}"));
     }
     Some(url)
 }
 
-fn headers(
+fn read_headers(
     member: &Member,
-    texts: &Texts<'_>,
+    texts: &TemplateContext<'_>,
     findings: &mut Findings,
 ) -> Vec<(HeaderName, Template)> {
     let Yaml::Map(members) = &member.value.yaml else {
-        findings.add(member.value.at, "`headers` is a map of names and values");
+        findings.add(member.value.position, "`headers` is a map of names and values");
         return Vec::new();
     };
-    members.iter().filter_map(|header| self::header(header, texts, findings)).collect()
+    members.iter().filter_map(|header| self::read_header(header, texts, findings)).collect()
 }
 
-fn header(
+fn read_header(
     member: &Member,
-    texts: &Texts<'_>,
+    texts: &TemplateContext<'_>,
     findings: &mut Findings,
 ) -> Option<(HeaderName, Template)> {
     let name = HeaderName::from_str(&member.key)
-        .map_err(|_| findings.add(member.at, format!("`{}` is not a header name", member.key)))
+        .map_err(|_| {
+            findings.add(member.position, format!("`{}` is not a header name", member.key))
+        })
         .ok();
     if name.as_ref().is_some_and(is_reserved) {
         findings.add(
-            member.at,
+            member.position,
             format!("Turnwheel or the connection sets the header `{}`: remove it", member.key),
         );
     }
     let text = match &member.value.yaml {
         Yaml::Number(number) => number.to_string(),
         Yaml::Null | Yaml::Bool(_) | Yaml::Text(_) | Yaml::List(_) | Yaml::Map(_) => {
-            fields::text(member, findings)?.to_owned()
+            fields::read_text(member, findings)?.to_owned()
         }
     };
-    let at = member.value.at;
-    let template = texts.template(&text, at, findings)?;
+    let at = member.value.position;
+    let template = texts.parse_template(&text, at, findings)?;
     let sample = template.render(|_| Ok::<_, ()>("x".to_owned())).unwrap_or_default();
     if HeaderValue::try_from(sample).is_err() {
         findings.add(
@@ -337,72 +358,83 @@ fn header(
 }
 
 /// Returns the scope of `auth: { entra: SCOPE }`.
-fn entra(member: &Member, url: Option<&UrlTemplate>, findings: &mut Findings) -> Option<String> {
+fn read_entra_scope(
+    member: &Member,
+    url: Option<&UrlTemplate>,
+    findings: &mut Findings,
+) -> Option<String> {
     const EXPECTED: &str = "`auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default";
     if !matches!(member.value.yaml, Yaml::Map(_)) {
-        findings.add(member.value.at, EXPECTED);
+        findings.add(member.value.position, EXPECTED);
         return None;
     }
-    let members = fields::members(&member.value, "`auth`", &["entra"], findings);
-    no_settings(&member.value, findings);
+    let members = fields::read_members(&member.value, "`auth`", &["entra"], findings);
+    reject_app_settings(&member.value, findings);
     let Some(scope) = members.iter().find(|member| member.key == "entra") else {
         if members.is_empty() {
-            findings.add(member.value.at, EXPECTED);
+            findings.add(member.value.position, EXPECTED);
         }
         return None;
     };
-    if let Some(url) = url.and_then(UrlTemplate::sample)
+    if let Some(url) = url.and_then(UrlTemplate::trial_url)
         && url.scheme() == "http"
         && !is_loopback(url.as_str())
     {
         findings.add(
-            member.at,
+            member.position,
             "`auth` sends a token, which needs encryption: begin the url with https://",
         );
     }
-    let text = fields::text(scope, findings)?.trim();
+    let text = fields::read_text(scope, findings)?.trim();
     // Entra issues app tokens only for all granted permissions, which is the scope `/.default`.
     let is_scope = text.strip_suffix("/.default").is_some_and(|service| {
         !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_graphic())
     });
     if !is_scope {
         findings.add(
-            scope.value.at,
+            scope.value.position,
             "`entra` is the service's scope and ends in /.default, such as api://payments/.default",
         );
     }
     is_scope.then(|| text.to_owned())
 }
 
-fn body(
+fn read_body(
     member: &Member,
     method: &Method,
-    texts: &Texts<'_>,
+    texts: &TemplateContext<'_>,
     findings: &mut Findings,
 ) -> Option<BodyTemplate> {
     if matches!(*method, Method::GET | Method::HEAD) {
-        findings.add(member.at, format!("a {method} has no body: remove `body`, or use POST"));
+        findings
+            .add(member.position, format!("a {method} has no body: remove `body`, or use POST"));
     }
     if !matches!(member.value.yaml, Yaml::Map(_) | Yaml::List(_)) {
         // In text with its own syntax, an argument could change the meaning of the rest.
-        findings.add(member.value.at, "`body` is a map or a list, and is sent as JSON");
+        findings.add(member.value.position, "`body` is a map or a list, and is sent as JSON");
         return None;
     }
-    body_part(&member.value, texts, findings)
+    read_body_value(&member.value, texts, findings)
 }
 
-fn body_part(node: &Node, texts: &Texts<'_>, findings: &mut Findings) -> Option<BodyTemplate> {
+fn read_body_value(
+    node: &Node,
+    texts: &TemplateContext<'_>,
+    findings: &mut Findings,
+) -> Option<BodyTemplate> {
     Some(match &node.yaml {
-        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) => BodyTemplate::Fixed(node.json()),
-        Yaml::Text(text) => BodyTemplate::Text(texts.template(text, node.at, findings)?),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) => BodyTemplate::Fixed(node.to_json()),
+        Yaml::Text(text) => {
+            BodyTemplate::Text(texts.parse_template(text, node.position, findings)?)
+        }
         Yaml::List(items) => BodyTemplate::List(
-            items.iter().filter_map(|item| body_part(item, texts, findings)).collect(),
+            items.iter().filter_map(|item| read_body_value(item, texts, findings)).collect(),
         ),
         Yaml::Map(members) => BodyTemplate::Map(
             members
                 .iter()
                 .filter_map(|member| {
-                    Some((member.key.clone(), body_part(&member.value, texts, findings)?))
+                    Some((member.key.clone(), read_body_value(&member.value, texts, findings)?))
                 })
                 .collect(),
         ),

@@ -5,19 +5,19 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::agents::file::{self, Sources};
+use crate::agents::file::{self, AgentFileContext};
 use crate::agents::mistakes::{Findings, Mistake};
-use crate::agents::yaml::At;
+use crate::agents::yaml::Position;
 use crate::agents::{BrokenAgent, Catalog, ToolSet};
 use crate::tools::http::client::HttpClient;
 
-const ENDING: &str = ".agent.md";
+const FILE_SUFFIX: &str = ".agent.md";
 /// Bytes of one agent file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Agents and errors of a folder of agent files.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedAgents {
     /// Its `broken` has the files with mistakes.
     pub catalog: Catalog,
     /// In the order of file and line. `package`, `certify` and `doctor` fail if there is any; a
@@ -29,38 +29,38 @@ pub struct Loaded {
 
 /// Reads every `<name>.agent.md` of the folder. Messages contain `display_path` as the folder's
 /// path. The caller sets `catalog.default_agent`.
-pub fn load(
+pub fn load_folder(
     folder: &Path,
-    shown: &str,
+    display_path: &str,
     tools: &ToolSet,
     app_settings: &dyn Fn(&str) -> Option<String>,
     client: &HttpClient,
-) -> Loaded {
-    let mut loaded = Loaded::default();
-    let names = match file_names(folder) {
+) -> LoadedAgents {
+    let mut loaded = LoadedAgents::default();
+    let names = match list_agent_files(folder) {
         Ok(names) => names,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             loaded.note = Some(format!(
-                "There is no folder `{shown}`, so there are no agents: write {shown}/assistant{ENDING}, or name another folder with `--agents` or TURNWHEEL_AGENTS_DIR."
+                "There is no folder `{display_path}`, so there are no agents: write {display_path}/assistant{FILE_SUFFIX}, or name another folder with `--agents` or TURNWHEEL_AGENTS_DIR."
             ));
             return loaded;
         }
         Err(error) => {
-            let mut findings = Findings::of(shown);
-            findings.add(At::START, format!("the folder cannot be read: {error}"));
+            let mut findings = Findings::new(display_path);
+            findings.add(Position::START, format!("the folder cannot be read: {error}"));
             loaded.mistakes = findings.into_sorted();
             return loaded;
         }
     };
     if names.is_empty() {
         loaded.note = Some(format!(
-            "No file in `{shown}` ends in {ENDING}, so there are no agents: write {shown}/assistant{ENDING}."
+            "No file in `{display_path}` ends in {FILE_SUFFIX}, so there are no agents: write {display_path}/assistant{FILE_SUFFIX}."
         ));
     }
-    let sources = Sources { tools, app_settings, client };
+    let context = AgentFileContext { tools, app_settings, client };
     for file_name in names {
-        let name = file_name.strip_suffix(ENDING).unwrap_or(&file_name);
-        loaded.add(shown, name, text_of(folder, &file_name), &sources);
+        let name = file_name.strip_suffix(FILE_SUFFIX).unwrap_or(&file_name);
+        loaded.add_agent(display_path, name, read_agent_file(folder, &file_name), &context);
     }
     loaded
 }
@@ -68,32 +68,32 @@ pub fn load(
 /// Like [`load_folder`], but from the texts of agent files by agent name.
 pub fn load_texts(
     texts: &BTreeMap<String, String>,
-    shown: &str,
+    display_path: &str,
     tools: &ToolSet,
     app_settings: &dyn Fn(&str) -> Option<String>,
     client: &HttpClient,
-) -> Loaded {
-    let sources = Sources { tools, app_settings, client };
-    let mut loaded = Loaded::default();
+) -> LoadedAgents {
+    let context = AgentFileContext { tools, app_settings, client };
+    let mut loaded = LoadedAgents::default();
     for (name, text) in texts {
-        loaded.add(shown, name, Ok(text.clone()), &sources);
+        loaded.add_agent(display_path, name, Ok(text.clone()), &context);
     }
     loaded
 }
 
-impl Loaded {
+impl LoadedAgents {
     /// Adds an agent. `text` is its file, or the reason why the file cannot be read.
-    fn add(
+    fn add_agent(
         &mut self,
-        shown: &str,
+        display_path: &str,
         name: &str,
         text: Result<String, String>,
-        sources: &Sources<'_>,
+        context: &AgentFileContext<'_>,
     ) {
-        let mut findings = Findings::of(format!("{shown}/{name}{ENDING}"));
-        let text = text.map_err(|reason| findings.add(At::START, reason)).ok();
+        let mut findings = Findings::new(format!("{display_path}/{name}{FILE_SUFFIX}"));
+        let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
         let agent = text.and_then(|text| {
-            file::read(name, &text, sources, &mut findings).map(|agent| (agent, text))
+            file::parse_agent_file(name, &text, context, &mut findings).map(|agent| (agent, text))
         });
         if let Some((agent, text)) = agent {
             self.catalog.agents.insert(name.to_owned(), Arc::new(agent));
@@ -112,12 +112,12 @@ impl Loaded {
 ///
 /// # Errors
 /// The folder cannot be read. Report it with the folder's path.
-pub fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
+pub fn list_agent_files(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let file_name = entry?.file_name();
         let file_name = file_name.to_string_lossy();
-        if file_name.ends_with(ENDING) && !file_name.starts_with('.') {
+        if file_name.ends_with(FILE_SUFFIX) && !file_name.starts_with('.') {
             names.push(file_name.into_owned());
         }
     }
@@ -128,7 +128,7 @@ pub fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
 /// Reads an agent file. A symbolic link may point to another file in the folder, as in mounts of
 /// some platforms. A link out of the folder is an error: any file of this machine could become
 /// instructions, which the model may repeat to a user.
-fn text_of(folder: &Path, file_name: &str) -> Result<String, String> {
+fn read_agent_file(folder: &Path, file_name: &str) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
     let folder = folder.canonicalize().map_err(unreadable)?;
     let path = folder.join(file_name).canonicalize().map_err(unreadable)?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::agents::yaml::At;
+use crate::agents::yaml::Position;
 
 /// An error in an agent file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,27 +30,27 @@ impl fmt::Display for Mistake {
 #[derive(Debug)]
 pub(super) struct Findings {
     file: String,
-    found: Vec<Mistake>,
+    mistakes: Vec<Mistake>,
 }
 
 impl Findings {
-    pub(super) fn of(file: impl Into<String>) -> Self {
-        Self { file: file.into(), found: Vec::new() }
+    pub(super) fn new(file: impl Into<String>) -> Self {
+        Self { file: file.into(), mistakes: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, at: At, reason: impl Into<String>) {
+    pub(super) fn add(&mut self, at: Position, reason: impl Into<String>) {
         self.push(at, reason.into(), None);
     }
 
-    pub(super) fn add_missing_setting(&mut self, at: At, name: &str) {
+    pub(super) fn add_missing_setting(&mut self, at: Position, name: &str) {
         let reason = format!(
             "the app setting {name} is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json"
         );
         self.push(at, reason, Some(name.to_owned()));
     }
 
-    fn push(&mut self, at: At, reason: String, missing_setting: Option<String>) {
-        self.found.push(Mistake {
+    fn push(&mut self, at: Position, reason: String, missing_setting: Option<String>) {
+        self.mistakes.push(Mistake {
             file: self.file.clone(),
             line: at.line,
             column: at.column,
@@ -60,24 +60,24 @@ impl Findings {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.found.is_empty()
+        self.mistakes.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.found.len()
+        self.mistakes.len()
     }
 
     /// Returns the mistakes in the order of the file, without duplicates.
     pub(super) fn into_sorted(mut self) -> Vec<Mistake> {
-        self.found.sort();
-        self.found.dedup();
-        self.found
+        self.mistakes.sort();
+        self.mistakes.dedup();
+        self.mistakes
     }
 }
 
 /// Returns "did you mean `x`?" if a known name is similar, otherwise the nearest and all known
 /// names.
-pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(super) fn suggest_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let folded = given.to_lowercase();
     let nearest = known

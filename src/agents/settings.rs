@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::agent::batch::AT_ONCE_MAX;
-use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_mistake};
+use crate::agent::call_batch::CONCURRENCY_MAX;
+use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error};
 use crate::agent::strict;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
@@ -32,23 +32,23 @@ pub(super) const KEYS: [&str; 18] = [
     "budget",
 ];
 
-pub(super) fn read(members: &[Member], findings: &mut Findings) -> Settings {
-    let mut good = Map::new();
+pub(super) fn read_settings(members: &[Member], findings: &mut Findings) -> Settings {
+    let mut valid_settings = Map::new();
     for member in members.iter().filter(|member| KEYS.contains(&member.key.as_str())) {
         let name = if member.key == "thinking" { "thinkingLevel" } else { member.key.as_str() };
-        if good.contains_key(name) {
-            findings.add(member.at, "`thinking` and `thinkingLevel` are the same: keep one");
+        if valid_settings.contains_key(name) {
+            findings.add(member.position, "`thinking` and `thinkingLevel` are the same: keep one");
             continue;
         }
-        if let Some(value) = checked(member, name, findings) {
-            good.insert(name.to_owned(), value);
+        if let Some(value) = check_setting(member, name, findings) {
+            valid_settings.insert(name.to_owned(), value);
         }
     }
-    serde_json::from_value(Value::Object(good)).unwrap_or_default()
+    serde_json::from_value(Value::Object(valid_settings)).unwrap_or_default()
 }
 
-fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value> {
-    let at = member.value.at;
+fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option<Value> {
+    let at = member.value.position;
     if matches!(member.value.yaml, Yaml::Null) {
         findings.add(at, format!("`{}` has no value: give it one or remove it", member.key));
         return None;
@@ -60,28 +60,28 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
     };
     if !nested.is_empty() {
         let before = findings.len();
-        fields::members(&member.value, &format!("`{name}`"), nested, findings);
+        fields::read_members(&member.value, &format!("`{name}`"), nested, findings);
         if findings.len() > before {
             return None;
         }
     }
-    let value = member.value.json();
-    let settings = match strict::from::<Settings, _>(json!({ name: value })) {
+    let value = member.value.to_json();
+    let settings = match strict::from_deserializer::<Settings, _>(json!({ name: value })) {
         Ok(settings) => settings,
         Err(mistake) => {
             findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
             return None;
         }
     };
-    if let Some(mistake) = settings.budget_mistake() {
+    if let Some(mistake) = settings.budget_error() {
         findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
         return None;
     }
-    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::mistake) {
+    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::validation_error) {
         findings.add(at, mistake);
         return None;
     }
-    if let Some(bound) = out_of_bounds(name, &value) {
+    if let Some(bound) = find_violated_range(name, &value) {
         findings.add(at, format!("`{}` must be {bound}", member.key));
         return None;
     }
@@ -89,7 +89,7 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
 }
 
 /// Returns the allowed range of a value of the right kind, if the value is outside of it.
-fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
+fn find_violated_range(name: &str, value: &Value) -> Option<&'static str> {
     let number = value.as_f64().unwrap_or_default();
     match name {
         "model" if value.as_str().is_some_and(|text| text.trim().is_empty()) => {
@@ -97,10 +97,10 @@ fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
         }
         "temperature" if !(0.0..=2.0).contains(&number) => Some("from 0 to 2"),
         "hardRoundsMax" if !(1.0..=200.0).contains(&number) => Some("from 1 to 200"),
-        "parallelToolsMax" if !(1.0..=f64::from(AT_ONCE_MAX)).contains(&number) => {
+        "parallelToolsMax" if !(1.0..=f64::from(CONCURRENCY_MAX)).contains(&number) => {
             Some("from 1 to 16")
         }
-        "model" if value.as_str().is_some_and(|text| model_mistake(text).is_some()) => {
+        "model" if value.as_str().is_some_and(|text| model_id_error(text).is_some()) => {
             Some("a model's id of 1 to 128 bytes, or normal or high")
         }
         "maxOutputTokens" if !(1.0..=1e6).contains(&number) => Some("from 1 to 1000000"),

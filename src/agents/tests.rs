@@ -9,23 +9,26 @@ use serde_json::{Value, json};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, ThinkingLevel};
-use crate::agents::{Loaded, ToolSet, load};
-use crate::tools::http::addresses::AddressRules;
+use crate::agents::{LoadedAgents, ToolSet, load_folder};
+use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
-use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+use crate::tools::{
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
+    ToolResult,
+};
 
 mod mistakes;
 
 #[derive(Debug)]
-struct Plain(ToolDefinition);
+struct StubTool(ToolDefinition);
 
 #[async_trait]
-impl RunTool for Plain {
+impl CallableTool for StubTool {
     fn definition(&self) -> &ToolDefinition {
         &self.0
     }
 
-    fn ask(&self, _: &Arguments) -> Option<Ask> {
+    fn required_approval(&self, _: &Arguments) -> Option<ApprovalRequirement> {
         None
     }
 
@@ -34,10 +37,10 @@ impl RunTool for Plain {
     }
 }
 
-fn built_ins() -> ToolSet {
+fn builtin_tools() -> ToolSet {
     let tool = |name: &str| {
         let definition = ToolDefinition {
-            strict: false,
+            is_strict: false,
             name: name.to_owned(),
             label: name.to_owned(),
             description: String::new(),
@@ -47,7 +50,7 @@ fn built_ins() -> ToolSet {
             timeout: Duration::from_secs(1),
             revision: String::new(),
         };
-        (name.to_owned(), Arc::new(Plain(definition)) as Arc<dyn RunTool>)
+        (name.to_owned(), Arc::new(StubTool(definition)) as Arc<dyn CallableTool>)
     };
     ["read", "write", "edit", "ls", "find", "grep"].map(tool).into_iter().collect()
 }
@@ -66,7 +69,7 @@ fn app_settings(name: &str) -> Option<String> {
     })
 }
 
-fn load_files(files: &[(&str, &str)]) -> Loaded {
+fn load_files(files: &[(&str, &str)]) -> LoadedAgents {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");
     std::fs::create_dir(&agents).unwrap();
@@ -74,11 +77,11 @@ fn load_files(files: &[(&str, &str)]) -> Loaded {
         std::fs::write(agents.join(name), text).unwrap();
     }
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    load(&agents, "agents", &built_ins(), &app_settings, &client)
+    load_folder(&agents, "agents", &builtin_tools(), &app_settings, &client)
 }
 
 fn arguments(value: Value) -> Arguments {
-    Arguments { text: RawJson::of(&value), value }
+    Arguments { text: RawJson::from_value(&value), value }
 }
 
 const CLERK: &str = r#"---
@@ -113,7 +116,7 @@ You are the payments clerk. ${HOME} stays.
 "#;
 
 #[test]
-fn the_contract_s_example_is_an_agent() {
+fn example_agent_file_loads_as_an_agent() {
     let loaded = load_files(&[("clerk.agent.md", CLERK)]);
     assert_eq!(loaded.mistakes, []);
     assert_eq!(loaded.note, None);
@@ -128,7 +131,7 @@ fn the_contract_s_example_is_an_agent() {
     );
     assert_eq!(agent.response_schema, Some(json!({"type": "object"})));
     assert_eq!(agent.revision.len(), 16);
-    let tool = agent.tool("send_payment").unwrap();
+    let tool = agent.find_tool("send_payment").unwrap();
     assert_eq!(tool.definition().effect, Effect::Write);
     assert_eq!(tool.definition().on_unknown, crate::agent::phase::OnUnknown::Tell);
     assert_eq!(tool.definition().timeout, Duration::from_secs(30));
@@ -136,39 +139,41 @@ fn the_contract_s_example_is_an_agent() {
 }
 
 #[test]
-fn a_person_is_asked_when_the_arguments_fit_the_schema() {
+fn approval_is_required_when_arguments_match_condition() {
     let loaded = load_files(&[("clerk.agent.md", CLERK)]);
-    let tool = Arc::clone(loaded.catalog.find(None).unwrap().tool("send_payment").unwrap());
-    assert_eq!(tool.ask(&arguments(json!({"to": "Ada", "amount": 100}))), None);
-    let ask = tool.ask(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
+    let tool = Arc::clone(loaded.catalog.find(None).unwrap().find_tool("send_payment").unwrap());
+    assert_eq!(tool.required_approval(&arguments(json!({"to": "Ada", "amount": 100}))), None);
+    let ask = tool.required_approval(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
     assert_eq!(ask.reason, "Sending 250 to Ada requires approval.");
     assert_eq!(ask.approvers, ["owner", "link"]);
     assert_eq!(ask.expires_after, Duration::from_hours(24));
-    let sly = json!({"to": "Ada\u{202e}\r\nApproved by Bob", "amount": 1e3});
-    let ask = tool.ask(&arguments(sly)).unwrap();
+    let hostile = json!({"to": "Ada\u{202e}\r\nApproved by Bob", "amount": 1e3});
+    let ask = tool.required_approval(&arguments(hostile)).unwrap();
     assert_eq!(ask.reason, "Sending 1000.0 to Ada Approved by Bob requires approval.");
     let long = json!({"to": "x".repeat(10_000), "amount": 101});
-    assert!(tool.ask(&arguments(long)).unwrap().reason.len() < 300);
+    assert!(tool.required_approval(&arguments(long)).unwrap().reason.len() < 300);
     assert!(
-        tool.ask(&arguments(json!({"to": "Ada"}))).is_some(),
+        tool.required_approval(&arguments(json!({"to": "Ada"}))).is_some(),
         "a call without an amount needs an approval"
     );
 }
 
 #[test]
-fn without_when_everybody_is_asked_and_the_defaults_hold() {
+fn approval_without_condition_applies_to_every_call() {
     let text =
         "---\ntools:\n  - http: { name: t, url: 'https://x.example/', approval: {} }\n---\nx";
     let loaded = load_files(&[("a.agent.md", text)]);
     assert_eq!(loaded.mistakes, []);
-    let ask = loaded.catalog.find(None).unwrap().tools[0].ask(&arguments(json!({}))).unwrap();
+    let ask = loaded.catalog.find(None).unwrap().tools[0]
+        .required_approval(&arguments(json!({})))
+        .unwrap();
     assert_eq!(ask.reason, "Calling t requires approval.");
     assert_eq!(ask.approvers, ["owner"]);
     assert_eq!(ask.expires_after, Duration::from_hours(7 * 24));
 }
 
 #[test]
-fn effects_follow_the_method_unless_they_are_given() {
+fn effect_follows_http_method_unless_given() {
     let effect = |more: &str| {
         let text = format!(
             "---\ntools:\n  - http: {{ name: t, url: 'https://x.example/', {more} }}\n---\nx"
@@ -192,7 +197,7 @@ fn effects_follow_the_method_unless_they_are_given() {
 }
 
 #[test]
-fn a_repeatable_tool_has_time_for_its_attempts_and_never_more_than_the_bound() {
+fn repeatable_tool_timeout_covers_its_attempts_within_maximum() {
     for (timeout, whole) in [("10s", Duration::from_millis(30_600)), ("4m", Duration::from_mins(4))]
     {
         let text = format!(
@@ -204,7 +209,7 @@ fn a_repeatable_tool_has_time_for_its_attempts_and_never_more_than_the_bound() {
 }
 
 #[test]
-fn a_file_may_be_instructions_alone() {
+fn agent_file_may_have_only_instructions() {
     let loaded =
         load_files(&[("a.agent.md", "Be kind.\n"), ("b.agent.md", "---\n---\nBe brief.\n")]);
     assert_eq!(loaded.mistakes, []);
@@ -213,7 +218,7 @@ fn a_file_may_be_instructions_alone() {
 }
 
 #[test]
-fn one_broken_file_leaves_the_others_alone() {
+fn broken_agent_file_does_not_affect_others() {
     let loaded = load_files(&[
         ("Good.agent.md", "x"),
         ("bad.agent.md", "---\nmodl: x\n---\n"),
@@ -229,7 +234,7 @@ fn one_broken_file_leaves_the_others_alone() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
+fn agent_file_link_must_stay_in_folder() {
     use std::os::unix::fs::symlink;
 
     let place = tempfile::tempdir().unwrap();
@@ -248,7 +253,7 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
     let linked = place.path().join("agents");
     symlink(&agents, &linked).unwrap();
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load(&linked, "agents", &built_ins(), &app_settings, &client);
+    let loaded = load_folder(&linked, "agents", &builtin_tools(), &app_settings, &client);
     assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
     assert_eq!(loaded.catalog.agents.len(), 1);
     for (name, why) in [
@@ -264,32 +269,33 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
 }
 
 #[test]
-fn a_missing_or_empty_folder_is_no_mistake_and_says_what_to_do() {
+fn missing_agents_folder_gives_note_without_mistakes() {
     let loaded = load_files(&[]);
     assert!(loaded.note.unwrap().contains(".agent.md"));
     let client = HttpClient::new(AddressRules::default()).unwrap();
     let nowhere = tempfile::tempdir().unwrap().path().join("agents");
-    let loaded = load(&nowhere, "agents", &built_ins(), &app_settings, &client);
+    let loaded = load_folder(&nowhere, "agents", &builtin_tools(), &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     assert!(loaded.note.unwrap().contains("no folder `agents`"));
 }
 
 #[test]
-fn the_agents_that_come_along_are_good() {
+fn included_agent_files_load_without_mistakes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load(&folder, "agents", &built_ins(), &app_settings, &client);
+    let loaded = load_folder(&folder, "agents", &builtin_tools(), &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let names: Vec<&str> = clerk.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
     assert_eq!(names, ["send_payment", "list_payments"]);
-    let ask = clerk.tools[0].ask(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
+    let ask =
+        clerk.tools[0].required_approval(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
     assert_eq!(ask.reason, "Sending 250 to Ada requires approval.");
     assert!(loaded.catalog.find(Some("assistant")).unwrap().tools.len() == 6);
 }
 
 #[test]
-fn a_revision_changes_with_the_file_and_a_tool_s_only_with_the_tool() {
+fn agent_and_tool_revisions_follow_their_definitions() {
     let revisions = |text: &str| {
         let loaded = load_files(&[("a.agent.md", text)]);
         let agent = Arc::clone(loaded.catalog.find(None).unwrap());

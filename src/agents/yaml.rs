@@ -8,22 +8,22 @@ use serde_saphyr::{Location, Spanned};
 
 /// Line and column in the file, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At {
+pub(super) struct Position {
     pub(super) line: u64,
     pub(super) column: u64,
 }
 
-impl At {
+impl Position {
     pub(super) const START: Self = Self { line: 1, column: 1 };
 
-    fn of(location: Location) -> Self {
+    fn from_location(location: Location) -> Self {
         Self { line: location.line().max(1), column: location.column().max(1) }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) at: At,
+    pub(super) position: Position,
     pub(super) yaml: Yaml,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Yaml {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) key: String,
-    pub(super) at: At,
+    pub(super) position: Position,
     pub(super) value: Node,
 }
 
@@ -56,7 +56,7 @@ pub(super) const REPEATED_BYTES_MAX: usize = 8 * 1024 * 1024;
 ///
 /// # Errors
 /// The text is not YAML. Report the position and the reason, which is one line.
-pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
+pub(super) fn parse(text: &str) -> Result<Node, (Position, String)> {
     // No repeated value is longer than the file.
     let repeats_max = (REPEATED_BYTES_MAX / text.len().max(1)).min(REPEATS_MAX);
     let options = serde_saphyr::options! {
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: repeats_max },
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let at = error.location().map_or(At::START, At::of);
+        let at = error.location().map_or(Position::START, Position::from_location);
         let whole = error.without_snippet().render();
         let reason = whole.lines().next().unwrap_or_default();
         let reason = reason.split(" at line ").next().unwrap_or(reason);
@@ -85,17 +85,17 @@ pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
 }
 
 impl Node {
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         match &self.yaml {
             Yaml::Null => Value::Null,
             Yaml::Bool(flag) => Value::Bool(*flag),
             Yaml::Number(number) => Value::Number(number.clone()),
             Yaml::Text(text) => Value::String(text.clone()),
-            Yaml::List(items) => items.iter().map(Self::json).collect(),
+            Yaml::List(items) => items.iter().map(Self::to_json).collect(),
             Yaml::Map(members) => Value::Object(
                 members
                     .iter()
-                    .map(|member| (member.key.clone(), member.value.json()))
+                    .map(|member| (member.key.clone(), member.value.to_json()))
                     .collect::<Map<_, _>>(),
             ),
         }
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    pub(super) fn member(&self, key: &str) -> Option<&Member> {
+    pub(super) fn find_member(&self, key: &str) -> Option<&Member> {
         let Yaml::Map(members) = &self.yaml else { return None };
         members.iter().find(|member| member.key == key)
     }
@@ -122,7 +122,7 @@ impl Node {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Yaml>::deserialize(deserializer)?;
-        Ok(Self { at: At::of(spanned.referenced), yaml: spanned.value })
+        Ok(Self { position: Position::from_location(spanned.referenced), yaml: spanned.value })
     }
 }
 
@@ -186,8 +186,8 @@ impl<'de> Deserialize<'de> for Yaml {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Yaml, A::Error> {
                 let mut members = Vec::new();
                 while let Some(key) = map.next_key::<Spanned<String>>()? {
-                    let at = At::of(key.referenced);
-                    members.push(Member { key: key.value, at, value: map.next_value()? });
+                    let at = Position::from_location(key.referenced);
+                    members.push(Member { key: key.value, position: at, value: map.next_value()? });
                 }
                 Ok(Yaml::Map(members))
             }

@@ -1,10 +1,10 @@
 //! An agent in your own process: the same engine as the service, without HTTP.
 
-mod activity;
 mod builder;
 mod driver;
 mod event;
-mod moving;
+mod replace_messages;
+mod run_state;
 mod setters;
 mod setup;
 mod state;
@@ -21,19 +21,19 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::content::Content;
+use crate::agent::prompt_view::PromptView;
 use crate::agent::settings::Settings;
-use crate::agent::view::PromptView;
 use crate::app::service::StartError;
 use crate::ids::{ConversationKey, PromptId};
-use crate::tools::RunTool;
-use crate::turn::World;
-use crate::turn::admission::decide::{Decider, Said, decide};
-use crate::turn::admission::go_on::go_on;
+use crate::tools::CallableTool;
+use crate::turn::Services;
+use crate::turn::admission::abort::{AbortRequest, abort};
+use crate::turn::admission::continue_prompt::accept_continue;
+use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
 use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
+use crate::turn::admission::inbox_edit::clear_queues;
 use crate::turn::admission::prompt::{Mode, PromptRequest};
-use crate::turn::admission::stop::{AbortRequest, abort};
-use crate::turn::admission::waiting::clear_all;
-use crate::turn::admission::{Intent, Owner, Refusal};
+use crate::turn::admission::{CommandError, Owner, RequestIntent};
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::{conversation, load, prompts};
 
@@ -43,9 +43,9 @@ pub use state::AgentState;
 pub use stream::{AgentEvents, EventStream};
 pub use subscription::Subscription;
 
-use activity::{Activity, Claim};
-use moving::{Moving, held};
-use state::Seen;
+use replace_messages::{ConversationSwitch, queued_request};
+use run_state::{RunPermit, RunState};
+use state::ObservedState;
 
 /// A model with tools, a stored conversation and a loop that runs until no work is pending.
 ///
@@ -78,7 +78,7 @@ use state::Seen;
 /// ```
 #[derive(Clone)]
 pub struct Agent {
-    inner: Arc<Inner>,
+    inner: Arc<AgentInner>,
     /// Tasks of the agent. They end with the last handle.
     _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
 }
@@ -98,18 +98,20 @@ pub enum AgentError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(CommandError),
 }
 
-impl From<Refusal> for AgentError {
+impl From<CommandError> for AgentError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other errors are returned unchanged")]
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::AlreadyProcessing { intent: Intent::Prompt, .. } => Self::Busy(BUSY_PROMPT),
-            Refusal::AlreadyProcessing { intent: Intent::Continue, .. } => {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::AlreadyProcessing { intent: RequestIntent::Prompt, .. } => {
+                Self::Busy(BUSY_PROMPT)
+            }
+            CommandError::AlreadyProcessing { intent: RequestIntent::Continue, .. } => {
                 Self::Busy(BUSY_CONTINUE)
             }
-            refusal => Self::Refused(refusal),
+            error => Self::Refused(error),
         }
     }
 }
@@ -120,27 +122,27 @@ const BUSY_CONTINUE: &str = "Agent is already processing. Wait for completion be
 
 /// Configuration for the next model call.
 #[derive(Clone)]
-struct Config {
+struct AgentConfig {
     system_prompt: String,
     settings: Settings,
-    tools: Vec<Arc<dyn RunTool>>,
+    tools: Vec<Arc<dyn CallableTool>>,
     session_id: Option<String>,
 }
 
-type Listener = Arc<dyn Fn(&AgentEvent) + Send + Sync>;
+type EventListener = Arc<dyn Fn(&AgentEvent) + Send + Sync>;
 
-struct Inner {
-    world: World,
+struct AgentInner {
+    services: Services,
     owner: Owner,
-    config: Mutex<Config>,
+    config: Mutex<AgentConfig>,
     /// The current conversation.
     key: watch::Sender<ConversationKey>,
-    seen: Mutex<Seen>,
-    moving: tokio::sync::Mutex<Moving>,
-    activity: watch::Sender<Activity>,
-    listeners: Mutex<Vec<(u64, Listener)>>,
+    observed: Mutex<ObservedState>,
+    switch: tokio::sync::Mutex<ConversationSwitch>,
+    run_state: watch::Sender<RunState>,
+    listeners: Mutex<Vec<(u64, EventListener)>>,
     /// Temporary data folder, if the builder has none.
-    _folder: Option<tempfile::TempDir>,
+    _temp_dir: Option<tempfile::TempDir>,
 }
 
 impl fmt::Debug for Agent {
@@ -172,9 +174,9 @@ impl Agent {
             ..PromptRequest::default()
         };
         // Boxed to keep the caller's future small.
-        let id = Box::pin(self.accept(request)).await?;
-        self.wait().await;
-        self.view(&id).await
+        let id = Box::pin(self.accept_prompt(request)).await?;
+        self.wait_until_inactive().await;
+        self.prompt_view(&id).await
     }
 
     /// Queues an input that the running prompt reads as soon as the current call ends. If the agent
@@ -183,7 +185,7 @@ impl Agent {
     /// # Errors
     /// The input was not stored: try again.
     pub async fn steer(&self, input: impl Into<Content>) -> Result<(), AgentError> {
-        self.queue(Mode::Steer, input.into()).await
+        self.enqueue_input(Mode::Steer, input.into()).await
     }
 
     /// Queues an input that the agent reads when it would otherwise stop. If the agent is idle, it
@@ -192,15 +194,15 @@ impl Agent {
     /// # Errors
     /// The input was not stored: try again.
     pub async fn follow_up(&self, input: impl Into<Content>) -> Result<(), AgentError> {
-        self.queue(Mode::FollowUp, input.into()).await
+        self.enqueue_input(Mode::FollowUp, input.into()).await
     }
 
-    async fn queue(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
+    async fn enqueue_input(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
         let inner = &self.inner;
         // The item stays in the current conversation, so that an active run reads it. If messages
         // were replaced, the next run moves it to the new conversation.
-        let _moving = inner.moving.lock().await;
-        inner.keep(held(mode, Some(input)), &inner.fresh()).await?;
+        let _switch = inner.switch.lock().await;
+        inner.accept_request(queued_request(mode, Some(input)), &inner.new_idempotency()).await?;
         Ok(())
     }
 
@@ -212,17 +214,18 @@ impl Agent {
     /// the conversation has nothing to continue from: send a prompt.
     pub async fn continue_(&self) -> Result<PromptView, AgentError> {
         let inner = &self.inner;
-        let claim = Claim::take(&inner.activity, BUSY_CONTINUE)?;
+        let permit = RunPermit::acquire(&inner.run_state, BUSY_CONTINUE)?;
         let id = {
-            let mut moving = inner.moving.lock().await;
-            inner.begin_anew(&mut moving).await?;
-            let (world, key, name) = (&inner.world, inner.key.borrow().clone(), inner.fresh());
-            go_on(world, &key, &name, &setup::sender()).await?;
-            PromptId::of(&name.input_id(&key))
+            let mut switch = inner.switch.lock().await;
+            inner.switch_if_changed(&mut switch).await?;
+            let (services, key, idempotency) =
+                (&inner.services, inner.key.borrow().clone(), inner.new_idempotency());
+            accept_continue(services, &key, &idempotency, &setup::user_sender()).await?;
+            PromptId::from_input(&idempotency.input_id(&key))
         };
-        claim.keep();
-        self.wait().await;
-        self.view(&id).await
+        permit.commit();
+        self.wait_until_inactive().await;
+        self.prompt_view(&id).await
     }
 
     /// Aborts the running prompt. The conversation keeps the partial response, and no further work
@@ -231,8 +234,8 @@ impl Agent {
     /// # Errors
     /// The request was not stored: try again.
     pub async fn abort(&self) -> Result<(), AgentError> {
-        let (world, key) = (&self.inner.world, self.inner.key.borrow().clone());
-        abort(world, &key, AbortRequest::default(), &self.inner.fresh()).await?;
+        let (services, key) = (&self.inner.services, self.inner.key.borrow().clone());
+        abort(services, &key, AbortRequest::default(), &self.inner.new_idempotency()).await?;
         Ok(())
     }
 
@@ -241,7 +244,7 @@ impl Agent {
     /// # Errors
     /// The store is unavailable: try again.
     pub async fn clear_steering_queue(&self) -> Result<(), AgentError> {
-        self.clear(Some(Mode::Steer)).await
+        self.clear_queue(Some(Mode::Steer)).await
     }
 
     /// Removes the queued follow-ups.
@@ -249,7 +252,7 @@ impl Agent {
     /// # Errors
     /// The store is unavailable: try again.
     pub async fn clear_follow_up_queue(&self) -> Result<(), AgentError> {
-        self.clear(Some(Mode::FollowUp)).await
+        self.clear_queue(Some(Mode::FollowUp)).await
     }
 
     /// Removes all queued steers and follow-ups.
@@ -257,14 +260,14 @@ impl Agent {
     /// # Errors
     /// The store is unavailable: try again.
     pub async fn clear_all_queues(&self) -> Result<(), AgentError> {
-        self.clear(None).await
+        self.clear_queue(None).await
     }
 
-    async fn clear(&self, queue: Option<Mode>) -> Result<(), AgentError> {
-        let mut moving = self.inner.moving.lock().await;
-        self.inner.bring_left(&mut moving).await?;
-        let (world, key) = (&self.inner.world, self.inner.key.borrow().clone());
-        clear_all(world, &key, queue).await?;
+    async fn clear_queue(&self, queue: Option<Mode>) -> Result<(), AgentError> {
+        let mut switch = self.inner.switch.lock().await;
+        self.inner.move_queued_inputs(&mut switch).await?;
+        let (services, key) = (&self.inner.services, self.inner.key.borrow().clone());
+        clear_queues(services, &key, queue).await?;
         Ok(())
     }
 
@@ -273,15 +276,15 @@ impl Agent {
     /// # Errors
     /// Returns [`AgentError::Busy`] while a prompt runs: wait, or abort it.
     pub async fn reset(&self) -> Result<(), AgentError> {
-        let _claim = Claim::take(&self.inner.activity, BUSY_PROMPT)?;
+        let _permit = RunPermit::acquire(&self.inner.run_state, BUSY_PROMPT)?;
         self.clear_all_queues().await?;
-        lock(&self.inner.seen).forget();
+        lock(&self.inner.observed).clear();
         Ok(())
     }
 
     /// Waits until no prompt runs. A prompt that waits for an approval does not count as running.
     pub async fn wait_for_idle(&self) {
-        self.wait().await;
+        self.wait_until_inactive().await;
     }
 
     /// Calls the listener with every event from now on, in order. The listener must not block.
@@ -317,29 +320,29 @@ impl Agent {
     /// # }
     /// ```
     pub fn events(&self) -> AgentEvents {
-        let stream = EventStream::new(stream::messages_at_end);
-        let pushed = stream.clone();
-        let subscription = self.subscribe(move |event| pushed.push(event.clone()));
+        let stream = EventStream::new(stream::final_messages);
+        let producer = stream.clone();
+        let subscription = self.subscribe(move |event| producer.push(event.clone()));
         AgentEvents { stream, _subscription: subscription }
     }
 
     /// State of the agent after the events that subscribers have received.
     pub fn state(&self) -> AgentState {
         let key = self.inner.key.borrow().clone();
-        let is_streaming = self.inner.activity.borrow().is_at_work();
-        let so_far = is_streaming.then(|| self.inner.world.live.subscribe(&key).0).flatten();
+        let is_streaming = self.inner.run_state.borrow().is_active();
+        let snapshot = is_streaming.then(|| self.inner.services.live.subscribe(&key).0).flatten();
         let config = lock(&self.inner.config).clone();
-        let seen = lock(&self.inner.seen).clone();
+        let observed = lock(&self.inner.observed).clone();
         AgentState {
             system_prompt: config.system_prompt,
             model: config.settings.model,
             thinking_level: config.settings.thinking_level.unwrap_or_default(),
             tools: config.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
-            messages: seen.messages,
+            messages: observed.messages,
             is_streaming,
-            stream_message: so_far.map(|so_far| so_far.content),
-            pending_tool_calls: seen.pending_tool_calls,
-            error: seen.error,
+            stream_message: snapshot.map(|snapshot| snapshot.content),
+            pending_tool_calls: observed.pending_tool_calls,
+            error: observed.error,
         }
     }
 
@@ -348,9 +351,9 @@ impl Agent {
     /// # Errors
     /// The conversation could not be read: try again.
     pub async fn approvals(&self) -> Result<Vec<ApprovalView>, AgentError> {
-        let world = &self.inner.world;
+        let services = &self.inner.services;
         let key = self.inner.key.borrow().clone();
-        let (view, _) = conversation::current_view(world, &key).await?;
+        let (view, _) = conversation::current_view(services, &key).await?;
         Ok(view.pending_approvals)
     }
 
@@ -359,68 +362,69 @@ impl Agent {
     /// # Errors
     /// The request does not exist, has another decision, or does not allow this decision: read
     /// [`Agent::approvals`] again.
-    pub async fn decide(&self, id: &str, said: Said) -> Result<(), AgentError> {
-        let world = &self.inner.world;
+    pub async fn decide(&self, id: &str, request: DecisionRequest) -> Result<(), AgentError> {
+        let services = &self.inner.services;
         let key = self.inner.key.borrow().clone();
         let owner = &self.inner.owner;
-        let who = Decider::Person {
+        let decider = Decider::User {
             tenant: owner.tenant.clone(),
             user: owner.user.clone(),
             roles: Vec::new(),
         };
-        let settled = decide(world, &key, id, said, &who).await?;
-        let id = settled.body.and_then(|settled| settled.string_member("id")).unwrap_or_default();
-        let mut activity = self.inner.activity.subscribe();
-        let is_over = |activity: &Activity| !activity.is_open(&id) && !activity.is_at_work();
-        let _ = activity.wait_for(is_over).await;
+        let outcome = decide(services, &key, id, request, &decider).await?;
+        let id = outcome.body.and_then(|outcome| outcome.string_member("id")).unwrap_or_default();
+        let mut run_state = self.inner.run_state.subscribe();
+        let is_finished =
+            |run_state: &RunState| !run_state.is_approval_open(&id) && !run_state.is_active();
+        let _ = run_state.wait_for(is_finished).await;
         Ok(())
     }
 
     /// Stores a prompt and marks the agent as running.
-    async fn accept(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
+    async fn accept_prompt(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
         let inner = &self.inner;
-        let claim = Claim::take(&inner.activity, BUSY_PROMPT)?;
+        let permit = RunPermit::acquire(&inner.run_state, BUSY_PROMPT)?;
         let model = lock(&inner.config).settings.model.clone();
-        let named = model.as_deref().unwrap_or("normal");
-        inner.world.model.record(named).map_err(AgentError::NoModel)?;
-        let mut moving = inner.moving.lock().await;
-        inner.begin_anew(&mut moving).await?;
-        let id = inner.keep(request, &inner.fresh()).await?;
-        claim.keep();
+        let model_name = model.as_deref().unwrap_or("normal");
+        inner.services.model.record(model_name).map_err(AgentError::NoModel)?;
+        let mut switch = inner.switch.lock().await;
+        inner.switch_if_changed(&mut switch).await?;
+        let id = inner.accept_request(request, &inner.new_idempotency()).await?;
+        permit.commit();
         Ok(id)
     }
 
-    async fn wait(&self) {
-        let mut activity = self.inner.activity.subscribe();
-        let _ = activity.wait_for(|activity| !activity.is_at_work()).await;
+    async fn wait_until_inactive(&self) {
+        let mut run_state = self.inner.run_state.subscribe();
+        let _ = run_state.wait_for(|run_state| !run_state.is_active()).await;
     }
 
-    async fn view(&self, id: &PromptId) -> Result<PromptView, AgentError> {
-        let world = &self.inner.world;
+    async fn prompt_view(&self, id: &PromptId) -> Result<PromptView, AgentError> {
+        let services = &self.inner.services;
         let key = self.inner.key.borrow().clone();
-        let (head, _) = load::head(world, &key).await?;
-        Ok(prompts::prompt(world, &head, id).await?)
+        let (head, _) = load::head(services, &key).await?;
+        Ok(prompts::read_prompt(services, &head, id).await?)
     }
 }
 
-impl Inner {
+impl AgentInner {
     /// Idempotency data of a request that is never repeated.
-    fn fresh(&self) -> Idempotency {
+    fn new_idempotency(&self) -> Idempotency {
         Idempotency {
-            key: self.world.ids.fresh(),
+            key: self.services.ids.new_id(),
             is_repeatable: false,
             route: "agent",
             body_hash: canonical_hash(&serde_json::Value::Null),
         }
     }
 
-    fn hear(&self, event: &AgentEvent) {
-        lock(&self.seen).take_in(event);
-        let listeners: Vec<Listener> =
+    fn on_event(&self, event: &AgentEvent) {
+        lock(&self.observed).apply(event);
+        let listeners: Vec<EventListener> =
             lock(&self.listeners).iter().map(|(_, listener)| Arc::clone(listener)).collect();
         for listener in listeners {
             listener(event);
         }
-        self.activity.send_if_modified(|activity| activity.take_in(event));
+        self.run_state.send_if_modified(|run_state| run_state.apply(event));
     }
 }

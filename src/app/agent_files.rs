@@ -7,42 +7,42 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{self, Agents, BrokenAgent, Catalog, Loaded, ToolSet};
+use crate::agents::{self, BrokenAgent, Catalog, LoadedAgents, SharedCatalog, ToolSet};
 use crate::app::App;
-use crate::app::named::names_of_nothing;
-use crate::app::service::{ServiceOptions, StartError, io};
+use crate::app::service::{ServiceOptions, StartError, io_error};
+use crate::app::setting_names::find_unknown_names;
 use crate::azure::credential::Credentials;
 use crate::settings::{Lookup, Settings};
-use crate::tools::http::addresses::AddressRules;
+use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
-use crate::tools::{name_conflicts, schedule};
+use crate::tools::{find_name_conflicts, schedule};
 
 /// Interval at which `dev` polls for changed files. A change takes effect at the second poll that
 /// finds the same files: an editor may still be writing a file at the first one.
-const POLL_EVERY: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Location of the agent files, and the tools, settings and HTTP client that they may refer to.
 pub(super) struct AgentFiles {
     folder: PathBuf,
     /// The folder as written in the settings or `--agents`; paths in messages begin with it.
-    shown: String,
+    display_path: String,
     tools: ToolSet,
     app_settings: Lookup,
     client: HttpClient,
     settings: Settings,
     /// Stamps taken immediately before the last load.
-    read_at: Stamps,
+    loaded_stamps: FileStamps,
 }
 
 /// The agents in force of a process, in a form that a child process can load.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct AgentsInForce {
+pub(super) struct ActiveAgents {
     texts: BTreeMap<String, String>,
     broken: BTreeMap<String, BrokenAgent>,
 }
 
-impl From<&Catalog> for AgentsInForce {
+impl From<&Catalog> for ActiveAgents {
     fn from(catalog: &Catalog) -> Self {
         Self { texts: catalog.texts.clone(), broken: catalog.broken.clone() }
     }
@@ -50,7 +50,7 @@ impl From<&Catalog> for AgentsInForce {
 
 impl std::fmt::Debug for AgentFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AgentFiles({})", self.shown)
+        write!(f, "AgentFiles({})", self.display_path)
     }
 }
 
@@ -64,33 +64,34 @@ impl AgentFiles {
         options: &ServiceOptions,
         credentials: &Credentials,
     ) -> Result<Self, StartError> {
-        let conflicts = name_conflicts(&app.tools);
+        let conflicts = find_name_conflicts(&app.tools);
         if !conflicts.is_empty() {
             return Err(StartError::Settings(conflicts));
         }
-        let named = options.agents.as_ref().unwrap_or(&settings.agents_dir);
+        let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);
         let rules = AddressRules::parse(&settings.http_tools_allow.join(","))
             .map_err(StartError::Settings)?;
         let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
-        let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
-        let built_in = builtins().into_iter().chain(schedule::builtin());
+        let client = HttpClient::new(rules).map_err(io_error("set up TLS"))?;
+        let built_in = builtins().into_iter().chain(schedule::schedule_tool());
         let tools = built_in.chain(app.tools.iter().cloned());
         Ok(Self {
-            folder: options.root.join(named),
-            shown: named.display().to_string(),
+            folder: options.root.join(folder),
+            display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
             app_settings: settings.app_settings(),
-            client: client.with_identity(credentials.tokens(&settings.identity)),
+            client: client.with_identity(credentials.token_source(&settings.identity)),
             settings: settings.clone(),
-            read_at: None,
+            loaded_stamps: None,
         })
     }
 
-    fn read(&mut self) -> Loaded {
-        self.read_at = stamps(self);
-        let shown = self.shown.trim_end_matches('/');
+    fn read(&mut self) -> LoadedAgents {
+        self.loaded_stamps = read_stamps(self);
+        let display_path = self.display_path.trim_end_matches('/');
         let lookup = &*self.app_settings;
-        let mut loaded = agents::load(&self.folder, shown, &self.tools, lookup, &self.client);
+        let mut loaded =
+            agents::load_folder(&self.folder, display_path, &self.tools, lookup, &self.client);
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
     }
@@ -100,8 +101,8 @@ impl AgentFiles {
     ///
     /// # Errors
     /// A setting names an agent or tool that does not exist: correct the setting.
-    pub(super) fn load(&mut self) -> Result<Loaded, StartError> {
-        let loaded = self.checked()?;
+    pub(super) fn load(&mut self) -> Result<LoadedAgents, StartError> {
+        let loaded = self.load_checked()?;
         if let Some(note) = &loaded.note {
             tracing::warn!("{note}");
         }
@@ -121,8 +122,8 @@ impl AgentFiles {
     ///
     /// # Errors
     /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
-    pub(super) fn load_all(&mut self) -> Result<Loaded, StartError> {
-        let loaded = self.checked()?;
+    pub(super) fn load_all(&mut self) -> Result<LoadedAgents, StartError> {
+        let loaded = self.load_checked()?;
         if loaded.mistakes.is_empty() {
             return Ok(loaded);
         }
@@ -131,87 +132,87 @@ impl AgentFiles {
 
     /// Loads the agents in force of the parent for an isolated turn. The files on disk may have
     /// changed since the parent read them.
-    pub(super) fn load_in_force(&self, in_force: AgentsInForce) -> Loaded {
-        let (shown, lookup) = (self.shown.trim_end_matches('/'), &*self.app_settings);
-        let texts = &in_force.texts;
-        let mut loaded = agents::load_texts(texts, shown, &self.tools, lookup, &self.client);
+    pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
+        let (display_path, lookup) = (self.display_path.trim_end_matches('/'), &*self.app_settings);
+        let texts = &active.texts;
+        let mut loaded = agents::load_texts(texts, display_path, &self.tools, lookup, &self.client);
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");
         }
-        loaded.catalog.broken.extend(in_force.broken);
+        loaded.catalog.broken.extend(active.broken);
         loaded
     }
 
-    fn checked(&mut self) -> Result<Loaded, StartError> {
+    fn load_checked(&mut self) -> Result<LoadedAgents, StartError> {
         let loaded = self.read();
-        let unknown = names_of_nothing(&self.settings, &loaded.catalog);
+        let unknown = find_unknown_names(&self.settings, &loaded.catalog);
         if unknown.is_empty() { Ok(loaded) } else { Err(StartError::Settings(unknown)) }
     }
 
     /// Polls the files and applies changes until `stop` is cancelled. Settings are not reloaded.
-    pub(super) async fn watch(self, agents: Agents, stop: CancellationToken) {
-        let mut watched = Watched::new(self);
+    pub(super) async fn watch(self, agents: SharedCatalog, stop: CancellationToken) {
+        let mut watcher = AgentFileWatcher::new(self);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(POLL_EVERY) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
             let agents = agents.clone();
-            let polled = tokio::task::spawn_blocking(move || {
-                watched.poll(&agents);
-                watched
+            let task = tokio::task::spawn_blocking(move || {
+                watcher.poll(&agents);
+                watcher
             });
             // The panic hook logs a panic; the agents in force stay unchanged.
-            let Ok(back) = polled.await else { return };
-            watched = back;
+            let Ok(returned) = task.await else { return };
+            watcher = returned;
         }
     }
 }
 
 /// Modification time and size of each agent file. `None` if the folder cannot be read.
-type Stamps = Option<BTreeMap<String, (SystemTime, u64)>>;
+type FileStamps = Option<BTreeMap<String, (SystemTime, u64)>>;
 
 /// Loaded agent files and their stamps at the last poll.
-struct Watched {
+struct AgentFileWatcher {
     files: AgentFiles,
-    last_seen: Stamps,
+    last_stamps: FileStamps,
 }
 
-impl Watched {
+impl AgentFileWatcher {
     fn new(files: AgentFiles) -> Self {
-        Self { last_seen: files.read_at.clone(), files }
+        Self { last_stamps: files.loaded_stamps.clone(), files }
     }
 
     /// Reloads the files if they have changed since the last load and are equal to the previous
     /// poll. Returns true if it read them.
-    fn poll(&mut self, agents: &Agents) -> bool {
-        let now = stamps(&self.files);
-        let is_quiet = now == self.last_seen;
-        self.last_seen.clone_from(&now);
-        if !is_quiet || now == self.files.read_at {
+    fn poll(&mut self, agents: &SharedCatalog) -> bool {
+        let now = read_stamps(&self.files);
+        let is_unchanged = now == self.last_stamps;
+        self.last_stamps.clone_from(&now);
+        if !is_unchanged || now == self.files.loaded_stamps {
             return false;
         }
         let loaded = self.files.read();
-        let before = agents.now();
+        let before = agents.current();
         if loaded.catalog.broken.is_empty() && !loaded.mistakes.is_empty() {
             for mistake in &loaded.mistakes {
                 tracing::error!(error = %mistake, "agent files not reloaded");
             }
             return true;
         }
-        let after = loaded.catalog.or_in_force(&before);
+        let after = loaded.catalog.with_revisions_from(&before);
         log_changes(&before, &after);
         agents.replace(after);
         true
     }
 }
 
-fn stamps(files: &AgentFiles) -> Stamps {
-    let names = agents::file_names(&files.folder).ok()?;
+fn read_stamps(files: &AgentFiles) -> FileStamps {
+    let names = agents::list_agent_files(&files.folder).ok()?;
     let stamp = |name: String| {
-        let found = std::fs::metadata(files.folder.join(&name));
-        let stamp = found.and_then(|found| Ok((found.modified()?, found.len())));
+        let metadata = std::fs::metadata(files.folder.join(&name));
+        let stamp = metadata.and_then(|metadata| Ok((metadata.modified()?, metadata.len())));
         (name, stamp.unwrap_or((SystemTime::UNIX_EPOCH, 0)))
     };
     Some(names.into_iter().map(stamp).collect())

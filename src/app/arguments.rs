@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::app::looking;
+use crate::app::pending_work;
 use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
-use crate::certify::{Only, Tools};
+use crate::certify::{RunFilter, ToolMode};
 use crate::doctor::Format;
 use crate::queue;
 use crate::settings::Settings;
-use crate::turn::views::usage::By;
+use crate::turn::views::usage::UsageGrouping;
 
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
@@ -60,14 +60,14 @@ pub(super) enum Command {
     /// after the turn queue was lost or emptied.
     RebuildQueue {
         #[command(flatten)]
-        place: Place,
+        place: MaintenanceArguments,
     },
     /// Move rejected messages from the poison queue back to their queue.
     Redrive {
         /// Queue of the rejected messages.
-        queue: Redriven,
+        queue: RedriveQueue,
         #[command(flatten)]
-        place: Place,
+        place: MaintenanceArguments,
     },
     /// Show model usage and its cost by tenant, user, agent or day.
     Usage {
@@ -132,7 +132,7 @@ pub(super) enum Command {
     /// List the conversations that are not idle, each with the reason why it waits.
     Ls {
         /// Only conversations that are overdue by at least this time and are not paused.
-        #[arg(long, value_name = "SPAN", value_parser = looking::span, num_args = 0..=1, default_missing_value = "10m")]
+        #[arg(long, value_name = "SPAN", value_parser = pending_work::parse_duration, num_args = 0..=1, default_missing_value = "10m")]
         stuck: Option<Duration>,
         /// Only conversations that wait for an approver's decision.
         #[arg(long)]
@@ -160,7 +160,7 @@ pub(super) enum Command {
         /// `stub`: HTTP tools and tools of the app return at once and have no effect. `real`: they
         /// are called, hundreds of times.
         #[arg(long, value_enum, default_value_t)]
-        tools: CertifiedTools,
+        tools: ToolsFlag,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -169,7 +169,7 @@ pub(super) enum Command {
         junit: Option<PathBuf>,
         /// Only these runs: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
         #[arg(long, value_name = "RUN")]
-        only: Option<Only>,
+        only: Option<RunFilter>,
     },
     /// Check configuration, identity, storage, store, model and agents: one line for each, with the
     /// fix if it fails.
@@ -190,17 +190,17 @@ pub(super) enum Command {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum CertifiedTools {
+pub(super) enum ToolsFlag {
     #[default]
     Stub,
     Real,
 }
 
-impl CertifiedTools {
-    pub(super) fn tools(self) -> Tools {
+impl ToolsFlag {
+    pub(super) fn to_tools(self) -> ToolMode {
         match self {
-            Self::Stub => Tools::Stub,
-            Self::Real => Tools::Real,
+            Self::Stub => ToolMode::Stub,
+            Self::Real => ToolMode::Real,
         }
     }
 }
@@ -214,12 +214,12 @@ pub(super) enum UsageBy {
 }
 
 impl UsageBy {
-    pub(super) fn by(self) -> By {
+    pub(super) fn to_grouping(self) -> UsageGrouping {
         match self {
-            Self::Tenant => By::Tenant,
-            Self::User => By::User,
-            Self::Agent => By::Agent,
-            Self::Day => By::Day,
+            Self::Tenant => UsageGrouping::Tenant,
+            Self::User => UsageGrouping::User,
+            Self::Agent => UsageGrouping::Agent,
+            Self::Day => UsageGrouping::Day,
         }
     }
 }
@@ -248,7 +248,7 @@ pub(super) enum StorageKind {
 
 /// Storage arguments of the maintenance commands.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct MaintenanceArguments {
     #[command(flatten)]
     pub(super) storage: StorageArguments,
     /// Data folder of `dev`.
@@ -261,7 +261,7 @@ impl StorageArguments {
     ///
     /// # Errors
     /// Returns the text to print before exit code 2.
-    pub(super) fn of_dev(&self) -> Result<Storage, &'static str> {
+    pub(super) fn dev_storage(&self) -> Result<Storage, &'static str> {
         let prefix = self.queue_prefix.clone().unwrap_or_default();
         match self.storage {
             None | Some(StorageKind::Embedded) if self.queue_prefix.is_some() => Err(
@@ -281,25 +281,25 @@ impl StorageArguments {
     ///
     /// # Errors
     /// Returns the text to print before exit code 2.
-    pub(super) fn of_upkeep(&self, settings: &Settings) -> Result<Storage, &'static str> {
-        let is_real = settings.storage.as_ref().is_some_and(|account| !account.is_local());
+    pub(super) fn maintenance_storage(&self, settings: &Settings) -> Result<Storage, &'static str> {
+        let is_in_azure = settings.storage.as_ref().is_some_and(|account| !account.is_local());
         let prefix = self.queue_prefix.clone().unwrap_or_default();
         match self.storage {
-            None if is_real => Ok(Storage::Account { queue_prefix: prefix }),
+            None if is_in_azure => Ok(Storage::Account { queue_prefix: prefix }),
             Some(StorageKind::Azure) => Ok(Storage::Account { queue_prefix: prefix }),
-            None | Some(StorageKind::Embedded | StorageKind::Azurite) => self.of_dev(),
+            None | Some(StorageKind::Embedded | StorageKind::Azurite) => self.dev_storage(),
         }
     }
 }
 
 /// Queues whose messages are the only copy of a user's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Redriven {
+pub(super) enum RedriveQueue {
     #[value(name = "agent-prompts")]
     Prompts,
 }
 
-impl Redriven {
+impl RedriveQueue {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Prompts => queue::PROMPTS,
@@ -311,59 +311,75 @@ impl Redriven {
 mod tests {
     use super::*;
 
-    fn arguments(line: &str) -> Arguments {
+    fn parse_arguments(line: &str) -> Arguments {
         Arguments::try_parse_from(line.split(' ')).unwrap()
     }
 
-    fn of_dev(line: &str) -> Result<Storage, &'static str> {
-        match arguments(line).command {
-            Some(Command::Dev { storage, .. }) => storage.of_dev(),
+    fn parse_dev_storage(line: &str) -> Result<Storage, &'static str> {
+        match parse_arguments(line).command {
+            Some(Command::Dev { storage, .. }) => storage.dev_storage(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn dev_takes_no_work_of_production() {
-        assert!(of_dev("turnwheel dev --storage azure").unwrap_err().contains("work of production"));
-        let mine = Storage::Account { queue_prefix: "ada".to_owned() };
-        assert_eq!(of_dev("turnwheel dev --storage azure --queue-prefix ada"), Ok(mine));
-        assert_eq!(of_dev("turnwheel dev"), Ok(Storage::Embedded));
-        assert!(of_dev("turnwheel dev --queue-prefix ada").is_err());
-        let emulated = Storage::Azurite { queue_prefix: String::new() };
-        assert_eq!(of_dev("turnwheel dev --storage azurite"), Ok(emulated));
+    fn dev_requires_queue_prefix_for_azure_storage() {
+        assert!(
+            parse_dev_storage("turnwheel dev --storage azure")
+                .unwrap_err()
+                .contains("work of production")
+        );
+        let prefixed = Storage::Account { queue_prefix: "ada".to_owned() };
+        assert_eq!(
+            parse_dev_storage("turnwheel dev --storage azure --queue-prefix ada"),
+            Ok(prefixed)
+        );
+        assert_eq!(parse_dev_storage("turnwheel dev"), Ok(Storage::Embedded));
+        assert!(parse_dev_storage("turnwheel dev --queue-prefix ada").is_err());
+        let emulator = Storage::Azurite { queue_prefix: String::new() };
+        assert_eq!(parse_dev_storage("turnwheel dev --storage azurite"), Ok(emulator));
     }
 
     #[test]
-    fn upkeep_means_the_account_of_the_settings_if_it_is_a_real_one() {
-        let of = |line: &str, storage: &'static str| {
+    fn maintenance_uses_azure_account_of_settings() {
+        let storage_of = |line: &str, storage: &'static str| {
             let settings = Settings::read(move |name| {
                 (name == "AzureWebJobsStorage").then(|| storage.to_owned())
             });
-            match arguments(line).command {
+            match parse_arguments(line).command {
                 Some(Command::RebuildQueue { place } | Command::Redrive { place, .. }) => {
-                    place.storage.of_upkeep(&settings.unwrap()).unwrap()
+                    place.storage.maintenance_storage(&settings.unwrap()).unwrap()
                 }
                 other => panic!("{other:?}"),
             }
         };
-        let real = "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=AAAA;EndpointSuffix=core.windows.net";
+        let azure = "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=AAAA;EndpointSuffix=core.windows.net";
         let account = Storage::Account { queue_prefix: String::new() };
-        assert_eq!(of("turnwheel rebuild-queue", real), account);
-        assert_eq!(of("turnwheel redrive agent-prompts", real), account);
-        assert_eq!(of("turnwheel rebuild-queue", "UseDevelopmentStorage=true"), Storage::Embedded);
-        assert_eq!(of("turnwheel rebuild-queue --storage embedded", real), Storage::Embedded);
+        assert_eq!(storage_of("turnwheel rebuild-queue", azure), account);
+        assert_eq!(storage_of("turnwheel redrive agent-prompts", azure), account);
+        assert_eq!(
+            storage_of("turnwheel rebuild-queue", "UseDevelopmentStorage=true"),
+            Storage::Embedded
+        );
+        assert_eq!(
+            storage_of("turnwheel rebuild-queue --storage embedded", azure),
+            Storage::Embedded
+        );
         assert!(Arguments::try_parse_from(["turnwheel", "redrive", "agent-turns"]).is_err());
     }
 
     #[test]
-    fn what_is_stuck_was_due_ten_minutes_ago_unless_somebody_says_otherwise() {
-        let of = |line: &str| match arguments(line).command {
+    fn stuck_filter_defaults_to_ten_minutes() {
+        let filters_of = |line: &str| match parse_arguments(line).command {
             Some(Command::Ls { stuck, waiting, .. }) => (stuck, waiting),
             other => panic!("{other:?}"),
         };
-        assert_eq!(of("turnwheel ls"), (None, false));
-        assert_eq!(of("turnwheel ls --stuck"), (Some(Duration::from_mins(10)), false));
-        assert_eq!(of("turnwheel ls --stuck 90s --waiting"), (Some(Duration::from_secs(90)), true));
+        assert_eq!(filters_of("turnwheel ls"), (None, false));
+        assert_eq!(filters_of("turnwheel ls --stuck"), (Some(Duration::from_mins(10)), false));
+        assert_eq!(
+            filters_of("turnwheel ls --stuck 90s --waiting"),
+            (Some(Duration::from_secs(90)), true)
+        );
         assert!(Arguments::try_parse_from(["turnwheel", "ls", "--stuck", "soon"]).is_err());
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use crate::agent::settings::MODEL;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::model::Model;
-use crate::model::scripted::example_input;
+use crate::model::scripted::example_prompt;
 use crate::settings::Settings;
 use crate::settings::model::Provider;
 
 /// Agents of the examples. The user's own agents take precedence over them.
-const EXAMPLES: [&str; 2] = ["payments-clerk", "assistant"];
+const EXAMPLE_AGENTS: [&str; 2] = ["payments-clerk", "assistant"];
 
 /// Description of the model's origin. It is computed before the start, which consumes the settings.
 pub(super) struct ModelSource {
@@ -20,7 +20,7 @@ pub(super) struct ModelSource {
 }
 
 impl ModelSource {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn from_settings(settings: &Settings) -> Self {
         match &settings.model.provider {
             Provider::Unset => Self {
                 is_scripted: true,
@@ -46,23 +46,23 @@ pub(super) struct Banner<'a> {
 }
 
 impl Banner<'_> {
-    pub(super) fn text(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let Self { address, agents_dir, .. } = self;
         let mut text = format!(
             "\n  Turnwheel is at http://{address}\n\n  agents: {}\n  model:  {}\n",
-            self.agents(),
-            self.models()
+            self.render_agents(),
+            self.render_model()
         );
-        let agent = self.first();
+        let agent = self.find_example_agent();
         if self.catalog.agents.is_empty() && self.catalog.broken.is_empty() {
             let _ = write!(
                 text,
                 "\n  Add an agent; it takes effect at once:\n\n    mkdir -p {dir} && echo 'You are a helpful assistant.' > {dir}/assistant.agent.md\n",
-                dir = quoted(agents_dir)
+                dir = shell_quote(agents_dir)
             );
         }
         if agent.is_some() || self.catalog.broken.is_empty() {
-            text += &self.example(agent);
+            text += &self.render_example(agent);
         }
         let _ = write!(
             text,
@@ -71,7 +71,7 @@ impl Banner<'_> {
         text
     }
 
-    fn agents(&self) -> String {
+    fn render_agents(&self) -> String {
         let Catalog { agents, broken, .. } = self.catalog;
         let mut names: Vec<String> = agents
             .values()
@@ -85,8 +85,8 @@ impl Banner<'_> {
         if names.is_empty() { format!("none in {}", self.agents_dir) } else { names.join(", ") }
     }
 
-    fn models(&self) -> String {
-        match self.model.record(MODEL) {
+    fn render_model(&self) -> String {
+        match self.model.record(DEFAULT_MODEL) {
             Ok(record) if !self.source.is_scripted => {
                 format!("{} at {}", record.id, self.source.text)
             }
@@ -95,40 +95,42 @@ impl Banner<'_> {
     }
 
     /// Agent of the example request: an agent of the user, else one of the examples.
-    fn first(&self) -> Option<&Agent> {
+    fn find_example_agent(&self) -> Option<&Agent> {
         let is_usable = |agent: &&Agent| {
-            self.model.record(agent.settings.model.as_deref().unwrap_or(MODEL)).is_ok()
+            self.model.record(agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL)).is_ok()
         };
         let agents = || self.catalog.agents.values().map(|agent| &**agent).filter(is_usable);
-        let own = agents().find(|agent| !EXAMPLES.contains(&agent.name.as_str()));
-        own.or_else(|| EXAMPLES.iter().find_map(|name| agents().find(|agent| agent.name == *name)))
+        let own = agents().find(|agent| !EXAMPLE_AGENTS.contains(&agent.name.as_str()));
+        own.or_else(|| {
+            EXAMPLE_AGENTS.iter().find_map(|name| agents().find(|agent| agent.name == *name))
+        })
     }
 
-    fn example(&self, agent: Option<&Agent>) -> String {
+    fn render_example(&self, agent: Option<&Agent>) -> String {
         let name = agent.map_or("assistant", |agent| agent.name.as_str());
-        let body = serde_json::json!({"agent": name, "input": self.input(agent)});
+        let body = serde_json::json!({"agent": name, "input": self.choose_input(agent)});
         let url = format!("http://{}/api", self.address);
         format!(
             "\n  Try it:\n\n    curl -s '{url}/prompts?wait=20' -H 'content-type: application/json' \\\n      -d {}\n\n  Continue: POST {url}/conversations/ID/prompts with the response's `conversationId` as ID\n",
-            quoted(&body.to_string()),
+            shell_quote(&body.to_string()),
         )
     }
 
     /// Input of the example request. For the fake model, it triggers the agent's first tool.
-    fn input(&self, agent: Option<&Agent>) -> String {
+    fn choose_input(&self, agent: Option<&Agent>) -> String {
         let tools = agent.map(|agent| agent.tools.as_slice()).unwrap_or_default();
         if tools.iter().any(|tool| tool.definition().name == "send_payment") {
             return "Pay 40 to Ada".to_owned();
         }
         match tools.first().filter(|_| self.source.is_scripted) {
-            Some(tool) => example_input(&tool.definition().name, &tool.definition().parameters),
+            Some(tool) => example_prompt(&tool.definition().name, &tool.definition().parameters),
             None => "What can you do?".to_owned(),
         }
     }
 }
 
 /// Quotes text as one word of a POSIX shell.
-fn quoted(text: &str) -> String {
+fn shell_quote(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {
         return text.to_owned();

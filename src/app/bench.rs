@@ -7,13 +7,13 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::app::commands::say;
+use crate::app::commands::print_line;
 use crate::app::ports::Storage;
-use crate::app::service::{ServiceOptions, StartError, io};
+use crate::app::service::{ServiceOptions, StartError, io_error};
 use crate::bench::accounts::Accounts;
 use crate::bench::case::{self, BenchArguments};
 use crate::bench::report::Report;
-use crate::bench::worker::{Counted, Ready};
+use crate::bench::worker::{ReadyLine, StoreCounters};
 use crate::bench::{self, BenchError};
 use crate::settings::Settings;
 use crate::store::embedded::EmbeddedStore;
@@ -23,40 +23,41 @@ use crate::telemetry::Telemetry;
 ///
 /// # Errors
 /// Print the error and exit.
-pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError> {
+pub(super) async fn run_bench(arguments: &BenchArguments) -> Result<(), StartError> {
     // Read first, so that an invalid report fails before the measurement.
-    let earlier = arguments.compare.as_deref().map(read).transpose()?;
+    let earlier = arguments.compare.as_deref().map(read_report).transpose()?;
     let accounts = match arguments.storage {
         case::Storage::Embedded => None,
         case::Storage::Azure => {
-            let settings = Settings::of_environment()?;
-            let accounts = Accounts::of(&settings);
+            let settings = Settings::from_environment()?;
+            let accounts = Accounts::from_settings(&settings);
             Some(accounts.map_err(|mistake| StartError::Settings(vec![mistake]))?)
         }
     };
-    let program = std::env::current_exe().map_err(io("find this program"))?;
-    let measured = Box::pin(bench::run(&program, arguments, accounts.as_ref(), say)).await;
-    let report = measured.map_err(io("measure"))?;
+    let program = std::env::current_exe().map_err(io_error("find this program"))?;
+    let measured =
+        Box::pin(bench::run_cases(&program, arguments, accounts.as_ref(), print_line)).await;
+    let report = measured.map_err(io_error("measure"))?;
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-        std::fs::write(file, text + "\n").map_err(io("write the report"))?;
+        std::fs::write(file, text + "\n").map_err(io_error("write the report"))?;
     }
     if let Some(earlier) = earlier {
-        say(&format!("\n{}", report.compared_with(&earlier)));
+        print_line(&format!("\n{}", report.compare_with(&earlier)));
     }
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Report, StartError> {
-    let text = std::fs::read(file).map_err(io("read the report to compare with"))?;
-    serde_json::from_slice(&text).map_err(io("parse the report to compare with"))
+fn read_report(file: &Path) -> Result<Report, StartError> {
+    let text = std::fs::read(file).map_err(io_error("read the report to compare with"))?;
+    serde_json::from_slice(&text).map_err(io_error("parse the report to compare with"))
 }
 
 /// Runs a service like `dev` under the control of the parent process: see [`bench::worker`].
 ///
 /// # Errors
 /// Print the error and exit.
-pub(super) async fn work(
+pub(super) async fn run_worker(
     app: App,
     settings: Settings,
     (data, agents, storage): (PathBuf, PathBuf, Storage),
@@ -74,34 +75,35 @@ pub(super) async fn work(
         telemetry,
     };
     let running = Box::pin(app.start(settings, options)).await?;
-    let address = running.address().map_err(io("read the port"))?.to_string();
-    tell(&Ready { address });
+    let address = running.address().map_err(io_error("read the port"))?.to_string();
+    print_json(&ReadyLine { address });
     let stop = CancellationToken::new();
-    let (asked, store) = (stop.clone(), running.embedded_store());
-    let answering = async move {
-        answer(store).await;
-        asked.cancel();
+    let (stop_on_exit, store) = (stop.clone(), running.embedded_store());
+    let reporting = async move {
+        report_counters(store).await;
+        stop_on_exit.cancel();
         std::future::pending::<()>().await;
     };
     tokio::select! {
         outcome = Box::pin(running.run(stop)) => outcome,
-        () = answering => {
-            Err(io("continue")(BenchError::Worker("the benchmark process has exited".to_owned())))
+        () = reporting => {
+            Err(io_error("continue")(BenchError::Worker("the benchmark process has exited".to_owned())))
         }
     }
 }
 
 /// Writes the counters for each line on standard input, until it closes.
-async fn answer(store: Option<Arc<EmbeddedStore>>) {
-    let mut questions = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(_)) = questions.next_line().await {
-        let counted = store
-            .as_ref()
-            .map(|store| Counted { commits: store.commits(), checkpoints: store.checkpoints() });
-        tell(&counted.unwrap_or_default());
+async fn report_counters(store: Option<Arc<EmbeddedStore>>) {
+    let mut requests = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(_)) = requests.next_line().await {
+        let counters = store.as_ref().map(|store| StoreCounters {
+            commits: store.commit_count(),
+            checkpoints: store.checkpoint_count(),
+        });
+        print_json(&counters.unwrap_or_default());
     }
 }
 
-fn tell(line: &impl serde::Serialize) {
-    say(&serde_json::to_string(line).unwrap_or_default());
+fn print_json(line: &impl serde::Serialize) {
+    print_line(&serde_json::to_string(line).unwrap_or_default());
 }

@@ -7,28 +7,28 @@ use crate::agents::Agent;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::ports::Storage;
-use crate::app::service::{self, ServiceOptions, StartError, io};
+use crate::app::service::{self, ServiceOptions, StartError, io_error};
 use crate::azure::credential::Credentials;
-use crate::certify::{self, Conversation, Only, Order, Report, Tools};
+use crate::certify::{self, CertifyOptions, Conversation, Report, RunFilter, ToolMode};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 use crate::tools::workspace::builtins;
 
 /// Options of the command.
-pub(super) struct Wish {
+pub(super) struct CertifyRequest {
     /// Agents to certify. Empty: all.
     pub(super) names: Vec<String>,
     /// Folder of the agent files. `None`: the folder of the settings.
     pub(super) agents: Option<PathBuf>,
-    pub(super) tools: Tools,
+    pub(super) tools: ToolMode,
     pub(super) junit: Option<PathBuf>,
-    pub(super) only: Option<Only>,
+    pub(super) only: Option<RunFilter>,
 }
 
 /// Command line that repeats this run, without agent names.
-fn command(wish: &Wish) -> String {
+fn repeat_command(request: &CertifyRequest) -> String {
     let mut words = vec!["turnwheel certify".to_owned()];
-    if let Some(folder) = &wish.agents {
+    if let Some(folder) = &request.agents {
         let folder = folder.to_string_lossy();
         let is_plain = folder.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
         words.push("--agents".to_owned());
@@ -38,7 +38,7 @@ fn command(wish: &Wish) -> String {
             format!("'{}'", folder.replace('\'', r"'\''"))
         });
     }
-    if wish.tools == Tools::Real {
+    if request.tools == ToolMode::Real {
         words.push("--tools real".to_owned());
     }
     words.join(" ")
@@ -46,25 +46,29 @@ fn command(wish: &Wish) -> String {
 
 /// # Errors
 /// Print the error and exit; each names the fix.
-pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Report, StartError> {
+pub(super) async fn run(
+    app: App,
+    settings: Settings,
+    request: CertifyRequest,
+) -> Result<Report, StartError> {
     if !app.mistakes.is_empty() {
         return Err(StartError::Settings(app.mistakes));
     }
     // Real tools need the payments server of the example. Stubs need only its address.
-    let (settings, payments) = match wish.tools {
-        Tools::Real => {
-            let prepared = service::bring_payments(settings).await?;
+    let (settings, payments) = match request.tools {
+        ToolMode::Real => {
+            let prepared = service::start_payments(settings).await?;
             (prepared.settings, prepared.payments)
         }
-        Tools::Stub if settings.app_setting("PAYMENTS_URL").is_none() => {
+        ToolMode::Stub if settings.app_setting("PAYMENTS_URL").is_none() => {
             (settings.with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned()), None)
         }
-        Tools::Stub => (settings, None),
+        ToolMode::Stub => (settings, None),
     };
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::new(),
-        agents: wish.agents.clone(),
+        agents: request.agents.clone(),
         port: 0,
         handler_port: 0,
         storage: Storage::Embedded,
@@ -74,48 +78,48 @@ pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Repo
     };
     let mut files = AgentFiles::new(&app, &settings, &options, &Credentials::default())?;
     let loaded = files.load_all()?;
-    let folder = wish.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
+    let folder = request.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
     let folder = options.root.join(folder);
-    let agents: Vec<&Arc<Agent>> = if wish.names.is_empty() {
+    let agents: Vec<&Arc<Agent>> = if request.names.is_empty() {
         loaded.catalog.agents.values().collect()
     } else {
-        let found = wish.names.iter().map(|name| loaded.catalog.find(Some(name.as_str())));
+        let found = request.names.iter().map(|name| loaded.catalog.find(Some(name.as_str())));
         let found: Result<Vec<_>, _> = found.collect();
         found.map_err(|missing| StartError::Agents(vec![missing.to_string()]))?
     };
     if agents.is_empty() {
-        let what = format!(
+        let message = format!(
             "there is no agent in {}: add an agent file, or set the folder with `--agents`",
             folder.display()
         );
-        return Err(StartError::Agents(vec![what]));
+        return Err(StartError::Agents(vec![message]));
     }
     let own: Vec<&str> = app.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
     let harmless = builtins().into_iter().map(|tool| tool.definition().name.clone());
     let harmless = harmless.filter(|name| !own.contains(&name.as_str())).collect();
-    let order = Order {
-        agents: with_conversations(agents, &folder)?,
+    let order = CertifyOptions {
+        agents: load_conversations(agents, &folder)?,
         extensions: app.extensions,
-        tools: wish.tools,
+        tools: request.tools,
         harmless,
-        command: command(&wish),
-        only: wish.only,
+        command: repeat_command(&request),
+        filter: request.only,
     };
-    let report = Box::pin(certify::certify(&order)).await?;
+    let report = Box::pin(certify::run_certify(&order)).await?;
     drop(payments);
-    if let Some(file) = wish.junit {
-        std::fs::write(&file, report.junit()).map_err(io("write the JUnit file"))?;
+    if let Some(file) = request.junit {
+        std::fs::write(&file, report.junit()).map_err(io_error("write the JUnit file"))?;
     }
     Ok(report)
 }
 
-fn with_conversations(
+fn load_conversations(
     agents: Vec<&Arc<Agent>>,
     folder: &Path,
 ) -> Result<Vec<(Arc<Agent>, Conversation)>, StartError> {
     let (mut found, mut mistakes) = (Vec::new(), Vec::new());
     for agent in agents {
-        match Conversation::of(agent, folder) {
+        match Conversation::for_agent(agent, folder) {
             Ok(conversation) => found.push((Arc::clone(agent), conversation)),
             Err(mistake) => mistakes.push(mistake),
         }

@@ -1,7 +1,7 @@
 //! Implementation of the commands of the `turnwheel` program.
 
 mod doctor;
-mod operating;
+mod operator;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::Loaded;
+use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::banner::{Banner, ModelSource};
-use crate::app::certify::Wish;
+use crate::app::certify::CertifyRequest;
 #[cfg(unix)]
 use crate::app::isolation;
-use crate::app::looking::Named;
+use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
 use crate::app::service::{ServiceOptions, StartError};
-use crate::app::usage::Question;
-use crate::app::{App, bench, certify, functions, voice};
+use crate::app::usage::UsageQuery;
+use crate::app::{App, bench, certify, function_handlers, telemetry_setup};
 use crate::azure::credential::Credentials;
 use crate::ids::TenantId;
-use crate::package::{self, Order, Script};
+use crate::package::{self, PackageOptions, Script};
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::telemetry::{Style, Telemetry};
-use crate::turn::views::work::WorkQuery;
+use crate::telemetry::{LogStyle, Telemetry};
+use crate::turn::views::backlog::BacklogQuery;
 
 /// Default data folder.
-const DATA: &str = ".turnwheel";
-const DONE: u8 = 0;
+const DATA_DIR: &str = ".turnwheel";
+const SUCCESS: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 
@@ -40,56 +40,66 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
     let code = match arguments.command {
         None => serve(app),
         Some(Command::Dev { port, data, agents, storage }) => {
-            dev(app, port, (data, agents), &storage)
+            run_dev(app, port, (data, agents), &storage)
         }
         Some(Command::Package { out, binary, force, azd }) => {
-            package(&app, &out, binary.as_deref(), force, azd)
+            run_package(&app, &out, binary.as_deref(), force, azd)
         }
-        Some(Command::RebuildQueue { place }) => operating::upkeep(&place, None),
-        Some(Command::Redrive { queue, place }) => operating::upkeep(&place, Some(queue)),
-        Some(Command::Usage { by, from, to, tenant, data, json }) => {
-            operating::usage(Question { by: by.by(), from, to, tenant }, &data, json)
-        }
+        Some(Command::RebuildQueue { place }) => operator::run_maintenance(&place, None),
+        Some(Command::Redrive { queue, place }) => operator::run_maintenance(&place, Some(queue)),
+        Some(Command::Usage { by, from, to, tenant, data, json }) => operator::print_usage(
+            UsageQuery { by: by.to_grouping(), from, to, tenant },
+            &data,
+            json,
+        ),
         Some(Command::Bench(arguments)) => match arguments.check() {
-            Err(text) => refuse(&text),
+            Err(text) => print_argument_error(&text),
             Ok(()) => block_on(async {
-                Box::pin(bench::measure(&arguments))
+                Box::pin(bench::run_bench(&arguments))
                     .await
-                    .map_or_else(|error| complain(&error), |()| DONE)
+                    .map_or_else(|error| print_error(&error), |()| SUCCESS)
             }),
         },
         Some(Command::BenchWorker { data, agents, queue_prefix }) => {
-            bench_worker(app, (data, agents), queue_prefix)
+            run_bench_worker(app, (data, agents), queue_prefix)
         }
         #[cfg(unix)]
         Some(Command::IsolatedTurn) => block_on(async {
             Box::pin(isolation::child::run(app))
                 .await
-                .map_or_else(|error| complain(&error), |()| DONE)
+                .map_or_else(|error| print_error(&error), |()| SUCCESS)
         }),
         Some(Command::Why { id, tenant, user, data, json }) => {
-            operating::why(&Named { id, tenant, user }, &data, json)
+            operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
-            operating::ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
+            operator::print_backlog(
+                BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting },
+                &data,
+                json,
+            )
         }
-        Some(Command::Certify { names, agents, tools, json, junit, only }) => {
-            certify(app, Wish { names, agents, tools: tools.tools(), junit, only }, json)
-        }
-        Some(Command::Doctor { offline, format, agents, data }) => {
-            doctor::examine(&app, &doctor::Examined { agents, data, is_offline: offline }, format)
-        }
+        Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
+            app,
+            CertifyRequest { names, agents, tools: tools.to_tools(), junit, only },
+            json,
+        ),
+        Some(Command::Doctor { offline, format, agents, data }) => doctor::run_doctor(
+            &app,
+            &doctor::DoctorOptions { agents, data, is_offline: offline },
+            format,
+        ),
     };
     ExitCode::from(code)
 }
 
 /// Writes a line to standard output. Unlike log lines, it is for the user of the command.
-pub(super) fn say(text: &str) {
+pub(super) fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-fn complain(error: &dyn std::error::Error) -> u8 {
+fn print_error(error: &dyn std::error::Error) -> u8 {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -100,31 +110,31 @@ fn complain(error: &dyn std::error::Error) -> u8 {
     FAILED
 }
 
-fn refuse(text: &str) -> u8 {
+fn print_argument_error(text: &str) -> u8 {
     let _ = writeln!(std::io::stderr(), "turnwheel: {text}");
     BAD_ARGUMENTS
 }
 
 /// Settings of this machine: environment variables, then `local.settings.json`.
 pub(super) fn read_settings() -> Result<Settings, Vec<Mistake>> {
-    Settings::of_folder(Path::new("."))
+    Settings::from_folder(Path::new("."))
 }
 
-fn dev(
+fn run_dev(
     app: App,
     port: u16,
     (data, agents): (PathBuf, Option<PathBuf>),
     storage: &StorageArguments,
 ) -> u8 {
-    let storage = match storage.of_dev() {
+    let storage = match storage.dev_storage() {
         Ok(storage) => storage,
-        Err(text) => return refuse(text),
+        Err(text) => return print_argument_error(text),
     };
     let settings = match read_settings() {
         Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
+        Err(mistakes) => return print_error(&StartError::from(mistakes)),
     };
-    let settings = settings.for_dev();
+    let settings = settings.with_dev_defaults();
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data,
@@ -136,13 +146,13 @@ fn dev(
         is_dev: true,
         telemetry: Telemetry::default(),
     };
-    block_on(work(app.with_children(true), settings, options, true))
+    block_on(run_with_telemetry(app.with_isolation(true), settings, options, true))
 }
 
 fn serve(app: App) -> u8 {
-    let settings = match Settings::of_environment() {
+    let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
+        Err(mistakes) => return print_error(&StartError::from(mistakes)),
     };
     let Some(port) = settings.port else {
         let help = <Arguments as clap::CommandFactory>::command().render_help();
@@ -152,9 +162,9 @@ fn serve(app: App) -> u8 {
         );
         return BAD_ARGUMENTS;
     };
-    let missing = settings.missing_to_serve();
+    let missing = settings.missing_required();
     if !missing.is_empty() {
-        return complain(&StartError::from(missing));
+        return print_error(&StartError::from(missing));
     }
     // Without a storage account the queues are in this process, which an external Functions host
     // cannot read. The built-in host then reads them.
@@ -166,7 +176,7 @@ fn serve(app: App) -> u8 {
     };
     let options = ServiceOptions {
         root: PathBuf::from("."),
-        data: PathBuf::from(DATA),
+        data: PathBuf::from(DATA_DIR),
         agents: None,
         port: 0,
         handler_port: port,
@@ -175,60 +185,70 @@ fn serve(app: App) -> u8 {
         is_dev: false,
         telemetry: Telemetry::default(),
     };
-    block_on(work(app.with_children(false), settings, options, false))
+    block_on(run_with_telemetry(app.with_isolation(false), settings, options, false))
 }
 
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
 /// the current folder.
-fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
+fn run_bench_worker(
+    app: App,
+    (data, agents): (PathBuf, PathBuf),
+    queue_prefix: Option<String>,
+) -> u8 {
     let storage =
         queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
-    let settings = match Settings::of_environment() {
+    let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
+        Err(mistakes) => return print_error(&StartError::from(mistakes)),
     };
-    let settings = settings.for_dev();
+    let settings = settings.with_dev_defaults();
     block_on(async {
-        let telemetry = match voice::start(&settings, Style::dev(), false) {
+        let telemetry = match telemetry_setup::start_telemetry(&settings, LogStyle::dev(), false) {
             Ok(telemetry) => telemetry,
-            Err(error) => return complain(&error),
+            Err(error) => return print_error(&error),
         };
-        let place = (data, agents, storage);
-        let outcome = Box::pin(bench::work(app, settings, place, telemetry.clone())).await;
+        let locations = (data, agents, storage);
+        let outcome =
+            Box::pin(bench::run_worker(app, settings, locations, telemetry.clone())).await;
         telemetry.stop().await;
-        outcome.map_or_else(|error| complain(&error), |()| DONE)
+        outcome.map_or_else(|error| print_error(&error), |()| SUCCESS)
     })
 }
 
-fn certify(app: App, wish: Wish, is_json: bool) -> u8 {
+fn run_certify(app: App, request: CertifyRequest, is_json: bool) -> u8 {
     let settings = match read_settings() {
         Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
+        Err(mistakes) => return print_error(&StartError::from(mistakes)),
     };
     block_on(async {
-        let report = match Box::pin(certify::run(app, settings, wish)).await {
+        let report = match Box::pin(certify::run(app, settings, request)).await {
             Ok(report) => report,
-            Err(error) => return complain(&error),
+            Err(error) => return print_error(&error),
         };
-        if let Some(missed) = report.missed() {
+        if let Some(missed) = report.unmatched_filter() {
             let _ = writeln!(std::io::stderr(), "turnwheel: {missed}");
             return BAD_ARGUMENTS;
         }
         if is_json {
-            say(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
+            print_line(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
         } else {
-            say(&report.to_string());
+            print_line(&report.to_string());
         }
-        if report.is_ok() { DONE } else { FAILED }
+        if report.is_ok() { SUCCESS } else { FAILED }
     })
 }
 
 /// Runs the service between the start and the flush of its telemetry.
-async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
-    let style = if is_dev { Style::dev() } else { Style::served(settings.is_in_azure) };
-    let telemetry = match voice::start(&settings, style, !is_dev) {
+async fn run_with_telemetry(
+    app: App,
+    settings: Settings,
+    options: ServiceOptions,
+    is_dev: bool,
+) -> u8 {
+    let style = if is_dev { LogStyle::dev() } else { LogStyle::for_handler(settings.is_in_azure) };
+    let telemetry = match telemetry_setup::start_telemetry(&settings, style, !is_dev) {
         Ok(telemetry) => telemetry,
-        Err(error) => return complain(&error),
+        Err(error) => return print_error(&error),
     };
     let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
     let code = Box::pin(run_service(app, settings, options, is_dev)).await;
@@ -237,51 +257,51 @@ async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: boo
 }
 
 async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
-    let source = ModelSource::of(&settings);
+    let source = ModelSource::from_settings(&settings);
     let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
     let running = match Box::pin(app.start(settings, options)).await {
         Ok(running) => running,
-        Err(error) => return complain(&error),
+        Err(error) => return print_error(&error),
     };
     if is_dev {
         match running.address() {
             Ok(address) => {
-                let world = running.world();
-                let (catalog, model) = (world.agents.now(), &*world.model);
+                let services = running.services();
+                let (catalog, model) = (services.agents.current(), &*services.model);
                 let agents_dir = &agents_dir;
                 let banner =
                     Banner { address, catalog: &catalog, model, source: &source, agents_dir };
-                say(&banner.text());
+                print_line(&banner.render());
             }
-            Err(error) => return complain(&error),
+            Err(error) => return print_error(&error),
         }
     }
     let stop = CancellationToken::new();
-    let asked = stop.clone();
+    let stop_requested = stop.clone();
     let stopping = async move {
-        stop_signal().await;
+        wait_for_stop_signal().await;
         if is_dev {
-            let seconds = functions::DEV_STOP_WITHIN.as_secs();
-            say(&format!(
+            let seconds = function_handlers::DEV_STOP_TIMEOUT.as_secs();
+            print_line(&format!(
                 "Stopping: model responses and tool calls under way have up to {seconds} s to be committed. Ctrl-C again ends at once."
             ));
         } else {
             tracing::info!("service stopping; active turns may finish");
         }
-        asked.cancel();
-        stop_signal().await;
+        stop_requested.cancel();
+        wait_for_stop_signal().await;
     };
     tokio::select! {
         outcome = Box::pin(running.run(stop)) => match outcome {
-            Ok(()) => DONE,
-            Err(error) => complain(&error),
+            Ok(()) => SUCCESS,
+            Err(error) => print_error(&error),
         },
         () = stopping => FAILED,
     }
 }
 
 /// Resolves at Ctrl-C or, on Unix, at SIGTERM.
-async fn stop_signal() {
+async fn wait_for_stop_signal() {
     let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
     {
@@ -305,19 +325,25 @@ fn block_on(work: impl Future<Output = u8>) -> u8 {
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
             code
         }
-        Err(error) => complain(&error),
+        Err(error) => print_error(&error),
     }
 }
 
-fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for_azd: bool) -> u8 {
+fn run_package(
+    app: &App,
+    out: &Path,
+    binary: Option<&Path>,
+    is_forced: bool,
+    is_for_azd: bool,
+) -> u8 {
     let settings = match read_settings() {
         Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
+        Err(mistakes) => return print_error(&StartError::from(mistakes)),
     };
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
-    let mistakes = agents(app, &settings, None).err().unwrap_or_default();
-    let order = Order {
+    let mistakes = load_agents(app, &settings, None).err().unwrap_or_default();
+    let order = PackageOptions {
         root,
         out,
         binary,
@@ -333,14 +359,14 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for
         .and_then(|script| package::package(&order, &script, &mistakes, check))
         .and_then(|package| {
             let azd = is_for_azd.then(|| package::write_azd_files(root)).transpose()?;
-            Ok(package::Package { azd, ..package })
+            Ok(package::Package { azd_files: azd, ..package })
         });
     match packaged {
         Ok(package) => {
-            say(&package.to_string());
-            DONE
+            print_line(&package.to_string());
+            SUCCESS
         }
-        Err(error) => complain(&error),
+        Err(error) => print_error(&error),
     }
 }
 
@@ -348,14 +374,14 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for
 ///
 /// # Errors
 /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
-pub(super) fn agents(
+pub(super) fn load_agents(
     app: &App,
     settings: &Settings,
     folder: Option<PathBuf>,
-) -> Result<Loaded, Vec<String>> {
+) -> Result<LoadedAgents, Vec<String>> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
-        data: PathBuf::from(DATA),
+        data: PathBuf::from(DATA_DIR),
         agents: folder,
         port: 0,
         handler_port: 0,

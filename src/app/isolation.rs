@@ -6,9 +6,9 @@
 //! its own and no SDK start-up.
 
 pub(super) mod child;
-mod ports;
-mod serving;
-mod wire;
+mod port_server;
+mod protocol;
+mod remote_ports;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -21,14 +21,14 @@ use async_trait::async_trait;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use self::serving::Served;
-pub(super) use self::wire::SettingsSource;
-use self::wire::{Beginning, span_ms};
-use crate::app::agent_files::AgentsInForce;
+use self::port_server::ChildOutcome;
+pub(super) use self::protocol::SettingsSource;
+use self::protocol::{ChildInit, duration_ms};
+use crate::app::agent_files::ActiveAgents;
 use crate::app::service::ServiceOptions;
 use crate::ids::{ConversationKey, TenantId, WorkerId};
-use crate::turn::isolation::{InProcess, Isolated, Isolator, Shared};
-use crate::turn::{Nudge, World};
+use crate::turn::isolation::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
+use crate::turn::{Nudge, Services};
 
 /// Name of the hidden command that the child runs.
 pub(super) const COMMAND: &str = "isolated-turn";
@@ -38,24 +38,24 @@ const CHILDREN_MAX: usize = 4;
 const CHILDREN_OF_TENANT_MAX: usize = 3;
 /// Delay before the next attempt of a suspect step that found no free child. Meanwhile the
 /// conversation has no lease and occupies no worker.
-const ROOM_AGAIN: Duration = Duration::from_secs(2);
+const SLOT_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Delay before a child's death is reported. The end of a container or session kills the parent as
 /// well within this time, so such a death is not attributed to the step.
-const PARENT_FIRST: Duration = Duration::from_millis(250);
+const DEATH_REPORT_DELAY: Duration = Duration::from_millis(250);
 
 /// [`Isolator`] that starts this program as a child process for each suspect turn.
 #[derive(Debug)]
-pub(super) struct ChildProcesses {
+pub(super) struct ChildProcessIsolator {
     settings: SettingsSource,
     payments_url: Option<String>,
     root: PathBuf,
     agents: Option<PathBuf>,
-    children: Children,
+    slots: ChildSlots,
     /// Fallback if the operating system cannot start a child.
-    alone: InProcess,
+    in_process: InProcessIsolator,
 }
 
-impl ChildProcesses {
+impl ChildProcessIsolator {
     pub(super) fn new(
         settings: SettingsSource,
         payments_url: Option<String>,
@@ -66,110 +66,110 @@ impl ChildProcesses {
             payments_url,
             root: options.root.clone(),
             agents: options.agents.clone(),
-            children: Children::default(),
-            alone: InProcess::default(),
+            slots: ChildSlots::default(),
+            in_process: InProcessIsolator::default(),
         }
     }
 
-    fn beginning(&self, world: &World, nudge: &Nudge, worker: &WorkerId) -> Beginning {
-        Beginning {
+    fn build_init(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> ChildInit {
+        ChildInit {
             nudge: nudge.clone(),
             worker: worker.clone(),
             settings: self.settings,
             payments_url: self.payments_url.clone(),
             root: self.root.clone(),
             agents: self.agents.clone(),
-            agents_in_force: AgentsInForce::from(&*world.agents.now()),
-            writes_notices: world.herald.is_some(),
-            turn_ms: span_ms(world.limits.turn),
-            settle_after_ms: span_ms(world.limits.settle_after),
+            active_agents: ActiveAgents::from(&*services.agents.current()),
+            stores_notifications: services.notification_sender.is_some(),
+            turn_ms: duration_ms(services.limits.turn_duration),
+            settle_after_ms: duration_ms(services.limits.settle_after),
         }
     }
 }
 
 #[async_trait]
-impl Isolator for ChildProcesses {
-    async fn run(&self, world: &World, nudge: &Nudge, worker: &WorkerId) -> Isolated {
-        let Some(place) = self.children.add(&nudge.key) else {
-            return Isolated::NotNow { wait: ROOM_AGAIN };
+impl Isolator for ChildProcessIsolator {
+    async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome {
+        let Some(slot) = self.slots.reserve(&nudge.key) else {
+            return IsolatedOutcome::RetryLater { wait: SLOT_RETRY_DELAY };
         };
-        let (mut child, socket) = match start() {
+        let (mut child, socket) = match spawn_child() {
             Ok(started) => started,
             Err(error) => {
                 tracing::error!(error = %error, "child process not started; the suspect turn runs alone in this process: {error}");
-                drop(place);
-                return self.alone.run(world, nudge, worker).await;
+                drop(slot);
+                return self.in_process.run(services, nudge, worker).await;
             }
         };
         let id = &nudge.key.conversation_id;
         tracing::info!(conversation.id = %id, process = child.id(), "suspect turn runs in isolation conversation={id}");
-        let beginning = self.beginning(world, nudge, worker);
-        match serving::serve(world, &mut child, socket, &beginning).await {
-            Served::Ended(outcome) => {
-                Isolated::Ended(outcome.map_err(|fault| fault.of(&nudge.key)))
-            }
-            Served::Died(how) => {
-                tokio::time::sleep(PARENT_FIRST).await;
-                Isolated::Died(how)
+        let init = self.build_init(services, nudge, worker);
+        match port_server::serve_child(services, &mut child, socket, &init).await {
+            ChildOutcome::Ended(outcome) => IsolatedOutcome::Completed(
+                outcome.map_err(|error| error.into_turn_error(&nudge.key)),
+            ),
+            ChildOutcome::Died(reason) => {
+                tokio::time::sleep(DEATH_REPORT_DELAY).await;
+                IsolatedOutcome::ProcessDied(reason)
             }
         }
     }
 
-    async fn enter(&self) -> Option<Shared> {
-        self.alone.enter().await
+    async fn acquire_shared(&self) -> Option<SharedTurnPermit> {
+        self.in_process.acquire_shared().await
     }
 }
 
-fn start() -> std::io::Result<(Child, UnixStream)> {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    let ours = UnixStream::from_std(ours)?;
-    let child = Command::new(program()?)
+fn spawn_child() -> std::io::Result<(Child, UnixStream)> {
+    let (parent_socket, child_socket) = std::os::unix::net::UnixStream::pair()?;
+    parent_socket.set_nonblocking(true)?;
+    let parent_socket = UnixStream::from_std(parent_socket)?;
+    let child = Command::new(program_path()?)
         .arg(COMMAND)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdin(Stdio::from(OwnedFd::from(child_socket)))
         // Ctrl-C in a terminal reaches only the parent, which lets the turn finish.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
-    Ok((child, ours))
+    Ok((child, parent_socket))
 }
 
 /// Path of the running program. It stays valid if the program's file is replaced.
 #[cfg(target_os = "linux")]
 #[expect(clippy::unnecessary_wraps, reason = "the look-up on other systems can fail")]
-fn program() -> std::io::Result<PathBuf> {
+fn program_path() -> std::io::Result<PathBuf> {
     Ok(PathBuf::from("/proc/self/exe"))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn program() -> std::io::Result<PathBuf> {
+fn program_path() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
 /// Conversations whose turns run in children.
 #[derive(Clone, Default)]
-struct Children(Arc<Mutex<Vec<ConversationKey>>>);
+struct ChildSlots(Arc<Mutex<Vec<ConversationKey>>>);
 
-impl fmt::Debug for Children {
+impl fmt::Debug for ChildSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} children", self.lock().len())
     }
 }
 
-impl Children {
+impl ChildSlots {
     /// Reserves a child slot. Returns `None` at a limit, or if the conversation already has a
     /// child.
-    fn add(&self, key: &ConversationKey) -> Option<Place> {
+    fn reserve(&self, key: &ConversationKey) -> Option<ChildSlot> {
         let mut running = self.lock();
-        let of_tenant =
+        let count_of_tenant =
             |tenant: &TenantId| running.iter().filter(|it| it.tenant == *tenant).count();
-        let has_room =
-            running.len() < CHILDREN_MAX && of_tenant(&key.tenant) < CHILDREN_OF_TENANT_MAX;
-        if !has_room || running.contains(key) {
+        let has_free_slot =
+            running.len() < CHILDREN_MAX && count_of_tenant(&key.tenant) < CHILDREN_OF_TENANT_MAX;
+        if !has_free_slot || running.contains(key) {
             return None;
         }
         running.push(key.clone());
-        Some(Place { children: self.clone(), key: key.clone() })
+        Some(ChildSlot { slots: self.clone(), key: key.clone() })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ConversationKey>> {
@@ -178,14 +178,14 @@ impl Children {
 }
 
 /// A reserved child slot. Dropping it frees the slot.
-struct Place {
-    children: Children,
+struct ChildSlot {
+    slots: ChildSlots,
     key: ConversationKey,
 }
 
-impl Drop for Place {
+impl Drop for ChildSlot {
     fn drop(&mut self) {
-        self.children.lock().retain(|key| *key != self.key);
+        self.slots.lock().retain(|key| *key != self.key);
     }
 }
 
@@ -203,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn one_tenant_leaves_room_for_others() {
-        let children = Children::default();
-        let first = children.add(&key("a", "1")).unwrap();
-        assert!(children.add(&key("a", "1")).is_none(), "a conversation has at most one child");
-        let rest: Vec<_> = ["2", "3"].map(|id| children.add(&key("a", id)).unwrap()).into();
-        assert!(children.add(&key("a", "4")).is_none());
-        let other = children.add(&key("b", "1")).unwrap();
-        assert!(children.add(&key("c", "1")).is_none(), "the process has at most four children");
+    fn child_slots_are_limited_per_tenant_and_process() {
+        let slots = ChildSlots::default();
+        let first = slots.reserve(&key("a", "1")).unwrap();
+        assert!(slots.reserve(&key("a", "1")).is_none(), "a conversation has at most one child");
+        let rest: Vec<_> = ["2", "3"].map(|id| slots.reserve(&key("a", id)).unwrap()).into();
+        assert!(slots.reserve(&key("a", "4")).is_none());
+        let other = slots.reserve(&key("b", "1")).unwrap();
+        assert!(slots.reserve(&key("c", "1")).is_none(), "the process has at most four children");
         drop((first, other));
-        assert!(children.add(&key("a", "4")).is_some());
+        assert!(slots.reserve(&key("a", "4")).is_some());
         drop(rest);
     }
 }

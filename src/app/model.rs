@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::settings::MODEL;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::app::service::StartError;
 use crate::azure::credential::Credentials;
@@ -18,7 +18,7 @@ use crate::settings::model::{AzureOpenAi, Provider};
 ///
 /// # Errors
 /// Returns one sentence for each invalid setting: correct them.
-pub(super) fn model_of(
+pub(super) fn create_model(
     settings: &Settings,
     credentials: &Credentials,
 ) -> Result<Arc<dyn Model>, Vec<String>> {
@@ -26,9 +26,10 @@ pub(super) fn model_of(
         Provider::Unset | Provider::Scripted => return Ok(Arc::new(ScriptedModel)),
         Provider::Azure(azure) => azure,
     };
-    let credential = || credentials.of(&settings.identity).map_err(|mistake| vec![mistake]);
-    let config = config(settings, azure);
-    let model = match (&azure.api_key, &azure.api_key_place) {
+    let credential =
+        || credentials.get_or_create(&settings.identity).map_err(|mistake| vec![mistake]);
+    let config = responses_config(settings, azure);
+    let model = match (&azure.api_key, &azure.key_vault_secret) {
         (Some(_), _) => AzureResponses::new(&config, None),
         (None, Some(place)) => {
             let key = VaultSecret::new(place.clone(), credential()?);
@@ -49,12 +50,13 @@ pub(super) fn require_model(
     catalog: &Catalog,
     is_dev: bool,
 ) -> Result<(), StartError> {
-    let missing =
-        |agent: &Agent| model.record(agent.settings.model.as_deref().unwrap_or(MODEL)).err();
+    let missing = |agent: &Agent| {
+        model.record(agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL)).err()
+    };
     let none_works = !catalog.agents.values().any(|agent| missing(agent).is_none());
     if is_dev
         && none_works
-        && let Err(reason) = model.record(MODEL)
+        && let Err(reason) = model.record(DEFAULT_MODEL)
     {
         let choice = "Or choose the fake model: TURNWHEEL_MODEL=scripted.";
         return Err(StartError::Settings(vec![format!("{reason} {choice}")]));
@@ -70,14 +72,14 @@ pub(super) fn require_model(
 /// Scope of the Entra tokens for model requests. `None` if requests use a key or the model is fake.
 pub(super) fn token_scope(settings: &Settings) -> Option<String> {
     match &settings.model.provider {
-        Provider::Azure(azure) if azure.api_key.is_none() && azure.api_key_place.is_none() => {
-            config(settings, azure).token_scope()
+        Provider::Azure(azure) if azure.api_key.is_none() && azure.key_vault_secret.is_none() => {
+            responses_config(settings, azure).token_scope()
         }
         Provider::Unset | Provider::Scripted | Provider::Azure(_) => None,
     }
 }
 
-fn config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {
+fn responses_config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {
     ResponsesConfig {
         base_url: azure.base_url.clone(),
         endpoint: azure.endpoint.clone(),
@@ -105,9 +107,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_address_has_the_sentence_of_the_model_client() {
+    fn missing_endpoint_error_equals_model_client_error() {
         let settings = Settings::read(|_| None).unwrap();
-        let missing = settings.missing_to_serve();
+        let missing = settings.missing_required();
         let shown: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let client = AzureResponses::new(&ResponsesConfig::default(), None).unwrap_err();
         assert!(shown.iter().any(|text| text.contains(&client[0])), "{shown:?} {client:?}");

@@ -7,10 +7,10 @@ use std::time::Duration;
 use azure_core::credentials::TokenCredential;
 use tokio::net::TcpStream;
 
-use crate::app::service::{StartError, io};
+use crate::app::service::{StartError, io_error};
 use crate::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
 use crate::azure::credential::Credentials;
-use crate::azure::storage::Sending;
+use crate::azure::storage::TransportSettings;
 use crate::azurite::{self, Azurite, AzuriteOptions};
 use crate::clock::Clock;
 use crate::ids::{Ids, WorkerId};
@@ -26,7 +26,7 @@ use crate::store::cosmos::CosmosStore;
 use crate::store::embedded::EmbeddedStore;
 
 /// Time limit of a connection to the storage emulator, which runs on this machine.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Location of queues, artifacts and conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) struct Ports {
 }
 
 /// Dependencies for opening the ports.
-pub(super) struct Opening<'a> {
+pub(super) struct PortContext<'a> {
     pub(super) settings: &'a Settings,
     pub(super) credentials: &'a Credentials,
     pub(super) data: &'a Path,
@@ -64,7 +64,7 @@ pub(super) struct Opening<'a> {
 }
 
 /// The selected storage account and the queue prefix of this process.
-struct Account {
+struct SelectedAccount {
     account: StorageAccount,
     queue_prefix: String,
     emulator: Option<Azurite>,
@@ -74,38 +74,41 @@ struct Account {
 ///
 /// # Errors
 /// Print the error and exit; each names the fix.
-pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Ports, StartError> {
-    let Some(used) = account(storage, opening).await? else {
-        let store = Arc::new(EmbeddedStore::open(opening.data)?);
-        let artifacts = EmbeddedArtifacts::open(&opening.data.join("artifacts")).await;
+pub(super) async fn open_ports(
+    storage: &Storage,
+    context: &PortContext<'_>,
+) -> Result<Ports, StartError> {
+    let Some(selected) = select_account(storage, context).await? else {
+        let store = Arc::new(EmbeddedStore::open(context.data)?);
+        let artifacts = EmbeddedArtifacts::open(&context.data.join("artifacts")).await;
         return Ok(Ports {
-            queue: Arc::new(embedded_queue(opening.data, opening.clock, opening.ids).await?),
-            artifacts: Arc::new(artifacts.map_err(io("open the artifacts"))?),
+            queue: Arc::new(open_embedded_queue(context.data, context.clock, context.ids).await?),
+            artifacts: Arc::new(artifacts.map_err(io_error("open the artifacts"))?),
             live: Arc::new(EmbeddedLive::default()),
             embedded: Some(Arc::clone(&store)),
             store,
             emulator: None,
         });
     };
-    let artifacts = blob_artifacts(&used, opening).await?;
-    let queue = storage_queue(&used, opening).await?;
+    let artifacts = open_blob_artifacts(&selected, context).await?;
+    let queue = open_storage_queue(&selected, context).await?;
     let ports = |store, live, embedded| Ports {
         store,
         queue: Arc::new(queue),
         artifacts: Arc::new(artifacts),
         live,
         embedded,
-        emulator: used.emulator,
+        emulator: selected.emulator,
     };
-    let Some(cosmos) = &opening.settings.cosmos else {
-        let store = Arc::new(EmbeddedStore::open(opening.data)?);
+    let Some(cosmos) = &context.settings.cosmos else {
+        let store = Arc::new(EmbeddedStore::open(context.data)?);
         let embedded = Some(Arc::clone(&store));
         return Ok(ports(store, Arc::new(EmbeddedLive::default()), embedded));
     };
     let store: Arc<dyn ConversationStore> =
-        Arc::new(cosmos_store(cosmos, opening.credentials).await?);
+        Arc::new(open_cosmos_store(cosmos, context.credentials).await?);
     let live =
-        SharedLive::new(Arc::clone(&store), Arc::clone(opening.clock), opening.worker.clone());
+        SharedLive::new(Arc::clone(&store), Arc::clone(context.clock), context.worker.clone());
     Ok(ports(store, Arc::new(live), None))
 }
 
@@ -115,24 +118,27 @@ pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Por
 /// Like [`open_ports`]: print the error and exit.
 pub(super) async fn open_queue(
     storage: &Storage,
-    opening: &Opening<'_>,
+    context: &PortContext<'_>,
 ) -> Result<(Box<dyn Queue>, Option<Azurite>), StartError> {
-    if let Some(used) = account(storage, opening).await? {
-        let queue = storage_queue(&used, opening).await?;
-        return Ok((Box::new(queue), used.emulator));
+    if let Some(selected) = select_account(storage, context).await? {
+        let queue = open_storage_queue(&selected, context).await?;
+        return Ok((Box::new(queue), selected.emulator));
     }
-    let queue = embedded_queue(opening.data, opening.clock, opening.ids).await?;
+    let queue = open_embedded_queue(context.data, context.clock, context.ids).await?;
     Ok((Box::new(queue), None))
 }
 
 /// Selects the storage account. Returns `None` if all data is in the data folder.
-async fn account(storage: &Storage, opening: &Opening<'_>) -> Result<Option<Account>, StartError> {
+async fn select_account(
+    storage: &Storage,
+    context: &PortContext<'_>,
+) -> Result<Option<SelectedAccount>, StartError> {
     match storage {
         Storage::Embedded => Ok(None),
-        Storage::Account { queue_prefix } => match &opening.settings.storage {
-            Some(account) => Ok(Some(Account {
+        Storage::Account { queue_prefix } => match &context.settings.storage {
+            Some(account) => Ok(Some(SelectedAccount {
                 account: account.clone(),
-                queue_prefix: prefix(queue_prefix),
+                queue_prefix: to_name_prefix(queue_prefix),
                 emulator: None,
             })),
             None => Err(StartError::Settings(vec![
@@ -140,51 +146,54 @@ async fn account(storage: &Storage, opening: &Opening<'_>) -> Result<Option<Acco
             ])),
         },
         Storage::Azurite { queue_prefix } => {
-            let (account, emulator) = emulator(opening.settings, opening.data).await?;
-            Ok(Some(Account { account, queue_prefix: prefix(queue_prefix), emulator }))
+            let (account, emulator) = connect_emulator(context.settings, context.data).await?;
+            Ok(Some(SelectedAccount { account, queue_prefix: to_name_prefix(queue_prefix), emulator }))
         }
     }
 }
 
 /// Appends the `-` that separates a prefix from the queue name.
-fn prefix(given: &str) -> String {
+fn to_name_prefix(given: &str) -> String {
     if given.is_empty() { String::new() } else { format!("{}-", given.trim_end_matches('-')) }
 }
 
 /// Connects to a running storage emulator, or starts one.
-async fn emulator(
+async fn connect_emulator(
     settings: &Settings,
     data: &Path,
 ) -> Result<(StorageAccount, Option<Azurite>), StartError> {
-    let named = settings.storage.clone().filter(StorageAccount::is_local);
-    if let Some(account) = named.or_else(azurite::usual_account)
-        && answers(&account).await
+    let configured = settings.storage.clone().filter(StorageAccount::is_local);
+    if let Some(account) = configured.or_else(azurite::development_account)
+        && is_reachable(&account).await
     {
         return Ok((account, None));
     }
     let options = AzuriteOptions {
         install: data.join("azurite"),
         data: Some(data.join("azurite-data")),
-        ports: azurite::Ports::USUAL,
+        ports: azurite::Ports::DEVELOPMENT,
         tls: None,
     };
-    let started = Azurite::start(options, super::commands::say).await;
-    let started = started.map_err(io("start the storage emulator"))?;
+    let started = Azurite::start(options, super::commands::print_line).await;
+    let started = started.map_err(io_error("start the storage emulator"))?;
     Ok((started.account(), Some(started)))
 }
 
-pub(super) async fn answers(account: &StorageAccount) -> bool {
+pub(super) async fn is_reachable(account: &StorageAccount) -> bool {
     let (Some(host), Some(port)) = (account.queue.host_str(), account.queue.port()) else {
         return false;
     };
     let connecting = TcpStream::connect((host, port));
-    matches!(tokio::time::timeout(ANSWERS_WITHIN, connecting).await, Ok(Ok(_)))
+    matches!(tokio::time::timeout(CONNECT_TIMEOUT, connecting).await, Ok(Ok(_)))
 }
 
-async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQueue, StartError> {
-    let queue = connect_queue(&used.account, &used.queue_prefix, opening.credentials)?;
+async fn open_storage_queue(
+    selected: &SelectedAccount,
+    context: &PortContext<'_>,
+) -> Result<StorageQueue, StartError> {
+    let queue = connect_queue(&selected.account, &selected.queue_prefix, context.credentials)?;
     let names = [queue::TURNS, queue::PROMPTS, queue::NOTIFY];
-    queue.create(&names).await.map_err(io("create the queues"))?;
+    queue.create_queues(&names).await.map_err(io_error("create the queues"))?;
     Ok(queue)
 }
 
@@ -197,67 +206,72 @@ pub(super) fn connect_queue(
     prefix: &str,
     credentials: &Credentials,
 ) -> Result<StorageQueue, StartError> {
-    let token = storage_token(account, credentials)?;
-    StorageQueue::connect(account, token, prefix, &Sending::default())
-        .map_err(io("use the storage account"))
+    let token = storage_credential(account, credentials)?;
+    StorageQueue::connect(account, token, prefix, &TransportSettings::default())
+        .map_err(io_error("use the storage account"))
 }
 
-async fn blob_artifacts(
-    used: &Account,
-    opening: &Opening<'_>,
+async fn open_blob_artifacts(
+    selected: &SelectedAccount,
+    context: &PortContext<'_>,
 ) -> Result<BlobArtifacts, StartError> {
-    let token = storage_token(&used.account, opening.credentials)?;
-    let sending = Sending::default();
-    let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
-        .map_err(io("use the storage account"))?;
-    artifacts.create().await.map_err(io("create the artifact container"))?;
-    match opening.settings.artifact_links {
+    let token = storage_credential(&selected.account, context.credentials)?;
+    let sending = TransportSettings::default();
+    let artifacts =
+        BlobArtifacts::connect(&selected.account, token, &selected.queue_prefix, &sending)
+            .map_err(io_error("use the storage account"))?;
+    artifacts.create().await.map_err(io_error("create the artifact container"))?;
+    match context.settings.artifact_links {
         ArtifactLinks::Api => Ok(artifacts),
         ArtifactLinks::Signed => {
-            artifacts.with_links(&used.account).map_err(io("sign links to artifacts"))
+            artifacts.with_links(&selected.account).map_err(io_error("sign links to artifacts"))
         }
     }
 }
 
-pub(super) async fn cosmos_store(
+pub(super) async fn open_cosmos_store(
     account: &CosmosAccount,
     credentials: &Credentials,
 ) -> Result<CosmosStore, StartError> {
     let token = match &account.access {
         CosmosAccess::Key(_) => None,
-        CosmosAccess::Identity(identity) => Some(token(identity, credentials)?),
+        CosmosAccess::Identity(identity) => Some(identity_credential(identity, credentials)?),
     };
-    CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
+    CosmosStore::connect(account, token).await.map_err(io_error("open the conversation store"))
 }
 
-fn storage_token(
+fn storage_credential(
     account: &StorageAccount,
     credentials: &Credentials,
 ) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
     match &account.access {
         StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
-        StorageAccess::Identity(identity) => token(identity, credentials).map(Some),
+        StorageAccess::Identity(identity) => identity_credential(identity, credentials).map(Some),
     }
 }
 
-fn token(
+fn identity_credential(
     identity: &Identity,
     credentials: &Credentials,
 ) -> Result<Arc<dyn TokenCredential>, StartError> {
-    credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
+    credentials.get_or_create(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
 }
 
 /// Opens the queues of the data folder. Nudges are in memory only. Prompt messages are on disk,
 /// because they are the only copy of a user's input.
-pub(super) async fn embedded_queue(
+pub(super) async fn open_embedded_queue(
     data: &Path,
     clock: &Arc<dyn Clock>,
     ids: &Arc<dyn Ids>,
 ) -> Result<EmbeddedQueue, StartError> {
-    let poison = queue::poison_of(queue::PROMPTS);
-    let kept = [queue::PROMPTS, poison.as_str()];
-    let opened =
-        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids))
-            .await;
-    opened.map_err(io("open the queues"))
+    let poison = queue::poison_queue(queue::PROMPTS);
+    let durable = [queue::PROMPTS, poison.as_str()];
+    let opened = EmbeddedQueue::open(
+        &data.join("queue.sqlite"),
+        &durable,
+        Arc::clone(clock),
+        Arc::clone(ids),
+    )
+    .await;
+    opened.map_err(io_error("open the queues"))
 }

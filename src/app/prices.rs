@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::settings::MODEL;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Model, Prices};
-use crate::settings::budgets::{Bounds, Budgets};
+use crate::settings::budgets::{Budgets, ConfiguredLimits};
 
 /// Models without a price among the models of agents with a limit in US dollars: the two tiers and
 /// the models that these agents name. `None` if no agent has such a limit.
-pub(super) fn unpriced(
+pub(super) fn find_unpriced_models(
     budgets: &Budgets,
     model: &dyn Model,
     catalog: &Catalog,
@@ -25,20 +25,21 @@ pub(super) fn unpriced(
     }
     let named = limited.iter().filter_map(|agent| agent.settings.model.as_deref());
     // Another check reports a tier without a model.
-    let records = [MODEL, "high"].into_iter().chain(named).flat_map(|name| model.record(name));
+    let records =
+        [DEFAULT_MODEL, "high"].into_iter().chain(named).flat_map(|name| model.record(name));
     Some(records.filter(|it| it.cost == Prices::default()).map(|it| it.id).collect())
 }
 
 /// Logs a warning at start-up if there are such models.
-pub(super) fn warn(budgets: &Budgets, model: &dyn Model, catalog: &Catalog) {
-    let models = unpriced(budgets, model, catalog).unwrap_or_default();
+pub(super) fn log_unpriced_models(budgets: &Budgets, model: &dyn Model, catalog: &Catalog) {
+    let models = find_unpriced_models(budgets, model, catalog).unwrap_or_default();
     if !models.is_empty() {
-        tracing::warn!("limit without effect: {}", told(&models));
+        tracing::warn!("limit without effect: {}", describe_unpriced(&models));
     }
 }
 
 /// Renders the warning with its fix.
-pub(super) fn told(models: &BTreeSet<String>) -> String {
+pub(super) fn describe_unpriced(models: &BTreeSet<String>) -> String {
     let models: Vec<String> = models.iter().map(|model| format!("`{model}`")).collect();
     format!(
         "no price is known for {}: calls count as $0, so limits in US dollars (TURNWHEEL_BUDGETS, `budget` of agents) have no effect; set TURNWHEEL_PRICES, or limit tokens",
@@ -47,13 +48,13 @@ pub(super) fn told(models: &BTreeSet<String>) -> String {
 }
 
 fn is_limited(agent: &Agent, budgets: &Budgets) -> bool {
-    let own = agent.settings.bounds().into_iter().flat_map(|it| [it.prompt, it.conversation]);
+    let own = agent.settings.parse_budget().into_iter().flat_map(|it| [it.prompt, it.conversation]);
     let named = budgets.agents.iter().filter(|(name, _)| *name == agent.name);
     let mut accounts = [&budgets.tenant, &budgets.user].into_iter().chain(named.map(|(_, it)| it));
-    own.flatten().any(|limit| limit.usd.is_some()) || accounts.any(is_in_dollars)
+    own.flatten().any(|limit| limit.usd.is_some()) || accounts.any(has_dollar_limit)
 }
 
-fn is_in_dollars(bounds: &Bounds) -> bool {
+fn has_dollar_limit(bounds: &ConfiguredLimits) -> bool {
     let given = [bounds.day, bounds.month, bounds.total];
     given.into_iter().flatten().any(|bound| bound.usd.is_some())
 }
@@ -95,17 +96,18 @@ mod tests {
         AzureResponses::new(&config, None).unwrap()
     }
 
-    fn found(
+    fn unpriced_for(
         budgets: &str,
         settings: &serde_json::Value,
         model: &dyn Model,
     ) -> Option<Vec<String>> {
         let budgets = serde_json::from_str(budgets).unwrap();
-        unpriced(&budgets, model, &catalog(settings)).map(|found| found.into_iter().collect())
+        find_unpriced_models(&budgets, model, &catalog(settings))
+            .map(|found| found.into_iter().collect())
     }
 
     #[test]
-    fn a_limit_in_dollars_for_a_model_without_a_price_is_told() {
+    fn dollar_limit_without_model_price_is_reported() {
         let (mine, plain) = (azure("mine", None), json!({}));
         let unknown = Some(vec!["mine".to_owned()]);
         for budgets in [
@@ -113,27 +115,33 @@ mod tests {
             r#"{"user": {"day": {"usd": 5, "tokens": 9}}}"#,
             r#"{"agent:clerk": {"total": {"usd": 5}}}"#,
         ] {
-            assert_eq!(found(budgets, &plain, &mine), unknown, "{budgets}");
+            assert_eq!(unpriced_for(budgets, &plain, &mine), unknown, "{budgets}");
         }
         for own in ["prompt", "conversation"] {
-            assert_eq!(found("{}", &json!({"budget": {own: {"usd": 5}}}), &mine), unknown);
+            assert_eq!(unpriced_for("{}", &json!({"budget": {own: {"usd": 5}}}), &mine), unknown);
         }
         for budgets in [
             "{}",
             r#"{"user": {"day": {"tokens": 9}}}"#,
             r#"{"agent:other": {"total": {"usd": 5}}}"#,
         ] {
-            assert_eq!(found(budgets, &plain, &mine), None, "{budgets}");
+            assert_eq!(unpriced_for(budgets, &plain, &mine), None, "{budgets}");
         }
         let dollars = r#"{"user": {"day": {"usd": 5}}}"#;
         let priced = azure("mine", Some(r#"{"mine": {"input": 1, "output": 2}}"#));
-        assert_eq!(found(dollars, &plain, &priced), Some(Vec::new()), "TURNWHEEL_PRICES has an effect");
-        assert_eq!(found(dollars, &plain, &azure("gpt-5.1", None)), Some(Vec::new()));
+        assert_eq!(
+            unpriced_for(dollars, &plain, &priced),
+            Some(Vec::new()),
+            "TURNWHEEL_PRICES has an effect"
+        );
+        assert_eq!(unpriced_for(dollars, &plain, &azure("gpt-5.1", None)), Some(Vec::new()));
         let named = json!({"model": "another"});
         let another = Some(vec!["another".to_owned()]);
-        assert_eq!(found(dollars, &named, &azure("gpt-5.1", None)), another);
-        assert!(found(dollars, &plain, &ScriptedModel).is_some_and(|found| !found.is_empty()));
-        let told = told(&["another".to_owned(), "mine".to_owned()].into());
-        assert!(told.starts_with("no price is known for `another`, `mine`: "), "{told}");
+        assert_eq!(unpriced_for(dollars, &named, &azure("gpt-5.1", None)), another);
+        assert!(
+            unpriced_for(dollars, &plain, &ScriptedModel).is_some_and(|found| !found.is_empty())
+        );
+        let message = describe_unpriced(&["another".to_owned(), "mine".to_owned()].into());
+        assert!(message.starts_with("no price is known for `another`, `mine`: "), "{message}");
     }
 }

@@ -10,40 +10,42 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::Loaded;
+use crate::agents::LoadedAgents;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
-use crate::app::functions::Handlers;
-use crate::app::halt::HaltProbe;
+use crate::app::fail_point::HaltingFailPoints;
+use crate::app::function_handlers::FunctionHandlers;
 #[cfg(unix)]
-use crate::app::isolation::ChildProcesses;
-use crate::app::model::{model_of, require_model};
-use crate::app::ports::{self, Opening, Storage};
+use crate::app::isolation::ChildProcessIsolator;
+use crate::app::model::{create_model, require_model};
+use crate::app::ports::{self, PortContext, Storage};
 use crate::app::prices;
-use crate::app::signing::{link_maker, signing_keys};
+use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
 use crate::http::api::Access;
-use crate::http::token::SigningKeys;
+use crate::http::approval_token::SigningKeys;
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::model::Model;
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
-use crate::queue::doorbell::Doorbell;
-use crate::server::{self, Bounds};
+use crate::queue::output_binding::OutputBindingQueue;
+use crate::server::{self, ServerLimits};
 use crate::settings::Settings;
-use crate::settings::brakes::Brakes;
 use crate::settings::mistake::Mistake;
 use crate::settings::origins::AllowedOrigins;
+use crate::settings::pauses::Pauses;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::money::Money;
-use crate::turn::notify::Herald;
-use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
-use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Probe, Stops, World, recount};
+use crate::turn::notify::NotificationSender;
+use crate::turn::notify::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
+use crate::turn::spending_limits::SpendingLimits;
+use crate::turn::{
+    AbortSignals, EntryCache, FailPoints, Isolation, Limits, NoFailPoints, Services, crash_count,
+};
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug)]
@@ -95,7 +97,7 @@ impl From<Vec<Mistake>> for StartError {
     }
 }
 
-pub(super) fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+pub(super) fn io_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     doing: &'static str,
 ) -> impl FnOnce(E) -> StartError {
     move |source| StartError::Io { doing, source: source.into() }
@@ -104,13 +106,13 @@ pub(super) fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 /// A started service with its TCP ports and data folder. It processes work during
 /// [`RunningService::run`].
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningService {
     /// Local host. `None` if a Functions host drives the handler.
     host: Option<RunningHost>,
     handler: Handler,
-    world: Arc<World>,
+    services: Arc<Services>,
     /// True if this is the only process on the store: leases of an earlier process are then void.
-    is_alone: bool,
+    is_single_process: bool,
     /// Set in `dev`: reloaded after changes.
     agent_files: Option<AgentFiles>,
     embedded: Option<Arc<EmbeddedStore>>,
@@ -126,29 +128,32 @@ struct Handler {
 }
 
 /// Routes of the functions and the API.
-fn router(world: &Arc<World>, settings: &Settings, keys: SigningKeys) -> Router {
-    let api = Api::new(World::clone(world), Access::of(settings), keys);
-    let functions = Arc::new(Handlers { world: Arc::clone(world) });
+fn build_router(services: &Arc<Services>, settings: &Settings, keys: SigningKeys) -> Router {
+    let api = Api::new(Services::clone(services), Access::from_settings(settings), keys);
+    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services) });
     crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
 }
 
-fn tell_brakes(brakes: &Brakes) {
-    if !brakes.is_off() {
-        let on = brakes.all().join(", ");
-        tracing::warn!("paused by TURNWHEEL_PAUSED: {on}; pending work is kept and not started");
+fn log_pauses(pauses: &Pauses) {
+    if !pauses.is_empty() {
+        let targets = pauses.to_vec().join(", ");
+        tracing::warn!(
+            "paused by TURNWHEEL_PAUSED: {targets}; pending work is kept and not started"
+        );
     }
 }
 
 /// Binds the port of the handler; returns the listener and its address.
-async fn listen(port: u16) -> Result<(TcpListener, String), StartError> {
+async fn bind_handler(port: u16) -> Result<(TcpListener, String), StartError> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.map_err(io("bind the port of the handler"))?;
-    let authority = listener.local_addr().map_err(io("read the port of the handler"))?.to_string();
+    let listener = listener.map_err(io_error("bind the port of the handler"))?;
+    let authority =
+        listener.local_addr().map_err(io_error("read the port of the handler"))?.to_string();
     Ok((listener, authority))
 }
 
 /// Settings with the address of the payments server, and that server if this process started it.
-pub(super) struct Prepared {
+pub(super) struct PreparedSettings {
     pub(super) settings: Settings,
     pub(super) payments: Option<PaymentsServer>,
 }
@@ -162,20 +167,21 @@ impl App {
         self,
         settings: Settings,
         options: ServiceOptions,
-    ) -> Result<Running, StartError> {
-        let prepared = bring_payments(settings).await?;
+    ) -> Result<RunningService, StartError> {
+        let prepared = start_payments(settings).await?;
         let settings = &prepared.settings;
         if !self.mistakes.is_empty() {
             return Err(StartError::Settings(self.mistakes));
         }
         let credentials = Credentials::default();
-        let (files, loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
+        let (files, loaded, model) =
+            load_agents_and_model(&self, settings, &options, &credentials)?;
         require_model(&*model, &loaded.catalog, options.is_dev)?;
-        tell_brakes(&settings.brakes);
+        log_pauses(&settings.pauses);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-        let worker = WorkerId::new(ids.fresh());
-        let opening = Opening {
+        let worker = WorkerId::new(ids.new_id());
+        let context = PortContext {
             settings,
             credentials: &credentials,
             data: &options.data,
@@ -183,49 +189,55 @@ impl App {
             ids: &ids,
             worker: &worker,
         };
-        let ports = ports::open(&options.storage, &opening).await?;
-        let (listener, authority) = listen(options.handler_port).await?;
+        let ports = ports::open_ports(&options.storage, &context).await?;
+        let (listener, authority) = bind_handler(options.handler_port).await?;
         let origins = settings.allowed_origins.clone();
         let host = if options.is_hosted {
             None
         } else {
-            Some(local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?)
+            Some(
+                start_local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids))
+                    .await?,
+            )
         };
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
-            store.set_lock_note(address).map_err(io("write into the data folder"))?;
+            store.set_lock_note(address).map_err(io_error("write into the data folder"))?;
         }
-        let keys = signing_keys(settings, &options.data)?;
+        let keys = load_signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
-        let links = (link_maker(keys.clone(), public_url.clone()), public_url);
-        let world = Arc::new(World {
+        let links = (create_link_maker(keys.clone(), public_url.clone()), public_url);
+        let services = Arc::new(Services {
             store: ports.store,
-            queue: Doorbell::over(ports.queue),
+            queue: OutputBindingQueue::wrap(ports.queue),
             artifacts: ports.artifacts,
             live: ports.live,
             model,
             agents: loaded.catalog.into(),
-            isolation: isolation(&self, settings, &options),
+            isolation: turn_isolation(&self, settings, &options),
             extensions: self.extensions,
-            entries: Arc::new(entries(ports.embedded.is_some())),
-            stops: Stops::default(),
-            writers: Arc::default(),
-            herald: herald(settings, &clock, links)?,
+            entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
+            abort_signals: AbortSignals::default(),
+            ledger_locks: Arc::default(),
+            notification_sender: create_notification_sender(settings, &clock, links)?,
             clock,
             worker,
             ids,
-            probe: probe(settings, &options.data),
-            limits: limits(settings, ports.embedded.is_some()),
-            money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
-            brakes: Arc::new(settings.brakes.clone()),
+            fail_points: create_fail_points(settings, &options.data),
+            limits: turn_limits(settings, ports.embedded.is_some()),
+            spending_limits: Arc::new(SpendingLimits::new(
+                &settings.budgets,
+                &settings.rate_limits,
+            )),
+            pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
         });
-        let router = router(&world, settings, keys);
-        Ok(Running {
-            host: host.map(|host| host.beside(router.clone())),
+        let router = build_router(&services, settings, keys);
+        Ok(RunningService {
+            host: host.map(|host| host.with_local_handler(router.clone())),
             handler: Handler { listener, router },
-            world,
-            is_alone: ports.embedded.is_some(),
+            services,
+            is_single_process: ports.embedded.is_some(),
             agent_files: Some(files).filter(|_| options.is_dev),
             embedded: ports.embedded,
             payments: prepared.payments,
@@ -234,7 +246,7 @@ impl App {
     }
 }
 
-impl Running {
+impl RunningService {
     /// Address of the HTTP API: that of the local host, else of the handler.
     ///
     /// # Errors
@@ -252,11 +264,11 @@ impl Running {
 
     /// Names of the available agents.
     pub fn agents(&self) -> Vec<String> {
-        self.world.agents.now().agents.keys().cloned().collect()
+        self.services.agents.current().agents.keys().cloned().collect()
     }
 
-    pub(super) fn world(&self) -> &World {
-        &self.world
+    pub(super) fn services(&self) -> &Services {
+        &self.services
     }
 
     /// Runs until `stop` is cancelled, then lets active turns finish within a time limit.
@@ -264,19 +276,29 @@ impl Running {
     /// # Errors
     /// A part of the service failed: print the error and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agent_files, embedded, payments, emulator } =
-            self;
+        let Self {
+            host,
+            handler,
+            services,
+            is_single_process,
+            agent_files,
+            embedded,
+            payments,
+            emulator,
+        } = self;
         let handler_stop = CancellationToken::new();
         // Dropping the set at the end of this function aborts its task.
-        let mut watching = JoinSet::new();
+        let mut watch_tasks = JoinSet::new();
         if let Some(files) = agent_files {
-            watching.spawn(files.watch(world.agents.clone(), handler_stop.clone()));
+            watch_tasks.spawn(files.watch(services.agents.clone(), handler_stop.clone()));
         }
         let mut tasks = JoinSet::new();
         let Handler { listener, router } = handler;
-        tasks.spawn(server::serve(listener, router, Bounds::HANDLER, handler_stop.clone()));
-        if is_alone {
-            recount::start_up(&world).await.map_err(io("read pending work"))?;
+        tasks.spawn(server::serve(listener, router, ServerLimits::HANDLER, handler_stop.clone()));
+        if is_single_process {
+            crash_count::recover_at_start_up(&services)
+                .await
+                .map_err(io_error("read pending work"))?;
         }
         let outcome = if let Some(host) = host {
             host.run(stop).await
@@ -285,9 +307,10 @@ impl Running {
             Ok(())
         };
         handler_stop.cancel();
-        let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
+        let _ =
+            tokio::time::timeout(super::function_handlers::STOP_TIMEOUT, tasks.join_next()).await;
         if let Some(store) = &embedded {
-            store.forget_leases();
+            store.discard_leases();
         }
         drop((payments, emulator));
         outcome.map_err(StartError::Host)
@@ -297,36 +320,36 @@ impl Running {
 /// Isolation of suspect turns: in child processes if this program runs the commands of
 /// [`App::main`].
 #[cfg(unix)]
-fn isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> Isolation {
+fn turn_isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> Isolation {
     let payments_url = settings.app_setting("PAYMENTS_URL");
-    app.children.map_or_else(Isolation::default, |source| {
-        Isolation::By(Arc::new(ChildProcesses::new(source, payments_url, options)))
+    app.child_settings.map_or_else(Isolation::default, |source| {
+        Isolation::Isolator(Arc::new(ChildProcessIsolator::new(source, payments_url, options)))
     })
 }
 
 #[cfg(not(unix))]
-fn isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Isolation {
+fn turn_isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Isolation {
     Isolation::default()
 }
 
 /// Limits of turns. With the embedded store, usage is posted to the ledger after 1 s: a delivery
 /// costs nothing there, and developers expect to see usage at once.
-pub(super) fn limits(settings: &Settings, is_alone: bool) -> Limits {
+pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limits {
     let limits = Limits::default();
     Limits {
-        settle_after: if is_alone { Duration::from_secs(1) } else { limits.settle_after },
-        hook: settings.hook_timeout.unwrap_or(limits.hook),
+        settle_after: if is_single_process { Duration::from_secs(1) } else { limits.settle_after },
+        hook_timeout: settings.hook_timeout.unwrap_or(limits.hook_timeout),
         ..limits
     }
 }
 
 /// Entry cache. With the embedded store, a second read of entries only reads a file.
-fn entries(is_alone: bool) -> EntryMemory {
-    if is_alone { EntryMemory::of_work() } else { EntryMemory::default() }
+fn create_entry_cache(is_single_process: bool) -> EntryCache {
+    if is_single_process { EntryCache::for_active_conversations() } else { EntryCache::default() }
 }
 
 /// Starts the local host, which drives the handler.
-async fn local_host(
+async fn start_local_host(
     options: &ServiceOptions,
     (handler, allowed_origins): (&str, AllowedOrigins),
     queue: &Arc<dyn Queue>,
@@ -335,38 +358,39 @@ async fn local_host(
     let host = host::start(HostOptions {
         port: options.port,
         root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
-        handler: handler.parse().map_err(io("parse the address of the handler"))?,
+        handler: handler.parse().map_err(io_error("parse the address of the handler"))?,
         queues: Arc::clone(queue),
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),
-        names: Vec::new(),
+        host_names: Vec::new(),
         allowed_origins,
         lease: host::LEASE,
-        grace: super::functions::DEV_STOP_WITHIN,
-        bounds: Bounds::LOCAL_HOST,
+        grace: super::function_handlers::DEV_STOP_TIMEOUT,
+        bounds: ServerLimits::LOCAL_HOST,
     });
     Ok(host.await?)
 }
 
 /// Starts the payments server of the example, unless the settings contain the address of another
 /// server or the service runs in Azure.
-pub(super) async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
+pub(super) async fn start_payments(settings: Settings) -> Result<PreparedSettings, StartError> {
     if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
-        return Ok(Prepared { settings, payments: None });
+        return Ok(PreparedSettings { settings, payments: None });
     }
-    let server =
-        PaymentsServer::start().await.map_err(io("start the payments server of the example"))?;
+    let server = PaymentsServer::start()
+        .await
+        .map_err(io_error("start the payments server of the example"))?;
     let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
-    Ok(Prepared { settings, payments: Some(server) })
+    Ok(PreparedSettings { settings, payments: Some(server) })
 }
 
-fn agents_and_model(
+fn load_agents_and_model(
     app: &App,
     settings: &Settings,
     options: &ServiceOptions,
     credentials: &Credentials,
-) -> Result<(AgentFiles, Loaded, Arc<dyn Model>), StartError> {
-    with_model(settings, credentials, || {
+) -> Result<(AgentFiles, LoadedAgents, Arc<dyn Model>), StartError> {
+    load_with_model(settings, credentials, || {
         let mut files = AgentFiles::new(app, settings, options, credentials)?;
         files.load().map(|loaded| (files, loaded))
     })
@@ -374,41 +398,42 @@ fn agents_and_model(
 
 /// Loads agents and creates the model in parallel. Both read the system's certificates, which takes
 /// most of a cold start.
-pub(super) fn with_model(
+pub(super) fn load_with_model(
     settings: &Settings,
     credentials: &Credentials,
-    load: impl FnOnce() -> Result<(AgentFiles, Loaded), StartError>,
-) -> Result<(AgentFiles, Loaded, Arc<dyn Model>), StartError> {
+    load: impl FnOnce() -> Result<(AgentFiles, LoadedAgents), StartError>,
+) -> Result<(AgentFiles, LoadedAgents, Arc<dyn Model>), StartError> {
     let (loaded, model) = std::thread::scope(|scope| {
-        let model = scope.spawn(|| model_of(settings, credentials));
+        let model = scope.spawn(|| create_model(settings, credentials));
         let loaded = load();
         (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let ((files, loaded), model) = (loaded?, model.map_err(StartError::Settings)?);
-    prices::warn(&settings.budgets, &*model, &loaded.catalog);
+    prices::log_unpriced_models(&settings.budgets, &*model, &loaded.catalog);
     Ok((files, loaded, model))
 }
 
 /// Notification sender: the webhook of the settings. Without one, the console outside Azure, where
 /// a developer needs the approval links.
-fn herald(
+fn create_notification_sender(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
-    (links, base_url): (LinkMaker, String),
-) -> Result<Option<Arc<dyn Herald>>, StartError> {
+    (links, base_url): (ApprovalLinkMaker, String),
+) -> Result<Option<Arc<dyn NotificationSender>>, StartError> {
     let Some(webhook) = &settings.webhook else {
-        let console: Arc<dyn Herald> =
-            Arc::new(Console::new(links, base_url, Arc::new(super::commands::say)));
+        let console: Arc<dyn NotificationSender> =
+            Arc::new(ConsoleSender::new(links, base_url, Arc::new(super::commands::print_line)));
         return Ok(Some(console).filter(|_| !settings.is_in_azure));
     };
     let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();
-    let webhook = Webhook::new(webhook.url.reveal().clone(), secrets, Arc::clone(clock), links);
-    Ok(Some(Arc::new(webhook.map_err(io("set up TLS"))?)))
+    let webhook =
+        WebhookSender::new(webhook.url.reveal().clone(), secrets, Arc::clone(clock), links);
+    Ok(Some(Arc::new(webhook.map_err(io_error("set up TLS"))?)))
 }
 
-fn probe(settings: &Settings, data: &Path) -> Arc<dyn Probe> {
-    match &settings.halt_at {
-        Some(at) => Arc::new(HaltProbe::new(at.clone(), data)),
-        None => Arc::new(NoProbe),
+fn create_fail_points(settings: &Settings, data: &Path) -> Arc<dyn FailPoints> {
+    match &settings.armed_fail_point {
+        Some(at) => Arc::new(HaltingFailPoints::new(at.clone(), data)),
+        None => Arc::new(NoFailPoints),
     }
 }

@@ -5,24 +5,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::app::maintenance::{RunningDev, find_running_dev};
 use crate::app::ports;
-use crate::app::service::{StartError, io};
-use crate::app::upkeep::{RunningDev, running_dev};
+use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
 use crate::ids::TenantId;
 use crate::settings::Settings;
 use crate::store::ConversationStore;
-use crate::turn::admission::{Fault, Refusal};
-use crate::turn::views::usage::{By, Days, UsageItem, UsageReport, Whose, usage};
+use crate::turn::admission::{CommandError, FieldError};
+use crate::turn::views::usage::{
+    DayRange, UsageGrouping, UsageItem, UsageReport, UsageScope, report_usage,
+};
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEV_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Query of the command line.
 #[derive(Debug)]
-pub(super) struct Question {
-    pub(super) by: By,
+pub(super) struct UsageQuery {
+    pub(super) by: UsageGrouping,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
     pub(super) tenant: String,
@@ -32,54 +34,54 @@ pub(super) struct Question {
 ///
 /// # Errors
 /// Print the error and exit; each names the fix.
-pub(super) async fn ask(
+pub(super) async fn query_usage(
     settings: &Settings,
     data: &Path,
-    question: Question,
+    query: UsageQuery,
 ) -> Result<UsageReport, StartError> {
     let now = SystemClock::default().now();
-    let days = Days::read(question.from.as_deref(), question.to.as_deref(), now)
-        .map_err(|refusal| StartError::Arguments(faults(&refusal)))?;
+    let days = DayRange::parse(query.from.as_deref(), query.to.as_deref(), now)
+        .map_err(|error| StartError::Arguments(format_argument_errors(&error)))?;
     let store: Arc<dyn ConversationStore> = if let Some(cosmos) = &settings.cosmos {
-        Arc::new(ports::cosmos_store(cosmos, &Credentials::default()).await?)
+        Arc::new(ports::open_cosmos_store(cosmos, &Credentials::default()).await?)
     } else {
-        match running_dev(data)? {
-            RunningDev::At(address) => return ask_dev(&address, &question, &days).await,
-            RunningDev::None(store) => store,
+        match find_running_dev(data)? {
+            RunningDev::Running(address) => return query_dev(&address, &query, &days).await,
+            RunningDev::NotRunning(store) => store,
         }
     };
-    let whose = Whose { tenant: TenantId::new(question.tenant), user: None };
-    usage(&*store, &whose, question.by, days).await.map_err(io("read the usage ledger"))
+    let filter = UsageScope { tenant: TenantId::new(query.tenant), user: None };
+    report_usage(&*store, &filter, query.by, days).await.map_err(io_error("read the usage ledger"))
 }
 
 /// Converts an error to command-line terms: the member `from` becomes the flag `--from`.
-fn faults(refusal: &Refusal) -> String {
-    let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
-    let line = |fault: &Fault| fault.detail.replacen('`', "`--", 1);
-    faults.iter().map(line).collect::<Vec<_>>().join("; ")
+fn format_argument_errors(error: &CommandError) -> String {
+    let CommandError::Invalid(errors) = error else { return error.to_string() };
+    let line = |fault: &FieldError| fault.detail.replacen('`', "`--", 1);
+    errors.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-async fn ask_dev(
+async fn query_dev(
     address: &str,
-    question: &Question,
-    days: &Days,
+    query: &UsageQuery,
+    days: &DayRange,
 ) -> Result<UsageReport, StartError> {
-    let asking = "query the running service";
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let action = "query the running service";
+    let client = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
     let url =
-        format!("{address}/api/usage?by={}&from={}&to={}", question.by.name(), days.from, days.to);
-    let request = client.map_err(io(asking))?.get(url);
+        format!("{address}/api/usage?by={}&from={}&to={}", query.by.name(), days.from, days.to);
+    let request = client.map_err(io_error(action))?.get(url);
     let request = request
-        .header("turnwheel-tenant", &question.tenant)
-        .header("turnwheel-roles", crate::http::owner::OPERATOR);
-    let answer = request.send().await.map_err(io(asking))?;
-    let answer = answer.error_for_status().map_err(io(asking))?;
-    let body = answer.bytes().await.map_err(io(asking))?;
-    serde_json::from_slice(&body).map_err(io(asking))
+        .header("turnwheel-tenant", &query.tenant)
+        .header("turnwheel-roles", crate::http::auth::OPERATOR_ROLE);
+    let response = request.send().await.map_err(io_error(action))?;
+    let response = response.error_for_status().map_err(io_error(action))?;
+    let body = response.bytes().await.map_err(io_error(action))?;
+    serde_json::from_slice(&body).map_err(io_error(action))
 }
 
 /// Renders a table with one line for each item.
-pub(super) fn table(report: &UsageReport) -> String {
+pub(super) fn render_table(report: &UsageReport) -> String {
     if report.items.is_empty() {
         return format!("No usage from {} to {}.", report.from, report.to);
     }
@@ -106,7 +108,7 @@ mod tests {
     use crate::agent::usage::{Cost, Usage};
 
     #[test]
-    fn a_person_is_shown_a_line_for_each() {
+    fn usage_table_has_line_per_item() {
         let usage = Usage {
             input: 1_200,
             output: 300,
@@ -120,11 +122,11 @@ mod tests {
             to: "2026-11-22".to_owned(),
             items: vec![UsageItem { name: "2026-11-22".to_owned(), model_calls: 2, usage }],
         };
-        insta::assert_snapshot!(table(&report), @r"
+        insta::assert_snapshot!(render_table(&report), @r"
         day           calls        input       cached       output        tokens           USD
         2026-11-22        2         1200            0          300          1500        0.0123
         ");
         report.items.clear();
-        assert_eq!(table(&report), "No usage from 2026-11-01 to 2026-11-22.");
+        assert_eq!(render_table(&report), "No usage from 2026-11-01 to 2026-11-22.");
     }
 }

@@ -1,7 +1,7 @@
 //! Artifact store on Azure blobs, in a private container.
 
-mod facts;
 mod link;
+mod metadata;
 #[cfg(test)]
 mod tests;
 
@@ -25,27 +25,27 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use url::Url;
 
-use self::link::Links;
+use self::link::LinkSigner;
 use super::{
-    ARTIFACT_BYTES_MAX, ArtifactError, ArtifactFacts, Artifacts, CONTAINER, Shelf, Shown, cut,
-    is_nameable, oldest_first,
+    ARTIFACT_BYTES_MAX, ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts, CONTAINER,
+    ContentHeaders, clamp_range, has_plain_names, sort_oldest_first,
 };
-use crate::azure::storage::{self, Sending, StorageFault};
+use crate::azure::storage::{self, StorageError, TransportSettings};
 use crate::ids::{ArtifactId, EffectId};
 use crate::settings::azure::{StorageAccess, StorageAccount};
 
 /// Larger content is sent in blocks of this size, so that a broken connection costs one block.
 const BLOCK_BYTES: u64 = 4 * 1024 * 1024;
-const BLOCKS_AT_ONCE: NonZero<usize> = NonZero::new(4).expect("four is not zero");
-const DELETES_AT_ONCE: usize = 8;
+const BLOCK_CONCURRENCY: NonZero<usize> = NonZero::new(4).expect("four is not zero");
+const DELETE_CONCURRENCY: usize = 8;
 
 pub struct BlobArtifacts {
     service: BlobServiceClient,
     container: BlobContainerClient,
     /// Signs links; requires an identity.
-    links: Option<Links>,
+    link_signer: Option<LinkSigner>,
     /// Blobs of one list page; `None`: the service's 5,000.
-    page: Option<i32>,
+    page_size: Option<i32>,
 }
 
 impl BlobArtifacts {
@@ -58,11 +58,11 @@ impl BlobArtifacts {
         account: &StorageAccount,
         credential: Option<Arc<dyn TokenCredential>>,
         prefix: &str,
-        sending: &Sending,
-    ) -> Result<Self, StorageFault> {
-        let service = storage::blobs(account, credential, sending)?;
+        sending: &TransportSettings,
+    ) -> Result<Self, StorageError> {
+        let service = storage::blob_client(account, credential, sending)?;
         let container = service.blob_container_client(&format!("{prefix}{CONTAINER}"));
-        Ok(Self { service, container, links: None, page: None })
+        Ok(Self { service, container, link_signer: None, page_size: None })
     }
 
     /// Lets clients read the bytes directly from the storage account.
@@ -70,13 +70,13 @@ impl BlobArtifacts {
     /// # Errors
     /// The account uses a key or a SAS token, whose links could be neither traced nor revoked. Show
     /// the error and do not start.
-    pub fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageFault> {
+    pub fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageError> {
         match &account.access {
             StorageAccess::Identity(_) => {
-                self.links = Some(Links::new(&account.blob));
+                self.link_signer = Some(LinkSigner::new(&account.blob));
                 Ok(self)
             }
-            StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Err(StorageFault::new(
+            StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Err(StorageError::new(
                 "links to artifacts require a storage account with an identity: set \
                  AzureWebJobsStorage__accountName in place of a connection string, or TURNWHEEL_ARTIFACT_LINKS to api",
             )),
@@ -89,52 +89,56 @@ impl BlobArtifacts {
     /// [`ArtifactError::Unavailable`]: show its source, which states what to do.
     pub async fn create(&self) -> Result<(), ArtifactError> {
         let options = BlobContainerClientCreateOptions {
-            method_options: options("blob.create"),
+            method_options: method_options("blob.create"),
             ..Default::default()
         };
         match self.container.create(Some(options)).await {
             Ok(_) => Ok(()),
-            Err(error) if storage::code(&error) == Some("ContainerAlreadyExists") => Ok(()),
-            Err(error) => Err(self.told(&error)),
+            Err(error) if storage::error_code(&error) == Some("ContainerAlreadyExists") => Ok(()),
+            Err(error) => Err(self.to_artifact_error(&error)),
         }
     }
 
     /// Returns the blob path; `None` if a name is not valid in a path.
-    fn path(shelf: &Shelf, id: &ArtifactId) -> Option<String> {
-        if is_nameable(shelf) { shelf.path(id) } else { None }
+    fn blob_path(scope: &ArtifactScope, id: &ArtifactId) -> Option<String> {
+        if has_plain_names(scope) { scope.path(id) } else { None }
     }
 
-    fn blob(&self, shelf: &Shelf, id: &ArtifactId) -> Result<BlobClient, ArtifactError> {
-        let path = Self::path(shelf, id).ok_or(ArtifactError::NotFound)?;
+    fn blob_client(
+        &self,
+        scope: &ArtifactScope,
+        id: &ArtifactId,
+    ) -> Result<BlobClient, ArtifactError> {
+        let path = Self::blob_path(scope, id).ok_or(ArtifactError::NotFound)?;
         Ok(self.container.blob_client(&path))
     }
 
-    fn told(&self, error: &azure_core::Error) -> ArtifactError {
-        if storage::status(error) == Some(404) {
+    fn to_artifact_error(&self, error: &azure_core::Error) -> ArtifactError {
+        if storage::http_status(error) == Some(404) {
             return ArtifactError::NotFound;
         }
-        ArtifactError::Unavailable(storage::fault(error, self.service.url()).into())
+        ArtifactError::Unavailable(storage::to_storage_error(error, self.service.url()).into())
     }
 
-    async fn properties(
+    async fn read_properties(
         &self,
         blob: &BlobClient,
         id: &ArtifactId,
-    ) -> Result<ArtifactFacts, ArtifactError> {
+    ) -> Result<ArtifactMetadata, ArtifactError> {
         let options = BlobClientGetPropertiesOptions {
-            method_options: options("blob.facts"),
+            method_options: method_options("blob.facts"),
             ..Default::default()
         };
         let read = async {
             let answer = blob.get_properties(Some(options)).await?;
             let size = answer.content_length()?.unwrap_or(0);
-            Ok(facts::read(id.clone(), size, answer.content_type()?, &answer.metadata()?))
+            Ok(metadata::from_blob(id.clone(), size, answer.content_type()?, &answer.metadata()?))
         };
-        read.await.map_err(|error| self.told(&error))
+        read.await.map_err(|error| self.to_artifact_error(&error))
     }
 
     /// Lists the blobs with this prefix, page by page.
-    fn pages(
+    fn list_pages(
         &self,
         prefix: String,
         include: Vec<ListBlobsIncludeItem>,
@@ -142,9 +146,9 @@ impl BlobArtifacts {
         let options = BlobContainerClientListBlobsOptions {
             prefix: Some(prefix),
             include: Some(include).filter(|include| !include.is_empty()),
-            maxresults: self.page,
+            maxresults: self.page_size,
             method_options: PagerOptions {
-                context: storage::operation("blob.list"),
+                context: storage::operation_context("blob.list"),
                 ..Default::default()
             },
             ..Default::default()
@@ -156,10 +160,10 @@ impl BlobArtifacts {
             .try_flatten()
             // A missing container counts as empty.
             .take_while(|page| {
-                let is_missing = |error| storage::code(error) == Some("ContainerNotFound");
+                let is_missing = |error| storage::error_code(error) == Some("ContainerNotFound");
                 std::future::ready(!page.as_ref().is_err_and(is_missing))
             })
-            .map_err(|error| self.told(&error))
+            .map_err(|error| self.to_artifact_error(&error))
     }
 }
 
@@ -171,34 +175,34 @@ impl fmt::Debug for BlobArtifacts {
     }
 }
 
-fn options(operation: &'static str) -> ClientMethodOptions<'static> {
-    ClientMethodOptions { context: storage::operation(operation) }
+fn method_options(operation: &'static str) -> ClientMethodOptions<'static> {
+    ClientMethodOptions { context: storage::operation_context(operation) }
 }
 
 #[async_trait]
 impl Artifacts for BlobArtifacts {
     async fn put(
         &self,
-        shelf: &Shelf,
-        facts: &ArtifactFacts,
+        scope: &ArtifactScope,
+        metadata: &ArtifactMetadata,
         bytes: Bytes,
     ) -> Result<(), ArtifactError> {
         let size = bytes.len() as u64;
         if size > ARTIFACT_BYTES_MAX {
             return Err(ArtifactError::TooLarge(size));
         }
-        let blob = self.blob(shelf, &facts.id)?;
+        let blob = self.blob_client(scope, &metadata.id)?;
         // The upload sends blocks before the service checks that the blob exists.
-        if size > BLOCK_BYTES && self.properties(&blob, &facts.id).await.is_ok() {
+        if size > BLOCK_BYTES && self.read_properties(&blob, &metadata.id).await.is_ok() {
             return Ok(());
         }
         let put = async || {
             let options = BlobClientUploadOptions {
-                blob_content_type: facts::content_type(&facts.mime_type),
-                metadata: Some(facts::metadata(facts)),
-                parallel: Some(BLOCKS_AT_ONCE),
+                blob_content_type: metadata::header_content_type(&metadata.mime_type),
+                metadata: Some(metadata::to_blob_metadata(metadata)),
+                parallel: Some(BLOCK_CONCURRENCY),
                 partition_size: NonZero::new(BLOCK_BYTES),
-                method_options: options("blob.put"),
+                method_options: method_options("blob.put"),
                 ..Default::default()
             };
             let content: RequestContent<_, _> = bytes.clone().into();
@@ -206,7 +210,7 @@ impl Artifacts for BlobArtifacts {
         };
         let mut done = put().await;
         if let Err(error) = &done
-            && storage::code(error) == Some("ContainerNotFound")
+            && storage::error_code(error) == Some("ContainerNotFound")
         {
             self.create().await?;
             done = put().await;
@@ -214,76 +218,82 @@ impl Artifacts for BlobArtifacts {
         match done {
             Ok(()) => Ok(()),
             // The same bytes, from another attempt or worker.
-            Err(error) if storage::code(&error) == Some("BlobAlreadyExists") => Ok(()),
-            Err(error) => Err(self.told(&error)),
+            Err(error) if storage::error_code(&error) == Some("BlobAlreadyExists") => Ok(()),
+            Err(error) => Err(self.to_artifact_error(&error)),
         }
     }
 
-    async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
-        let blob = self.blob(shelf, id)?;
-        self.properties(&blob, id).await
+    async fn metadata(
+        &self,
+        scope: &ArtifactScope,
+        id: &ArtifactId,
+    ) -> Result<ArtifactMetadata, ArtifactError> {
+        let blob = self.blob_client(scope, id)?;
+        self.read_properties(&blob, id).await
     }
 
     async fn get(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError> {
-        let blob = self.blob(shelf, id)?;
-        let range = range.map(|range| cut(Some(range), ARTIFACT_BYTES_MAX));
+        let blob = self.blob_client(scope, id)?;
+        let range = range.map(|range| clamp_range(Some(range), ARTIFACT_BYTES_MAX));
         if range.as_ref().is_some_and(Range::is_empty) {
-            self.properties(&blob, id).await?;
+            self.read_properties(&blob, id).await?;
             return Ok(Bytes::new());
         }
         let options = BlobClientDownloadOptions {
             range: range.map(Into::into),
             // One request for all bytes, because downloads are billed by request.
             partition_size: usize::try_from(ARTIFACT_BYTES_MAX).ok().and_then(NonZero::new),
-            method_options: options("blob.get"),
+            method_options: method_options("blob.get"),
             ..Default::default()
         };
         let read = async { blob.download(Some(options)).await?.body.collect().await };
         match read.await {
             Ok(bytes) => Ok(bytes),
             // The range starts past the end.
-            Err(error) if storage::status(&error) == Some(416) => Ok(Bytes::new()),
-            Err(error) => Err(self.told(&error)),
+            Err(error) if storage::http_status(&error) == Some(416) => Ok(Bytes::new()),
+            Err(error) => Err(self.to_artifact_error(&error)),
         }
     }
 
-    async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError> {
-        if !is_nameable(shelf) {
+    async fn list(&self, scope: &ArtifactScope) -> Result<Vec<ArtifactMetadata>, ArtifactError> {
+        if !has_plain_names(scope) {
             return Ok(Vec::new());
         }
-        let prefix = shelf.prefix();
+        let prefix = scope.prefix();
         let mut all = Vec::new();
         let mut pages =
-            std::pin::pin!(self.pages(prefix.clone(), vec![ListBlobsIncludeItem::Metadata]));
+            std::pin::pin!(self.list_pages(prefix.clone(), vec![ListBlobsIncludeItem::Metadata]));
         while let Some(page) = pages.try_next().await? {
-            all.extend(page.into_iter().filter_map(|blob| listed(&prefix, blob)));
+            all.extend(page.into_iter().filter_map(|blob| listed_metadata(&prefix, blob)));
         }
-        Ok(oldest_first(all))
+        Ok(sort_oldest_first(all))
     }
 
-    async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError> {
-        if !is_nameable(shelf) {
+    async fn delete_all(&self, scope: &ArtifactScope) -> Result<(), ArtifactError> {
+        if !has_plain_names(scope) {
             return Ok(());
         }
-        let mut pages = std::pin::pin!(self.pages(shelf.prefix(), Vec::new()));
+        let mut pages = std::pin::pin!(self.list_pages(scope.prefix(), Vec::new()));
         while let Some(page) = pages.try_next().await? {
             let deletes = page.into_iter().filter_map(|blob| blob.name).map(|name| async move {
                 let options = BlobClientDeleteOptions {
                     delete_snapshots: Some(DeleteSnapshotsOptionType::Include),
-                    method_options: options("blob.delete"),
+                    method_options: method_options("blob.delete"),
                     ..Default::default()
                 };
                 match self.container.blob_client(&name).delete(Some(options)).await {
-                    Err(error) if storage::status(&error) != Some(404) => Err(self.told(&error)),
+                    Err(error) if storage::http_status(&error) != Some(404) => {
+                        Err(self.to_artifact_error(&error))
+                    }
                     Ok(_) | Err(_) => Ok(()),
                 }
             });
-            let deletes = stream::iter(deletes).buffer_unordered(DELETES_AT_ONCE);
+            let deletes = stream::iter(deletes).buffer_unordered(DELETE_CONCURRENCY);
             deletes.try_collect::<()>().await?;
         }
         Ok(())
@@ -291,17 +301,17 @@ impl Artifacts for BlobArtifacts {
 
     async fn link(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         id: &ArtifactId,
-        shown: &Shown,
+        headers: &ContentHeaders,
     ) -> Result<Option<Url>, ArtifactError> {
-        let Some(links) = &self.links else { return Ok(None) };
-        let path = Self::path(shelf, id).ok_or(ArtifactError::NotFound)?;
+        let Some(signer) = &self.link_signer else { return Ok(None) };
+        let path = Self::blob_path(scope, id).ok_or(ArtifactError::NotFound)?;
         let url = self.container.blob_client(&path).url().clone();
         let container = self.container.url().path_segments().and_then(Iterator::last);
         let place = (container.unwrap_or(CONTAINER), path.as_str());
-        let signed = links.sign(&self.service, place, shown).await;
-        let query = signed.map_err(|error| self.told(&error))?;
+        let signed = signer.sign(&self.service, place, headers).await;
+        let query = signed.map_err(|error| self.to_artifact_error(&error))?;
         let mut url = url;
         url.set_query(Some(&query));
         Ok(Some(url))
@@ -309,12 +319,12 @@ impl Artifacts for BlobArtifacts {
 }
 
 /// Metadata of a listed blob; `None` for a blob that is no artifact.
-fn listed(prefix: &str, blob: BlobItem) -> Option<ArtifactFacts> {
+fn listed_metadata(prefix: &str, blob: BlobItem) -> Option<ArtifactMetadata> {
     let (effect, sha256) = blob.name.as_deref()?.strip_prefix(prefix)?.split_once('/')?;
-    let id = ArtifactId::of(&EffectId::new(effect), sha256);
+    let id = ArtifactId::from_hash(&EffectId::new(effect), sha256);
     id.parts()?;
     let properties = blob.properties.unwrap_or_default();
     let metadata = blob.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
     let size = properties.content_length.unwrap_or(0);
-    Some(facts::read(id, size, properties.content_type, &metadata))
+    Some(metadata::from_blob(id, size, properties.content_type, &metadata))
 }

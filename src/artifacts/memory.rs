@@ -10,20 +10,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{
-    ARTIFACT_BYTES_MAX, ArtifactError, ArtifactFacts, Artifacts, Shelf, cut, is_nameable,
-    oldest_first,
+    ARTIFACT_BYTES_MAX, ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts, clamp_range,
+    has_plain_names, sort_oldest_first,
 };
 use crate::ids::ArtifactId;
-use crate::ids::fate::Fate;
+use crate::ids::fault_plan::FaultPlan;
 
 /// Faults of a remote blob store: probabilities from 0 to 1, per call. Zero by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Faults {
+pub struct ArtifactFaults {
     /// Puts that fail after some of their blocks. Uncommitted blocks are not visible: the next put
     /// starts again.
-    pub cut: f64,
+    pub interrupted: f64,
     /// Puts that succeed, but whose response is lost.
-    pub unheard: f64,
+    pub response_lost: f64,
     /// Puts without a response that take effect some calls later.
     pub late: f64,
     /// Calls other than puts that fail.
@@ -40,81 +40,81 @@ const LATE_CALLS_MAX: u64 = 4;
 pub struct MemoryArtifacts(Mutex<State>);
 
 struct State {
-    shelves: HashMap<Shelf, BTreeMap<ArtifactId, (ArtifactFacts, Bytes)>>,
-    dice: fastrand::Rng,
-    unavailable: u8,
+    scopes: HashMap<ArtifactScope, BTreeMap<ArtifactId, (ArtifactMetadata, Bytes)>>,
+    rng: fastrand::Rng,
+    failure_percent: u8,
     /// Fault plan, in which each fault is reproducible by its place.
-    fate: Option<(Fate, Faults)>,
+    fault_plan: Option<(FaultPlan, ArtifactFaults)>,
     calls: u64,
     /// Late puts, and the call at which each takes effect.
-    late: Vec<(u64, Shelf, ArtifactFacts, Bytes)>,
+    late_puts: Vec<(u64, ArtifactScope, ArtifactMetadata, Bytes)>,
 }
 
 /// Outcome of a put.
-enum Put {
+enum PutOutcome {
     Done,
-    Cut,
-    Unheard,
+    Interrupted,
+    ResponseLost,
     Late(u64),
 }
 
 impl MemoryArtifacts {
     /// `failure_percent` is the percentage of failing calls. Half of them take effect completely,
     /// and only their response is lost.
-    pub fn new(seed: u64, unavailable: u8) -> Self {
+    pub fn new(seed: u64, failure_percent: u8) -> Self {
         Self(Mutex::new(State {
-            shelves: HashMap::new(),
-            dice: fastrand::Rng::with_seed(seed),
-            unavailable,
-            fate: None,
+            scopes: HashMap::new(),
+            rng: fastrand::Rng::with_seed(seed),
+            failure_percent,
+            fault_plan: None,
             calls: 0,
-            late: Vec::new(),
+            late_puts: Vec::new(),
         }))
     }
 
     /// Simulates the faults of a remote store, each reproducible by its place.
-    pub fn with_fate(fate: Fate, faults: Faults) -> Self {
+    pub fn with_fault_plan(plan: FaultPlan, faults: ArtifactFaults) -> Self {
         let artifacts = Self::new(0, 0);
-        artifacts.state().fate = Some((fate, faults));
+        artifacts.lock_state().fault_plan = Some((plan, faults));
         artifacts
     }
 
     /// Sets the percentage of calls that fail from now on.
-    pub fn set_unavailable(&self, unavailable: u8) {
-        self.state().unavailable = unavailable;
+    pub fn set_failure_percent(&self, failure_percent: u8) {
+        self.lock_state().failure_percent = failure_percent;
     }
 
     /// Sets the faults of later calls.
-    pub fn set_faults(&self, fate: &Fate, faults: Faults) {
-        self.state().fate = Some((fate.clone(), faults));
+    pub fn set_faults(&self, plan: &FaultPlan, faults: ArtifactFaults) {
+        self.lock_state().fault_plan = Some((plan.clone(), faults));
     }
 
     /// Ends all faults. Late puts never take effect.
-    pub fn calm(&self) {
-        let mut state = self.state();
-        state.fate = None;
-        state.late.clear();
+    pub fn clear_faults(&self) {
+        let mut state = self.lock_state();
+        state.fault_plan = None;
+        state.late_puts.clear();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn act<T>(
+    fn call<T>(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         work: impl FnOnce(&mut State) -> Result<T, ArtifactError>,
     ) -> Result<T, ArtifactError> {
-        let mut state = self.state();
-        state.begin();
-        let at = shelf.key.conversation_id.as_str();
-        if let Some((fate, faults)) = &state.fate
-            && fate.says("a call of the artifacts failed", at, faults.unavailable)
+        let mut state = self.lock_state();
+        state.start_call();
+        let at = scope.key.conversation_id.as_str();
+        if let Some((plan, faults)) = &state.fault_plan
+            && plan.should_inject("a call of the artifacts failed", at, faults.unavailable)
         {
             return Err(ArtifactError::Unavailable("simulated: request lost".into()));
         }
-        let fails = state.fails();
-        if fails && state.dice.bool() {
+        let fails = state.should_fail();
+        if fails && state.rng.bool() {
             return Err(ArtifactError::Unavailable("simulated: request lost".into()));
         }
         let answer = work(&mut state);
@@ -125,72 +125,72 @@ impl MemoryArtifacts {
     }
 
     /// Delays a slow call, before its work or after it.
-    async fn linger(&self, shelf: &Shelf, is_before: bool) {
+    async fn simulate_delay(&self, scope: &ArtifactScope, is_before: bool) {
         const SLOW: [&str; 2] =
             ["an artifact was slow, then done", "an artifact was done, then slow"];
         let wait = {
-            let state = self.state();
-            let Some((fate, faults)) = &state.fate else { return };
-            let (at, [slow, done]) = (shelf.key.conversation_id.as_str(), SLOW);
+            let state = self.lock_state();
+            let Some((plan, faults)) = &state.fault_plan else { return };
+            let (at, [slow, done]) = (scope.key.conversation_id.as_str(), SLOW);
             let what = if is_before { slow } else { done };
-            if !fate.says(what, at, faults.slow / 2.0) {
+            if !plan.should_inject(what, at, faults.slow / 2.0) {
                 return;
             }
             let most = u64::try_from(faults.slow_max.as_millis()).unwrap_or(u64::MAX);
-            Duration::from_millis(fate.size(what, at, most.saturating_add(1)))
+            Duration::from_millis(plan.fault_size(what, at, most.saturating_add(1)))
         };
         tokio::time::sleep(wait).await;
     }
 }
 
 impl State {
-    fn begin(&mut self) {
+    fn start_call(&mut self) {
         self.calls += 1;
         let now = self.calls;
         let (landing, waiting) =
-            std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
-        self.late = waiting;
+            std::mem::take(&mut self.late_puts).into_iter().partition(|(at, ..)| *at <= now);
+        self.late_puts = waiting;
         for (_, shelf, facts, bytes) in landing {
-            self.put(&shelf, facts, bytes);
+            self.insert(&shelf, facts, bytes);
         }
     }
 
-    fn fails(&mut self) -> bool {
-        self.dice.u8(0..100) < self.unavailable
+    fn should_fail(&mut self) -> bool {
+        self.rng.u8(0..100) < self.failure_percent
     }
 
-    fn put(&mut self, shelf: &Shelf, facts: ArtifactFacts, bytes: Bytes) {
-        let shelf = self.shelves.entry(shelf.clone()).or_default();
-        shelf.entry(facts.id.clone()).or_insert((facts, bytes));
+    fn insert(&mut self, scope: &ArtifactScope, metadata: ArtifactMetadata, bytes: Bytes) {
+        let scope = self.scopes.entry(scope.clone()).or_default();
+        scope.entry(metadata.id.clone()).or_insert((metadata, bytes));
     }
 
-    fn put_fault(&mut self, shelf: &Shelf) -> Put {
+    fn choose_put_outcome(&mut self, scope: &ArtifactScope) -> PutOutcome {
         const LATE: &str = "an artifact came late";
-        let at = shelf.key.conversation_id.as_str();
-        let Some((fate, faults)) = &self.fate else {
-            return match (self.fails(), self.dice.bool()) {
-                (false, _) => Put::Done,
-                (true, true) => Put::Cut,
-                (true, false) => Put::Unheard,
+        let at = scope.key.conversation_id.as_str();
+        let Some((plan, faults)) = &self.fault_plan else {
+            return match (self.should_fail(), self.rng.bool()) {
+                (false, _) => PutOutcome::Done,
+                (true, true) => PutOutcome::Interrupted,
+                (true, false) => PutOutcome::ResponseLost,
             };
         };
-        if fate.says("an artifact was cut", at, faults.cut) {
-            Put::Cut
-        } else if fate.says("an artifact was kept unheard", at, faults.unheard) {
-            Put::Unheard
-        } else if fate.says(LATE, at, faults.late) {
-            Put::Late(self.calls + 1 + fate.size(LATE, at, LATE_CALLS_MAX))
+        if plan.should_inject("an artifact was cut", at, faults.interrupted) {
+            PutOutcome::Interrupted
+        } else if plan.should_inject("an artifact was kept unheard", at, faults.response_lost) {
+            PutOutcome::ResponseLost
+        } else if plan.should_inject(LATE, at, faults.late) {
+            PutOutcome::Late(self.calls + 1 + plan.fault_size(LATE, at, LATE_CALLS_MAX))
         } else {
-            Put::Done
+            PutOutcome::Done
         }
     }
 
     fn find(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         id: &ArtifactId,
-    ) -> Result<&(ArtifactFacts, Bytes), ArtifactError> {
-        self.shelves.get(shelf).and_then(|all| all.get(id)).ok_or(ArtifactError::NotFound)
+    ) -> Result<&(ArtifactMetadata, Bytes), ArtifactError> {
+        self.scopes.get(scope).and_then(|all| all.get(id)).ok_or(ArtifactError::NotFound)
     }
 }
 
@@ -198,58 +198,62 @@ impl State {
 impl Artifacts for MemoryArtifacts {
     async fn put(
         &self,
-        shelf: &Shelf,
-        facts: &ArtifactFacts,
+        scope: &ArtifactScope,
+        metadata: &ArtifactMetadata,
         bytes: Bytes,
     ) -> Result<(), ArtifactError> {
         let size = bytes.len() as u64;
         if size > ARTIFACT_BYTES_MAX {
             return Err(ArtifactError::TooLarge(size));
         }
-        if !is_nameable(shelf) || facts.id.parts().is_none() {
+        if !has_plain_names(scope) || metadata.id.parts().is_none() {
             return Err(ArtifactError::NotFound);
         }
-        let facts = ArtifactFacts { size, ..facts.clone() };
+        let metadata = ArtifactMetadata { size, ..metadata.clone() };
         let unavailable = |why: &'static str| Err(ArtifactError::Unavailable(why.into()));
-        self.linger(shelf, true).await;
+        self.simulate_delay(scope, true).await;
         let answer = {
-            let mut state = self.state();
-            state.begin();
-            match state.put_fault(shelf) {
-                Put::Done => {
-                    state.put(shelf, facts, bytes);
+            let mut state = self.lock_state();
+            state.start_call();
+            match state.choose_put_outcome(scope) {
+                PutOutcome::Done => {
+                    state.insert(scope, metadata, bytes);
                     Ok(())
                 }
-                Put::Cut => unavailable("simulated: request lost"),
-                Put::Unheard => {
-                    state.put(shelf, facts, bytes);
+                PutOutcome::Interrupted => unavailable("simulated: request lost"),
+                PutOutcome::ResponseLost => {
+                    state.insert(scope, metadata, bytes);
                     unavailable("simulated: response lost")
                 }
-                Put::Late(at) => {
-                    state.late.push((at, shelf.clone(), facts, bytes));
+                PutOutcome::Late(at) => {
+                    state.late_puts.push((at, scope.clone(), metadata, bytes));
                     unavailable("simulated: request still in flight")
                 }
             }
         };
-        self.linger(shelf, false).await;
+        self.simulate_delay(scope, false).await;
         answer
     }
 
-    async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
-        self.linger(shelf, true).await;
-        self.act(shelf, |state| state.find(shelf, id).map(|(facts, _)| facts.clone()))
+    async fn metadata(
+        &self,
+        scope: &ArtifactScope,
+        id: &ArtifactId,
+    ) -> Result<ArtifactMetadata, ArtifactError> {
+        self.simulate_delay(scope, true).await;
+        self.call(scope, |state| state.find(scope, id).map(|(metadata, _)| metadata.clone()))
     }
 
     async fn get(
         &self,
-        shelf: &Shelf,
+        scope: &ArtifactScope,
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError> {
-        self.linger(shelf, true).await;
-        self.act(shelf, |state| {
-            let (facts, bytes) = state.find(shelf, id)?;
-            let range = cut(range, facts.size);
+        self.simulate_delay(scope, true).await;
+        self.call(scope, |state| {
+            let (metadata, bytes) = state.find(scope, id)?;
+            let range = clamp_range(range, metadata.size);
             // The conversion succeeds: the size is that of bytes in memory.
             let [start, end] =
                 [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(bytes.len()));
@@ -257,16 +261,16 @@ impl Artifacts for MemoryArtifacts {
         })
     }
 
-    async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError> {
-        self.act(shelf, |state| {
-            let all = state.shelves.get(shelf).into_iter().flatten();
-            Ok(oldest_first(all.map(|(_, (facts, _))| facts.clone()).collect()))
+    async fn list(&self, scope: &ArtifactScope) -> Result<Vec<ArtifactMetadata>, ArtifactError> {
+        self.call(scope, |state| {
+            let all = state.scopes.get(scope).into_iter().flatten();
+            Ok(sort_oldest_first(all.map(|(_, (metadata, _))| metadata.clone()).collect()))
         })
     }
 
-    async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError> {
-        self.act(shelf, |state| {
-            state.shelves.remove(shelf);
+    async fn delete_all(&self, scope: &ArtifactScope) -> Result<(), ArtifactError> {
+        self.call(scope, |state| {
+            state.scopes.remove(scope);
             Ok(())
         })
     }
@@ -274,83 +278,83 @@ impl Artifacts for MemoryArtifacts {
 
 impl fmt::Debug for MemoryArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.lock_state();
         f.debug_struct("MemoryArtifacts")
-            .field("scopes", &state.shelves.len())
-            .field("failure_percent", &state.unavailable)
+            .field("scopes", &state.scopes.len())
+            .field("failure_percent", &state.failure_percent)
             .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::{self, facts_of, shelf};
+    use super::super::contract::{self, test_metadata, test_scope};
     use super::*;
 
     #[tokio::test]
-    async fn it_keeps_the_contract() {
-        contract::contract(&MemoryArtifacts::new(1, 0), "contract").await;
+    async fn memory_artifacts_fulfil_contract() {
+        contract::run_contract(&MemoryArtifacts::new(1, 0), "contract").await;
     }
 
     /// Puts 200 artifacts through a store whose calls fail with probability 0.5. Returns the
     /// success of each put, and the number of stored artifacts.
-    async fn shaky(seed: u64) -> (Vec<bool>, usize) {
+    async fn put_with_faults(seed: u64) -> (Vec<bool>, usize) {
         let artifacts = MemoryArtifacts::new(seed, 50);
-        let shelf = shelf("shaky");
+        let scope = test_scope("shaky");
         let mut answers = Vec::new();
         for number in 0..200 {
             let bytes = Bytes::from(number.to_string());
             answers.push(
-                artifacts.put(&shelf, &facts_of("tw_c_1_2_3", &bytes, 1), bytes).await.is_ok(),
+                artifacts.put(&scope, &test_metadata("tw_c_1_2_3", &bytes, 1), bytes).await.is_ok(),
             );
         }
-        artifacts.set_unavailable(0);
-        let all = artifacts.list(&shelf).await.unwrap();
-        for facts in &all {
-            let bytes = artifacts.get(&shelf, &facts.id, None).await.unwrap();
-            assert_eq!(bytes.len() as u64, facts.size, "never a partial artifact");
+        artifacts.set_failure_percent(0);
+        let all = artifacts.list(&scope).await.unwrap();
+        for metadata in &all {
+            let bytes = artifacts.get(&scope, &metadata.id, None).await.unwrap();
+            assert_eq!(bytes.len() as u64, metadata.size, "never a partial artifact");
         }
         (answers, all.len())
     }
 
     #[tokio::test]
-    async fn a_failed_put_may_have_happened_and_the_seed_says_which() {
-        let (answers, there) = shaky(5).await;
+    async fn failed_put_may_have_taken_effect() {
+        let (answers, there) = put_with_faults(5).await;
         let answered = answers.iter().filter(|is_ok| **is_ok).count();
         assert!((70..130).contains(&answered), "{answered} of 200 succeeded");
         assert!(answered < there && there < 200, "{answered} succeeded, {there} are stored");
-        assert_eq!(shaky(5).await, (answers.clone(), there));
-        assert_ne!(shaky(6).await.0, answers);
+        assert_eq!(put_with_faults(5).await, (answers.clone(), there));
+        assert_ne!(put_with_faults(6).await.0, answers);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_store_far_away_does_wrong_is_told_and_loses_nothing_that_was_answered() {
-        let faults = Faults {
-            cut: 0.2,
-            unheard: 0.2,
+    async fn injected_faults_lose_no_acknowledged_artifact() {
+        let faults = ArtifactFaults {
+            interrupted: 0.2,
+            response_lost: 0.2,
             late: 0.2,
             unavailable: 0.2,
             slow: 0.2,
             slow_max: Duration::from_secs(15),
         };
-        let fate = Fate::new(2);
-        let artifacts = MemoryArtifacts::with_fate(fate.clone(), faults);
-        let shelf = shelf("far");
+        let plan = FaultPlan::new(2);
+        let artifacts = MemoryArtifacts::with_fault_plan(plan.clone(), faults);
+        let scope = test_scope("far");
         let (mut answered, mut not_answered) = (Vec::new(), Vec::new());
         for number in 0..100 {
             let bytes = Bytes::from(number.to_string());
-            let facts = facts_of("tw_c_1_2_3", &bytes, 1);
-            let is_answered = artifacts.put(&shelf, &facts, bytes).await.is_ok();
-            if is_answered { answered.push(facts.id) } else { not_answered.push(facts.id) }
+            let metadata = test_metadata("tw_c_1_2_3", &bytes, 1);
+            let is_answered = artifacts.put(&scope, &metadata, bytes).await.is_ok();
+            if is_answered { answered.push(metadata.id) } else { not_answered.push(metadata.id) }
         }
-        artifacts.calm();
+        artifacts.clear_faults();
         let kinds: std::collections::BTreeSet<_> =
-            fate.happened().into_iter().map(|mishap| mishap.what).collect();
+            plan.injected().into_iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds.len(), 5, "{kinds:?}");
         for id in &answered {
-            artifacts.get(&shelf, id, None).await.unwrap();
+            artifacts.get(&scope, id, None).await.unwrap();
         }
-        let all = artifacts.list(&shelf).await.unwrap().len();
+        let all = artifacts.list(&scope).await.unwrap().len();
         assert!(answered.len() < all && all < 100, "{} of {all}", answered.len());
         assert_eq!(answered.len() + not_answered.len(), 100);
     }

@@ -22,7 +22,7 @@ use crate::settings::azure::{CosmosAccess, CosmosAccount};
 
 /// Time limit of one operation, with the SDK's retries and throttling. Equals the interval of lease
 /// renewals.
-const OPERATION_MAX: Duration = Duration::from_secs(20);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Definition of a container, as `infra/` deploys it and as it is created in an emulator.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub enum ConnectError {
     #[error(
         "the container `{container}` of the Cosmos database `{database}` has the partition key {found}, but needs {wanted}: use another database, or delete the container if you do not need its data"
     )]
-    OtherKey { database: String, container: &'static str, found: String, wanted: String },
+    WrongPartitionKey { database: String, container: &'static str, found: String, wanted: String },
     #[error("the Cosmos account {endpoint} is used with an identity, but no credential was passed")]
     NoCredential { endpoint: String },
 }
@@ -111,15 +111,17 @@ impl Containers {
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {
-        let failed = |error| refusal(account, error);
-        let client = client(builder, account, credential).await?;
+        let failed = |error| connect_error(account, error);
+        let client = build_client(builder, account, credential).await?;
         let database = client.database_client(account.database.clone());
         let mut found = Vec::with_capacity(CONTAINERS.len());
         for shape in CONTAINERS {
             let container = match database.container_client(shape.name, None).await {
                 Err(error) if is_missing(&error) => match account.access {
                     CosmosAccess::Key(_) => {
-                        make(&client, &account.database, shape).await.map_err(failed)?;
+                        create_container(&client, &account.database, shape)
+                            .await
+                            .map_err(failed)?;
                         database.container_client(shape.name, None).await.map_err(failed)?
                     }
                     CosmosAccess::Identity(_) => {
@@ -131,7 +133,7 @@ impl Containers {
                 },
                 answer => answer.map_err(failed)?,
             };
-            inspect(&container, shape, account).await?;
+            check_container(&container, shape, account).await?;
             found.push(container);
         }
         let (Some(scopes), Some(conversations)) = (found.pop(), found.pop()) else {
@@ -144,7 +146,7 @@ impl Containers {
     }
 }
 
-async fn client(
+async fn build_client(
     builder: CosmosClientBuilder,
     account: &CosmosAccount,
     credential: Option<Arc<dyn TokenCredential>>,
@@ -162,13 +164,13 @@ async fn client(
         }
     };
     builder
-        .with_default_operation_options(bounded())
+        .with_default_operation_options(default_options())
         // Text encoding: other emulators do not support the binary one, and texts stay unchanged.
         .with_binary_encoding_options(BinaryEncodingOptions::new().with_enabled(false))
         // One region: the order of the account is right.
         .build(reference, RoutingStrategy::PreferredRegions(Vec::new()))
         .await
-        .map_err(|error| refusal(account, error))
+        .map_err(|error| connect_error(account, error))
 }
 
 /// Creates a client builder with its own SDK runtime. The SDK's shared runtime would be bound to
@@ -177,23 +179,23 @@ async fn client(
 /// # Errors
 /// The SDK cannot open sockets, or rejects one of its environment variables: show the error and do
 /// not start.
-pub async fn builder(account: &CosmosAccount) -> Result<CosmosClientBuilder, ConnectError> {
+pub async fn client_builder(account: &CosmosAccount) -> Result<CosmosClientBuilder, ConnectError> {
     let runtime = CosmosRuntime::builder().build().await;
-    let runtime = runtime.map_err(|error| refusal(account, error))?;
+    let runtime = runtime.map_err(|error| connect_error(account, error))?;
     Ok(CosmosClient::builder().with_runtime(runtime))
 }
 
 /// Returns the default options of every operation.
-pub fn bounded() -> OperationOptions {
+pub fn default_options() -> OperationOptions {
     OperationOptionsBuilder::new()
-        .with_end_to_end_latency_policy(EndToEndOperationLatencyPolicy::new(OPERATION_MAX))
+        .with_end_to_end_latency_policy(EndToEndOperationLatencyPolicy::new(OPERATION_TIMEOUT))
         .build()
 }
 
 /// Returns the options for reads that decide something: a quorum read, at about twice the price.
 /// Instances do not share session tokens, so the account's own consistency is not enough.
-pub fn latest() -> OperationOptions {
-    let mut options = bounded();
+pub fn latest_committed_options() -> OperationOptions {
+    let mut options = default_options();
     options.read_consistency_strategy = Some(ReadConsistencyStrategy::LatestCommitted);
     options
 }
@@ -203,25 +205,27 @@ fn is_missing(error: &CosmosError) -> bool {
     u16::from(error.status().status_code()) == 404
 }
 
-async fn make(
+async fn create_container(
     client: &CosmosClient,
     database: &str,
     shape: &ContainerShape,
 ) -> Result<(), CosmosError> {
     let database_client: DatabaseClient = client.database_client(database.to_owned());
-    unless_there(client.create_database(database, None).await.map(|_| ()))?;
-    unless_there(database_client.create_container(properties(shape), None).await.map(|_| ()))
+    ignore_conflict(client.create_database(database, None).await.map(|_| ()))?;
+    ignore_conflict(
+        database_client.create_container(container_properties(shape), None).await.map(|_| ()),
+    )
 }
 
 /// Ignores a conflict: another process may have created the resource at the same time.
-fn unless_there(made: Result<(), CosmosError>) -> Result<(), CosmosError> {
-    match made {
+fn ignore_conflict(created: Result<(), CosmosError>) -> Result<(), CosmosError> {
+    match created {
         Err(error) if error.status().is_conflict() => Ok(()),
-        made => made,
+        created => created,
     }
 }
 
-fn properties(shape: &ContainerShape) -> ContainerProperties {
+fn container_properties(shape: &ContainerShape) -> ContainerProperties {
     let mut policy = IndexingPolicy::default()
         .with_indexing_mode(IndexingMode::Consistent)
         .with_excluded_path(EXCLUDED_PATH);
@@ -249,16 +253,16 @@ fn key_definition(shape: &ContainerShape) -> PartitionKeyDefinition {
 
 /// Checks the partition key and the index. A container with another key would accept our documents,
 /// but no read would find them.
-async fn inspect(
+async fn check_container(
     container: &ContainerClient,
     shape: &ContainerShape,
     account: &CosmosAccount,
 ) -> Result<(), ConnectError> {
     let read = container.read(None).await.and_then(ResourceResponse::into_model);
-    let found: ContainerProperties = read.map_err(|error| refusal(account, error))?;
+    let found: ContainerProperties = read.map_err(|error| connect_error(account, error))?;
     let paths: Vec<&str> = found.partition_key.paths().iter().map(AsRef::as_ref).collect();
     if paths != shape.key_paths {
-        return Err(ConnectError::OtherKey {
+        return Err(ConnectError::WrongPartitionKey {
             database: account.database.clone(),
             container: shape.name,
             found: paths.join(", "),
@@ -278,7 +282,7 @@ async fn inspect(
     Ok(())
 }
 
-fn refusal(account: &CosmosAccount, error: CosmosError) -> ConnectError {
+fn connect_error(account: &CosmosAccount, error: CosmosError) -> ConnectError {
     let endpoint = account.endpoint.to_string();
     let status = error.status();
     let source = Box::new(error);

@@ -18,14 +18,14 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The credentials of one process; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Credentials(Arc<Mutex<Vec<Made>>>);
+pub struct Credentials(Arc<Mutex<Vec<CachedCredential>>>);
 
-type Made = (Identity, Arc<dyn TokenCredential>);
+type CachedCredential = (Identity, Arc<dyn TokenCredential>);
 
 impl Credentials {
     /// Adds an existing credential.
     #[must_use]
-    pub fn with(self, identity: Identity, credential: Arc<dyn TokenCredential>) -> Self {
+    pub fn with_credential(self, identity: Identity, credential: Arc<dyn TokenCredential>) -> Self {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((identity, credential));
         self
     }
@@ -34,36 +34,36 @@ impl Credentials {
     ///
     /// # Errors
     /// The reason as one sentence: show it to the operator.
-    pub fn of(&self, identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, credential)) = made.iter().find(|(known, _)| known == identity) {
+    pub fn get_or_create(&self, identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, credential)) = cached.iter().find(|(known, _)| known == identity) {
             return Ok(Arc::clone(credential));
         }
-        let credential = credential(identity)?;
-        made.push((identity.clone(), Arc::clone(&credential)));
+        let credential = create_credential(identity)?;
+        cached.push((identity.clone(), Arc::clone(&credential)));
         Ok(credential)
     }
 
     /// Returns the token source of an identity. Creates the credential at the first token request.
-    pub fn tokens(&self, identity: &Identity) -> Tokens {
-        Tokens { credentials: self.clone(), identity: identity.clone() }
+    pub fn token_source(&self, identity: &Identity) -> IdentityTokenSource {
+        IdentityTokenSource { credentials: self.clone(), identity: identity.clone() }
     }
 }
 
 /// Source of access tokens of one identity.
 #[derive(Clone, Debug)]
-pub struct Tokens {
+pub struct IdentityTokenSource {
     credentials: Credentials,
     identity: Identity,
 }
 
-impl Tokens {
+impl IdentityTokenSource {
     /// Returns a token that is valid for at least some minutes. Requests a new one only if needed.
     ///
     /// # Errors
     /// The reason as one sentence: show it to the operator.
-    pub async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
-        let credential = self.credentials.of(&self.identity)?;
+    pub async fn fetch_token(&self, scope: &str) -> Result<Secret<String>, String> {
+        let credential = self.credentials.get_or_create(&self.identity)?;
         let scopes = [scope];
         match tokio::time::timeout(TOKEN_TIMEOUT, credential.get_token(&scopes, None)).await {
             Ok(Ok(token)) => Ok(Secret::new(token.token.secret().to_owned())),
@@ -80,7 +80,7 @@ impl Tokens {
 ///
 /// # Errors
 /// The reason as one sentence: show it to the operator.
-pub fn credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+pub fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
     match identity {
         Identity::Managed { client_id } => {
             let options = ManagedIdentityCredentialOptions {
@@ -123,7 +123,7 @@ mod tests {
     const ID: &str = "11111111-2222-3333-4444-555555555555";
 
     #[test]
-    fn every_identity_can_be_chosen_and_is_made_once() {
+    fn each_identity_gets_one_credential() {
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
         std::fs::write(&token_file, "ey").unwrap();
@@ -144,19 +144,26 @@ mod tests {
         ];
         let credentials = Credentials::default();
         for identity in &identities {
-            let first = credentials.of(identity).unwrap();
+            let first = credentials.get_or_create(identity).unwrap();
             assert!(
-                Arc::ptr_eq(&first, &credentials.clone().of(identity).unwrap()),
+                Arc::ptr_eq(&first, &credentials.clone().get_or_create(identity).unwrap()),
                 "{identity:?}"
             );
         }
-        assert_eq!(credentials.0.lock().unwrap().len(), identities.len(), "one credential per identity");
+        assert_eq!(
+            credentials.0.lock().unwrap().len(),
+            identities.len(),
+            "one credential per identity"
+        );
         let gone = Identity::Workload {
             tenant_id: ID.to_owned(),
             client_id: ID.to_owned(),
             token_file: folder.path().join("gone"),
         };
-        let said = credentials.of(&gone).unwrap_err();
-        assert!(said.starts_with("the workload identity cannot be used: failed to read"), "{said}");
+        let error = credentials.get_or_create(&gone).unwrap_err();
+        assert!(
+            error.starts_with("the workload identity cannot be used: failed to read"),
+            "{error}"
+        );
     }
 }

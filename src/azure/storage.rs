@@ -1,6 +1,6 @@
 //! Clients of a storage account: signatures, retries and request counts.
 
-mod fault;
+mod error;
 mod shared_key;
 
 use std::fmt;
@@ -17,38 +17,40 @@ use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
 use azure_storage_queue::{QueueServiceClient, QueueServiceClientOptions};
 use url::Url;
 
-pub use self::fault::{StorageFault, code, fault, status};
+pub use self::error::{StorageError, error_code, http_status, to_storage_error};
 pub(super) use self::shared_key::{SharedKeyPolicy, http_date};
 use super::credential;
 use crate::clock::SystemClock;
 use crate::settings::azure::{StorageAccess, StorageAccount};
-use crate::telemetry::meter;
+use crate::telemetry::cost_meter;
 
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Read timeout. With the retries, a dead service is reported within 30 s: half of a lease.
-const SILENCE_MAX: Duration = Duration::from_secs(12);
+const READ_TIMEOUT: Duration = Duration::from_secs(12);
 const RETRY_FIRST_MILLIS: i64 = 200;
 /// Maximum time since the first response, checked before each retry.
 const RETRY_SECONDS_MAX: i64 = 10;
 
 /// Transport settings of requests.
 #[derive(Clone)]
-pub struct Sending {
+pub struct TransportSettings {
     /// Maximum retries of a request if the service is silent or busy.
     pub retries_max: u32,
     /// PEM certificates to trust in addition to the system's, for emulators.
-    pub trusted: Vec<u8>,
+    pub trusted_certificates: Vec<u8>,
 }
 
-impl Default for Sending {
+impl Default for TransportSettings {
     fn default() -> Self {
-        Self { retries_max: 3, trusted: Vec::new() }
+        Self { retries_max: 3, trusted_certificates: Vec::new() }
     }
 }
 
-impl fmt::Debug for Sending {
+impl fmt::Debug for TransportSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransportSettings").field("retries_max", &self.retries_max).finish_non_exhaustive()
+        f.debug_struct("TransportSettings")
+            .field("retries_max", &self.retries_max)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,42 +59,43 @@ impl fmt::Debug for Sending {
 ///
 /// # Errors
 /// The settings cannot be used: show the error and do not start.
-pub fn queues(
+pub fn queue_client(
     account: &StorageAccount,
     credential: Option<Arc<dyn TokenCredential>>,
-    sending: &Sending,
-) -> Result<QueueServiceClient, StorageFault> {
-    let (url, token, client_options) = parts(account, &account.queue, credential, sending)?;
+    settings: &TransportSettings,
+) -> Result<QueueServiceClient, StorageError> {
+    let (url, token, client_options) = client_parts(account, &account.queue, credential, settings)?;
     let options = QueueServiceClientOptions { client_options, ..Default::default() };
     QueueServiceClient::new(url, token, Some(options))
-        .map_err(|error| fault(&error, &account.queue))
+        .map_err(|error| to_storage_error(&error, &account.queue))
 }
 
 /// Creates the client of the account's blobs.
 ///
 /// # Errors
 /// See [`queue_client`].
-pub fn blobs(
+pub fn blob_client(
     account: &StorageAccount,
     credential: Option<Arc<dyn TokenCredential>>,
-    sending: &Sending,
-) -> Result<BlobServiceClient, StorageFault> {
-    let (url, token, client_options) = parts(account, &account.blob, credential, sending)?;
+    settings: &TransportSettings,
+) -> Result<BlobServiceClient, StorageError> {
+    let (url, token, client_options) = client_parts(account, &account.blob, credential, settings)?;
     let options = BlobServiceClientOptions { client_options, ..Default::default() };
-    BlobServiceClient::new(url, token, Some(options)).map_err(|error| fault(&error, &account.blob))
+    BlobServiceClient::new(url, token, Some(options))
+        .map_err(|error| to_storage_error(&error, &account.blob))
 }
 
-type Parts = (Url, Option<Arc<dyn TokenCredential>>, ClientOptions);
+type ClientParts = (Url, Option<Arc<dyn TokenCredential>>, ClientOptions);
 
-fn parts(
+fn client_parts(
     account: &StorageAccount,
     endpoint: &Url,
     credential: Option<Arc<dyn TokenCredential>>,
-    sending: &Sending,
-) -> Result<Parts, StorageFault> {
+    settings: &TransportSettings,
+) -> Result<ClientParts, StorageError> {
     let mut url = endpoint.clone();
     // These run after the SDK's own policies and on every retry, so that the signature comes last.
-    let mut per_try_policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Counted)];
+    let mut per_try_policies: Vec<Arc<dyn Policy>> = vec![Arc::new(RequestCounter)];
     let mut token = None;
     match &account.access {
         StorageAccess::SharedKey { account, key } => {
@@ -103,31 +106,35 @@ fn parts(
         StorageAccess::Identity(identity) => {
             token = Some(match credential {
                 Some(given) => given,
-                None => credential::credential(identity).map_err(StorageFault::new)?,
+                None => credential::create_credential(identity).map_err(StorageError::new)?,
             });
         }
     }
-    let retry = if sending.retries_max == 0 {
+    let retry = if settings.retries_max == 0 {
         RetryOptions::none()
     } else {
         RetryOptions::exponential(ExponentialRetryOptions {
             initial_delay: azure_core::time::Duration::milliseconds(RETRY_FIRST_MILLIS),
-            max_retries: sending.retries_max,
+            max_retries: settings.retries_max,
             max_total_elapsed: azure_core::time::Duration::seconds(RETRY_SECONDS_MAX),
             max_delay: azure_core::time::Duration::seconds(2),
         })
     };
-    let transport = Some(transport(endpoint, sending)?);
+    let transport = Some(build_transport(endpoint, settings)?);
     Ok((url, token, ClientOptions { per_try_policies, retry, transport, ..Default::default() }))
 }
 
-fn transport(endpoint: &Url, sending: &Sending) -> Result<Transport, StorageFault> {
+fn build_transport(
+    endpoint: &Url,
+    settings: &TransportSettings,
+) -> Result<Transport, StorageError> {
     let broken =
-        |error: reqwest::Error| StorageFault::new(format!("TLS cannot be set up: {error}"));
-    let trusted = reqwest::Certificate::from_pem_bundle(&sending.trusted).map_err(broken)?;
+        |error: reqwest::Error| StorageError::new(format!("TLS cannot be set up: {error}"));
+    let trusted =
+        reqwest::Certificate::from_pem_bundle(&settings.trusted_certificates).map_err(broken)?;
     let mut builder = reqwest::Client::builder()
-        .connect_timeout(CONNECT_MAX)
-        .read_timeout(SILENCE_MAX)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(READ_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         // Lengths and ranges refer to the stored bytes.
         .no_gzip()
@@ -150,35 +157,39 @@ fn is_loopback(endpoint: &Url) -> bool {
 
 /// Name of an operation in the cost meter, such as `queue.send`.
 #[derive(Clone, Copy, Debug)]
-struct Operation(&'static str);
+struct OperationName(&'static str);
 
 /// Returns a context that names the operation for the cost meter.
-pub fn operation(name: &'static str) -> Context<'static> {
-    Context::new().with_value(Operation(name))
+pub fn operation_context(name: &'static str) -> Context<'static> {
+    Context::new().with_value(OperationName(name))
 }
 
 /// Counts each request, including retries and blocks.
 #[derive(Debug)]
-struct Counted;
+struct RequestCounter;
 
 #[expect(elided_lifetimes_in_paths, reason = "the signature is the trait's")]
 #[async_trait]
-impl Policy for Counted {
+impl Policy for RequestCounter {
     async fn send(
         &self,
         ctx: &Context,
         request: &mut Request,
         next: &[Arc<dyn Policy>],
     ) -> PolicyResult {
-        if let Some(Operation(name)) = ctx.value() {
-            meter::count(name, 0.0);
+        if let Some(OperationName(name)) = ctx.value() {
+            cost_meter::count_request(name, 0.0);
         }
-        pass(ctx, request, next).await
+        send_next(ctx, request, next).await
     }
 }
 
 /// Sends a request through the next policy.
-async fn pass(ctx: &Context<'_>, request: &mut Request, next: &[Arc<dyn Policy>]) -> PolicyResult {
+async fn send_next(
+    ctx: &Context<'_>,
+    request: &mut Request,
+    next: &[Arc<dyn Policy>],
+) -> PolicyResult {
     let (next, rest) = next.split_first().ok_or_else(|| {
         azure_core::Error::with_message(azure_core::error::ErrorKind::Other, "no transport")
     })?;

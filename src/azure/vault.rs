@@ -10,35 +10,35 @@ use azure_security_keyvault_secrets::models::SecretClientGetSecretOptions;
 use azure_security_keyvault_secrets::{SecretClient, SecretClientOptions};
 use tokio::time::{Instant, timeout};
 
-use crate::settings::azure::SecretPlace;
+use crate::settings::azure::KeyVaultSecret;
 use crate::settings::secret::Secret;
 
 #[cfg(test)]
 mod tests;
 
 /// Time after which a value is read again.
-const FRESH: Duration = Duration::from_mins(5);
+const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
 /// Minimum time between reads after a failed read, and between reads after rejected values.
-const PAUSE: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit of one read, with its retries.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One secret, shared by all its users.
 pub struct VaultSecret {
     client: SecretClient,
-    place: SecretPlace,
-    held: Mutex<Option<Held>>,
+    place: KeyVaultSecret,
+    cached: Mutex<Option<CachedSecret>>,
     /// Allows one read at a time. Other callers wait, or use the cached value.
-    reading: tokio::sync::Mutex<()>,
+    read_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
-struct Held {
+struct CachedSecret {
     value: Secret<String>,
     /// Time of the next read.
-    due: Instant,
+    refresh_at: Instant,
     /// Time of the last read caused by a service that rejected the value.
-    refused: Option<Instant>,
+    rejected_at: Option<Instant>,
 }
 
 impl fmt::Debug for VaultSecret {
@@ -52,7 +52,10 @@ impl VaultSecret {
     ///
     /// # Errors
     /// The reason as one sentence: show it to the operator and do not start.
-    pub fn new(place: SecretPlace, credential: Arc<dyn TokenCredential>) -> Result<Self, String> {
+    pub fn new(
+        place: KeyVaultSecret,
+        credential: Arc<dyn TokenCredential>,
+    ) -> Result<Self, String> {
         Self::with_options(place, credential, ClientOptions::default())
     }
 
@@ -61,7 +64,7 @@ impl VaultSecret {
     /// # Errors
     /// See [`VaultSecret::new`].
     pub fn with_options(
-        place: SecretPlace,
+        place: KeyVaultSecret,
         credential: Arc<dyn TokenCredential>,
         mut client_options: ClientOptions,
     ) -> Result<Self, String> {
@@ -72,7 +75,12 @@ impl VaultSecret {
         let options = SecretClientOptions { client_options, ..SecretClientOptions::default() };
         let client = SecretClient::new(place.vault.as_str(), credential, Some(options))
             .map_err(|error| format!("the secret {place} cannot be requested: {error}"))?;
-        Ok(Self { client, place, held: Mutex::default(), reading: tokio::sync::Mutex::default() })
+        Ok(Self {
+            client,
+            place,
+            cached: Mutex::default(),
+            read_lock: tokio::sync::Mutex::default(),
+        })
     }
 
     /// Returns the current value, or the last one while the vault is unavailable.
@@ -81,65 +89,69 @@ impl VaultSecret {
     /// The secret was never read. The text gives the reason and the remedy: show it to the
     /// operator.
     pub async fn value(&self) -> Result<Secret<String>, String> {
-        if let Some(value) = self.fresh() {
+        if let Some(value) = self.fresh_value() {
             return Ok(value);
         }
-        let _reading = match (self.held(), self.reading.try_lock()) {
+        let _reading = match (self.load_cached(), self.read_lock.try_lock()) {
             // The cached value is good enough while another caller reads.
-            (Some(held), Err(_)) => return Ok(held.value),
+            (Some(cached), Err(_)) => return Ok(cached.value),
             (_, Ok(reading)) => reading,
-            (None, Err(_)) => self.reading.lock().await,
+            (None, Err(_)) => self.read_lock.lock().await,
         };
-        if let Some(value) = self.fresh() {
+        if let Some(value) = self.fresh_value() {
             return Ok(value);
         }
-        self.read().await
+        self.refresh().await
     }
 
     /// Returns the value that replaces one that a service rejected; `None` if there is no other.
-    pub async fn instead_of(&self, refused: &str) -> Option<Secret<String>> {
-        let _reading = self.reading.lock().await;
-        let held = self.held()?;
-        if held.value.reveal() != refused {
-            return Some(held.value);
+    pub async fn replacement_of(&self, rejected: &str) -> Option<Secret<String>> {
+        let _reading = self.read_lock.lock().await;
+        let cached = self.load_cached()?;
+        if cached.value.reveal() != rejected {
+            return Some(cached.value);
         }
         let now = Instant::now();
-        if held.refused.is_some_and(|refused| now < refused + PAUSE) {
+        if cached.rejected_at.is_some_and(|rejected| now < rejected + RETRY_INTERVAL) {
             return None;
         }
-        self.hold(Held { refused: Some(now), ..held });
-        self.read().await.ok().filter(|value| value.reveal() != refused)
+        self.set_cached(CachedSecret { rejected_at: Some(now), ..cached });
+        self.refresh().await.ok().filter(|value| value.reveal() != rejected)
     }
 
     /// Returns the last value that was read, without a request.
-    pub fn last(&self) -> Option<Secret<String>> {
-        self.held().map(|held| held.value)
+    pub fn cached_value(&self) -> Option<Secret<String>> {
+        self.load_cached().map(|cached| cached.value)
     }
 
-    async fn read(&self) -> Result<Secret<String>, String> {
-        let before = self.held();
-        let asked = timeout(READ_TIMEOUT, Box::pin(self.ask())).await;
-        let reason = match asked {
+    async fn refresh(&self) -> Result<Secret<String>, String> {
+        let before = self.load_cached();
+        let fetched = timeout(READ_TIMEOUT, Box::pin(self.fetch())).await;
+        let reason = match fetched {
             Ok(Ok(value)) => {
-                let refused = before.and_then(|held| held.refused);
-                self.hold(Held { value: value.clone(), due: Instant::now() + FRESH, refused });
+                let refused = before.and_then(|cached| cached.rejected_at);
+                self.set_cached(CachedSecret {
+                    value: value.clone(),
+                    refresh_at: Instant::now() + REFRESH_INTERVAL,
+                    rejected_at: refused,
+                });
                 return Ok(value);
             }
             Ok(Err(reason)) => reason,
             Err(_) => format!("no response within {} seconds", READ_TIMEOUT.as_secs()),
         };
         let place = &self.place;
-        let Some(held) = before else {
+        let Some(cached) = before else {
             return Err(format!("the secret {place} could not be read: {reason}"));
         };
         tracing::warn!(secret.place = %place, error = %reason,
             "secret refresh failed; the last value stays in use");
-        let value = held.value.clone();
-        self.hold(Held { due: Instant::now() + PAUSE, ..held });
+        let value = cached.value.clone();
+        self.set_cached(CachedSecret { refresh_at: Instant::now() + RETRY_INTERVAL, ..cached });
         Ok(value)
     }
 
-    async fn ask(&self) -> Result<Secret<String>, String> {
+    async fn fetch(&self) -> Result<Secret<String>, String> {
         let options = SecretClientGetSecretOptions {
             secret_version: self.place.version.clone(),
             ..SecretClientGetSecretOptions::default()
@@ -155,18 +167,22 @@ impl VaultSecret {
             }
         })?;
         let value = secret.value.as_deref().map(str::trim).filter(|value| !value.is_empty());
-        value.map(|value| Secret::new(value.to_owned())).ok_or_else(|| "the value is empty".to_owned())
+        value
+            .map(|value| Secret::new(value.to_owned()))
+            .ok_or_else(|| "the value is empty".to_owned())
     }
 
-    fn fresh(&self) -> Option<Secret<String>> {
-        self.held().filter(|held| Instant::now() < held.due).map(|held| held.value)
+    fn fresh_value(&self) -> Option<Secret<String>> {
+        self.load_cached()
+            .filter(|cached| Instant::now() < cached.refresh_at)
+            .map(|cached| cached.value)
     }
 
-    fn held(&self) -> Option<Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn load_cached(&self) -> Option<CachedSecret> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn hold(&self, held: Held) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+    fn set_cached(&self, cached: CachedSecret) {
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached);
     }
 }

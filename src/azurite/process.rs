@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use url::Url;
 
-use super::{ACCOUNT, AzuriteError, AzuriteOptions, Endpoints, failed};
+use super::{ACCOUNT, AzuriteError, AzuriteOptions, Endpoints, io_error};
 
 /// Bound on a cold start on a busy machine.
 const START_MAX: Duration = Duration::from_secs(90);
 /// Time to write its data; it saves every few seconds anyway.
 const STOP_MAX: Duration = Duration::from_secs(5);
-const LINES_KEPT_MAX: usize = 20;
+const RECENT_LINES_MAX: usize = 20;
 
 /// Runs Azurite's main file, and ends when its standard input closes. The pipe closes when its
 /// other end does, even when the starter is killed.
-const WRAPPER: &str = "\
+const WRAPPER_SCRIPT: &str = "\
 process.stdin.resume();
 process.stdin.on('close', () => {
   setTimeout(() => process.exit(0), 4000).unref();
@@ -31,7 +31,7 @@ require(process.argv[1]);";
 /// Only for tests: a number of milliseconds on standard input advances Azurite's clock, so that no
 /// test waits for a message to become visible.
 #[cfg(test)]
-const CLOCK: &str = "\
+const CLOCK_SCRIPT: &str = "\
 const System = Date;
 let ahead = 0;
 globalThis.Date = class extends System {
@@ -41,7 +41,7 @@ globalThis.Date = class extends System {
 process.stdin.on('data', span => { ahead += Number(span); console.log('clock moved'); });
 ";
 #[cfg(not(test))]
-const CLOCK: &str = "";
+const CLOCK_SCRIPT: &str = "";
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -52,11 +52,11 @@ pub(super) struct Process {
     /// Lines of its output; ends with the process.
     lines: Mutex<mpsc::Receiver<String>>,
     /// Its data is on disk, so that it gets time to write it.
-    keeps_data: bool,
+    is_persistent: bool,
 }
 
 /// The last lines of both outputs.
-type Said = Arc<Mutex<VecDeque<String>>>;
+type RecentOutput = Arc<Mutex<VecDeque<String>>>;
 
 impl Process {
     pub(super) fn start(main: &Path, options: &AzuriteOptions) -> Result<Self, AzuriteError> {
@@ -64,27 +64,33 @@ impl Process {
             if error.kind() == io::ErrorKind::NotFound {
                 AzuriteError::NoNode("node")
             } else {
-                failed("start node")(error)
+                io_error("start node")(error)
             }
         })?;
         let stdin = Mutex::new(child.stdin.take());
-        let said = Said::default();
+        let recent_output = RecentOutput::default();
         let (sender, lines) = mpsc::channel();
         let readers = [
-            pass_on(child.stderr.take(), &said, None),
-            pass_on(child.stdout.take(), &said, Some(sender)),
+            read_output(child.stderr.take(), &recent_output, None),
+            read_output(child.stdout.take(), &recent_output, Some(sender)),
         ];
-        if let Some(endpoints) = endpoints(&lines) {
+        if let Some(endpoints) = read_endpoints(&lines) {
             let lines = Mutex::new(lines);
-            return Ok(Self { endpoints, child, stdin, lines, keeps_data: options.data.is_some() });
+            return Ok(Self {
+                endpoints,
+                child,
+                stdin,
+                lines,
+                is_persistent: options.data.is_some(),
+            });
         }
         let _ = child.kill();
         let _ = child.wait();
         for reader in readers.into_iter().flatten() {
             let _ = reader.join();
         }
-        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<&str> = said.iter().map(String::as_str).collect();
+        let recent_output = recent_output.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<&str> = recent_output.iter().map(String::as_str).collect();
         Err(AzuriteError::Start(lines.join("\n")))
     }
 
@@ -108,7 +114,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.stdin.get_mut().map(Option::take));
-        if self.keeps_data {
+        if self.is_persistent {
             let deadline = Instant::now() + STOP_MAX;
             let lines = self.lines.get_mut().unwrap_or_else(PoisonError::into_inner);
             while lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
@@ -119,10 +125,10 @@ impl Drop for Process {
 }
 
 fn command(main: &Path, options: &AzuriteOptions) -> Result<Command, AzuriteError> {
-    let main = std::path::absolute(main).map_err(failed("find the main file"))?;
+    let main = std::path::absolute(main).map_err(io_error("find the main file"))?;
     let mut command = Command::new("node");
     command
-        .args(["-e", &format!("{CLOCK}{WRAPPER}"), "--"])
+        .args(["-e", &format!("{CLOCK_SCRIPT}{WRAPPER_SCRIPT}"), "--"])
         .arg(main)
         .args(["--disableTelemetry", "--silent"]);
     for (name, port) in [
@@ -151,20 +157,21 @@ fn command(main: &Path, options: &AzuriteOptions) -> Result<Command, AzuriteErro
 
 /// Reads an output to its end in its own thread, so that it never blocks. Threads outlive any
 /// runtime.
-fn pass_on(
+fn read_output(
     output: Option<impl Read + Send + 'static>,
-    said: &Said,
+    recent_output: &RecentOutput,
     sender: Option<mpsc::Sender<String>>,
 ) -> Option<JoinHandle<()>> {
     let output = output?;
-    let said = Arc::clone(said);
+    let recent_output = Arc::clone(recent_output);
     Some(std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             {
-                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                said.push_back(line.clone());
-                if said.len() > LINES_KEPT_MAX {
-                    said.pop_front();
+                let mut recent_output =
+                    recent_output.lock().unwrap_or_else(PoisonError::into_inner);
+                recent_output.push_back(line.clone());
+                if recent_output.len() > RECENT_LINES_MAX {
+                    recent_output.pop_front();
                 }
             }
             if let Some(sender) = &sender {
@@ -176,7 +183,7 @@ fn pass_on(
 
 /// Reads the addresses that Azurite prints once it listens. `None` if it ends before, or takes too
 /// long.
-fn endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
+fn read_endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
     let deadline = Instant::now() + START_MAX;
     let (mut blob, mut queue) = (None, None);
     loop {
@@ -198,19 +205,19 @@ fn endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::install::installed;
-    use super::super::shared::{folder, say};
+    use super::super::install::find_or_install;
+    use super::super::shared::{install_folder, print_to_stderr};
     use super::*;
 
-    fn started(options: &AzuriteOptions) -> Result<Process, AzuriteError> {
-        Process::start(&installed(&folder(), &say)?, options)
+    fn start_process(options: &AzuriteOptions) -> Result<Process, AzuriteError> {
+        Process::start(&find_or_install(&install_folder(), &print_to_stderr)?, options)
     }
 
     #[test]
-    fn it_ends_when_its_starter_does_and_writes_down_what_it_holds() {
+    fn azurite_saves_data_and_exits_with_starter() {
         let data = tempfile::tempdir().unwrap();
         let options = AzuriteOptions { data: Some(data.path().to_owned()), ..Default::default() };
-        let mut process = started(&options).unwrap();
+        let mut process = start_process(&options).unwrap();
         // A killed starter leaves only a closed pipe.
         drop(process.stdin.get_mut().unwrap().take());
         assert!(process.child.wait().unwrap().success());
@@ -224,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_told() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
+    fn azurite_start_fails_when_port_is_taken() {
+        let port_holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = port_holder.local_addr().unwrap().port();
         let ports = super::super::Ports { blob: port, ..Default::default() };
-        let refused = started(&AzuriteOptions { ports, ..Default::default() }).unwrap_err();
-        assert!(refused.to_string().contains("EADDRINUSE"), "{refused}");
-        assert!(refused.to_string().contains(&port.to_string()), "{refused}");
+        let error = start_process(&AzuriteOptions { ports, ..Default::default() }).unwrap_err();
+        assert!(error.to_string().contains("EADDRINUSE"), "{error}");
+        assert!(error.to_string().contains(&port.to_string()), "{error}");
     }
 }

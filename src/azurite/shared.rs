@@ -12,48 +12,48 @@ use tokio::sync::OnceCell;
 use super::{Azurite, AzuriteError, AzuriteOptions, Tls};
 
 /// The folder of the tests' installation.
-pub(crate) fn folder() -> PathBuf {
+pub(crate) fn install_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite")
 }
 
 /// Writes past the capture of test output, so that a developer sees why the tests wait.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_to_stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Ends with this process: no destructor of a static runs, but the pipe closes. A test may advance
 /// its clock by minutes: hide a message for an hour if it must stay hidden.
-pub(crate) async fn azurite() -> &'static Azurite {
+pub(crate) async fn shared_azurite() -> &'static Azurite {
     static SHARED: OnceCell<Azurite> = OnceCell::const_new();
-    let options = AzuriteOptions { install: folder(), ..AzuriteOptions::default() };
-    SHARED.get_or_try_init(|| Azurite::start(options, say)).await.unwrap()
+    let options = AzuriteOptions { install: install_folder(), ..AzuriteOptions::default() };
+    SHARED.get_or_try_init(|| Azurite::start(options, print_to_stderr)).await.unwrap()
 }
 
 /// Returns an Azurite that accepts tokens, and the certificate to trust.
-pub(crate) async fn secure() -> (&'static Azurite, Vec<u8>) {
+pub(crate) async fn shared_https_azurite() -> (&'static Azurite, Vec<u8>) {
     static SECURE: OnceCell<(Azurite, Vec<u8>)> = OnceCell::const_new();
-    let (azurite, certificate) = SECURE.get_or_try_init(start_secure).await.unwrap();
+    let (azurite, certificate) = SECURE.get_or_try_init(start_https_azurite).await.unwrap();
     (azurite, certificate.clone())
 }
 
-async fn start_secure() -> Result<(Azurite, Vec<u8>), AzuriteError> {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+async fn start_https_azurite() -> Result<(Azurite, Vec<u8>), AzuriteError> {
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let files = tempfile::tempdir().unwrap();
     let (certificate, key) = (files.path().join("cert.pem"), files.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(&certificate, certified.cert.pem()).unwrap();
+    std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
     let tls = Some(Tls { certificate, key });
-    let options = AzuriteOptions { install: folder(), tls, ..AzuriteOptions::default() };
-    let azurite = Azurite::start(options, say).await?;
-    Ok((azurite, made.cert.pem().into_bytes()))
+    let options = AzuriteOptions { install: install_folder(), tls, ..AzuriteOptions::default() };
+    let azurite = Azurite::start(options, print_to_stderr).await?;
+    Ok((azurite, certified.cert.pem().into_bytes()))
 }
 
 /// Issues an unsigned token that Azurite accepts: it checks the claims, not the signature.
 #[derive(Debug)]
-pub(crate) struct Unsigned;
+pub(crate) struct UnsignedCredential;
 
 #[async_trait::async_trait]
-impl TokenCredential for Unsigned {
+impl TokenCredential for UnsignedCredential {
     async fn get_token(
         &self,
         scopes: &[&str],

@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 /// prompts.
 const PROMPT_ROUNDS_MAX: usize = 199;
 /// Turns that a case needs for meaningful figures.
-const TURNS_WANTED: usize = 4_000;
+const EMBEDDED_TURNS_MIN: usize = 4_000;
 /// The same with Azure storage, where a turn takes some thirty times as long.
-const TURNS_WANTED_OF_AZURE: usize = 700;
+const AZURE_TURNS_MIN: usize = 700;
 
 /// The command line of `turnwheel bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArguments {
     /// Concurrent conversations; several numbers make several cases.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64", value_parser = positive)]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64", value_parser = parse_positive)]
     pub conversations: Vec<usize>,
     /// Tool rounds per conversation; several numbers make several cases.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10", value_parser = positive)]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10", value_parser = parse_positive)]
     pub rounds: Vec<usize>,
     /// The next turn is a separate delivery (`queue`) or runs in the same one (`inline`).
     #[arg(long, value_delimiter = ',', value_enum, default_value = "queue")]
@@ -29,7 +29,7 @@ pub struct BenchArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub deltas: usize,
     /// Conversations that follow each other in each slot. Default: enough for some thousand turns.
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub repeat: Option<usize>,
     /// Storage: data folders, or the emulators that the environment names (`AzureWebJobsStorage`,
     /// `COSMOS__accountEndpoint`, `COSMOS__accountKey`, `COSMOS__database`).
@@ -37,7 +37,7 @@ pub struct BenchArguments {
     pub storage: Storage,
     /// Worker processes that share the work; several numbers make several cases. More than one
     /// needs `--storage azure`.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = positive)]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = parse_positive)]
     pub workers: Vec<usize>,
     /// Folder for temporary data folders, on the disk to measure. Default: the system's folder for
     /// temporary files.
@@ -51,7 +51,7 @@ pub struct BenchArguments {
     pub compare: Option<PathBuf>,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
+fn parse_positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),
         _ => Err("expected a number above 0".to_owned()),
@@ -96,12 +96,12 @@ pub struct Case {
     pub repeat: usize,
     #[serde(default)]
     pub storage: Storage,
-    #[serde(default = "one")]
+    #[serde(default = "default_workers")]
     pub workers: usize,
 }
 
 /// Number of workers in figures without this member.
-fn one() -> usize {
+fn default_workers() -> usize {
     1
 }
 
@@ -121,16 +121,16 @@ impl BenchArguments {
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         let (storage, deltas) = (self.storage, self.deltas);
-        let wanted = match storage {
-            Storage::Embedded => TURNS_WANTED,
-            Storage::Azure => TURNS_WANTED_OF_AZURE,
+        let turns_min = match storage {
+            Storage::Embedded => EMBEDDED_TURNS_MIN,
+            Storage::Azure => AZURE_TURNS_MIN,
         };
         for &workers in &self.workers {
             for &continuation in &self.continuation {
                 for &conversations in &self.conversations {
                     for &rounds in &self.rounds {
                         let turns = conversations * (rounds + 1);
-                        let repeat = self.repeat.unwrap_or(wanted.div_ceil(turns));
+                        let repeat = self.repeat.unwrap_or(turns_min.div_ceil(turns));
                         cases.push(Case {
                             conversations,
                             rounds,
@@ -150,7 +150,7 @@ impl BenchArguments {
 
 impl Case {
     /// The rounds of each prompt of a conversation.
-    pub fn prompts(&self) -> Vec<usize> {
+    pub fn rounds_per_prompt(&self) -> Vec<usize> {
         let count = self.rounds.div_ceil(PROMPT_ROUNDS_MAX);
         (0..count)
             .map(|number| self.rounds / count + usize::from(number < self.rounds % count))
@@ -164,11 +164,11 @@ impl Case {
 
     /// Turns of all conversations: each prompt ends with a turn without calls.
     pub fn turns(&self) -> usize {
-        self.conversations * self.repeat * (self.rounds + self.prompts().len())
+        self.conversations * self.repeat * (self.rounds + self.rounds_per_prompt().len())
     }
 
     /// True if both do the same work, so that their figures are comparable.
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub fn is_comparable_with(&self, other: &Self) -> bool {
         Self { repeat: 0, ..self.clone() } == Self { repeat: 0, ..other.clone() }
     }
 }
@@ -177,7 +177,7 @@ impl Case {
 mod tests {
     use super::*;
 
-    fn case(rounds: usize) -> Case {
+    fn new_case(rounds: usize) -> Case {
         Case {
             conversations: 2,
             rounds,
@@ -190,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn a_case_that_was_written_down_before_is_of_one_worker_on_its_disk() {
+    fn case_without_workers_and_storage_gets_defaults() {
         let text =
             r#"{"conversations":2,"rounds":10,"continuation":"queue","deltas":0,"repeat":3}"#;
-        assert_eq!(serde_json::from_str::<Case>(text).unwrap(), case(10));
+        assert_eq!(serde_json::from_str::<Case>(text).unwrap(), new_case(10));
     }
 
     #[test]
-    fn a_long_conversation_is_prompted_again() {
-        assert_eq!(case(10).prompts(), [10]);
-        assert_eq!(case(199).prompts(), [199]);
-        assert_eq!(case(200).prompts(), [100, 100]);
-        assert_eq!(case(1_000).prompts().iter().sum::<usize>(), 1_000);
-        assert_eq!(case(10).turns(), 2 * 3 * 11);
-        assert_eq!(case(200).turns(), 2 * 3 * 202);
+    fn long_conversation_is_split_into_prompts() {
+        assert_eq!(new_case(10).rounds_per_prompt(), [10]);
+        assert_eq!(new_case(199).rounds_per_prompt(), [199]);
+        assert_eq!(new_case(200).rounds_per_prompt(), [100, 100]);
+        assert_eq!(new_case(1_000).rounds_per_prompt().iter().sum::<usize>(), 1_000);
+        assert_eq!(new_case(10).turns(), 2 * 3 * 11);
+        assert_eq!(new_case(200).turns(), 2 * 3 * 202);
     }
 }

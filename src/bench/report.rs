@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::case::{Case, Storage};
-use crate::bench::load::Loaded;
+use crate::bench::load::LoadResult;
 use crate::bench::process::number_after;
-use crate::bench::requests::Requests;
+use crate::bench::requests::RequestFigures;
 
 /// Number of timed appends that measure the disk.
-const SYNCS: usize = 50;
+const SYNC_COUNT: usize = 50;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -24,11 +24,11 @@ pub struct Report {
     pub build: String,
     pub binary_bytes: u64,
     pub machine: Machine,
-    pub cases: Vec<Measured>,
+    pub cases: Vec<MeasuredCase>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MeasuredCase {
     pub case: Case,
     pub figures: Figures,
 }
@@ -70,7 +70,7 @@ pub struct Figures {
     pub cold_start_ms: f64,
     /// Absent if storage is a data folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<Requests>,
+    pub requests: Option<RequestFigures>,
 }
 
 /// One column: its name, its figure, and for the comparison the better direction.
@@ -84,12 +84,12 @@ enum Better {
 
 const COLUMNS: [Column; 13] = [
     ("turns/s", |f| Some(f.turns_per_second), Better::More),
-    ("bare turns/s", |f| f.requests.as_ref().map(|of| of.bare_turns_per_second), Better::More),
+    ("bare turns/s", |f| f.requests.as_ref().map(|of| of.baseline_turns_per_second), Better::More),
     ("turn p50 ms", |f| Some(f.turn_ms_p50), Better::Less),
     ("turn p99 ms", |f| Some(f.turn_ms_p99), Better::Less),
     ("prompt p50 ms", |f| Some(f.prompt_ms_p50), Better::Less),
     ("CPU ms/turn", |f| f.cpu_ms_per_turn, Better::Less),
-    ("requests/turn", |f| f.requests.as_ref().map(Requests::per_turn), Better::Less),
+    ("requests/turn", |f| f.requests.as_ref().map(RequestFigures::per_turn), Better::Less),
     ("fsyncs/round", |f| f.fsyncs_per_round, Better::Less),
     ("written KB/turn", |f| f.written_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
     ("stored KB/turn", |f| f.stored_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
@@ -99,7 +99,7 @@ const COLUMNS: [Column; 13] = [
 ];
 
 /// True if the figure exists for this storage.
-fn is_of((name, ..): &Column, storage: Storage) -> bool {
+fn is_in_storage((name, ..): &Column, storage: Storage) -> bool {
     match storage {
         Storage::Embedded => !["bare turns/s", "requests/turn"].contains(name),
         Storage::Azure => !["fsyncs/round", "written KB/turn", "stored KB/turn"].contains(name),
@@ -109,7 +109,7 @@ fn is_of((name, ..): &Column, storage: Storage) -> bool {
 impl Machine {
     /// # Errors
     /// The folder cannot be written to.
-    pub fn look(place: &Path) -> std::io::Result<Self> {
+    pub fn measure(folder: &Path) -> std::io::Result<Self> {
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let processor = read("/proc/cpuinfo");
         let processor = processor.lines().find_map(|line| {
@@ -122,19 +122,19 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory.map(|kibibytes| kibibytes * 1024),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            fsync_ms: ms(fsync(place)?),
+            fsync_ms: to_ms(measure_fsync(folder)?),
         })
     }
 }
 
-fn fsync(place: &Path) -> std::io::Result<Duration> {
-    let mut file: File = tempfile::tempfile_in(place)?;
-    let mut times = Vec::with_capacity(SYNCS);
-    for _ in 0..SYNCS {
-        let began = Instant::now();
+fn measure_fsync(folder: &Path) -> std::io::Result<Duration> {
+    let mut file: File = tempfile::tempfile_in(folder)?;
+    let mut times = Vec::with_capacity(SYNC_COUNT);
+    for _ in 0..SYNC_COUNT {
+        let started_at = Instant::now();
         Write::write_all(&mut file, &[b'x'; 4096])?;
         file.sync_data()?;
-        times.push(began.elapsed());
+        times.push(started_at.elapsed());
     }
     Ok(percentile(times, 50))
 }
@@ -158,7 +158,7 @@ impl Report {
     }
 
     pub(super) fn add(&mut self, case: Case, figures: Figures) {
-        self.cases.push(Measured { case, figures });
+        self.cases.push(MeasuredCase { case, figures });
     }
 
     /// The text above the lines of the cases.
@@ -172,17 +172,19 @@ impl Report {
         if self.build != "release" {
             text += "Figures of a debug build mean nothing: cargo run --release -- bench\n";
         }
-        let columns = COLUMNS.iter().filter(|column| is_of(column, storage));
+        let columns = COLUMNS.iter().filter(|column| is_in_storage(column, storage));
         let columns: Vec<String> = columns.map(|(name, ..)| (*name).to_owned()).collect();
-        text + &format!("\n{}", row("conversations × rounds", &columns))
+        text + &format!("\n{}", format_row("conversations × rounds", &columns))
     }
 
     /// Compares each figure with the earlier one, for the cases that both have.
-    pub fn compared_with(&self, earlier: &Self) -> String {
+    pub fn compare_with(&self, earlier: &Self) -> String {
         let mut text = format!("before → after, compared with turnwheel {}", earlier.version);
-        for Measured { case, figures } in &self.cases {
+        for MeasuredCase { case, figures } in &self.cases {
             let _ = write!(text, "\n\n{}", case_name(case));
-            let Some(before) = earlier.cases.iter().find(|before| before.case.is_like(case)) else {
+            let Some(before) =
+                earlier.cases.iter().find(|before| before.case.is_comparable_with(case))
+            else {
                 text += "\n  not measured before";
                 continue;
             };
@@ -190,38 +192,42 @@ impl Report {
                 let (Some(old), Some(new)) = (figure(&before.figures), figure(figures)) else {
                     continue;
                 };
-                let _ = write!(text, "\n  {name:<16} {}", change(old, new, better));
+                let _ = write!(text, "\n  {name:<16} {}", format_change(old, new, better));
             }
         }
         text
     }
 }
 
-fn change(old: f64, new: f64, better: Better) -> String {
-    let (was, is) = (number(old), number(new));
-    if was == is || old <= 0.0 {
-        return format!("{was} → {is}");
+fn format_change(old: f64, new: f64, better: Better) -> String {
+    let (old_text, new_text) = (format_number(old), format_number(new));
+    if old_text == new_text || old <= 0.0 {
+        return format!("{old_text} → {new_text}");
     }
     let percent = (new / old - 1.0) * 100.0;
     let is_better = (percent > 0.0) == (better == Better::More);
-    format!("{was} → {is}  {percent:+.0} % {}", if is_better { "better" } else { "worse" })
+    format!(
+        "{old_text} → {new_text}  {percent:+.0} % {}",
+        if is_better { "better" } else { "worse" }
+    )
 }
 
 impl Figures {
-    pub(super) fn of(
+    pub(super) fn from_load(
         case: &Case,
-        loaded: &Loaded,
+        result: &LoadResult,
         cold_start: Duration,
-        requests: Option<Requests>,
+        requests: Option<RequestFigures>,
     ) -> Self {
-        let (turns, rounds) = (float(case.turns()), float(case.tool_rounds()));
-        let seconds = loaded.elapsed.as_secs_f64();
-        let (before, after) = (&loaded.before, &loaded.after);
+        let (turns, rounds) = (count_to_f64(case.turns()), count_to_f64(case.tool_rounds()));
+        let seconds = result.elapsed.as_secs_f64();
+        let (before, after) = (&result.usage_before, &result.usage_after);
         let has_folder = case.storage == Storage::Embedded;
-        let cpu = after.cpu.zip(before.cpu).map(|(after, before)| ms(after.saturating_sub(before)));
+        let cpu =
+            after.cpu.zip(before.cpu).map(|(after, before)| to_ms(after.saturating_sub(before)));
         let written = after.written_bytes.zip(before.written_bytes);
-        let turn = |part| ms(percentile(loaded.heard.turns.clone(), part));
-        let prompt = |part| ms(percentile(loaded.prompts.clone(), part));
+        let turn = |part| to_ms(percentile(result.model_measurements.turn_durations.clone(), part));
+        let prompt = |part| to_ms(percentile(result.prompt_durations.clone(), part));
         Self {
             turns: case.turns(),
             seconds,
@@ -231,27 +237,27 @@ impl Figures {
             prompt_ms_p50: prompt(50),
             prompt_ms_p99: prompt(99),
             cpu_ms_per_turn: cpu.map(|cpu| cpu / turns),
-            fsyncs_per_round: has_folder.then(|| whole(loaded.counted.fsyncs()) / rounds),
+            fsyncs_per_round: has_folder.then(|| to_f64(result.store_counters.fsyncs()) / rounds),
             written_bytes_per_turn: written
-                .map(|(after, before)| whole(after.saturating_sub(before)) / turns),
-            stored_bytes_per_turn: has_folder.then(|| whole(loaded.folder_bytes) / turns),
-            request_bytes_per_turn: whole(loaded.heard.request_bytes) / turns,
+                .map(|(after, before)| to_f64(after.saturating_sub(before)) / turns),
+            stored_bytes_per_turn: has_folder.then(|| to_f64(result.folder_bytes) / turns),
+            request_bytes_per_turn: to_f64(result.model_measurements.request_bytes) / turns,
             peak_bytes: after.peak_bytes,
-            cold_start_ms: ms(cold_start),
+            cold_start_ms: to_ms(cold_start),
             requests,
         }
     }
 
     /// Formats a line of the table.
-    pub(super) fn line(&self, case: &Case) -> String {
+    pub(super) fn to_line(&self, case: &Case) -> String {
         let cells: Vec<String> = COLUMNS
             .iter()
-            .filter(|column| is_of(column, case.storage))
-            .map(|(_, figure, _)| figure(self).map_or_else(|| "-".to_owned(), number))
+            .filter(|column| is_in_storage(column, case.storage))
+            .map(|(_, figure, _)| figure(self).map_or_else(|| "-".to_owned(), format_number))
             .collect();
-        let row = row(&case_name(case), &cells);
+        let row = format_row(&case_name(case), &cells);
         match &self.requests {
-            Some(requests) => format!("{row}\n{}", requests.line()),
+            Some(requests) => format!("{row}\n{}", requests.to_line()),
             None => row,
         }
     }
@@ -272,12 +278,12 @@ fn case_name(case: &Case) -> String {
     name
 }
 
-fn row(name: &str, cells: &[String]) -> String {
+fn format_row(name: &str, cells: &[String]) -> String {
     cells.iter().fold(format!("{name:<32}"), |row, cell| row + &format!(" {cell:>15}"))
 }
 
 /// Formats with three digits: more than the precision of a measurement, and enough to compare.
-fn number(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")
     } else if value >= 10.0 {
@@ -287,21 +293,21 @@ fn number(value: f64) -> String {
     }
 }
 
-fn ms(time: Duration) -> f64 {
+fn to_ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and bytes far below 2^52")]
-pub(super) fn whole(number: u64) -> f64 {
+pub(super) fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
-pub(super) fn float(number: usize) -> f64 {
-    whole(u64::try_from(number).unwrap_or(u64::MAX))
+pub(super) fn count_to_f64(number: usize) -> f64 {
+    to_f64(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
 fn ratio(number: u64, of: u64) -> f64 {
-    whole(number) / whole(of)
+    to_f64(number) / to_f64(of)
 }
 
 /// Zero for an empty list.
@@ -316,7 +322,7 @@ mod tests {
     use super::*;
     use crate::bench::case::Continuation;
 
-    fn report(turns_per_second: f64, rounds: usize) -> Report {
+    fn new_report(turns_per_second: f64, rounds: usize) -> Report {
         let machine = Machine {
             processor: "one".to_owned(),
             cores: 2,
@@ -357,25 +363,25 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_says_what_is_better_and_what_was_not_measured() {
-        let text = report(500.0, 10).compared_with(&report(1_000.0, 10));
+    fn comparison_marks_worse_and_unmeasured_figures() {
+        let text = new_report(500.0, 10).compare_with(&new_report(1_000.0, 10));
         assert!(text.contains("turns/s          1000 → 500  -50 % worse"), "{text}");
         assert!(text.contains("peak MB          30.0 → 30.0\n"), "{text}");
         assert!(!text.contains("CPU"), "{text}");
-        let text = report(500.0, 20).compared_with(&report(1_000.0, 10));
+        let text = new_report(500.0, 20).compare_with(&new_report(1_000.0, 10));
         assert!(text.ends_with("1 × 20 queue\n  not measured before"), "{text}");
     }
 
     #[test]
-    fn what_is_written_can_be_read_again() {
-        let report = report(500.0, 10);
+    fn report_survives_json_round_trip() {
+        let report = new_report(500.0, 10);
         let text = serde_json::to_string(&report).unwrap();
         let read: Report = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 
     #[test]
-    fn percentiles_are_of_what_there_is() {
+    fn percentile_returns_nearest_measured_value() {
         let times: Vec<Duration> = (1..=100).rev().map(Duration::from_millis).collect();
         assert_eq!(percentile(times.clone(), 50), Duration::from_millis(50));
         assert_eq!(percentile(times, 99), Duration::from_millis(99));

@@ -18,8 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::bench::accounts::Accounts;
 use crate::bench::case::Case;
-use crate::bench::model::TOOL;
-use crate::bench::{BenchError, io};
+use crate::bench::fake_model::TOOL;
+use crate::bench::{BenchError, io_error};
 use crate::settings::table::ROWS;
 
 /// The hidden command.
@@ -27,24 +27,24 @@ pub const COMMAND: &str = "bench-worker";
 /// The agent that receives the prompts.
 pub const AGENT: &str = "bench";
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ready {
+pub struct ReadyLine {
     pub address: String,
 }
 
 /// Each further line.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Counted {
+pub struct StoreCounters {
     /// Writing transactions: one fsync each.
     pub commits: u64,
     /// Checkpoints of the log into the database: three fsyncs each.
     pub checkpoints: u64,
 }
 
-impl Counted {
+impl StoreCounters {
     pub fn fsyncs(self) -> u64 {
         self.commits + 3 * self.checkpoints
     }
@@ -52,7 +52,7 @@ impl Counted {
 
 /// The location of a worker's data.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct WorkerLocation<'a> {
     /// The folder of all workers of a case.
     pub(super) folder: &'a Path,
     pub(super) number: usize,
@@ -65,8 +65,8 @@ pub(super) struct Place<'a> {
 #[derive(Debug)]
 pub(super) struct Worker {
     child: Child,
-    asking: ChildStdin,
-    told: Told,
+    stdin: ChildStdin,
+    output: WorkerOutput,
     pub(super) pid: u32,
     pub(super) base_url: String,
     pub(super) data: std::path::PathBuf,
@@ -77,15 +77,15 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn start(
         program: &Path,
-        place: &Place<'_>,
+        location: &WorkerLocation<'_>,
         case: &Case,
         model_url: &str,
     ) -> Result<Self, BenchError> {
-        let Place { folder, number, accounts, tag } = place;
+        let WorkerLocation { folder, number, accounts, tag } = location;
         let (data, agents) = (folder.join(format!("data-{number}")), folder.join("agents"));
-        std::fs::create_dir_all(&agents).map_err(io("make the agents' folder"))?;
+        std::fs::create_dir_all(&agents).map_err(io_error("make the agents' folder"))?;
         let file = agents.join(format!("{AGENT}.agent.md"));
-        std::fs::write(file, agent(case)).map_err(io("write the agent"))?;
+        std::fs::write(file, agent_file(case)).map_err(io_error("write the agent"))?;
         let mut command = Command::new(program);
         for row in ROWS.iter().filter(|row| row.name != "RUST_LOG") {
             command.env_remove(row.name);
@@ -112,34 +112,36 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
-        let client = client.map_err(io("make an HTTP client"))?;
+        let client = reqwest::Client::builder().no_proxy().timeout(WORKER_TIMEOUT).build();
+        let client = client.map_err(io_error("make an HTTP client"))?;
         let started = Instant::now();
-        let mut child = command.spawn().map_err(io("start the worker process"))?;
-        let gone = || BenchError::Worker("it has no standard streams".to_owned());
-        let (asking, telling) =
-            (child.stdin.take().ok_or_else(gone)?, child.stdout.take().ok_or_else(gone)?);
-        let mut told = Told::by(telling);
-        let ready: Ready = told.next().await?;
+        let mut child = command.spawn().map_err(io_error("start the worker process"))?;
+        let missing_stream = || BenchError::Worker("it has no standard streams".to_owned());
+        let (stdin, stdout) = (
+            child.stdin.take().ok_or_else(missing_stream)?,
+            child.stdout.take().ok_or_else(missing_stream)?,
+        );
+        let mut output = WorkerOutput::new(stdout);
+        let ready: ReadyLine = output.next_message().await?;
         let base_url = format!("http://{}", ready.address);
-        first_answer(&client, &base_url).await?;
+        wait_for_first_response(&client, &base_url).await?;
         let cold_start = started.elapsed();
-        let pid = child.id().ok_or_else(gone)?;
-        Ok(Self { child, asking, told, pid, base_url, data, cold_start })
+        let pid = child.id().ok_or_else(missing_stream)?;
+        Ok(Self { child, stdin, output, pid, base_url, data, cold_start })
     }
 
-    pub(super) async fn counted(&mut self) -> Result<Counted, BenchError> {
-        self.asking.write_all(b"\n").await.map_err(io("write to the worker"))?;
-        self.told.next().await
+    pub(super) async fn read_counters(&mut self) -> Result<StoreCounters, BenchError> {
+        self.stdin.write_all(b"\n").await.map_err(io_error("write to the worker"))?;
+        self.output.next_message().await
     }
 
     pub(super) async fn stop(self) -> Result<(), BenchError> {
-        let Self { mut child, asking, .. } = self;
-        drop(asking);
-        match tokio::time::timeout(PATIENCE, child.wait()).await {
+        let Self { mut child, stdin, .. } = self;
+        drop(stdin);
+        match tokio::time::timeout(WORKER_TIMEOUT, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(BenchError::Worker(status.to_string())),
-            Ok(Err(error)) => Err(io("wait for the worker")(error)),
+            Ok(Err(error)) => Err(io_error("wait for the worker")(error)),
             Err(_) => Err(BenchError::Worker("it does not stop".to_owned())),
         }
     }
@@ -148,17 +150,17 @@ impl Worker {
 /// The worker's output. Log lines are forwarded at once: an unread pipe fills up and blocks its
 /// writer.
 #[derive(Debug)]
-struct Told {
-    answers: Receiver<serde_json::Value>,
-    _reading: AbortOnDropHandle<()>,
+struct WorkerOutput {
+    messages: Receiver<serde_json::Value>,
+    _reader: AbortOnDropHandle<()>,
 }
 
-impl Told {
-    fn by(worker: ChildStdout) -> Self {
-        let (sender, answers) = channel(1);
+impl WorkerOutput {
+    fn new(worker: ChildStdout) -> Self {
+        let (sender, messages) = channel(1);
         let mut lines = BufReader::new(worker).lines();
         #[expect(clippy::disallowed_methods, reason = "it ends with its handle")]
-        let reading = tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
                     Ok(answer) => {
@@ -172,28 +174,34 @@ impl Told {
                 }
             }
         });
-        Self { answers, _reading: AbortOnDropHandle::new(reading) }
+        Self { messages, _reader: AbortOnDropHandle::new(reader) }
     }
 
-    async fn next<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, BenchError> {
-        match tokio::time::timeout(PATIENCE, self.answers.recv()).await {
+    async fn next_message<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        match tokio::time::timeout(WORKER_TIMEOUT, self.messages.recv()).await {
             Err(_) => Err(BenchError::Worker("it sends no output".to_owned())),
             Ok(None) => Err(BenchError::Worker("see above".to_owned())),
-            Ok(Some(answer)) => serde_json::from_value(answer)
-                .map_err(|error| BenchError::Worker(format!("it sends unexpected output: {error}"))),
+            Ok(Some(answer)) => serde_json::from_value(answer).map_err(|error| {
+                BenchError::Worker(format!("it sends unexpected output: {error}"))
+            }),
         }
     }
 }
 
 /// Waits for any response of the API: handler and host are ready then.
-async fn first_answer(client: &reqwest::Client, base_url: &str) -> Result<(), BenchError> {
-    let answer = client.get(format!("{base_url}/api/conversations")).send().await;
-    answer.and_then(reqwest::Response::error_for_status).map_err(io("get a first response"))?;
+async fn wait_for_first_response(
+    client: &reqwest::Client,
+    base_url: &str,
+) -> Result<(), BenchError> {
+    let response = client.get(format!("{base_url}/api/conversations")).send().await;
+    response
+        .and_then(reqwest::Response::error_for_status)
+        .map_err(io_error("get a first response"))?;
     Ok(())
 }
 
 /// The agent's file. Compaction is off, so that each turn does the same.
-fn agent(case: &Case) -> String {
+fn agent_file(case: &Case) -> String {
     format!(
         "---\ndescription: Calls a tool in each round.\nmaxRounds: 200\ncontinuation: {}\ncompaction: {{ enabled: false }}\n\
          tools: [{TOOL}]\n---\nYou are being measured.\n",

@@ -24,18 +24,21 @@ pub struct Prompt {
     pub prompt: String,
     /// The model's responses, in order; empty: the fake model (scripted) runs the prompt.
     #[serde(default)]
-    pub answers: Vec<Said>,
+    #[serde(rename = "answers")]
+    pub responses: Vec<RecordedResponse>,
     /// The approver's decision on each approval request.
     #[serde(default)]
-    pub decide: Decide,
+    #[serde(rename = "decide")]
+    pub decision: ApprovalDecision,
 }
 
 /// A model response: text, calls, or both.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct RecordedResponse {
     #[serde(default)]
-    pub say: String,
+    #[serde(rename = "say")]
+    pub text: String,
     #[serde(default)]
     pub calls: Vec<Call>,
 }
@@ -50,7 +53,7 @@ pub struct Call {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Decide {
+pub enum ApprovalDecision {
     #[default]
     Approve,
     Reject,
@@ -66,14 +69,16 @@ impl Conversation {
     ///
     /// # Errors
     /// A sentence with the problem of the file.
-    pub fn of(agent: &Agent, folder: &Path) -> Result<Self, String> {
+    pub fn for_agent(agent: &Agent, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
         match std::fs::read_to_string(folder.join(&name)) {
             Ok(text) => {
-                let read = Self::read(&text).and_then(|read| read.calls_only(agent));
-                read.map_err(|why| format!("{name}: {why}"))
+                let read = Self::read(&text).and_then(|read| read.check_tools(agent));
+                read.map_err(|reason| format!("{name}: {reason}"))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::usual(agent)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::default_for(agent))
+            }
             Err(error) => Err(format!("{name}: the file cannot be read: {error}")),
         }
     }
@@ -90,20 +95,20 @@ impl Conversation {
             return Err("it contains no prompt".to_owned());
         }
         let mut texts = BTreeSet::new();
-        if let Some(twice) = prompts.iter().find(|prompt| !texts.insert(prompt.prompt.trim())) {
+        if let Some(duplicate) = prompts.iter().find(|prompt| !texts.insert(prompt.prompt.trim())) {
             return Err(format!(
                 "`{}` occurs twice: change one of them, since answers are found by their prompt",
-                twice.prompt
+                duplicate.prompt
             ));
         }
         Ok(Self { prompts })
     }
 
     /// Returns the conversation if the agent has every tool that it calls.
-    fn calls_only(self, agent: &Agent) -> Result<Self, String> {
-        let answers = self.prompts.iter().flat_map(|prompt| &prompt.answers);
-        let mut calls = answers.flat_map(|answer| &answer.calls);
-        let Some(unknown) = calls.find(|call| agent.tool(&call.tool).is_none()) else {
+    fn check_tools(self, agent: &Agent) -> Result<Self, String> {
+        let responses = self.prompts.iter().flat_map(|prompt| &prompt.responses);
+        let mut calls = responses.flat_map(|answer| &answer.calls);
+        let Some(unknown) = calls.find(|call| agent.find_tool(&call.tool).is_none()) else {
             return Ok(self);
         };
         let names: Vec<&str> =
@@ -116,10 +121,10 @@ impl Conversation {
     }
 
     /// One response that calls every tool, and one that ends the prompt.
-    fn usual(agent: &Agent) -> Self {
+    fn default_for(agent: &Agent) -> Self {
         let calls = agent.tools.iter().map(|tool| {
             let definition = tool.definition();
-            let arguments = sample::of(&definition.parameters, "certify");
+            let arguments = sample::sample_value(&definition.parameters, "certify");
             format!("use {} with {arguments}", definition.name)
         });
         let calls: Vec<String> = calls.collect();
@@ -128,7 +133,8 @@ impl Conversation {
         } else {
             format!("{} then say done", calls.join(" and "))
         };
-        let prompt = Prompt { prompt, answers: Vec::new(), decide: Decide::default() };
+        let prompt =
+            Prompt { prompt, responses: Vec::new(), decision: ApprovalDecision::default() };
         Self { prompts: vec![prompt] }
     }
 }

@@ -4,19 +4,24 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Certified, Fault, Report, Run, Verdict};
-use crate::turn::BOUNDARIES;
+use super::{AgentReport, Fault, Report, Run, Verdict};
+use crate::turn::FAIL_POINTS;
 
 /// Number of lines shown from the beginning and from the end of a long log.
-const STORY_LINES_MAX: usize = 20;
+const LOG_LINES_MAX: usize = 20;
 
 /// `tool.after#2 × kill`
-fn title(run: &Run) -> String {
-    format!("{}#{} × {}", run.boundary, run.occurrence, run.fault.as_str())
+fn run_title(run: &Run) -> String {
+    format!("{}#{} × {}", run.fail_point, run.occurrence, run.fault.as_str())
 }
 
-fn count(report: &Report, is_meant: impl Fn(&Verdict) -> bool) -> usize {
-    report.agents.iter().flat_map(|agent| &agent.runs).filter(|run| is_meant(&run.verdict)).count()
+fn count_verdicts(report: &Report, is_counted: impl Fn(&Verdict) -> bool) -> usize {
+    report
+        .agents
+        .iter()
+        .flat_map(|agent| &agent.runs)
+        .filter(|run| is_counted(&run.verdict))
+        .count()
 }
 
 fn is_ok(verdict: &Verdict) -> bool {
@@ -28,68 +33,77 @@ fn is_skipped(verdict: &Verdict) -> bool {
 }
 
 /// A table per agent, the broken runs, and a summary sentence.
-pub(super) fn text(report: &Report) -> String {
+pub(super) fn render_text(report: &Report) -> String {
     let mut text = String::new();
     for agent in &report.agents {
-        table(&mut text, agent);
-        failures(&mut text, (report, agent));
+        write_table(&mut text, agent);
+        write_failures(&mut text, (report, agent));
         text.push('\n');
     }
-    let broken: usize = report.agents.iter().map(Certified::broken).sum();
-    let (ok, skipped) = (count(report, is_ok), count(report, is_skipped));
+    let broken: usize = report.agents.iter().map(AgentReport::failure_count).sum();
+    let (ok, skipped) = (count_verdicts(report, is_ok), count_verdicts(report, is_skipped));
     // Writing to a string cannot fail.
     let _ = write!(
         text,
         "{} ok, {broken} broken, {skipped} not possible; tools: {}.",
-        counted(ok, "run"),
+        count_text(ok, "run"),
         report.tools
     );
     text
 }
 
 /// `1 prompt`, `2 prompts`
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+fn count_text(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-fn table(text: &mut String, agent: &Certified) {
-    let Certified { agent: name, prompts, answers, called, not_called, reached, .. } = agent;
-    let calls: u32 = called.values().sum();
+fn write_table(text: &mut String, agent: &AgentReport) {
+    let AgentReport {
+        agent: name,
+        prompts,
+        responses: answers,
+        calls: calls_by_tool,
+        uncalled_tools: uncalled,
+        fail_points,
+        ..
+    } = agent;
+    let calls: u32 = calls_by_tool.values().sum();
     let _ = writeln!(
         text,
         "{name}: {}, {}, {}; reached {} of {} fail points",
-        counted(*prompts, "prompt"),
-        counted(*answers as usize, "answer"),
-        counted(calls as usize, "call"),
-        reached.len(),
-        BOUNDARIES.len()
+        count_text(*prompts, "prompt"),
+        count_text(*answers as usize, "answer"),
+        count_text(calls as usize, "call"),
+        fail_points.len(),
+        FAIL_POINTS.len()
     );
-    if !not_called.is_empty() {
+    if !uncalled.is_empty() {
         let _ = writeln!(
             text,
             "  not called: {} (write prompts that call them in {})",
-            not_called.join(", "),
+            uncalled.join(", "),
             super::file_name(name)
         );
     }
     for note in &agent.notes {
         let _ = writeln!(text, "  note: {note}");
     }
-    if !agent.faultless.is_empty() {
+    if !agent.faultless_problems.is_empty() {
         return;
     }
-    let has_runs = |boundary: &str| agent.runs.iter().any(|run| run.boundary == boundary);
-    let reached: Vec<_> = reached.iter().filter(|(boundary, _)| has_runs(boundary)).collect();
-    let width = reached.iter().map(|(boundary, _)| boundary.len()).max().unwrap_or(0);
+    let has_runs = |fail_point: &str| agent.runs.iter().any(|run| run.fail_point == fail_point);
+    let fail_points: Vec<_> =
+        fail_points.iter().filter(|(fail_point, _)| has_runs(fail_point)).collect();
+    let width = fail_points.iter().map(|(fail_point, _)| fail_point.len()).max().unwrap_or(0);
     let _ = write!(text, "\n  {:width$}  times", "fail point");
     for fault in Fault::ALL {
         let _ = write!(text, "  {}", fault.as_str());
     }
     text.push('\n');
-    for (boundary, times) in reached.iter().copied() {
-        let mut line = format!("  {boundary:width$}  {times:>5}");
+    for (fail_point, times) in fail_points.iter().copied() {
+        let mut line = format!("  {fail_point:width$}  {times:>5}");
         for fault in Fault::ALL {
-            let word = cell(agent, boundary, fault);
+            let word = table_cell(agent, fail_point, fault);
             let _ = write!(line, "  {word:w$}", w = fault.as_str().len());
         }
         let _ = writeln!(text, "{}", line.trim_end());
@@ -97,8 +111,9 @@ fn table(text: &mut String, agent: &Certified) {
 }
 
 /// The combined verdict of all occurrences.
-fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
-    let runs = || agent.runs.iter().filter(|run| run.boundary == boundary && run.fault == fault);
+fn table_cell(agent: &AgentReport, fail_point: &str, fault: Fault) -> &'static str {
+    let runs =
+        || agent.runs.iter().filter(|run| run.fail_point == fail_point && run.fault == fault);
     if runs().any(|run| matches!(run.verdict, Verdict::Broken { .. })) {
         "BROKEN"
     } else if runs().any(|run| is_ok(&run.verdict)) {
@@ -109,79 +124,79 @@ fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
 }
 
 /// The command that repeats only this run.
-fn again(report: &Report, agent: &Certified, run: &Run) -> String {
-    let Run { boundary, occurrence, fault, verdict: _ } = run;
-    let only = format!("--only {boundary}#{occurrence}:{}", fault.as_str());
-    format!("{} {} {only}", report.command, agent.agent)
+fn repeat_command(report: &Report, agent: &AgentReport, run: &Run) -> String {
+    let Run { fail_point, occurrence, fault, verdict: _ } = run;
+    let filter = format!("--only {fail_point}#{occurrence}:{}", fault.as_str());
+    format!("{} {} {filter}", report.command, agent.agent)
 }
 
-fn failures(text: &mut String, (report, agent): (&Report, &Certified)) {
-    for what in &agent.faultless {
+fn write_failures(text: &mut String, (report, agent): (&Report, &AgentReport)) {
+    for what in &agent.faultless_problems {
         let _ = writeln!(text, "\n  without any fault: {what}");
     }
     for run in &agent.runs {
-        let Verdict::Broken { what, story } = &run.verdict else { continue };
-        let _ = writeln!(text, "\n  {}", title(run));
+        let Verdict::Broken { violations: what, log: story } = &run.verdict else { continue };
+        let _ = writeln!(text, "\n  {}", run_title(run));
         for what in what {
             let _ = writeln!(text, "    {what}");
         }
-        for line in ends(story) {
+        for line in shortened_log(story) {
             let _ = writeln!(text, "      {line}");
         }
-        let _ = writeln!(text, "    again: {}", again(report, agent, run));
+        let _ = writeln!(text, "    again: {}", repeat_command(report, agent, run));
     }
 }
 
-fn ends(story: &[String]) -> Vec<&str> {
-    let left_out = story.len().saturating_sub(2 * STORY_LINES_MAX);
-    let (begin, rest) = story.split_at(story.len().min(STORY_LINES_MAX));
-    let end = rest.iter().skip(left_out);
-    let gap = (left_out > 0).then_some("…");
-    begin.iter().map(String::as_str).chain(gap).chain(end.map(String::as_str)).collect()
+fn shortened_log(log: &[String]) -> Vec<&str> {
+    let omitted = log.len().saturating_sub(2 * LOG_LINES_MAX);
+    let (first, rest) = log.split_at(log.len().min(LOG_LINES_MAX));
+    let last = rest.iter().skip(omitted);
+    let gap = (omitted > 0).then_some("…");
+    first.iter().map(String::as_str).chain(gap).chain(last.map(String::as_str)).collect()
 }
 
-pub(super) fn json(report: &Report) -> Value {
+pub(super) fn render_json(report: &Report) -> Value {
     let agents = report.agents.iter().map(|agent| {
-        let reached = agent.reached.iter();
-        let reached =
-            reached.map(|(boundary, times)| json!({"boundary": boundary, "times": times}));
+        let fail_points = agent.fail_points.iter();
+        let fail_points =
+            fail_points.map(|(fail_point, times)| json!({"boundary": fail_point, "times": times}));
         json!({
             "agent": agent.agent,
             "prompts": agent.prompts,
-            "answers": agent.answers,
-            "called": agent.called,
-            "notCalled": agent.not_called,
+            "answers": agent.responses,
+            "called": agent.calls,
+            "notCalled": agent.uncalled_tools,
             "notes": agent.notes,
-            "reached": reached.collect::<Vec<_>>(),
-            "faultless": agent.faultless,
-            "runs": agent.runs.iter().map(|run| run_json(report, agent, run)).collect::<Vec<_>>(),
+            "reached": fail_points.collect::<Vec<_>>(),
+            "faultless": agent.faultless_problems,
+            "runs": agent.runs.iter().map(|run| render_run(report, agent, run)).collect::<Vec<_>>(),
         })
     });
     json!({
         "isOk": report.is_ok(),
         "tools": report.tools,
-        "ok": count(report, is_ok),
-        "broken": report.agents.iter().map(Certified::broken).sum::<usize>(),
-        "skipped": count(report, is_skipped),
+        "ok": count_verdicts(report, is_ok),
+        "broken": report.agents.iter().map(AgentReport::failure_count).sum::<usize>(),
+        "skipped": count_verdicts(report, is_skipped),
         "agents": agents.collect::<Vec<_>>(),
     })
 }
 
-fn run_json(report: &Report, agent: &Certified, run: &Run) -> Value {
-    let Run { boundary, occurrence, fault, verdict } = run;
-    let (word, why, what, story): (_, _, &[String], &[String]) = match verdict {
+fn render_run(report: &Report, agent: &AgentReport, run: &Run) -> Value {
+    let Run { fail_point, occurrence, fault, verdict } = run;
+    let (word, reason, violations, log): (_, _, &[String], &[String]) = match verdict {
         Verdict::Ok => ("ok", None, &[], &[]),
-        Verdict::Skipped(why) => ("skipped", Some(why), &[], &[]),
-        Verdict::Broken { what, story } => ("broken", None, what, story),
+        Verdict::Skipped(reason) => ("skipped", Some(reason), &[], &[]),
+        Verdict::Broken { violations, log } => ("broken", None, violations, log),
     };
-    let again = (word == "broken").then(|| again(report, agent, run));
+    let command = (word == "broken").then(|| repeat_command(report, agent, run));
     json!({
-        "boundary": boundary, "occurrence": occurrence, "fault": fault.as_str(),
-        "verdict": word, "why": why, "what": what, "story": story, "again": again,
+        "boundary": fail_point, "occurrence": occurrence, "fault": fault.as_str(),
+        "verdict": word, "why": reason, "what": violations, "story": log, "again": command,
     })
 }
 
-pub(super) fn junit(report: &Report) -> String {
+pub(super) fn render_junit(report: &Report) -> String {
     let mut xml = String::from(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"turnwheel certify\">\n",
     );
@@ -190,30 +205,31 @@ pub(super) fn junit(report: &Report) -> String {
         let _ = writeln!(
             xml,
             "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{skipped}\">",
-            escaped(&agent.agent),
+            escape_xml(&agent.agent),
             agent.runs.len() + 1,
-            agent.broken()
+            agent.failure_count()
         );
-        let faultless = match agent.faultless.as_slice() {
+        let faultless = match agent.faultless_problems.as_slice() {
             [] => None,
-            what => Some(what.join("\n")),
+            violations => Some(violations.join("\n")),
         };
-        let mut inner = faultless.as_deref().map_or(String::new(), failure);
+        let mut inner = faultless.as_deref().map_or(String::new(), failure_element);
         if !agent.notes.is_empty() {
-            let _ = write!(inner, "<system-out>{}</system-out>", escaped(&agent.notes.join("\n")));
+            let _ =
+                write!(inner, "<system-out>{}</system-out>", escape_xml(&agent.notes.join("\n")));
         }
-        case(&mut xml, &agent.agent, "without any fault", &inner);
+        write_test_case(&mut xml, &agent.agent, "without any fault", &inner);
         for run in &agent.runs {
             let inner = match &run.verdict {
                 Verdict::Ok => String::new(),
-                Verdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escaped(why)),
-                Verdict::Broken { what, story } => {
-                    let (what, story) = (what.join("\n"), ends(story).join("\n"));
-                    let again = again(report, agent, run);
-                    failure(&format!("{what}\n\n{story}\n\nagain: {again}"))
+                Verdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escape_xml(why)),
+                Verdict::Broken { violations, log } => {
+                    let (violations, log) = (violations.join("\n"), shortened_log(log).join("\n"));
+                    let again = repeat_command(report, agent, run);
+                    failure_element(&format!("{violations}\n\n{log}\n\nagain: {again}"))
                 }
             };
-            case(&mut xml, &agent.agent, &title(run), &inner);
+            write_test_case(&mut xml, &agent.agent, &run_title(run), &inner);
         }
         xml.push_str("  </testsuite>\n");
     }
@@ -221,8 +237,8 @@ pub(super) fn junit(report: &Report) -> String {
     xml
 }
 
-fn case(xml: &mut String, agent: &str, title: &str, inner: &str) {
-    let (agent, title) = (escaped(agent), escaped(title));
+fn write_test_case(xml: &mut String, agent: &str, title: &str, inner: &str) {
+    let (agent, title) = (escape_xml(agent), escape_xml(title));
     let head = format!("    <testcase classname=\"certify.{agent}\" name=\"{title}\"");
     let _ = match inner {
         "" => writeln!(xml, "{head}/>"),
@@ -230,13 +246,13 @@ fn case(xml: &mut String, agent: &str, title: &str, inner: &str) {
     };
 }
 
-fn failure(text: &str) -> String {
+fn failure_element(text: &str) -> String {
     let first = text.lines().next().unwrap_or_default();
-    format!("<failure message=\"{}\">{}</failure>", escaped(first), escaped(text))
+    format!("<failure message=\"{}\">{}</failure>", escape_xml(first), escape_xml(text))
 }
 
 /// Escapes text for XML; replaces characters that XML does not allow.
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

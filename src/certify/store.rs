@@ -9,14 +9,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use tempfile::TempDir;
 
-use crate::certify::Kept;
+use crate::certify::StoreKind;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::{DATABASE_FILE, EmbeddedStore, OpenError};
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Owed, Page, Partition,
-    Selection, StoreError, Stored, Write,
+    ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
+    ResultPage, Selection, StoreError, StoredDocument, Write,
 };
 
 /// The database log: a killed process leaves it beside the database.
@@ -24,32 +24,32 @@ const LOG_ENDING: &str = "-wal";
 
 /// The open store and its folder, which is deleted with its last user.
 #[derive(Clone, Debug)]
-enum Place {
-    Folder(Arc<EmbeddedStore>, Arc<TempDir>),
-    Heads(Arc<MemoryStore>),
+enum OpenStore {
+    Embedded(Arc<EmbeddedStore>, Arc<TempDir>),
+    LeaseInHead(Arc<MemoryStore>),
 }
 
 /// The store that all instances of a run share.
 #[derive(Debug)]
 pub(super) struct RunStore {
-    place: RwLock<Place>,
+    open_store: RwLock<OpenStore>,
     /// Number of applied batches.
     commits: AtomicU64,
-    loses_answers: AtomicBool,
+    loses_responses: AtomicBool,
 }
 
 impl RunStore {
     /// # Errors
     /// A temporary folder cannot be created.
-    pub(super) async fn open(kept: Kept) -> Result<Self, OpenError> {
-        let place = match kept {
-            Kept::Folder => opened(None).await?,
-            Kept::Heads => Place::Heads(Arc::new(MemoryStore::new())),
+    pub(super) async fn open(store_kind: StoreKind) -> Result<Self, OpenError> {
+        let open_store = match store_kind {
+            StoreKind::Embedded => open_in_temp_folder(None).await?,
+            StoreKind::LeaseInHead => OpenStore::LeaseInHead(Arc::new(MemoryStore::new())),
         };
         Ok(Self {
-            place: RwLock::new(place),
+            open_store: RwLock::new(open_store),
             commits: AtomicU64::default(),
-            loses_answers: AtomicBool::default(),
+            loses_responses: AtomicBool::default(),
         })
     }
 
@@ -59,48 +59,48 @@ impl RunStore {
     /// # Errors
     /// A temporary folder cannot be created.
     pub(super) async fn kill(&self) -> Result<bool, OpenError> {
-        let Place::Folder(_, folder) = self.now() else { return Ok(false) };
-        let place = opened(Some(folder)).await?;
-        *self.place.write().unwrap_or_else(PoisonError::into_inner) = place;
+        let OpenStore::Embedded(_, folder) = self.current() else { return Ok(false) };
+        let open_store = open_in_temp_folder(Some(folder)).await?;
+        *self.open_store.write().unwrap_or_else(PoisonError::into_inner) = open_store;
         Ok(true)
     }
 
-    pub(super) fn lose_answers(&self, does_lose: bool) {
-        self.loses_answers.store(does_lose, Ordering::SeqCst);
+    pub(super) fn set_losing_responses(&self, does_lose: bool) {
+        self.loses_responses.store(does_lose, Ordering::SeqCst);
     }
 
     pub(super) fn commits(&self) -> u64 {
         self.commits.load(Ordering::SeqCst)
     }
 
-    fn now(&self) -> Place {
-        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn current(&self) -> OpenStore {
+        self.open_store.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn store(&self) -> Arc<dyn ConversationStore> {
-        match self.now() {
-            Place::Folder(store, _) => store,
-            Place::Heads(store) => store,
+        match self.current() {
+            OpenStore::Embedded(store, _) => store,
+            OpenStore::LeaseInHead(store) => store,
         }
     }
 }
 
 /// Opens a store in a folder of its own, with a copy of another folder's files.
-async fn opened(like: Option<Arc<TempDir>>) -> Result<Place, OpenError> {
+async fn open_in_temp_folder(copied_folder: Option<Arc<TempDir>>) -> Result<OpenStore, OpenError> {
     let opening = tokio::task::spawn_blocking(move || {
         let failed = |source| OpenError::Folder { folder: std::env::temp_dir(), source };
         let folder = tempfile::tempdir().map_err(failed)?;
-        if let Some(like) = like {
-            copy(like.path(), folder.path()).map_err(failed)?;
+        if let Some(copied_folder) = copied_folder {
+            copy_database(copied_folder.path(), folder.path()).map_err(failed)?;
         }
         let store = EmbeddedStore::open_unsynced(folder.path())?;
-        Ok(Place::Folder(Arc::new(store), Arc::new(folder)))
+        Ok(OpenStore::Embedded(Arc::new(store), Arc::new(folder)))
     });
     opening.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// Copies the files while nothing writes them. A database without a log was closed.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_database(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::copy(from.join(DATABASE_FILE), to.join(DATABASE_FILE))?;
     let log = format!("{DATABASE_FILE}{LOG_ENDING}");
     match std::fs::copy(from.join(&log), to.join(&log)) {
@@ -120,7 +120,7 @@ impl ConversationStore for RunStore {
         if written.is_ok() {
             self.commits.fetch_add(1, Ordering::SeqCst);
         }
-        if self.loses_answers.load(Ordering::SeqCst) {
+        if self.loses_responses.load(Ordering::SeqCst) {
             return Err(StoreError::Unavailable("the response was lost".into()));
         }
         written
@@ -131,7 +131,7 @@ impl ConversationStore for RunStore {
         partition: &Partition,
         id: &str,
         freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
+    ) -> Result<Option<StoredDocument>, StoreError> {
         self.store().read(partition, id, freshness).await
     }
 
@@ -140,36 +140,39 @@ impl ConversationStore for RunStore {
         partition: &Partition,
         selection: &Selection,
         freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
+    ) -> Result<Vec<StoredDocument>, StoreError> {
         self.store().select(partition, selection, freshness).await
     }
 
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        self.store().claim(request).await
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.store().acquire_lease(request).await
     }
 
-    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        self.store().renew(request).await
+    async fn renew_lease(&self, request: LeaseRequest<'_>) -> Result<bool, StoreError> {
+        self.store().renew_lease(request).await
     }
 
-    fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
-        self.store().holder(key)
+    fn lease_holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.store().lease_holder(key)
     }
 
-    async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.store().release(key, worker).await;
+    async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
+        self.store().release_lease(key, worker).await;
     }
 
-    async fn due(
+    async fn list_due(
         &self,
         at: Timestamp,
         limit: usize,
         continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
-        self.store().due(at, limit, continuation).await
+    ) -> Result<ResultPage<DueItem>, StoreError> {
+        self.store().list_due(at, limit, continuation).await
     }
 
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        self.store().heads(query).await
+    async fn list_heads(
+        &self,
+        query: &HeadQuery,
+    ) -> Result<ResultPage<StoredDocument>, StoreError> {
+        self.store().list_heads(query).await
     }
 }

@@ -9,23 +9,26 @@ use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::agent::settings::{Settings, ToolExecution};
-use crate::extensions::{Block, CallAhead, HookError};
-use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+use crate::extensions::{CallBlock, HookError, PendingToolCall};
+use crate::tools::{
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
+    ToolResult,
+};
 
 #[derive(Debug)]
-struct Plain(ToolDefinition);
+struct PlainTool(ToolDefinition);
 
 #[async_trait]
-impl RunTool for Plain {
+impl CallableTool for PlainTool {
     fn definition(&self) -> &ToolDefinition {
         &self.0
     }
 
-    fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
-        (self.0.name == "gated").then(|| Ask {
+    fn required_approval(&self, _arguments: &Arguments) -> Option<ApprovalRequirement> {
+        (self.0.name == "gated").then(|| ApprovalRequirement {
             reason: "Gated".to_owned(),
             approvers: vec!["role:boss".to_owned()],
-            not_requester: true,
+            is_requester_excluded: true,
             expires_after: Duration::from_hours(1),
         })
     }
@@ -35,9 +38,9 @@ impl RunTool for Plain {
     }
 }
 
-fn tool((name, effect, on_unknown): (&str, Effect, OnUnknown)) -> Arc<dyn RunTool> {
-    Arc::new(Plain(ToolDefinition {
-        strict: false,
+fn new_tool((name, effect, on_unknown): (&str, Effect, OnUnknown)) -> Arc<dyn CallableTool> {
+    Arc::new(PlainTool(ToolDefinition {
+        is_strict: false,
         name: name.to_owned(),
         label: name.to_owned(),
         description: String::new(),
@@ -50,7 +53,7 @@ fn tool((name, effect, on_unknown): (&str, Effect, OnUnknown)) -> Arc<dyn RunToo
 }
 
 /// An agent with one tool per effect, and both settings for an unknown outcome.
-fn order(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> Order {
+fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> CertifyOptions {
     let tools = [
         ("look", Effect::Read, OnUnknown::Ask),
         ("pay", Effect::Write, OnUnknown::Ask),
@@ -63,33 +66,33 @@ fn order(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> Order {
         description: String::new(),
         settings,
         instructions: "Be good.".to_owned(),
-        tools: tools.map(tool).to_vec(),
+        tools: tools.map(new_tool).to_vec(),
         response_schema: None,
         revision: "r".to_owned(),
         session_id: None,
     };
-    let conversation = Conversation::of(&agent, std::path::Path::new("nowhere")).unwrap();
-    Order {
+    let conversation = Conversation::for_agent(&agent, std::path::Path::new("nowhere")).unwrap();
+    CertifyOptions {
         agents: vec![(Arc::new(agent), conversation)],
         extensions,
-        tools: Tools::Stub,
+        tools: ToolMode::Stub,
         harmless: BTreeSet::new(),
-        only: None,
+        filter: None,
         command: "turnwheel certify".to_owned(),
     }
 }
 
 #[tokio::test]
-async fn a_sound_agent_certifies_whatever_happens_at_any_boundary() {
-    let report = certify(&order(Settings::default(), Vec::new())).await.unwrap();
+async fn sound_agent_passes_every_fault() {
+    let report = run_certify(&certify_options(Settings::default(), Vec::new())).await.unwrap();
     assert!(report.is_ok(), "{report}");
     let [agent] = report.agents.as_slice() else { panic!("{report}") };
-    assert_eq!((agent.answers, agent.called.len(), agent.not_called.len()), (2, 5, 0));
+    assert_eq!((agent.responses, agent.calls.len(), agent.uncalled_tools.len()), (2, 5, 0));
     for fault in Fault::ALL {
         let runs = agent.runs.iter().filter(|run| run.fault == fault);
         let ok = runs.filter(|run| run.verdict == Verdict::Ok).count();
-        let least = if fault == Fault::TimeOut { agent.called.len() } else { 40 };
-        assert!(ok >= least, "{}: {ok} runs", fault.as_str());
+        let minimum = if fault == Fault::TimeOut { agent.calls.len() } else { 40 };
+        assert!(ok >= minimum, "{}: {ok} runs", fault.as_str());
     }
     for needed in [
         "admission.accept",
@@ -105,49 +108,53 @@ async fn a_sound_agent_certifies_whatever_happens_at_any_boundary() {
         "settle.after",
     ] {
         assert!(
-            agent.reached.iter().any(|(boundary, _)| *boundary == needed),
+            agent.fail_points.iter().any(|(fail_point, _)| *fail_point == needed),
             "{needed}: {report}"
         );
     }
 }
 
 #[tokio::test]
-async fn calls_that_run_at_once_certify_as_well() {
+async fn agent_with_parallel_calls_passes_certification() {
     let settings = Settings {
         tool_execution: Some(ToolExecution::Parallel),
         parallel_tools_max: Some(3),
         ..Settings::default()
     };
-    let report = certify(&order(settings, Vec::new())).await.unwrap();
+    let report = run_certify(&certify_options(settings, Vec::new())).await.unwrap();
     assert!(report.is_ok(), "{report}");
 }
 
 /// Decides by state in the memory of this process, which no other process has.
 #[derive(Debug, Default)]
-struct Forgetful(AtomicU32);
+struct ForgetfulExtension(AtomicU32);
 
 #[async_trait]
-impl Extension for Forgetful {
+impl Extension for ForgetfulExtension {
     fn name(&self) -> &'static str {
         "forgetful"
     }
 
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+    async fn before_tool_call(
+        &self,
+        _call: &PendingToolCall<'_>,
+    ) -> Result<Option<CallBlock>, HookError> {
         let is_late = self.0.fetch_add(1, Ordering::SeqCst) >= 5;
-        Ok(is_late.then(|| Block { reason: Some("Enough.".to_owned()), terminate: false }))
+        Ok(is_late.then(|| CallBlock { reason: Some("Enough.".to_owned()), terminate: false }))
     }
 }
 
 #[tokio::test]
-async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
-    let mut order = order(Settings::default(), vec![Arc::new(Forgetful::default())]);
-    order.only = Some("answer.after".parse().unwrap());
-    let report = certify(&order).await.unwrap();
+async fn extension_with_in_memory_state_is_reported() {
+    let mut options =
+        certify_options(Settings::default(), vec![Arc::new(ForgetfulExtension::default())]);
+    options.filter = Some("answer.after".parse().unwrap());
+    let report = run_certify(&options).await.unwrap();
     assert!(!report.is_ok());
     let text = report.to_string();
     assert!(text.contains("BROKEN"), "{text}");
-    let told = "invariant 3 (one winner): the record differs from the run without faults";
-    assert!(text.contains(told), "{text}");
+    let expected = "invariant 3 (one winner): the record differs from the run without faults";
+    assert!(text.contains(expected), "{text}");
     assert!(text.contains("hit the fail point"), "the log is missing: {text}");
     let xml = report.junit();
     assert!(xml.contains("<failure message=\"invariant 3"), "{xml}");
@@ -155,76 +162,81 @@ async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     assert_eq!(json["isOk"], false);
     let runs = json["agents"][0]["runs"].as_array().unwrap();
     let broken = runs.iter().find(|run| run["verdict"] == "broken").unwrap();
-    let again = broken["again"].as_str().unwrap();
+    let repeat_command = broken["again"].as_str().unwrap();
     // The printed command repeats this run and no other.
-    let (command, only) = again.split_once(" --only ").unwrap();
+    let (command, filter) = repeat_command.split_once(" --only ").unwrap();
     assert_eq!(command, "turnwheel certify clerk");
-    order.only = Some(only.parse().unwrap());
-    order.extensions = vec![Arc::new(Forgetful::default())];
-    let report = certify(&order).await.unwrap();
+    options.filter = Some(filter.parse().unwrap());
+    options.extensions = vec![Arc::new(ForgetfulExtension::default())];
+    let report = run_certify(&options).await.unwrap();
     let [run] = report.agents[0].runs.as_slice() else { panic!("{report}") };
-    assert_eq!(format!("{}#{}", run.boundary, run.occurrence), only.split_once(':').unwrap().0);
+    assert_eq!(format!("{}#{}", run.fail_point, run.occurrence), filter.split_once(':').unwrap().0);
     assert!(matches!(run.verdict, Verdict::Broken { .. }), "{report}");
 }
 
 #[tokio::test]
-async fn a_call_whose_answer_comes_too_late_is_known_to_be_one() {
-    let order = order(Settings::default(), Vec::new());
-    let (agent, conversation) = &order.agents[0];
-    for (occurrence, tool, told) in [(1, "look", "timed out"), (2, "pay", "did_not_happen")] {
-        let cut = Cut { boundary: CALL_BEGINS, occurrence, fault: Fault::TimeOut };
-        let play = run::play(&order, (agent, conversation), (Kept::Folder, Some(cut)));
+async fn late_tool_result_is_treated_as_unknown() {
+    let options = certify_options(Settings::default(), Vec::new());
+    let (agent, conversation) = &options.agents[0];
+    for (occurrence, tool, text) in [(1, "look", "timed out"), (2, "pay", "did_not_happen")] {
+        let injection =
+            InjectionPoint { fail_point: BEFORE_TOOL_CALL, occurrence, fault: Fault::TimeOut };
+        let play = fault_run::run_conversation(
+            &options,
+            (agent, conversation),
+            (StoreKind::Embedded, Some(injection)),
+        );
         let outcome = Box::pin(play).await.unwrap();
-        assert_eq!(judge::alone(&outcome), Vec::<String>::new());
-        assert_eq!(outcome.called[tool], 1, "the tool must run once");
+        assert_eq!(oracle::check_invariants(&outcome), Vec::<String>::new());
+        assert_eq!(outcome.calls_by_tool[tool], 1, "the tool must run once");
         let record = serde_json::to_string(&outcome.entries).unwrap();
-        let is_asked = record.contains("\"kind\":\"outcome\"");
-        assert_eq!(is_asked, tool == "pay", "{record}");
-        assert_eq!(record.contains(told), tool == "look", "{record}");
+        let has_request = record.contains("\"kind\":\"outcome\"");
+        assert_eq!(has_request, tool == "pay", "{record}");
+        assert_eq!(record.contains(text), tool == "look", "{record}");
     }
 }
 
 #[test]
-fn runs_are_named_as_they_are_told() {
+fn run_filter_parses_displayed_names() {
     for text in ["tool.after", "tool.after#2", "tool.after#2:time-out", "tool.after:kill"] {
-        assert_eq!(text.parse::<Only>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<RunFilter>().unwrap().to_string(), text);
     }
-    for (text, why) in [
+    for (text, expected) in [
         ("tool", "there is no fail point `tool`: write one"),
         ("tool.after#0", "`0` is not an occurrence"),
         ("tool.after#x:kill", "`x` is not an occurrence"),
         ("tool.after#1:die", "`die` is not a fault: the faults are kill, take-over,"),
     ] {
-        let told = text.parse::<Only>().unwrap_err();
-        assert!(told.contains(why), "{told}");
+        let error = text.parse::<RunFilter>().unwrap_err();
+        assert!(error.contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_run_that_there_is_not_is_no_success() {
-    let mut order = order(Settings::default(), Vec::new());
-    for (only, why) in [
+async fn unmatched_run_filter_fails_certification() {
+    let mut options = certify_options(Settings::default(), Vec::new());
+    for (filter, expected) in [
         ("schedule.create", "does not reach schedule.create; it reaches admission.hold-key"),
         ("tool.before#9", "reaches tool.before 5 times"),
         ("model.after#1:time-out", "not every fault can happen there"),
     ] {
-        order.only = Some(only.parse().unwrap());
-        let report = certify(&order).await.unwrap();
-        assert!(!report.is_ok() && report.to_string().contains(why), "{report}");
+        options.filter = Some(filter.parse().unwrap());
+        let report = run_certify(&options).await.unwrap();
+        assert!(!report.is_ok() && report.to_string().contains(expected), "{report}");
     }
 }
 
 /// Returns another result for each call, or never succeeds.
 #[derive(Debug)]
-struct Careless(ToolDefinition, AtomicU32);
+struct CarelessTool(ToolDefinition, AtomicU32);
 
 #[async_trait]
-impl RunTool for Careless {
+impl CallableTool for CarelessTool {
     fn definition(&self) -> &ToolDefinition {
         &self.0
     }
 
-    fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
+    fn required_approval(&self, _arguments: &Arguments) -> Option<ApprovalRequirement> {
         None
     }
 
@@ -238,20 +250,20 @@ impl RunTool for Careless {
 }
 
 #[tokio::test]
-async fn what_a_person_should_look_at_is_noted() {
-    let mut order = order(Settings::default(), Vec::new());
+async fn review_notes_name_careless_tools() {
+    let mut options = certify_options(Settings::default(), Vec::new());
     let careless = |name, effect| {
-        let definition = tool((name, effect, OnUnknown::Ask)).definition().clone();
-        Arc::new(Careless(definition, AtomicU32::default())) as Arc<dyn RunTool>
+        let definition = new_tool((name, effect, OnUnknown::Ask)).definition().clone();
+        Arc::new(CarelessTool(definition, AtomicU32::default())) as Arc<dyn CallableTool>
     };
-    let (agent, conversation) = &mut order.agents[0];
+    let (agent, conversation) = &mut options.agents[0];
     let agent = Arc::get_mut(agent).unwrap();
     agent.tools = vec![careless("order", Effect::Idempotent), careless("dead", Effect::Read)];
     let file = "- prompt: Go.\n  answers: [{calls: [{tool: order}, {tool: dead}]}]\n";
     *conversation = Conversation::read(file).unwrap();
-    order.tools = Tools::Real;
-    order.only = Some("tool.after#1:kill".parse().unwrap());
-    let report = certify(&order).await.unwrap();
+    options.tools = ToolMode::Real;
+    options.filter = Some("tool.after#1:kill".parse().unwrap());
+    let report = run_certify(&options).await.unwrap();
     assert!(report.is_ok(), "no invariant is broken: {report}");
     let text = report.to_string();
     for note in [
@@ -265,95 +277,100 @@ async fn what_a_person_should_look_at_is_noted() {
 }
 
 #[test]
-fn a_conversation_that_calls_what_the_agent_has_not_is_a_mistake() {
-    let order = order(Settings::default(), Vec::new());
+fn conversation_with_unknown_tool_is_rejected() {
+    let options = certify_options(Settings::default(), Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let file = "- prompt: Go.\n  answers: [{calls: [{tool: look}, {tool: loook}]}]\n";
     std::fs::write(folder.path().join("clerk.certify.yaml"), file).unwrap();
-    let told = Conversation::of(&order.agents[0].0, folder.path()).unwrap_err();
+    let error = Conversation::for_agent(&options.agents[0].0, folder.path()).unwrap_err();
     assert_eq!(
-        told,
+        error,
         "clerk.certify.yaml: `loook` is not a tool of the agent `clerk`; its tools: look, pay, gated, tell, put"
     );
 }
 
 /// Changes the result of the run without faults, and returns the broken invariants.
-async fn tampered(with: impl FnOnce(&mut Outcome)) -> Vec<String> {
-    let order = order(Settings::default(), Vec::new());
-    let (agent, conversation) = &order.agents[0];
-    let mut outcome =
-        Box::pin(run::play(&order, (agent, conversation), (Kept::Folder, None))).await.unwrap();
-    assert_eq!(judge::alone(&outcome), Vec::<String>::new());
-    let good = Record::of(&outcome);
-    with(&mut outcome);
-    judge::beside(&outcome, &good, Fault::Late)
+async fn violations_after_tampering(change: impl FnOnce(&mut Outcome)) -> Vec<String> {
+    let options = certify_options(Settings::default(), Vec::new());
+    let (agent, conversation) = &options.agents[0];
+    let mut outcome = Box::pin(fault_run::run_conversation(
+        &options,
+        (agent, conversation),
+        (StoreKind::Embedded, None),
+    ))
+    .await
+    .unwrap();
+    assert_eq!(oracle::check_invariants(&outcome), Vec::<String>::new());
+    let expected = ExpectedRecord::from_outcome(&outcome);
+    change(&mut outcome);
+    oracle::compare_with_expected(&outcome, &expected, Fault::LateNudges)
 }
 
 #[tokio::test]
-async fn what_is_broken_has_a_name() {
-    let twice = tampered(|outcome| {
-        outcome.done.values_mut().for_each(|times| *times = 2);
+async fn violations_name_their_invariant() {
+    let repeated = violations_after_tampering(|outcome| {
+        outcome.calls_by_effect.values_mut().for_each(|times| *times = 2);
     });
-    let twice = twice.await;
-    assert!(twice.iter().any(|what| what.ends_with("a write was done twice")), "{twice:?}");
-    let paid = tampered(|outcome| outcome.answers += 1).await;
+    let repeated = repeated.await;
+    assert!(repeated.iter().any(|text| text.ends_with("a write was done twice")), "{repeated:?}");
+    let paid = violations_after_tampering(|outcome| outcome.responses += 1).await;
     assert_eq!(
         paid,
         [
             "invariant 4 (the model response is committed before its tools start): 3 model responses were paid for instead of 2"
         ]
     );
-    let lost = tampered(|outcome| {
+    let lost = violations_after_tampering(|outcome| {
         outcome.events.remove(1);
     });
     assert_eq!(
         lost.await,
         ["invariant 10 (events have consecutive numbers): event numbers have gaps"]
     );
-    let untold = tampered(|outcome| outcome.untold = 1).await;
-    assert_eq!(untold, ["invariant 2 (queues are disposable): a notification was not sent"]);
+    let unsent = violations_after_tampering(|outcome| outcome.unsent_notifications = 1).await;
+    assert_eq!(unsent, ["invariant 2 (queues are disposable): a notification was not sent"]);
 }
 
 #[test]
-fn a_conversation_is_read_or_says_what_is_wrong_with_it() {
+fn conversation_file_is_parsed_or_rejected() {
     let read = Conversation::read(
         "- prompt: Hello\n  decide: reject\n  answers:\n    - say: Hm\n      calls: [{tool: look, arguments: {n: 1}}]\n",
     );
     let prompt = read.unwrap().prompts.remove(0);
-    assert_eq!((prompt.answers[0].say.as_str(), prompt.answers[0].calls.len()), ("Hm", 1));
-    for (text, why) in [
+    assert_eq!((prompt.responses[0].text.as_str(), prompt.responses[0].calls.len()), ("Hm", 1));
+    for (text, expected) in [
         ("[]", "it contains no prompt"),
         ("- prompt: a\n- prompt: a\n", "`a` occurs twice"),
         ("- say: a\n", "expected a list of `prompt: …`"),
         ("prompt: a\n", "expected a list of `prompt: …`"),
     ] {
-        let told = Conversation::read(text).unwrap_err();
-        assert!(told.contains(why), "{told}");
+        let error = Conversation::read(text).unwrap_err();
+        assert!(error.contains(expected), "{error}");
     }
 }
 
 #[test]
-fn a_report_is_a_table_or_plain_xml() {
-    let run = |fault, verdict| Run { boundary: "tool.after", occurrence: 2, fault, verdict };
-    let what = vec!["a < b & \"c\"".to_owned()];
-    let certified = Certified {
+fn report_renders_table_and_junit() {
+    let run = |fault, verdict| Run { fail_point: "tool.after", occurrence: 2, fault, verdict };
+    let violations = vec!["a < b & \"c\"".to_owned()];
+    let agent_report = AgentReport {
         agent: "clerk".to_owned(),
         prompts: 1,
-        answers: 2,
-        called: BTreeMap::new(),
-        not_called: Vec::new(),
+        responses: 2,
+        calls: BTreeMap::new(),
+        uncalled_tools: Vec::new(),
         notes: vec!["look <here>".to_owned()],
-        reached: vec![("tool.after", 2)],
-        faultless: Vec::new(),
-        missed: None,
+        fail_points: vec![("tool.after", 2)],
+        faultless_problems: Vec::new(),
+        unmatched_filter: None,
         runs: vec![
             run(Fault::Kill, Verdict::Ok),
-            run(Fault::Late, Verdict::Skipped("why\u{1}")),
-            run(Fault::Conflict, Verdict::Broken { what, story: vec!["one".to_owned()] }),
+            run(Fault::LateNudges, Verdict::Skipped("why\u{1}")),
+            run(Fault::Conflict, Verdict::Broken { violations, log: vec!["one".to_owned()] }),
         ],
     };
     let command = "turnwheel certify --agents 'my agents'".to_owned();
-    let report = Report { tools: "stub", command, agents: vec![certified] };
+    let report = Report { tools: "stub", command, agents: vec![agent_report] };
     insta::assert_snapshot!(report.junit(), @r#"
     <?xml version="1.0" encoding="UTF-8"?>
     <testsuites name="turnwheel certify">

@@ -17,13 +17,13 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
         Ok(settings) => {
             let mut checks = vec![Check::ok(AREA, "settings", "all settings are valid")];
             checks.extend([
-                model(settings),
-                auth(settings),
-                public_url(settings),
-                signing_keys(settings),
-                webhook(settings),
+                model_check(settings),
+                auth_check(settings),
+                public_url_check(settings),
+                signing_keys_check(settings),
+                webhook_check(settings),
             ]);
-            checks.extend(missing_in_azure(settings));
+            checks.extend(missing_settings_checks(settings));
             checks
         }
         Err(mistakes) => mistakes
@@ -35,7 +35,7 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
 
 /// Checks if Azure could start this program; on a machine with another system it need not.
 pub fn program_check(program: &Path) -> Check {
-    let found = match program::needs(program) {
+    let found = match program::read_requirements(program) {
         Ok(needs) => needs.warning().unwrap_or_else(|| format!("{needs}: Azure can start it")),
         Err(misfit) => format!("runs here, but not in Azure: it {misfit}"),
     };
@@ -43,15 +43,15 @@ pub fn program_check(program: &Path) -> Check {
 }
 
 /// Settings without which an app in Azure cannot serve requests.
-fn missing_in_azure(settings: &Settings) -> Vec<Check> {
+fn missing_settings_checks(settings: &Settings) -> Vec<Check> {
     if !settings.is_in_azure {
         return Vec::new();
     }
-    let missing = settings.missing_to_serve();
+    let missing = settings.missing_required();
     missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
 }
 
-fn model(settings: &Settings) -> Check {
+fn model_check(settings: &Settings) -> Check {
     let name = "model";
     match &settings.model.provider {
         Provider::Scripted => {
@@ -66,7 +66,7 @@ fn model(settings: &Settings) -> Check {
     }
 }
 
-fn auth(settings: &Settings) -> Check {
+fn auth_check(settings: &Settings) -> Check {
     let name = "auth";
     match settings.auth {
         None => Check::ok(AREA, name, "keys (`dev`: header)"),
@@ -87,7 +87,7 @@ fn auth(settings: &Settings) -> Check {
     }
 }
 
-fn public_url(settings: &Settings) -> Check {
+fn public_url_check(settings: &Settings) -> Check {
     let name = "public address";
     match settings.public_url.as_deref() {
         Some(url) if url.starts_with("http://") && !is_loopback(url) => Check::fix(
@@ -106,7 +106,7 @@ fn public_url(settings: &Settings) -> Check {
     }
 }
 
-fn signing_keys(settings: &Settings) -> Check {
+fn signing_keys_check(settings: &Settings) -> Check {
     let name = "signing keys";
     match settings.signing_keys.len() {
         0 => Check::skipped(
@@ -119,7 +119,7 @@ fn signing_keys(settings: &Settings) -> Check {
     }
 }
 
-fn webhook(settings: &Settings) -> Check {
+fn webhook_check(settings: &Settings) -> Check {
     let name = "webhook";
     match &settings.webhook {
         None => Check::skipped(

@@ -15,7 +15,7 @@ const COSMOS_SCOPE: &str = "https://cosmos.azure.com/.default";
 const VAULT_SCOPE: &str = "https://vault.azure.net/.default";
 
 /// The app's access to a service.
-struct Way<'a> {
+struct ServiceAccess<'a> {
     service: &'static str,
     /// `None`: access by the means in `by`.
     identity: Option<(&'a Identity, String)>,
@@ -30,60 +30,65 @@ pub async fn identity_checks(
     credentials: &Credentials,
     is_offline: bool,
 ) -> Vec<Check> {
-    let ways = ways(settings, model_scope);
-    let checks = ways.iter().map(|way| async move {
-        let Some((identity, scope)) = &way.identity else {
-            return Check::ok(AREA, way.service, way.by);
+    let accesses = service_accesses(settings, model_scope);
+    let checks = accesses.iter().map(|access| async move {
+        let Some((identity, scope)) = &access.identity else {
+            return Check::ok(AREA, access.service, access.by);
         };
-        let who = shown(identity);
+        let identity_text = describe_identity(identity);
         if is_offline {
-            let why = format!("{who}; no token requested (--offline)");
-            return Check::skipped(AREA, way.service, why);
+            let skip_reason = format!("{identity_text}; no token requested (--offline)");
+            return Check::skipped(AREA, access.service, skip_reason);
         }
-        match credentials.tokens(identity).token(scope).await {
-            Ok(_) => Check::ok(AREA, way.service, format!("{who} gets tokens for {scope}")),
+        match credentials.token_source(identity).fetch_token(scope).await {
+            Ok(_) => {
+                Check::ok(AREA, access.service, format!("{identity_text} gets tokens for {scope}"))
+            }
             Err(reason) => {
                 // The SDK's error texts contain line breaks.
                 let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
                 let reason = reason.trim_end_matches(['.', ':']);
-                let to_do = format!("{who}: {reason}. {}", advice(identity));
-                Check::fix(AREA, way.service, to_do)
+                let to_do = format!("{identity_text}: {reason}. {}", fix_advice(identity));
+                Check::fix(AREA, access.service, to_do)
             }
         }
     });
     join_all(checks).await
 }
 
-fn ways<'s>(settings: &'s Settings, model_scope: Option<&str>) -> Vec<Way<'s>> {
-    let mut ways = Vec::new();
+fn service_accesses<'s>(
+    settings: &'s Settings,
+    model_scope: Option<&str>,
+) -> Vec<ServiceAccess<'s>> {
+    let mut accesses = Vec::new();
     if let Some(storage) = &settings.storage {
         let (identity, by) = match &storage.access {
             StorageAccess::SharedKey { .. } => (None, "the key of the connection string"),
             StorageAccess::Sas(_) => (None, "the shared access signature of the connection string"),
             StorageAccess::Identity(identity) => (Some((identity, STORAGE_SCOPE.to_owned())), ""),
         };
-        ways.push(Way { service: "storage", identity, by });
+        accesses.push(ServiceAccess { service: "storage", identity, by });
     }
     if let Some(cosmos) = &settings.cosmos {
         let (identity, by) = match &cosmos.access {
             CosmosAccess::Key(_) => (None, "the account's key"),
             CosmosAccess::Identity(identity) => (Some((identity, COSMOS_SCOPE.to_owned())), ""),
         };
-        ways.push(Way { service: "cosmos", identity, by });
+        accesses.push(ServiceAccess { service: "cosmos", identity, by });
     }
     if let Provider::Azure(azure) = &settings.model.provider {
         let own = &settings.identity;
-        let (service, identity) = match (model_scope, &azure.api_key_place) {
+        let (service, identity) = match (model_scope, &azure.key_vault_secret) {
             (Some(scope), _) => ("model", Some((own, scope.to_owned()))),
             (None, Some(_)) => ("key vault", Some((own, VAULT_SCOPE.to_owned()))),
             (None, None) => ("model", None),
         };
-        ways.push(Way { service, identity, by: "the resource's key" });
+        accesses.push(ServiceAccess { service, identity, by: "the resource's key" });
     }
-    ways
+    accesses
 }
 
-fn shown(identity: &Identity) -> String {
+fn describe_identity(identity: &Identity) -> String {
     match identity {
         Identity::Managed { client_id: None } => "the app's managed identity".to_owned(),
         Identity::Managed { client_id: Some(id) } => format!("the managed identity {id}"),
@@ -95,7 +100,7 @@ fn shown(identity: &Identity) -> String {
     }
 }
 
-fn advice(identity: &Identity) -> &'static str {
+fn fix_advice(identity: &Identity) -> &'static str {
     match identity {
         Identity::Managed { client_id: None } => {
             "Turn on the app's system-assigned identity, or name a user-assigned one in AZURE_CLIENT_ID."
@@ -126,10 +131,10 @@ mod tests {
 
     /// Returns a token for one scope, and an error for all others.
     #[derive(Debug)]
-    struct Signed(&'static str);
+    struct SingleScopeCredential(&'static str);
 
     #[async_trait::async_trait]
-    impl TokenCredential for Signed {
+    impl TokenCredential for SingleScopeCredential {
         async fn get_token(
             &self,
             scopes: &[&str],
@@ -146,23 +151,26 @@ mod tests {
         }
     }
 
-    fn read(pairs: &'static [(&'static str, &'static str)]) -> Settings {
-        Settings::read(move |asked| {
-            pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).to_owned())
+    fn read_settings(pairs: &'static [(&'static str, &'static str)]) -> Settings {
+        Settings::read(move |requested| {
+            pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
         })
         .unwrap()
     }
 
-    async fn report(settings: &Settings, scope: Option<&str>, is_offline: bool) -> String {
+    async fn render_report(settings: &Settings, scope: Option<&str>, is_offline: bool) -> String {
         let mine = Identity::Managed { client_id: Some(ID.to_owned()) };
         let credentials = Credentials::default()
-            .with(mine, Arc::new(Signed(STORAGE_SCOPE)))
-            .with(Identity::DeveloperTools, Arc::new(Signed(COSMOS_SCOPE)));
+            .with_credential(mine, Arc::new(SingleScopeCredential(STORAGE_SCOPE)))
+            .with_credential(
+                Identity::DeveloperTools,
+                Arc::new(SingleScopeCredential(COSMOS_SCOPE)),
+            );
         let checks = identity_checks(settings, scope, &credentials, is_offline).await;
         Report::new(checks).render(Format::Text)
     }
 
-    const BY_IDENTITY: &[(&str, &str)] = &[
+    const IDENTITY_SETTINGS: &[(&str, &str)] = &[
         ("AzureWebJobsStorage__accountName", "mine"),
         ("AzureWebJobsStorage__credential", "managedidentity"),
         ("AzureWebJobsStorage__clientId", ID),
@@ -171,16 +179,16 @@ mod tests {
     ];
 
     #[tokio::test]
-    async fn each_service_says_whose_token_it_gets_and_what_to_do_without_one() {
-        let settings = read(BY_IDENTITY);
+    async fn identity_checks_name_token_source_or_fix() {
+        let settings = read_settings(IDENTITY_SETTINGS);
         let model = "https://cognitiveservices.azure.com/.default";
-        insta::assert_snapshot!(report(&settings, Some(model), false).await, @r"
+        insta::assert_snapshot!(render_report(&settings, Some(model), false).await, @r"
         identity  ok       storage: the managed identity 11111111-2222-3333-4444-555555555555 gets tokens for https://storage.azure.com/.default
         identity  ok       cosmos: your sign-in of `az` or `azd` gets tokens for https://cosmos.azure.com/.default
         identity  fix      model: your sign-in of `az` or `azd`: no Entra token for https://cognitiveservices.azure.com/.default: no user is signed in. Run `az login` or `azd auth login`.
         1 problem to fix.
         ");
-        insta::assert_snapshot!(report(&settings, Some(model), true).await, @r"
+        insta::assert_snapshot!(render_report(&settings, Some(model), true).await, @r"
         identity  skipped  storage: the managed identity 11111111-2222-3333-4444-555555555555; no token requested (--offline)
         identity  skipped  cosmos: your sign-in of `az` or `azd`; no token requested (--offline)
         identity  skipped  model: your sign-in of `az` or `azd`; no token requested (--offline)
@@ -189,28 +197,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_need_no_identity_and_a_key_in_a_vault_does() {
-        let keys = read(&[
+    async fn keys_need_no_identity_except_in_vault() {
+        let keys = read_settings(&[
             ("AzureWebJobsStorage", "UseDevelopmentStorage=true"),
             ("COSMOS__accountEndpoint", "https://mine.documents.azure.com"),
             ("COSMOS__accountKey", "aHVzaA=="),
             ("AZURE_OPENAI_RESOURCE_NAME", "res"),
             ("AZURE_OPENAI_API_KEY", "hush"),
         ]);
-        insta::assert_snapshot!(report(&keys, None, false).await, @r"
+        insta::assert_snapshot!(render_report(&keys, None, false).await, @r"
         identity  ok       storage: the key of the connection string
         identity  ok       cosmos: the account's key
         identity  ok       model: the resource's key
         All completed checks are in order.
         ");
-        let vault = read(&[
+        let vault = read_settings(&[
             ("AZURE_OPENAI_RESOURCE_NAME", "res"),
             ("AZURE_OPENAI_API_KEY_SECRET_URL", "https://mine.vault.azure.net/secrets/key"),
         ]);
-        let said = report(&vault, None, false).await;
-        assert!(said.contains("fix      key vault: your sign-in of `az` or `azd`: no Entra token for https://vault.azure.net/.default"), "{said}");
+        let text = render_report(&vault, None, false).await;
+        assert!(text.contains("fix      key vault: your sign-in of `az` or `azd`: no Entra token for https://vault.azure.net/.default"), "{text}");
         assert_eq!(
-            report(&read(&[]), None, false).await,
+            render_report(&read_settings(&[]), None, false).await,
             "All completed checks are in order.\n"
         );
     }

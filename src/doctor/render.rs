@@ -8,27 +8,27 @@ use serde::Serialize;
 use super::{Area, Check, Outcome, Report};
 
 /// Returns the outcome's word and its text.
-fn spoken(check: &Check) -> (&'static str, &str) {
+fn word_and_detail(check: &Check) -> (&'static str, &str) {
     match &check.outcome {
         Outcome::Ok(found) => ("ok", found),
         Outcome::Fix(to_do) => ("fix", to_do),
-        Outcome::Skipped(why) => ("skipped", why),
+        Outcome::Skipped(reason) => ("skipped", reason),
     }
 }
 
 /// Returns the line of the check's position, if any.
-fn line(check: &Check) -> Option<u32> {
-    check.place.as_ref().and_then(|place| place.line)
+fn line_number(check: &Check) -> Option<u32> {
+    check.position.as_ref().and_then(|place| place.line)
 }
 
 /// `configuration  ok   auth: keys`
-pub(super) fn text(report: &Report) -> String {
+pub(super) fn render_text(report: &Report) -> String {
     let mut text = String::new();
     let width = report.checks.iter().map(|check| check.area.to_string().len()).max().unwrap_or(0);
     for check in &report.checks {
-        let (word, detail) = spoken(check);
+        let (word, detail) = word_and_detail(check);
         let area = check.area.to_string();
-        let place = line(check).map(|line| format!(":{line}")).unwrap_or_default();
+        let place = line_number(check).map(|line| format!(":{line}")).unwrap_or_default();
         // Further lines of a text are indented under its first line.
         let detail = detail.replace('\n', "\n    ");
         // Writing to a string cannot fail.
@@ -43,13 +43,13 @@ pub(super) fn text(report: &Report) -> String {
 }
 
 #[derive(Serialize)]
-struct Page<'a> {
+struct JsonReport<'a> {
     ok: bool,
-    checks: Vec<Line<'a>>,
+    checks: Vec<JsonCheck<'a>>,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct JsonCheck<'a> {
     area: Area,
     name: &'a str,
     outcome: &'static str,
@@ -60,22 +60,29 @@ struct Line<'a> {
     line: Option<u32>,
 }
 
-pub(super) fn json(report: &Report) -> String {
+pub(super) fn render_json(report: &Report) -> String {
     let checks = report.checks.iter().map(|check| {
-        let (outcome, detail) = spoken(check);
-        let file = check.place.as_ref().map(|place| place.file.as_path());
-        Line { area: check.area, name: &check.name, outcome, detail, file, line: line(check) }
+        let (outcome, detail) = word_and_detail(check);
+        let file = check.position.as_ref().map(|place| place.file.as_path());
+        JsonCheck {
+            area: check.area,
+            name: &check.name,
+            outcome,
+            detail,
+            file,
+            line: line_number(check),
+        }
     });
-    let page = Page { ok: report.count_to_fix() == 0, checks: checks.collect() };
+    let page = JsonReport { ok: report.count_to_fix() == 0, checks: checks.collect() };
     // Serialising fails only for a path that is not UTF-8; the text form still shows it.
-    serde_json::to_string_pretty(&page).map_or_else(|_| text(report), |json| json + "\n")
+    serde_json::to_string_pretty(&page).map_or_else(|_| render_text(report), |json| json + "\n")
 }
 
 /// Renders good results as plain lines of the log, and the rest as annotations.
-pub(super) fn github(report: &Report) -> String {
+pub(super) fn render_github(report: &Report) -> String {
     let mut text = String::new();
     for check in &report.checks {
-        let (word, detail) = spoken(check);
+        let (word, detail) = word_and_detail(check);
         let title = format!("{}: {}", check.area, check.name);
         let command = match check.outcome {
             Outcome::Ok(_) => None,
@@ -88,21 +95,21 @@ pub(super) fn github(report: &Report) -> String {
             continue;
         };
         let mut properties = Vec::new();
-        if let Some(place) = &check.place {
-            properties.push(format!("file={}", property(&place.file.to_string_lossy())));
+        if let Some(place) = &check.position {
+            properties.push(format!("file={}", escape_property(&place.file.to_string_lossy())));
             properties.extend(place.line.map(|line| format!("line={line}")));
         }
-        properties.push(format!("title={}", property(&title)));
-        let _ = writeln!(text, "::{command} {}::{}", properties.join(","), data(detail));
+        properties.push(format!("title={}", escape_property(&title)));
+        let _ = writeln!(text, "::{command} {}::{}", properties.join(","), escape_data(detail));
     }
     text
 }
 
 /// Escapes as GitHub's toolkit does (actions/toolkit, `core/src/command.ts`).
-fn data(text: &str) -> String {
+fn escape_data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-fn property(text: &str) -> String {
-    data(text).replace(':', "%3A").replace(',', "%2C")
+fn escape_property(text: &str) -> String {
+    escape_data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,19 +1,19 @@
 //! Tests of the doctor: its checks, its formats and its exit status.
 
 use super::*;
-use crate::host::program::sample::Sample;
+use crate::host::program::sample::SampleElf;
 use crate::settings::Settings;
 
-fn read(pairs: &'static [(&'static str, &'static str)]) -> Report {
-    let settings = Settings::read(move |asked| {
-        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).to_owned())
+fn check_settings(pairs: &'static [(&'static str, &'static str)]) -> Report {
+    let settings = Settings::read(move |requested| {
+        pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
     });
     Report::new(configuration_checks(&settings))
 }
 
 #[test]
-fn a_fresh_clone_has_nothing_to_fix() {
-    let report = read(&[]);
+fn fresh_clone_has_no_problems() {
+    let report = check_settings(&[]);
     assert_eq!(report.exit_status(), 0);
     insta::assert_snapshot!(report.render(Format::Text), @r"
     configuration  ok       settings: all settings are valid
@@ -27,8 +27,9 @@ fn a_fresh_clone_has_nothing_to_fix() {
 }
 
 #[test]
-fn every_mistake_is_a_thing_to_do() {
-    let report = read(&[("TURNWHEEL_AUTH", "nobody"), ("TURNWHEEL_SIGNING_KEYS", "short")]);
+fn each_setting_mistake_needs_fix() {
+    let report =
+        check_settings(&[("TURNWHEEL_AUTH", "nobody"), ("TURNWHEEL_SIGNING_KEYS", "short")]);
     assert_eq!(report.exit_status(), 1);
     insta::assert_snapshot!(report.render(Format::Text), @r"
     configuration  fix      TURNWHEEL_AUTH: is `nobody`: expected `keys`, `easyauth` or `header`
@@ -38,8 +39,8 @@ fn every_mistake_is_a_thing_to_do() {
 }
 
 #[test]
-fn what_works_and_is_dangerous_is_a_thing_to_do() {
-    let report = read(&[
+fn unencrypted_approval_links_need_fix() {
+    let report = check_settings(&[
         ("TURNWHEEL_PUBLIC_URL", "http://agents.example.com"),
         ("TURNWHEEL_WEBHOOK_URL", "http://hooks.example.com/hush"),
         ("TURNWHEEL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
@@ -48,24 +49,24 @@ fn what_works_and_is_dangerous_is_a_thing_to_do() {
     for format in [Format::Text, Format::Json, Format::Github] {
         assert!(!report.render(format).contains("hush"));
     }
-    let local = read(&[("TURNWHEEL_PUBLIC_URL", "http://127.0.0.1:7071")]);
+    let local = check_settings(&[("TURNWHEEL_PUBLIC_URL", "http://127.0.0.1:7071")]);
     assert_eq!(local.exit_status(), 0);
 }
 
-fn mixed() -> Report {
+fn mixed_report() -> Report {
     Report::new(vec![
-        Check::agent_mistake(
+        Check::from_agent_mistake(
             "agents/clerk.agent.md:7: unknown key `efect`: did you mean `effect`?\n100% sure",
         ),
-        Check::agent_mistake("agents is no folder"),
+        Check::from_agent_mistake("agents is no folder"),
         Check::ok(Area::Store, "embedded", ".turnwheel"),
         Check::skipped(Area::Model, "reachable", "--offline"),
     ])
 }
 
 #[test]
-fn github_shows_a_mistake_beside_its_line() {
-    insta::assert_snapshot!(mixed().render(Format::Github), @r"
+fn github_report_annotates_agent_file_line() {
+    insta::assert_snapshot!(mixed_report().render(Format::Github), @r"
     ok store: embedded: .turnwheel
     ::notice title=model%3A reachable::--offline
     ::error file=agents/clerk.agent.md,line=7,title=agents%3A agents/clerk.agent.md::unknown key `efect`: did you mean `effect`?%0A100%25 sure
@@ -74,8 +75,8 @@ fn github_shows_a_mistake_beside_its_line() {
 }
 
 #[test]
-fn machines_read_json() {
-    insta::assert_snapshot!(mixed().render(Format::Json), @r#"
+fn json_report_lists_all_checks() {
+    insta::assert_snapshot!(mixed_report().render(Format::Json), @r#"
     {
       "ok": false,
       "checks": [
@@ -111,20 +112,22 @@ fn machines_read_json() {
 }
 
 #[test]
-fn the_program_says_whether_azure_could_start_it() {
+fn program_check_reports_azure_compatibility() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("turnwheel");
-    let told = |program: &Sample| {
-        std::fs::write(&path, program.bytes()).unwrap();
+    let check = |program: &SampleElf| {
+        std::fs::write(&path, program.to_bytes()).unwrap();
         Report::new(vec![program_check(&path)])
     };
-    let of = |versions| told(&Sample { versions, ..Sample::default() }).render(Format::Text);
-    assert!(of(&["GLIBC_2.31"]).contains("program: glibc 2.31: Azure can start it"));
+    let report_text =
+        |versions| check(&SampleElf { versions, ..SampleElf::default() }).render(Format::Text);
+    assert!(report_text(&["GLIBC_2.31"]).contains("program: glibc 2.31: Azure can start it"));
     assert!(
-        of(&["GLIBC_2.34"]).contains("program: it needs glibc 2.34, so it starts on Debian 12")
+        report_text(&["GLIBC_2.34"])
+            .contains("program: it needs glibc 2.34, so it starts on Debian 12")
     );
     // `dev` still runs here.
-    let report = told(&Sample { versions: &["GLIBC_2.39"], ..Sample::default() });
+    let report = check(&SampleElf { versions: &["GLIBC_2.39"], ..SampleElf::default() });
     assert_eq!(report.exit_status(), 0);
     assert!(report.render(Format::Text).contains("not in Azure: it needs glibc 2.39"));
 }

@@ -45,15 +45,15 @@ impl HostConfig {
             Err(error) => return Err(vec![Problem::new(FILE, format!("is not JSON: {error}"))]),
         };
         let mut reader = Reader { json: &json, problems: Vec::new() };
-        reader.demand_version();
+        reader.check_version();
         if has_queues {
-            reader.demand_bundle();
+            reader.check_bundle();
         }
         let config = Self {
-            route_prefix: reader.route_prefix(),
-            function_timeout: reader.function_timeout(),
-            queues: reader.queues(),
-            executable: reader.executable(),
+            route_prefix: reader.read_route_prefix(),
+            function_timeout: reader.read_function_timeout(),
+            queues: reader.read_queues(),
+            executable: reader.read_executable(),
         };
         if reader.problems.is_empty() { Ok(config) } else { Err(reader.problems) }
     }
@@ -65,71 +65,75 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn refuse(&mut self, message: impl Into<String>) {
+    fn add_problem(&mut self, message: impl Into<String>) {
         self.problems.push(Problem::new(FILE, message));
     }
 
-    fn value(&self, path: &str) -> Option<&Value> {
+    fn value_at(&self, path: &str) -> Option<&Value> {
         path.split('.').try_fold(self.json, |value, name| value.get(name)).filter(|v| !v.is_null())
     }
 
-    fn text(&mut self, path: &str) -> Option<String> {
-        match self.value(path) {
+    fn text_at(&mut self, path: &str) -> Option<String> {
+        match self.value_at(path) {
             None => None,
             Some(Value::String(text)) => Some(text.clone()),
             Some(_) => {
-                self.refuse(format!("`{path}` is not a string"));
+                self.add_problem(format!("`{path}` is not a string"));
                 None
             }
         }
     }
 
-    fn number(&mut self, path: &str, default: u32, range: std::ops::RangeInclusive<u32>) -> u32 {
-        let Some(value) = self.value(path).cloned() else { return default };
+    fn number_at(&mut self, path: &str, default: u32, range: std::ops::RangeInclusive<u32>) -> u32 {
+        let Some(value) = self.value_at(path).cloned() else { return default };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.filter(|number| range.contains(number)).unwrap_or_else(|| {
             let (from, to) = (range.start(), range.end());
             let bound = if *to == u32::MAX { String::new() } else { format!(" and at most {to}") };
-            self.refuse(format!("`{path}` is {value}: a whole number, at least {from}{bound}"));
+            self.add_problem(format!(
+                "`{path}` is {value}: a whole number, at least {from}{bound}"
+            ));
             default
         })
     }
 
-    fn span(&mut self, path: &str, default: Duration) -> Duration {
-        let Some(text) = self.text(path) else { return default };
-        time_span(&text).unwrap_or_else(|| {
-            self.refuse(format!("`{path}` is `{text}`: write hours:minutes:seconds, `00:00:02`"));
+    fn duration_at(&mut self, path: &str, default: Duration) -> Duration {
+        let Some(text) = self.text_at(path) else { return default };
+        parse_time_span(&text).unwrap_or_else(|| {
+            self.add_problem(format!(
+                "`{path}` is `{text}`: write hours:minutes:seconds, `00:00:02`"
+            ));
             default
         })
     }
 
-    fn demand_version(&mut self) {
-        if self.value("version").and_then(Value::as_str) != Some("2.0") {
-            self.refuse("`version` is not \"2.0\": the host refuses to start");
+    fn check_version(&mut self) {
+        if self.value_at("version").and_then(Value::as_str) != Some("2.0") {
+            self.add_problem("`version` is not \"2.0\": the host refuses to start");
         }
     }
 
-    fn demand_bundle(&mut self) {
-        if self.value("extensionBundle.id").is_none() {
-            self.refuse(
+    fn check_bundle(&mut self) {
+        if self.value_at("extensionBundle.id").is_none() {
+            self.add_problem(
                 "`extensionBundle` is missing: without it Azure has no queue triggers; write \
                  {\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\", \"version\": \"[4.*, 5.0.0)\"}",
             );
         }
     }
 
-    fn executable(&mut self) -> String {
+    fn read_executable(&mut self) -> String {
         let path = "customHandler.description.defaultExecutablePath";
-        let executable = self.text(path).unwrap_or_default();
+        let executable = self.text_at(path).unwrap_or_default();
         if executable.is_empty() {
-            self.refuse(format!("`{path}` is missing: write the handler's file name"));
+            self.add_problem(format!("`{path}` is missing: write the handler's file name"));
         } else if executable.starts_with("./") || executable.starts_with(".\\") {
-            self.refuse(format!(
+            self.add_problem(format!(
                 "`{path}` is `{executable}`: leave `./` away, or the upload loses the execute bit"
             ));
         }
-        if self.value("customHandler.enableProxyingHttpRequest") != Some(&Value::Bool(true)) {
-            self.refuse(
+        if self.value_at("customHandler.enableProxyingHttpRequest") != Some(&Value::Bool(true)) {
+            self.add_problem(
                 "`customHandler.enableProxyingHttpRequest` is not true: Azure would buffer every \
                  stream until its end",
             );
@@ -137,48 +141,49 @@ impl Reader<'_> {
         executable
     }
 
-    fn route_prefix(&mut self) -> String {
+    fn read_route_prefix(&mut self) -> String {
         let path = "extensions.http.routePrefix";
-        let prefix = self.text(path).unwrap_or_else(|| "api".to_owned());
+        let prefix = self.text_at(path).unwrap_or_else(|| "api".to_owned());
         let prefix = prefix.trim_matches('/');
         if prefix.is_empty() {
-            self.refuse(format!(
+            self.add_problem(format!(
                 "`{path}` is empty: anyone could call queue functions by their name; write \"api\""
             ));
         }
         prefix.to_owned()
     }
 
-    fn function_timeout(&mut self) -> Option<Duration> {
+    fn read_function_timeout(&mut self) -> Option<Duration> {
         let default = Some(Duration::from_mins(30));
-        let Some(text) = self.text("functionTimeout") else { return default };
+        let Some(text) = self.text_at("functionTimeout") else { return default };
         if text == "-1" {
             return None;
         }
-        let timeout = time_span(&text).filter(|span| !span.is_zero());
+        let timeout = parse_time_span(&text).filter(|span| !span.is_zero());
         if timeout.is_none() {
-            self.refuse(format!(
+            self.add_problem(format!(
                 "`functionTimeout` is `{text}`: write hours:minutes:seconds, `00:10:00`, or `-1` for no limit"
             ));
         }
         timeout.or(default)
     }
 
-    fn queues(&mut self) -> QueueConfig {
+    fn read_queues(&mut self) -> QueueConfig {
         let at = |name: &str| format!("extensions.queues.{name}");
-        let batch_size = self.number(&at("batchSize"), 16, 1..=32);
+        let batch_size = self.number_at(&at("batchSize"), 16, 1..=32);
         // The host's default is half a batch per processor; this is the value on plans with one.
-        let threshold = self.number(&at("newBatchThreshold"), batch_size / 2, 0..=u32::MAX);
-        let polling_interval_max = self.span(&at("maxPollingInterval"), Duration::from_mins(1));
+        let threshold = self.number_at(&at("newBatchThreshold"), batch_size / 2, 0..=u32::MAX);
+        let polling_interval_max =
+            self.duration_at(&at("maxPollingInterval"), Duration::from_mins(1));
         if polling_interval_max < Duration::from_millis(100) {
-            self.refuse(format!(
+            self.add_problem(format!(
                 "`{}` is less than 100 ms: the host refuses it",
                 at("maxPollingInterval")
             ));
         }
-        let encoding = self.text(&at("messageEncoding")).unwrap_or_else(|| "base64".to_owned());
+        let encoding = self.text_at(&at("messageEncoding")).unwrap_or_else(|| "base64".to_owned());
         if encoding != "base64" && encoding != "none" {
-            self.refuse(format!(
+            self.add_problem(format!(
                 "`{}` is `{encoding}`: write \"none\" or \"base64\"",
                 at("messageEncoding")
             ));
@@ -187,8 +192,8 @@ impl Reader<'_> {
             batch_size: batch_size as usize,
             new_batch_threshold: threshold as usize,
             polling_interval_max,
-            visibility_timeout: self.span(&at("visibilityTimeout"), Duration::ZERO),
-            dequeue_count_max: self.number(&at("maxDequeueCount"), 5, 1..=u32::MAX),
+            visibility_timeout: self.duration_at(&at("visibilityTimeout"), Duration::ZERO),
+            dequeue_count_max: self.number_at(&at("maxDequeueCount"), 5, 1..=u32::MAX),
             is_base64: encoding == "base64",
         }
     }
@@ -196,7 +201,7 @@ impl Reader<'_> {
 
 /// Parses .NET's `[days.]hours:minutes:seconds[.fraction]`. Rejects a bare number, which .NET reads
 /// as days and nobody means.
-fn time_span(text: &str) -> Option<Duration> {
+fn parse_time_span(text: &str) -> Option<Duration> {
     let mut parts = text.split(':');
     let (days_hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
     if parts.next().is_some() {
@@ -207,16 +212,16 @@ fn time_span(text: &str) -> Option<Duration> {
     if fraction.is_empty() || fraction.len() > 7 {
         return None;
     }
-    let below = |text: &str, bound: u64| digits(text).filter(|number| *number < bound);
-    let whole = digits(days)?.checked_mul(86_400)?
+    let below = |text: &str, bound: u64| parse_digits(text).filter(|number| *number < bound);
+    let whole = parse_digits(days)?.checked_mul(86_400)?
         + below(hours, 24)? * 3_600
         + below(minutes, 60)? * 60
         + below(seconds, 60)?;
-    let nanos = digits(&format!("{fraction:0<9}"))?;
+    let nanos = parse_digits(&format!("{fraction:0<9}"))?;
     Some(Duration::new(whole, u32::try_from(nanos).ok()?))
 }
 
-fn digits(text: &str) -> Option<u64> {
+fn parse_digits(text: &str) -> Option<u64> {
     let is_short = (1..=9).contains(&text.len());
     (is_short && text.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| text.parse().ok())
@@ -229,7 +234,7 @@ mod tests {
     use crate::host::ScriptRoot;
 
     #[test]
-    fn the_shipped_host_json_says_what_was_agreed() {
+    fn shipped_host_json_has_expected_settings() {
         let config = HostConfig::read(&ScriptRoot::embedded().host_json, true).unwrap();
         assert_eq!(
             config,
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_once() {
+    fn host_json_problems_are_reported_together() {
         let text = r#"{
             "version": "3.0",
             "functionTimeout": "ten minutes",
@@ -262,12 +267,12 @@ mod tests {
             }
         }"#;
         let problems = HostConfig::read(text, true).unwrap_err();
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        insta::assert_snapshot!(told.join("\n"));
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(lines.join("\n"));
     }
 
     #[test]
-    fn time_spans_are_read_as_dotnet_writes_them() {
+    fn time_span_parses_dotnet_format() {
         for (text, span) in [
             ("00:10:00", Some(Duration::from_mins(10))),
             ("1.02:03:04", Some(Duration::from_secs(93_784))),
@@ -280,12 +285,12 @@ mod tests {
             ("00:00:00.", None),
             ("", None),
         ] {
-            assert_eq!(time_span(text), span, "{text}");
+            assert_eq!(parse_time_span(text), span, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn host_json_without_object_is_rejected() {
         for text in ["", "[]", "// comment\n{}"] {
             assert_eq!(HostConfig::read(text, false).unwrap_err().len(), 1, "{text}");
         }

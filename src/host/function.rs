@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::output::Output;
 use super::problem::Problem;
-use super::routes::Template;
+use super::routes::RouteTemplate;
 use super::schedule::Schedule;
 
 /// The setting that names the storage account: also the host's default.
-const CONNECTION: &str = "AzureWebJobsStorage";
+const CONNECTION_SETTING: &str = "AzureWebJobsStorage";
 
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -29,7 +29,7 @@ pub struct Function {
 pub enum Trigger {
     /// `methods` in upper case; empty: every method.
     Http {
-        route: Template,
+        route: RouteTemplate,
         methods: Vec<String>,
     },
     Queue {
@@ -47,7 +47,7 @@ impl Function {
     /// All problems of the file. `file` is its name in the messages.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<Problem>> {
         let one = |message: String| vec![Problem::new(file, message)];
-        if let Some(reason) = refuse_name(name) {
+        if let Some(reason) = name_problem(name) {
             return Err(one(reason));
         }
         let json: Value =
@@ -70,13 +70,13 @@ impl Function {
             problems.push(Problem::new(file, "the trigger has no `name`"));
         }
         let read = match text_at(trigger, "type") {
-            "httpTrigger" => http(name, trigger, &others).map(|http| (http, Vec::new())),
-            "queueTrigger" => {
-                queue(trigger).and_then(|queue| Ok((queue, outputs(binding, &others)?)))
+            "httpTrigger" => {
+                read_http_trigger(name, trigger, &others).map(|http| (http, Vec::new()))
             }
-            "timerTrigger" => {
-                timer(trigger).and_then(|timer| Ok((timer, outputs(binding, &others)?)))
-            }
+            "queueTrigger" => read_queue_trigger(trigger)
+                .and_then(|queue| Ok((queue, read_queue_outputs(binding, &others)?))),
+            "timerTrigger" => read_timer_trigger(trigger)
+                .and_then(|timer| Ok((timer, read_queue_outputs(binding, &others)?))),
             other => Err(format!(
                 "the local host supports httpTrigger, queueTrigger and timerTrigger, not `{other}`"
             )),
@@ -96,7 +96,7 @@ impl Function {
 }
 
 /// Returns the reason why the host would reject a folder's name as a function name.
-pub(crate) fn refuse_name(name: &str) -> Option<String> {
+pub(crate) fn name_problem(name: &str) -> Option<String> {
     static VALID: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"^[A-Za-z][A-Za-z0-9_\-]{0,127}$").ok());
     let is_valid = VALID.as_ref().is_some_and(|valid| valid.is_match(name));
@@ -112,13 +112,13 @@ fn text_at<'a>(binding: &'a Value, name: &str) -> &'a str {
     binding.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
-    let is_answer =
+fn read_http_trigger(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
+    let is_http_output =
         |other: &&Value| text_at(other, "type") == "http" && text_at(other, "direction") == "out";
-    let [answer] = others else {
+    let [output] = others else {
         return Err("a proxied HTTP function has two bindings: httpTrigger and http out".into());
     };
-    if !is_answer(answer) {
+    if !is_http_output(output) {
         return Err(
             "the binding beside httpTrigger must be http with \"direction\": \"out\"".into()
         );
@@ -135,23 +135,23 @@ fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, Strin
         Some(_) => return Err("`methods` is not an array of strings".into()),
     };
     let route = trigger.get("route").and_then(Value::as_str).unwrap_or(name);
-    Ok(Trigger::Http { route: Template::read(route)?, methods })
+    Ok(Trigger::Http { route: RouteTemplate::read(route)?, methods })
 }
 
-fn queue(trigger: &Value) -> Result<Trigger, String> {
-    Ok(Trigger::Queue { queue: queue_name(trigger)? })
+fn read_queue_trigger(trigger: &Value) -> Result<Trigger, String> {
+    Ok(Trigger::Queue { queue: read_queue_name(trigger)? })
 }
 
 /// Reads the queue name of a trigger or an output.
-fn queue_name(binding: &Value) -> Result<String, String> {
+fn read_queue_name(binding: &Value) -> Result<String, String> {
     let connection = text_at(binding, "connection");
-    if !["", CONNECTION].contains(&connection) {
+    if !["", CONNECTION_SETTING].contains(&connection) {
         return Err(format!(
-            "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION}`"
+            "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION_SETTING}`"
         ));
     }
     let queue = text_at(binding, "queueName");
-    if !crate::queue::is_name(queue) {
+    if !crate::queue::is_queue_name(queue) {
         return Err(format!(
             "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
         ));
@@ -159,12 +159,12 @@ fn queue_name(binding: &Value) -> Result<String, String> {
     Ok(queue.to_owned())
 }
 
-fn timer(trigger: &Value) -> Result<Trigger, String> {
+fn read_timer_trigger(trigger: &Value) -> Result<Trigger, String> {
     Ok(Trigger::Timer { schedule: Box::new(Schedule::read(text_at(trigger, "schedule"))?) })
 }
 
 /// The bindings beside a queue or timer trigger.
-fn outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
+fn read_queue_outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
     let mut outputs: Vec<Output> = Vec::with_capacity(others.len());
     for other in others {
         let name = text_at(other, "name");
@@ -178,7 +178,7 @@ fn outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
         if name == trigger || outputs.iter().any(|output| output.name == name) {
             return Err(format!("two bindings have the name `{name}`"));
         }
-        outputs.push(Output { name: name.to_owned(), queue: queue_name(other)? });
+        outputs.push(Output { name: name.to_owned(), queue: read_queue_name(other)? });
     }
     Ok(outputs)
 }
@@ -188,14 +188,14 @@ mod tests {
     use super::*;
     use crate::host::ScriptRoot;
 
-    fn mistake(name: &str, text: &str) -> String {
+    fn problem_lines(name: &str, text: &str) -> String {
         let problems = Function::read(name, "functions/x/function.json", text).unwrap_err();
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn the_shipped_functions_are_the_nine_that_were_agreed() {
-        let mut told = Vec::new();
+    fn shipped_functions_are_the_expected_nine() {
+        let mut lines = Vec::new();
         for (name, text) in &ScriptRoot::embedded().functions {
             let function = Function::read(name, name, text).unwrap().unwrap();
             let trigger = match &function.trigger {
@@ -209,9 +209,9 @@ mod tests {
             let outputs = function.outputs.iter();
             let outputs = outputs.map(|output| format!(", {} to {}", output.name, output.queue));
             let outputs: String = outputs.collect();
-            told.push(format!("{name}({}): {trigger}{outputs}", function.binding));
+            lines.push(format!("{name}({}): {trigger}{outputs}", function.binding));
         }
-        insta::assert_snapshot!(told.join("\n"), @r"
+        insta::assert_snapshot!(lines.join("\n"), @r"
         api(req):  {*path} function
         approve(req): GET,POST approvals/{token} anonymous
         health(req): GET health anonymous
@@ -225,44 +225,44 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_says_what_to_write() {
+    fn function_json_problems_state_the_fix() {
         let queue = |queue: &str| {
             format!(
                 r#"{{"bindings":[{{"type":"queueTrigger","name":"m","queueName":"{queue}"}}]}}"#
             )
         };
-        let told = [
-            mistake("9lives", "{}"),
-            mistake("host", "{}"),
-            mistake("a", "{"),
-            mistake("a", "{}"),
-            mistake("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
-            mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
-            mistake("a", &queue("a--b")),
-            mistake("a", &queue("agent-turns\",\"connection\":\"Other")),
-            mistake(
+        let lines = [
+            problem_lines("9lives", "{}"),
+            problem_lines("host", "{}"),
+            problem_lines("a", "{"),
+            problem_lines("a", "{}"),
+            problem_lines("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
+            problem_lines("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
+            problem_lines("a", &queue("a--b")),
+            problem_lines("a", &queue("agent-turns\",\"connection\":\"Other")),
+            problem_lines(
                 "a",
                 r#"{"bindings":[{"type":"timerTrigger","name":"t","schedule":"0 * * * * *"},{"type":"blob","direction":"out","name":"b"}]}"#,
             ),
-            mistake(
+            problem_lines(
                 "a",
                 r#"{"bindings":[{"type":"queueTrigger","name":"m","queueName":"jobs"},{"type":"queue","direction":"out","name":"m","queueName":"jobs"}]}"#,
             ),
-            mistake(
+            problem_lines(
                 "a",
                 r#"{"bindings":[{"type":"queueTrigger","name":"m","queueName":"jobs"},{"type":"queue","direction":"out","name":"o","queueName":"%JOBS%"}]}"#,
             ),
-            mistake("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
-            mistake(
+            problem_lines("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
+            problem_lines(
                 "a",
                 r#"{"bindings":[{"type":"timerTrigger","name":"t","schedule":"* * * *"}]}"#,
             ),
         ];
-        insta::assert_snapshot!(told.join("\n"));
+        insta::assert_snapshot!(lines.join("\n"));
     }
 
     #[test]
-    fn a_disabled_function_is_left_out() {
+    fn disabled_function_is_skipped() {
         let text = r#"{"disabled":true,"bindings":[]}"#;
         assert!(Function::read("a", "a", text).unwrap().is_none());
     }

@@ -5,20 +5,20 @@ use std::sync::LazyLock;
 use http::HeaderMap;
 
 use super::ScriptRoot;
-use super::envelope::of_message;
+use super::envelope::message_envelope;
 use super::function::Function;
 use crate::clock::Timestamp;
 use crate::fuzz::{SECRET, check};
 use crate::http::functions::Invocation;
 use crate::ids::SeededIds;
-use crate::queue::Received;
+use crate::queue::QueueMessage;
 
-static TURN: LazyLock<Function> = LazyLock::new(|| {
+static TURN_FUNCTION: LazyLock<Function> = LazyLock::new(|| {
     let text = ScriptRoot::embedded().functions.remove("turn").unwrap();
     Function::read("turn", "turn", &text).unwrap().unwrap()
 });
 
-fn envelope(input: &[u8]) {
+fn decode_envelope(input: &[u8]) {
     let error = match Invocation::decode("turn".to_owned(), &HeaderMap::new(), input) {
         Err(error) => error,
         Ok(invocation) => {
@@ -36,9 +36,9 @@ fn envelope(input: &[u8]) {
 }
 
 /// Any message leaves its envelope unchanged, and cannot pass its own id off as the queue's.
-fn message_text(input: &[u8]) {
+fn round_trip_message(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
-    let message = Received {
+    let message = QueueMessage {
         id: "the-queues".to_owned(),
         pop_receipt: "r".to_owned(),
         dequeue_count: 1,
@@ -47,7 +47,8 @@ fn message_text(input: &[u8]) {
         expires_at: Timestamp(2_000),
         next_visible_at: Timestamp(1_500),
     };
-    let envelope = of_message(&TURN, &message, Timestamp(1_500), &SeededIds::new(7)).to_string();
+    let envelope = message_envelope(&TURN_FUNCTION, &message, Timestamp(1_500), &SeededIds::new(7))
+        .to_string();
     let invocation = Invocation::decode("turn".to_owned(), &HeaderMap::new(), envelope.as_bytes());
     let (read, meta) = invocation.unwrap().message().unwrap();
     assert_eq!(read, text);
@@ -55,11 +56,11 @@ fn message_text(input: &[u8]) {
 }
 
 #[test]
-fn an_envelope() {
-    check("envelope", envelope);
+fn envelope_decoder_survives_any_input() {
+    check("envelope", decode_envelope);
 }
 
 #[test]
-fn a_message_in_an_envelope() {
-    check("message_text", message_text);
+fn message_survives_envelope_round_trip() {
+    check("message_text", round_trip_message);
 }

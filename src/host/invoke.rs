@@ -27,12 +27,12 @@ use super::output::Outputs;
 
 /// The version of the Functions host whose source this one follows.
 pub(crate) const HOST_VERSION: HeaderValue = HeaderValue::from_static("4.1037.0.0");
-const AGENT: HeaderValue = HeaderValue::from_static("Azure-Functions-Host/4.1037.0.0");
-pub(crate) const INVOCATION_ID: &str = "x-azure-functions-invocationid";
-pub(crate) const VERSION: &str = "x-azure-functions-hostversion";
+const USER_AGENT_VALUE: HeaderValue = HeaderValue::from_static("Azure-Functions-Host/4.1037.0.0");
+pub(crate) const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
+pub(crate) const HOST_VERSION_HEADER: &str = "x-azure-functions-hostversion";
 
 /// Bytes of a response that are read.
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Failures that `/admin/host/status` lists.
 const ERRORS_MAX: usize = 20;
 
@@ -51,14 +51,14 @@ pub enum InvocationError {
         "the handler responded with an empty body: Azure would wait until functionTimeout and then kill the process; \
          respond with 200 and {{\"Outputs\":{{}},\"Logs\":[],\"ReturnValue\":null}}"
     )]
-    Empty,
+    EmptyBody,
     #[error(
         "the handler responded with the content type {0}: Azure accepts application/json and text/json only"
     )]
     ContentType(String),
     #[error("the handler's response is not a JSON object: Azure would fail the invocation")]
     NotAnObject,
-    #[error("the handler's response is larger than {ANSWER_BYTES_MAX} bytes, or was cut off")]
+    #[error("the handler's response is larger than {RESPONSE_BYTES_MAX} bytes, or was cut off")]
     Unreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "the text of output `{0}` happens to be base64: Azure would decode it and send other bytes; \
@@ -69,9 +69,9 @@ pub enum InvocationError {
         "function.json declares no output `{0}`, so it was dropped, as in Azure: add a binding of type queue with \
          \"direction\": \"out\""
     )]
-    Undeclared(String),
+    UndeclaredOutput(String),
     #[error("an output could not be sent to its queue: Azure would fail the invocation")]
-    Output(#[source] Box<dyn std::error::Error + Send + Sync>),
+    OutputNotSent(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "the invocation took longer than functionTimeout ({} s): Azure would kill the process, and everything \
          else that runs in it",
@@ -88,17 +88,17 @@ pub enum InvocationError {
 /// Client of the handler. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handler {
-    way: Way,
+    transport: Transport,
     authority: Authority,
     errors: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// How a request reaches the handler.
 #[derive(Clone)]
-enum Way {
-    Connection(Box<Client<HttpConnector, Body>>),
+enum Transport {
+    Http(Box<Client<HttpConnector, Body>>),
     /// In this process the request is passed on unchanged, without a connection.
-    Here(Router),
+    InProcess(Router),
 }
 
 impl fmt::Debug for Handler {
@@ -108,7 +108,7 @@ impl fmt::Debug for Handler {
 }
 
 impl Handler {
-    pub(crate) fn at(authority: Authority) -> Self {
+    pub(crate) fn new(authority: Authority) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(5)));
@@ -116,12 +116,12 @@ impl Handler {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .build(connector);
-        Self { way: Way::Connection(Box::new(client)), authority, errors: Arc::default() }
+        Self { transport: Transport::Http(Box::new(client)), authority, errors: Arc::default() }
     }
 
     /// The same handler, running in this process.
-    pub(crate) fn here(self, router: Router) -> Self {
-        Self { way: Way::Here(router), ..self }
+    pub(crate) fn in_process(self, router: Router) -> Self {
+        Self { transport: Transport::InProcess(router), ..self }
     }
 
     /// Sends a request unchanged to the handler.
@@ -130,8 +130,8 @@ impl Handler {
         mut request: Request<Body>,
         path: PathAndQuery,
     ) -> Result<Response<Body>, InvocationError> {
-        match &self.way {
-            Way::Connection(client) => {
+        match &self.transport {
+            Transport::Http(client) => {
                 let uri = Uri::builder()
                     .scheme(Scheme::HTTP)
                     .authority(self.authority.clone())
@@ -139,25 +139,26 @@ impl Handler {
                     .build()
                     .map_err(|error| InvocationError::Unreachable(error.into()))?;
                 *request.uri_mut() = uri;
-                let answer = client.request(request).await;
-                answer
-                    .map(|answer| answer.map(Body::new))
+                let response = client.request(request).await;
+                response
+                    .map(|response| response.map(Body::new))
                     .map_err(|error| InvocationError::Unreachable(error.into()))
             }
-            Way::Here(router) => {
+            Transport::InProcess(router) => {
                 *request.uri_mut() = Uri::from(path);
-                let answer = AssertUnwindSafe(router.clone().oneshot(request)).catch_unwind();
-                let Ok(answer) = Box::pin(answer).await else {
+                let response = AssertUnwindSafe(router.clone().oneshot(request)).catch_unwind();
+                let Ok(response) = Box::pin(response).await else {
                     return Err(InvocationError::Unreachable("the handler panicked".into()));
                 };
-                Ok(answer.unwrap_or_else(|never| match never {}))
+                Ok(response.unwrap_or_else(|never| match never {}))
             }
         }
     }
 
     /// True if the handler responds with any status.
     pub(crate) async fn is_ready(&self) -> bool {
-        let request = Request::get("/").header(VERSION, HOST_VERSION).body(Body::empty());
+        let request =
+            Request::get("/").header(HOST_VERSION_HEADER, HOST_VERSION).body(Body::empty());
         let Ok(request) = request else { return false };
         self.send(request, PathAndQuery::from_static("/")).await.is_ok()
     }
@@ -170,7 +171,7 @@ impl Handler {
         invocation_id: &str,
         (envelope, timeout): (&Value, Option<Duration>),
     ) -> Result<Outputs, InvocationError> {
-        let call = self.call(function, invocation_id, envelope);
+        let call = self.post_envelope(function, invocation_id, envelope);
         let outcome = match timeout {
             None => call.await,
             Some(timeout) => tokio::time::timeout(timeout, call)
@@ -178,12 +179,17 @@ impl Handler {
                 .unwrap_or(Err(InvocationError::TimedOut(timeout))),
         };
         if let Err(error) = &outcome {
-            self.note(function, invocation_id, error);
+            self.record_failure(function, invocation_id, error);
         }
         outcome
     }
 
-    pub(crate) fn note(&self, function: &str, invocation_id: &str, error: &InvocationError) {
+    pub(crate) fn record_failure(
+        &self,
+        function: &str,
+        invocation_id: &str,
+        error: &InvocationError,
+    ) {
         let mut text = format!("{function}: {error}");
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
@@ -209,7 +215,7 @@ impl Handler {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    async fn call(
+    async fn post_envelope(
         &self,
         function: &str,
         invocation_id: &str,
@@ -223,23 +229,27 @@ impl Handler {
             .method(Method::POST)
             .header(HOST, self.authority.as_str())
             .header(CONTENT_TYPE, "application/json; charset=utf-8")
-            .header(VERSION, HOST_VERSION)
-            .header(INVOCATION_ID, invocation_id)
-            .header(USER_AGENT, AGENT)
+            .header(HOST_VERSION_HEADER, HOST_VERSION)
+            .header(INVOCATION_ID_HEADER, invocation_id)
+            .header(USER_AGENT, USER_AGENT_VALUE)
             .body(body)
             .map_err(unreachable)?;
         let path = PathAndQuery::try_from(format!("/{function}"))
             .map_err(|error| InvocationError::Unreachable(error.into()))?;
         let (head, body) = self.send(request, path).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
         let body = body.map_err(InvocationError::Unreadable)?.to_bytes();
-        judge(head.status, &head.headers, &body)
+        parse_response(head.status, &head.headers, &body)
     }
 }
 
 /// Parses a response as Azure does; returns an error where Azure would hang or corrupt data
 /// silently. Does not check the names of outputs.
-fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs, InvocationError> {
+fn parse_response(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Outputs, InvocationError> {
     if status.is_redirection() {
         return Err(InvocationError::Redirect(status));
     }
@@ -247,21 +257,21 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs
         return Err(InvocationError::Status(status));
     }
     if body.trim_ascii().is_empty() {
-        return Err(InvocationError::Empty);
+        return Err(InvocationError::EmptyBody);
     }
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or("(none)").trim();
     if !["application/json", "text/json"].iter().any(|json| essence.eq_ignore_ascii_case(json)) {
         return Err(InvocationError::ContentType(essence.chars().take(80).collect()));
     }
-    let answer = match serde_json::from_slice::<Value>(body) {
-        Ok(Value::Null) => return Err(InvocationError::Empty),
-        Ok(Value::Object(answer)) => answer,
+    let response = match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Null) => return Err(InvocationError::EmptyBody),
+        Ok(Value::Object(response)) => response,
         Ok(_) | Err(_) => return Err(InvocationError::NotAnObject),
     };
     // Newtonsoft compares member names without case.
     let member = |name: &str| {
-        answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        response.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     };
     if member("ReturnValue").and_then(Value::as_str).is_some_and(is_base64) {
         return Err(InvocationError::LooksBase64("$return".into()));
@@ -277,7 +287,7 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs
 }
 
 /// Accepts bits after the last byte, as .NET does.
-const DOTNET: GeneralPurpose = GeneralPurpose::new(
+const DOTNET_BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
@@ -286,19 +296,19 @@ const DOTNET: GeneralPurpose = GeneralPurpose::new(
 /// `12345678`. It ignores white space.
 fn is_base64(text: &str) -> bool {
     let plain: String = text.chars().filter(|c| !matches!(c, ' ' | '\t' | '\r' | '\n')).collect();
-    !plain.is_empty() && DOTNET.decode(plain).is_ok()
+    !plain.is_empty() && DOTNET_BASE64.decode(plain).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(status: u16, content_type: &str, body: &str) -> String {
+    fn outcome_text(status: u16, content_type: &str, body: &str) -> String {
         let mut headers = HeaderMap::new();
         if !content_type.is_empty() {
             headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
         }
-        match judge(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes()) {
+        match parse_response(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes()) {
             Ok(outputs) if outputs.is_empty() => "ok".into(),
             Ok(outputs) => format!("outputs {outputs:?}"),
             Err(error) => error.to_string(),
@@ -306,51 +316,51 @@ mod tests {
     }
 
     #[test]
-    fn what_azure_takes_is_taken() {
+    fn response_is_accepted_like_in_azure() {
         for body in [
             "{}",
             r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#,
             r#"{"other":"jobs"}"#,
             r#"{"outputs":null}"#,
         ] {
-            assert_eq!(told(200, "application/json; charset=utf-8", body), "ok", "{body}");
+            assert_eq!(outcome_text(200, "application/json; charset=utf-8", body), "ok", "{body}");
         }
-        assert_eq!(told(201, "Text/JSON", "{}"), "ok");
+        assert_eq!(outcome_text(201, "Text/JSON", "{}"), "ok");
     }
 
     #[tokio::test]
-    async fn a_handler_in_this_process_is_asked_as_one_behind_a_connection() {
+    async fn in_process_handler_is_invoked_without_connection() {
         let router = Router::new()
             .route("/turn", axum::routing::post(async |body: String| format!("[{body}]")))
             .route("/api/x", axum::routing::get(async || -> String { panic!("its own fault") }));
-        let handler = Handler::at(Authority::from_static("127.0.0.1:9")).here(router);
+        let handler = Handler::new(Authority::from_static("127.0.0.1:9")).in_process(router);
         assert!(handler.is_ready().await);
         let invoked = handler.invoke("turn", "id", (&Value::Bool(true), None)).await;
         assert!(matches!(invoked, Err(InvocationError::ContentType(_))), "{invoked:?}");
         let request = Request::get("/").body(Body::empty()).unwrap();
-        let asked = handler.send(request, PathAndQuery::from_static("/api/x")).await;
-        assert!(matches!(asked, Err(InvocationError::Unreachable(_))), "{asked:?}");
+        let response = handler.send(request, PathAndQuery::from_static("/api/x")).await;
+        assert!(matches!(response, Err(InvocationError::Unreachable(_))), "{response:?}");
     }
 
     #[test]
-    fn where_azure_would_hang_or_corrupt_there_is_an_error() {
+    fn response_is_rejected_where_azure_misbehaves() {
         let json = "application/json";
-        let told = [
-            told(500, json, "{}"),
-            told(302, json, "{}"),
-            told(200, json, ""),
-            told(204, "", ""),
-            told(200, json, " null "),
-            told(200, "text/plain", "{}"),
-            told(200, "", "{}"),
-            told(200, json, "[]"),
-            told(200, json, "{"),
-            told(200, json, r#"{"Outputs":{"out":"jobs"}}"#),
-            told(200, json, r#"{"outputs":{"out":"dGVz dA=="}}"#),
-            told(200, json, r#"{"ReturnValue":"12345678"}"#),
-            told(200, json, r#"{"Outputs":{"out":["jobs"]}}"#),
-            told(200, json, r#"{"Outputs":{"out":"not base64!"}}"#),
+        let lines = [
+            outcome_text(500, json, "{}"),
+            outcome_text(302, json, "{}"),
+            outcome_text(200, json, ""),
+            outcome_text(204, "", ""),
+            outcome_text(200, json, " null "),
+            outcome_text(200, "text/plain", "{}"),
+            outcome_text(200, "", "{}"),
+            outcome_text(200, json, "[]"),
+            outcome_text(200, json, "{"),
+            outcome_text(200, json, r#"{"Outputs":{"out":"jobs"}}"#),
+            outcome_text(200, json, r#"{"outputs":{"out":"dGVz dA=="}}"#),
+            outcome_text(200, json, r#"{"ReturnValue":"12345678"}"#),
+            outcome_text(200, json, r#"{"Outputs":{"out":["jobs"]}}"#),
+            outcome_text(200, json, r#"{"Outputs":{"out":"not base64!"}}"#),
         ];
-        insta::assert_snapshot!(told.join("\n"));
+        insta::assert_snapshot!(lines.join("\n"));
     }
 }

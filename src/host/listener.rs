@@ -12,54 +12,54 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::function::Function;
-use super::{InvocationError, Shared, envelope};
-use crate::queue::{self, QueueError, Received, poison_of};
+use super::{HostState, InvocationError, envelope};
+use crate::queue::{self, QueueError, QueueMessage, poison_queue};
 
 /// The first wait after an empty receive; it doubles up to `maxPollingInterval`.
-const POLL_FIRST: Duration = Duration::from_millis(100);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One queue function and its queue.
 struct Listener {
-    host: Arc<Shared>,
+    host: Arc<HostState>,
     function: Function,
     queue: String,
     /// `None` on a poison queue: nothing is moved from there.
-    poison: Option<String>,
+    poison_queue: Option<String>,
 }
 
 /// Receives until the host stops, then waits for the running deliveries.
-pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String) {
-    let poison = (!queue.ends_with("-poison")).then(|| poison_of(&queue));
-    let poison = poison.filter(|poison| queue::is_name(poison));
+pub(super) async fn listen(host: Arc<HostState>, function: Function, queue: String) {
+    let poison = (!queue.ends_with("-poison")).then(|| poison_queue(&queue));
+    let poison = poison.filter(|poison| queue::is_queue_name(poison));
     let mut arrivals = host.queues.arrivals(&queue);
     // Where only polling detects arrivals, the host still signals the outputs it sent itself.
-    let mut woken = host.woken.get(&queue).map(watch::Sender::subscribe);
-    let listener = Arc::new(Listener { host, function, queue, poison });
+    let mut own_outputs = host.output_signals.get(&queue).map(watch::Sender::subscribe);
+    let listener = Arc::new(Listener { host, function, queue, poison_queue: poison });
     let host = &listener.host;
     let mut running = JoinSet::new();
-    let mut wait = POLL_FIRST;
+    let mut wait = FIRST_POLL_INTERVAL;
     let mut is_failing = false;
     while !host.stop.is_cancelled() {
         if running.len() > host.config.queues.new_batch_threshold {
             tokio::select! {
                 () = host.stop.cancelled() => break,
-                ended = running.join_next() => listener.look(ended),
+                ended = running.join_next() => listener.log_panic(ended),
             }
             continue;
         }
         // Mark the signals as seen before the receive, so that an arrival during it is noticed
         // after it.
-        for seen in [&mut arrivals, &mut woken].into_iter().flatten() {
-            seen.borrow_and_update();
+        for signal in [&mut arrivals, &mut own_outputs].into_iter().flatten() {
+            signal.borrow_and_update();
         }
         let batch_size = host.config.queues.batch_size;
         let received = host.queues.receive(&listener.queue, batch_size, host.lease).await;
         match received {
             Ok(messages) if !messages.is_empty() => {
                 is_failing = false;
-                wait = POLL_FIRST;
+                wait = FIRST_POLL_INTERVAL;
                 for message in messages {
-                    running.spawn(Arc::clone(&listener).handle(message));
+                    running.spawn(Arc::clone(&listener).process_message(message));
                 }
                 continue;
             }
@@ -73,21 +73,21 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
         }
         tokio::select! {
             () = host.stop.cancelled() => break,
-            () = changed(&mut arrivals) => {}
-            () = changed(&mut woken) => wait = POLL_FIRST,
-            Some(ended) = running.join_next() => listener.look(Some(ended)),
+            () = wait_for_change(&mut arrivals) => {}
+            () = wait_for_change(&mut own_outputs) => wait = FIRST_POLL_INTERVAL,
+            Some(ended) = running.join_next() => listener.log_panic(Some(ended)),
             () = tokio::time::sleep(wait) => {
                 wait = (wait * 2).min(host.config.queues.polling_interval_max);
             }
         }
     }
     while let Some(ended) = running.join_next().await {
-        listener.look(Some(ended));
+        listener.log_panic(Some(ended));
     }
 }
 
 /// Waits for a signal; pends for ever where only polling detects arrivals.
-async fn changed(arrivals: &mut Option<watch::Receiver<u64>>) {
+async fn wait_for_change(arrivals: &mut Option<watch::Receiver<u64>>) {
     if let Some(receiver) = arrivals {
         if receiver.changed().await.is_ok() {
             return;
@@ -98,13 +98,13 @@ async fn changed(arrivals: &mut Option<watch::Receiver<u64>>) {
 }
 
 impl Listener {
-    fn look(&self, ended: Option<Result<(), tokio::task::JoinError>>) {
+    fn log_panic(&self, ended: Option<Result<(), tokio::task::JoinError>>) {
         if let Some(Err(error)) = ended {
             tracing::error!(queue = %self.queue, error = %error, "delivery panicked");
         }
     }
 
-    async fn handle(self: Arc<Self>, message: Received) {
+    async fn process_message(self: Arc<Self>, message: QueueMessage) {
         let count_max = self.host.config.queues.dequeue_count_max;
         if message.dequeue_count > count_max {
             tracing::warn!(
@@ -113,7 +113,7 @@ impl Listener {
                 deliveries = message.dequeue_count,
                 "message not delivered again: too many deliveries"
             );
-            return self.set_aside(&message, &message.pop_receipt).await;
+            return self.move_to_poison(&message, &message.pop_receipt).await;
         }
         let Some(text) = self.decode(&message.text) else {
             tracing::warn!(
@@ -121,27 +121,27 @@ impl Listener {
                 queue = %self.queue,
                 "message rejected: it is not base64, as `messageEncoding` requires"
             );
-            return self.set_aside(&message, &message.pop_receipt).await;
+            return self.move_to_poison(&message, &message.pop_receipt).await;
         };
-        let raw = Received { text, ..message.clone() };
+        let raw = QueueMessage { text, ..message.clone() };
         let (outcome, receipt) = self.deliver(&raw).await;
         // Without a receipt another receiver has the message and settles it.
         let Some(receipt) = receipt else { return };
         match outcome {
             Ok(()) => {
                 let deleted = self.host.queues.delete(&self.queue, &message.id, &receipt).await;
-                self.tell("delete", deleted);
+                self.log_failure("delete", deleted);
             }
             Err(_) if message.dequeue_count >= count_max => {
-                self.set_aside(&message, &receipt).await;
+                self.move_to_poison(&message, &receipt).await;
             }
             // On a poison queue a failed message waits for the end of its lease.
-            Err(_) if self.poison.is_none() => {}
+            Err(_) if self.poison_queue.is_none() => {}
             Err(_) => {
                 let hide = self.host.config.queues.visibility_timeout;
                 let released =
                     self.host.queues.renew(&self.queue, &message.id, &receipt, hide).await;
-                self.tell("release", released.map(|_| ()));
+                self.log_failure("release", released.map(|_| ()));
             }
         }
     }
@@ -155,11 +155,18 @@ impl Listener {
 
     /// Invokes the function, and renews the lease at half time until it ends. The receipt is `None`
     /// if the lease was lost.
-    async fn deliver(&self, message: &Received) -> (Result<(), InvocationError>, Option<String>) {
+    async fn deliver(
+        &self,
+        message: &QueueMessage,
+    ) -> (Result<(), InvocationError>, Option<String>) {
         let host = &self.host;
-        let id = envelope::guid(host.ids.as_ref());
-        let body =
-            envelope::of_message(&self.function, message, host.clock.now(), host.ids.as_ref());
+        let id = envelope::new_guid(host.ids.as_ref());
+        let body = envelope::message_envelope(
+            &self.function,
+            message,
+            host.clock.now(),
+            host.ids.as_ref(),
+        );
         let mut invocation = Box::pin(host.invoke(&self.function, &id, &body));
         let mut receipt = Some(message.pop_receipt.clone());
         let mut wait = host.lease / 2;
@@ -168,19 +175,19 @@ impl Listener {
                 biased;
                 outcome = &mut invocation => return (outcome, receipt),
                 () = tokio::time::sleep(wait), if receipt.is_some() => {
-                    let held = receipt.as_deref().unwrap_or_default();
-                    match host.queues.renew(&self.queue, &message.id, held, host.lease).await {
+                    let current_receipt = receipt.as_deref().unwrap_or_default();
+                    match host.queues.renew(&self.queue, &message.id, current_receipt, host.lease).await {
                         Ok(renewed) => {
                             receipt = Some(renewed);
                             wait = host.lease / 2;
                         }
                         Err(QueueError::Gone) => {
                             receipt = None;
-                            self.tell("renew", Err(QueueError::Gone));
+                            self.log_failure("renew", Err(QueueError::Gone));
                         }
                         Err(error) => {
                             wait = (wait / 2).max(host.lease / 60);
-                            self.tell("renew", Err(error));
+                            self.log_failure("renew", Err(error));
                         }
                     }
                 }
@@ -189,8 +196,8 @@ impl Listener {
     }
 
     /// Sends the text alone to the poison queue, then deletes the message.
-    async fn set_aside(&self, message: &Received, receipt: &str) {
-        let Some(poison) = &self.poison else { return };
+    async fn move_to_poison(&self, message: &QueueMessage, receipt: &str) {
+        let Some(poison) = &self.poison_queue else { return };
         let queues = &self.host.queues;
         let sent = queues.send(poison, message.text.clone(), Duration::ZERO).await;
         if sent.is_ok() {
@@ -201,13 +208,13 @@ impl Listener {
                 "message moved to poison queue"
             );
             let deleted = queues.delete(&self.queue, &message.id, receipt).await;
-            self.tell("delete", deleted);
+            self.log_failure("delete", deleted);
         } else {
-            self.tell("move", sent);
+            self.log_failure("move", sent);
         }
     }
 
-    fn tell(&self, verb: &str, outcome: Result<(), QueueError>) {
+    fn log_failure(&self, verb: &str, outcome: Result<(), QueueError>) {
         if let Err(error) = outcome {
             tracing::warn!(
                 queue = %self.queue,

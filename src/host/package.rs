@@ -12,7 +12,7 @@ use super::function::{Function, Trigger};
 use super::problem::Problem;
 use super::root::{self, ScriptRoot};
 use super::{program, upload};
-use crate::queue::{self, doorbell};
+use crate::queue::{self, output_binding};
 
 /// Depth of the folders below the root that are searched for misplaced files.
 const DEPTH_MAX: usize = 4;
@@ -20,8 +20,8 @@ const DEPTH_MAX: usize = 4;
 /// Returns every problem of a staged folder; empty: upload it.
 pub fn check_package(dir: &Path) -> Vec<Problem> {
     let mut problems = Vec::new();
-    misplaced(dir, "", DEPTH_MAX, &mut problems);
-    let functions = match root::folders(dir, "") {
+    find_misplaced_files(dir, "", DEPTH_MAX, &mut problems);
+    let functions = match root::read_function_files(dir, "") {
         Ok(functions) => functions,
         Err(problem) => {
             problems.push(problem);
@@ -34,17 +34,19 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
             "is not in any folder directly below the root: the host would find no functions",
         ));
     }
-    match root::read(dir, "host.json") {
+    match root::read_if_present(dir, "host.json") {
         Ok(Some(host_json)) => {
             let executable = HostConfig::read(&host_json, false).map(|config| config.executable);
-            problems.extend(upload::refuse_host_json(&host_json));
-            let root = ScriptRoot { host_json, functions, below: "" };
+            problems.extend(upload::host_json_problems(&host_json));
+            let root = ScriptRoot { host_json, functions, parent: "" };
             match root.read() {
-                Ok((_, functions)) => problems.extend(functions.iter().filter_map(refuse_deaf)),
+                Ok((_, functions)) => {
+                    problems.extend(functions.iter().filter_map(missing_nudge_output))
+                }
                 Err(found) => problems.extend(found),
             }
             if let Ok(executable) = executable
-                && let Some(problem) = refuse_executable(dir, &executable)
+                && let Some(problem) = executable_problem(dir, &executable)
             {
                 problems.push(problem);
             }
@@ -55,22 +57,22 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
         )),
         Err(problem) => problems.push(problem),
     }
-    problems.extend(upload::refuse_secrets(dir));
-    problems.extend(upload::refuse_left_out(dir));
+    problems.extend(upload::secrets_problem(dir));
+    problems.extend(upload::excluded_file_problems(dir));
     problems
 }
 
 /// Reports a background function whose nudges the host would drop: they would wait for the sweep.
-fn refuse_deaf(function: &Function) -> Option<Problem> {
-    let is_heard = function
+fn missing_nudge_output(function: &Function) -> Option<Problem> {
+    let has_nudge_output = function
         .outputs
         .iter()
-        .any(|output| output.name == doorbell::NUDGES && output.queue == queue::TURNS);
-    if is_heard || matches!(function.trigger, Trigger::Http { .. }) {
+        .any(|output| output.name == output_binding::NUDGES && output.queue == queue::TURNS);
+    if has_nudge_output || matches!(function.trigger, Trigger::Http { .. }) {
         return None;
     }
     let binding = json!({
-        "type": "queue", "direction": "out", "name": doorbell::NUDGES, "queueName": queue::TURNS,
+        "type": "queue", "direction": "out", "name": output_binding::NUDGES, "queueName": queue::TURNS,
         "connection": "AzureWebJobsStorage",
     });
     Some(Problem::new(
@@ -82,8 +84,8 @@ fn refuse_deaf(function: &Function) -> Option<Problem> {
 }
 
 /// Finds a second `host.json`, and `function.json` files where the host does not search.
-fn misplaced(dir: &Path, below: &str, depth_left: usize, problems: &mut Vec<Problem>) {
-    let Ok(entries) = fs::read_dir(dir.join(below)) else { return };
+fn find_misplaced_files(dir: &Path, parent: &str, depth_left: usize, problems: &mut Vec<Problem>) {
+    let Ok(entries) = fs::read_dir(dir.join(parent)) else { return };
     let mut names: Vec<String> = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -91,26 +93,26 @@ fn misplaced(dir: &Path, below: &str, depth_left: usize, problems: &mut Vec<Prob
         .collect();
     names.sort();
     for name in names {
-        let folder = if below.is_empty() { name } else { format!("{below}/{name}") };
+        let folder = if parent.is_empty() { name } else { format!("{parent}/{name}") };
         if dir.join(&folder).join("host.json").is_file() {
             problems.push(Problem::new(
                 format!("{folder}/host.json"),
                 "is below the root: upload the folder it is in, or remove it",
             ));
         }
-        if !below.is_empty() && dir.join(&folder).join("function.json").is_file() {
+        if !parent.is_empty() && dir.join(&folder).join("function.json").is_file() {
             problems.push(Problem::new(
                 format!("{folder}/function.json"),
                 "is too deep: the host reads only folders directly below the root",
             ));
         }
         if depth_left > 1 {
-            misplaced(dir, &folder, depth_left - 1, problems);
+            find_misplaced_files(dir, &folder, depth_left - 1, problems);
         }
     }
 }
 
-fn refuse_executable(dir: &Path, executable: &str) -> Option<Problem> {
+fn executable_problem(dir: &Path, executable: &str) -> Option<Problem> {
     let refuse = |message: &str| Some(Problem::new(executable, message));
     let path = dir.join(executable);
     let Ok(metadata) = fs::metadata(&path) else {
@@ -126,7 +128,9 @@ fn refuse_executable(dir: &Path, executable: &str) -> Option<Problem> {
             return refuse("has no execute bit for everyone: chmod 755, or Azure cannot start it");
         }
     }
-    program::needs(&path).err().map(|misfit| Problem::new(executable, misfit.to_string()))
+    program::read_requirements(&path)
+        .err()
+        .map(|misfit| Problem::new(executable, misfit.to_string()))
 }
 
 #[cfg(unix)]
@@ -135,16 +139,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::host::program::sample::Sample;
+    use crate::host::program::sample::SampleElf;
 
-    fn staged() -> tempfile::TempDir {
+    fn stage_package() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in ScriptRoot::embedded().files() {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        write_program(dir.path(), &Sample::default().bytes(), 0o755);
+        write_program(dir.path(), &SampleElf::default().to_bytes(), 0o755);
         dir
     }
 
@@ -154,28 +158,28 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    fn told(dir: &Path) -> Vec<String> {
+    fn problem_lines(dir: &Path) -> Vec<String> {
         check_package(dir).iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn the_shipped_files_and_a_linux_program_make_a_package() {
-        assert_eq!(told(staged().path()), Vec::<String>::new());
+    fn shipped_package_has_no_problems() {
+        assert_eq!(problem_lines(stage_package().path()), Vec::<String>::new());
     }
 
     #[test]
-    fn a_lost_execute_bit_is_told() {
-        let dir = staged();
+    fn missing_execute_bit_is_reported() {
+        let dir = stage_package();
         let path = dir.path().join("turnwheel");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        let told = told(dir.path());
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("execute bit"), "{told:?}");
+        let lines = problem_lines(dir.path());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("execute bit"), "{lines:?}");
     }
 
     #[test]
-    fn every_other_mistake_is_told_at_once() {
-        let dir = staged();
+    fn package_problems_are_reported_together() {
+        let dir = stage_package();
         let root = dir.path();
         write_program(root, b"#!/bin/sh\nexec ./other\n", 0o755);
         fs::create_dir_all(root.join("functions/extra")).unwrap();
@@ -184,39 +188,39 @@ mod tests {
         fs::create_dir_all(root.join("9lives")).unwrap();
         fs::write(root.join("9lives/function.json"), "{}").unwrap();
         fs::write(root.join("turn/function.json"), r#"{"bindings":[]}"#).unwrap();
-        insta::assert_snapshot!(told(root).join("\n"));
+        insta::assert_snapshot!(problem_lines(root).join("\n"));
     }
 
     #[test]
-    fn a_function_whose_nudges_would_be_dropped_is_told() {
-        let dir = staged();
+    fn missing_nudge_output_is_reported() {
+        let dir = stage_package();
         let file = dir.path().join("sweep/function.json");
         let text = fs::read_to_string(&file).unwrap().replace("\"nudges\"", "\"other\"");
         fs::write(file, text).unwrap();
-        let told = told(dir.path());
-        assert_eq!(told.len(), 1, "{told:?}");
+        let lines = problem_lines(dir.path());
+        assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
-            told[0].starts_with("sweep/function.json: its nudges would be dropped"),
-            "{told:?}"
+            lines[0].starts_with("sweep/function.json: its nudges would be dropped"),
+            "{lines:?}"
         );
     }
 
     #[test]
-    fn an_empty_folder_lacks_everything() {
+    fn empty_folder_is_reported_as_incomplete() {
         let dir = tempfile::tempdir().unwrap();
-        insta::assert_snapshot!(told(dir.path()).join("\n"), @r"
+        insta::assert_snapshot!(problem_lines(dir.path()).join("\n"), @r"
         <name>/function.json: is not in any folder directly below the root: the host would find no functions
         host.json: is not at the root: the host would find no functions
         ");
     }
 
     #[test]
-    fn a_path_with_a_leading_dot_and_a_missing_program_are_told() {
-        let dir = staged();
+    fn missing_program_and_dot_path_are_reported() {
+        let dir = stage_package();
         fs::remove_file(dir.path().join("turnwheel")).unwrap();
-        assert!(told(dir.path())[0].starts_with("turnwheel: is missing"));
+        assert!(problem_lines(dir.path())[0].starts_with("turnwheel: is missing"));
         let text = ScriptRoot::embedded().host_json.replace("\"turnwheel\"", "\"./turnwheel\"");
         fs::write(dir.path().join("host.json"), text).unwrap();
-        assert!(told(dir.path())[0].contains("leave `./` away"));
+        assert!(problem_lines(dir.path())[0].contains("leave `./` away"));
     }
 }

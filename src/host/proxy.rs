@@ -16,17 +16,17 @@ use http_body_util::{LengthLimitError, Limited};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::invoke::{HOST_VERSION, INVOCATION_ID, VERSION};
-use super::routes::below;
-use super::{Function, InvocationError, Shared, Trigger, envelope};
-use crate::server::is_too_slow;
+use super::invoke::{HOST_VERSION, HOST_VERSION_HEADER, INVOCATION_ID_HEADER};
+use super::routes::segments_below_prefix;
+use super::{Function, HostState, InvocationError, Trigger, envelope};
+use crate::server::is_client_too_slow;
 
 /// The Functions host's size limit of a request body.
 const BODY_BYTES_MAX: usize = 104_857_600;
 /// The Functions host closes a response that sends no data for this long.
 const IDLE_MAX: Duration = Duration::from_mins(4);
 /// Without `functionTimeout`: longer than any process runs, and small enough for an `Instant`.
-const NEVER: Duration = Duration::from_hours(24 * 365);
+const UNLIMITED_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
 /// Headers that belong to one connection. `Expect` is handled here.
 const HOP_BY_HOP: [HeaderName; 10] = [
@@ -42,8 +42,11 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> Response {
-    let Some(function) = route(&host, request.method(), request.uri().path()) else {
+pub(super) async fn forward_request(
+    State(host): State<Arc<HostState>>,
+    request: Request,
+) -> Response {
+    let Some(function) = find_function(&host, request.method(), request.uri().path()) else {
         let prefix = &host.config.route_prefix;
         let text = format!("No route matches. Routes begin with /{prefix}/.\n");
         return (StatusCode::NOT_FOUND, text).into_response();
@@ -51,32 +54,32 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
     let too_large =
         |length: &u64| usize::try_from(*length).map_or(true, |length| length > BODY_BYTES_MAX);
     if content_length(request.headers()).as_ref().is_some_and(too_large) {
-        return refuse_size();
+        return reject_size();
     }
     let name = function.name.clone();
-    let id = envelope::guid(host.ids.as_ref());
+    let id = envelope::new_guid(host.ids.as_ref());
     let path = request.uri().path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    let request = outgoing(request, &id);
+    let request = outgoing_request(request, &id);
     let timeout = host.config.function_timeout;
-    let deadline = Instant::now() + timeout.unwrap_or(NEVER);
+    let deadline = Instant::now() + timeout.unwrap_or(UNLIMITED_TIMEOUT);
     let sending = host.handler.send(request, path);
     let first = deadline.min(Instant::now() + IDLE_MAX);
     match tokio::time::timeout_at(first, Box::pin(sending)).await {
-        Ok(Ok(answer)) => {
-            let run = Run { host, name, id, deadline };
-            incoming(answer, run)
+        Ok(Ok(response)) => {
+            let invocation = HttpInvocation { host, name, id, deadline };
+            stream_response(response, invocation)
         }
-        Ok(Err(error)) if is_too_large(&error) => refuse_size(),
-        Ok(Err(error)) if is_too_slow(&error) => {
+        Ok(Err(error)) if is_too_large(&error) => reject_size(),
+        Ok(Err(error)) if is_client_too_slow(&error) => {
             (StatusCode::REQUEST_TIMEOUT, "The request body arrived too slowly.\n").into_response()
         }
         Ok(Err(error)) => {
-            host.handler.note(&name, &id, &error);
+            host.handler.record_failure(&name, &id, &error);
             (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()
         }
         Err(_) => {
-            let error = too_late(timeout.filter(|_| first == deadline));
-            host.handler.note(&name, &id, &error);
+            let error = timeout_error(timeout.filter(|_| first == deadline));
+            host.handler.record_failure(&name, &id, &error);
             (StatusCode::GATEWAY_TIMEOUT, format!("{error}\n")).into_response()
         }
     }
@@ -84,18 +87,19 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
 
 /// Finds the function for a request. The method is part of the route: with another method the next
 /// route is tried. Functions are sorted, the most specific first.
-fn route<'a>(host: &'a Shared, method: &Method, path: &str) -> Option<&'a Function> {
-    let path = below(path, &host.config.route_prefix)?;
+fn find_function<'a>(host: &'a HostState, method: &Method, path: &str) -> Option<&'a Function> {
+    let path = segments_below_prefix(path, &host.config.route_prefix)?;
     host.functions.iter().find(|function| match &function.trigger {
         Trigger::Http { route, methods } => {
-            let takes = methods.is_empty() || methods.iter().any(|one| one == method.as_str());
-            takes && route.matches(&path)
+            let accepts_method =
+                methods.is_empty() || methods.iter().any(|one| one == method.as_str());
+            accepts_method && route.matches(&path)
         }
         Trigger::Queue { .. } | Trigger::Timer { .. } => false,
     })
 }
 
-fn refuse_size() -> Response {
+fn reject_size() -> Response {
     let text = format!("The Functions host accepts bodies of at most {BODY_BYTES_MAX} bytes.\n");
     (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
 }
@@ -113,7 +117,7 @@ fn is_too_large(error: &InvocationError) -> bool {
 }
 
 /// `timeout` is the function's time-out if that ended the request.
-fn too_late(timeout: Option<Duration>) -> InvocationError {
+fn timeout_error(timeout: Option<Duration>) -> InvocationError {
     timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
 }
 
@@ -121,14 +125,14 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn outgoing(request: Request, id: &str) -> http::Request<Body> {
+fn outgoing_request(request: Request, id: &str) -> http::Request<Body> {
     let (mut head, body) = request.into_parts();
     drop_hop_by_hop(&mut head.headers);
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    head.headers.insert(VERSION, HOST_VERSION);
+    head.headers.insert(HOST_VERSION_HEADER, HOST_VERSION);
     if let Ok(id) = HeaderValue::try_from(id) {
-        head.headers.insert(INVOCATION_ID, id);
+        head.headers.insert(INVOCATION_ID_HEADER, id);
     }
     http::Request::from_parts(head, Body::new(Limited::new(body, BODY_BYTES_MAX)))
 }
@@ -148,60 +152,63 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
 
 /// A running HTTP invocation. Dropping it closes the connection to the handler, which thus notices
 /// that the client left.
-struct Run {
-    host: Arc<Shared>,
+struct HttpInvocation {
+    host: Arc<HostState>,
     name: String,
     id: String,
     deadline: Instant,
 }
 
-struct Answer {
-    run: Run,
+struct ResponseStream {
+    invocation: HttpInvocation,
     body: BodyDataStream,
     /// Ends an event stream when the host stops; the host waits for other responses.
-    ends: Option<CancellationToken>,
-    is_over: bool,
+    stop: Option<CancellationToken>,
+    has_ended: bool,
 }
 
-fn incoming(answer: http::Response<Body>, run: Run) -> Response {
-    let (mut head, body) = answer.into_parts();
+fn stream_response(response: http::Response<Body>, invocation: HttpInvocation) -> Response {
+    let (mut head, body) = response.into_parts();
     drop_hop_by_hop(&mut head.headers);
     head.extensions.clear();
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_events = content_type.is_some_and(|text| text.starts_with("text/event-stream"));
-    let ends = is_events.then(|| run.host.stop.clone());
-    let answer = Answer { run, body: body.into_data_stream(), ends, is_over: false };
-    Response::from_parts(head, Body::from_stream(stream::unfold(answer, next_bytes)))
+    let stop = is_events.then(|| invocation.host.stop.clone());
+    let response =
+        ResponseStream { invocation, body: body.into_data_stream(), stop, has_ended: false };
+    Response::from_parts(head, Body::from_stream(stream::unfold(response, next_bytes)))
 }
 
 /// Passes bytes on as they arrive, without buffering.
-async fn next_bytes(mut answer: Answer) -> Option<(Result<Bytes, axum::Error>, Answer)> {
-    if answer.is_over {
+async fn next_bytes(
+    mut response: ResponseStream,
+) -> Option<(Result<Bytes, axum::Error>, ResponseStream)> {
+    if response.has_ended {
         return None;
     }
-    let ends = answer.ends.clone();
+    let stop = response.stop.clone();
     let ended = async {
-        match &ends {
-            Some(ends) => ends.cancelled().await,
+        match &stop {
+            Some(stop) => stop.cancelled().await,
             None => std::future::pending().await,
         }
     };
-    let until = answer.run.deadline.min(Instant::now() + IDLE_MAX);
+    let until = response.invocation.deadline.min(Instant::now() + IDLE_MAX);
     let next = tokio::select! {
         () = ended => return None,
-        next = tokio::time::timeout_at(until, answer.body.next()) => next,
+        next = tokio::time::timeout_at(until, response.body.next()) => next,
     };
-    let Run { host, name, id, deadline } = &answer.run;
+    let HttpInvocation { host, name, id, deadline } = &response.invocation;
     let bytes = match next {
         Ok(None) => return None,
         Ok(Some(Ok(bytes))) => Ok(bytes),
         Ok(Some(Err(error))) => Err(error),
         Err(_) => {
-            let error = too_late(host.config.function_timeout.filter(|_| until == *deadline));
-            host.handler.note(name, id, &error);
+            let error = timeout_error(host.config.function_timeout.filter(|_| until == *deadline));
+            host.handler.record_failure(name, id, &error);
             Err(axum::Error::new(error))
         }
     };
-    answer.is_over = bytes.is_err();
-    Some((bytes, answer))
+    response.has_ended = bytes.is_err();
+    Some((bytes, response))
 }

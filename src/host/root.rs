@@ -33,7 +33,7 @@ pub struct ScriptRoot {
     /// By the folder's name.
     pub functions: BTreeMap<String, String>,
     /// The folder that holds them, relative to the root; used only in messages.
-    pub below: &'static str,
+    pub parent: &'static str,
 }
 
 impl ScriptRoot {
@@ -44,7 +44,7 @@ impl ScriptRoot {
         Self {
             host_json: HOST_JSON.to_owned(),
             functions: functions.collect(),
-            below: FUNCTIONS_FOLDER,
+            parent: FUNCTIONS_FOLDER,
         }
     }
 
@@ -56,14 +56,14 @@ impl ScriptRoot {
     /// A file exists and cannot be read.
     pub fn find(dir: &Path) -> Result<Self, Problem> {
         let embedded = Self::embedded();
-        let Some(host_json) = read(dir, "host.json")? else {
+        let Some(host_json) = read_if_present(dir, "host.json")? else {
             // Without a host.json beside it, a `functions` folder may belong to another project.
             return Ok(embedded);
         };
         for below in [FUNCTIONS_FOLDER, ""] {
-            let functions = folders(dir, below)?;
+            let functions = read_function_files(dir, below)?;
             if !functions.is_empty() {
-                return Ok(Self { host_json, functions, below });
+                return Ok(Self { host_json, functions, parent: below });
             }
         }
         Ok(Self { host_json, ..embedded })
@@ -73,8 +73,8 @@ impl ScriptRoot {
     ///
     /// # Errors
     /// A file exists and cannot be read.
-    pub fn functions_of(dir: &Path) -> Result<BTreeMap<String, String>, Problem> {
-        folders(dir, FUNCTIONS_FOLDER)
+    pub fn read_functions(dir: &Path) -> Result<BTreeMap<String, String>, Problem> {
+        read_function_files(dir, FUNCTIONS_FOLDER)
     }
 
     /// # Errors
@@ -83,7 +83,7 @@ impl ScriptRoot {
         let mut problems = Vec::new();
         let mut functions = Vec::new();
         for (name, text) in &self.functions {
-            match Function::read(name, &file_of(self.below, name), text) {
+            match Function::read(name, &function_file(self.parent, name), text) {
                 Ok(function) => functions.extend(function),
                 Err(found) => problems.extend(found),
             }
@@ -120,38 +120,41 @@ impl ScriptRoot {
 }
 
 /// Reads the `function.json` of each immediate subfolder: the host ignores deeper ones.
-pub(crate) fn folders(dir: &Path, below: &str) -> Result<BTreeMap<String, String>, Problem> {
-    let folder = dir.join(below);
+pub(crate) fn read_function_files(
+    dir: &Path,
+    parent: &str,
+) -> Result<BTreeMap<String, String>, Problem> {
+    let folder = dir.join(parent);
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(BTreeMap::new()),
-        Err(error) => return Err(unreadable(below, &error)),
+        Err(error) => return Err(read_error(parent, &error)),
     };
     let mut functions = BTreeMap::new();
     for entry in entries {
-        let entry = entry.map_err(|error| unreadable(below, &error))?;
+        let entry = entry.map_err(|error| read_error(parent, &error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let file = file_of(below, &name);
-        if let Some(text) = read(dir, &file)? {
+        let file = function_file(parent, &name);
+        if let Some(text) = read_if_present(dir, &file)? {
             functions.insert(name, text);
         }
     }
     Ok(functions)
 }
 
-fn file_of(below: &str, name: &str) -> String {
-    if below.is_empty() {
+fn function_file(parent: &str, name: &str) -> String {
+    if parent.is_empty() {
         format!("{name}/function.json")
     } else {
-        format!("{below}/{name}/function.json")
+        format!("{parent}/{name}/function.json")
     }
 }
 
-pub(crate) fn read(dir: &Path, file: &str) -> Result<Option<String>, Problem> {
+pub(crate) fn read_if_present(dir: &Path, file: &str) -> Result<Option<String>, Problem> {
     match std::fs::read_to_string(dir.join(file)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(unreadable(file, &error)),
+        Err(error) => Err(read_error(file, &error)),
     }
 }
 
@@ -159,7 +162,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn unreadable(file: &str, error: &io::Error) -> Problem {
+fn read_error(file: &str, error: &io::Error) -> Problem {
     Problem::new(file, format!("cannot be read: {error}"))
 }
 
@@ -168,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_without_host_json_gets_the_copies_of_the_binary() {
+    fn folder_without_host_json_uses_embedded_files() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("functions/other")).unwrap();
         std::fs::write(dir.path().join("functions/other/function.json"), "{}").unwrap();
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_and_a_deployed_folder_are_found_alike() {
+    fn script_root_is_found_in_clone_and_deployment() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("host.json"), "{}").unwrap();
         for below in ["", "functions"] {
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_may_not_be_a_background_functions_name() {
+    fn route_prefix_cannot_name_background_function() {
         let mut root = ScriptRoot::embedded();
         assert!(root.read().is_ok());
         root.host_json = root.host_json.replace(r#""api""#, r#""Turn""#);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_folder_in_functions_is_in_the_binary() {
+    fn embedded_functions_match_repository_folders() {
         let root = ScriptRoot::find(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
         assert_eq!(root, ScriptRoot::embedded());
     }

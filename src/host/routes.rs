@@ -3,7 +3,7 @@
 
 /// Segments of a path below the route prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
+pub struct RouteTemplate {
     text: String,
     segments: Vec<Segment>,
 }
@@ -16,7 +16,7 @@ enum Segment {
     Rest,
 }
 
-impl Template {
+impl RouteTemplate {
     /// # Errors
     /// Text that names the unsupported part of the template.
     pub fn read(text: &str) -> Result<Self, String> {
@@ -86,13 +86,13 @@ fn is_name(name: &str) -> bool {
 /// Returns the segments of a request's path below the prefix. Returns `None` for other paths and
 /// for those with `.` or `..`. The real host resolves `..` before routing, and no path may leave
 /// the prefix.
-pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
-    let climbs = |segment: &str| {
+pub(crate) fn segments_below_prefix<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
+    let is_dot_segment = |segment: &str| {
         let plain = segment.to_ascii_lowercase().replace("%2e", ".");
         plain == "." || plain == ".."
     };
     let mut segments = path.split('/').filter(|segment| !segment.is_empty());
-    if path.split(['/', '\\']).any(climbs) {
+    if path.split(['/', '\\']).any(is_dot_segment) {
         return None;
     }
     for part in prefix.split('/') {
@@ -107,12 +107,13 @@ pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
 mod tests {
     use super::*;
 
-    fn matches(template: &str, path: &str) -> bool {
-        below(path, "api").is_some_and(|path| Template::read(template).unwrap().matches(&path))
+    fn path_matches(template: &str, path: &str) -> bool {
+        segments_below_prefix(path, "api")
+            .is_some_and(|path| RouteTemplate::read(template).unwrap().matches(&path))
     }
 
     #[test]
-    fn paths_find_their_routes() {
+    fn route_template_matches_paths() {
         for (template, path, is_match) in [
             ("{*path}", "/api", true),
             ("{*path}", "/api/a/b", true),
@@ -125,35 +126,35 @@ mod tests {
             ("{*path}", "/turn", false),
             ("{*path}", "/apiary", false),
         ] {
-            assert_eq!(matches(template, path), is_match, "{template} {path}");
+            assert_eq!(path_matches(template, path), is_match, "{template} {path}");
         }
     }
 
     #[test]
-    fn nothing_climbs_out_of_the_prefix() {
+    fn dot_segments_cannot_leave_route_prefix() {
         for path in
             ["/api/../turn", "/api/%2e%2e/turn", "/api/.%2E/turn", "/api/x/..", "/api/..\\turn"]
         {
-            assert!(below(path, "api").is_none(), "{path}");
+            assert!(segments_below_prefix(path, "api").is_none(), "{path}");
         }
-        assert!(below("/api/a..b/...", "api").is_some());
+        assert!(segments_below_prefix("/api/a..b/...", "api").is_some());
     }
 
     #[test]
-    fn the_more_exact_route_goes_first() {
+    fn more_specific_route_sorts_first() {
         let mut routes = ["{*path}", "approvals/{token}", "health", "approvals/mine"]
-            .map(|text| Template::read(text).unwrap());
-        routes.sort_by_key(Template::precedence);
+            .map(|text| RouteTemplate::read(text).unwrap());
+        routes.sort_by_key(RouteTemplate::precedence);
         assert_eq!(
-            routes.each_ref().map(Template::text),
+            routes.each_ref().map(RouteTemplate::text),
             ["health", "approvals/mine", "approvals/{token}", "{*path}"]
         );
     }
 
     #[test]
-    fn templates_that_are_not_read_are_refused() {
+    fn unsupported_route_templates_are_rejected() {
         for bad in ["{id:int}", "{id?}", "a{b}", "{*rest}/more", "{}"] {
-            assert!(Template::read(bad).is_err(), "{bad}");
+            assert!(RouteTemplate::read(bad).is_err(), "{bad}");
         }
     }
 }

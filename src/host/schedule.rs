@@ -52,7 +52,7 @@ impl Schedule {
     }
 
     /// Returns the first time after `now`; `None`: never again.
-    pub fn after(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn next_after(&self, now: Timestamp) -> Option<Timestamp> {
         let now = jiff::Timestamp::from_millisecond(i64::try_from(now.0).ok()?).ok()?;
         let next = self.cron.find_next_occurrence(&now.to_zoned(jiff::tz::TimeZone::UTC), false);
         u64::try_from(next.ok()?.timestamp().as_millisecond()).ok().map(Timestamp)
@@ -78,11 +78,11 @@ mod tests {
 
     fn next(schedule: &str, now: &str) -> String {
         let now = parse_iso(now).unwrap();
-        Schedule::read(schedule).unwrap().after(now).unwrap().to_string()
+        Schedule::read(schedule).unwrap().next_after(now).unwrap().to_string()
     }
 
     #[test]
-    fn six_fields_begin_with_seconds() {
+    fn six_field_schedule_begins_with_seconds() {
         let now = "2026-11-21T20:15:00.001Z";
         assert_eq!(next("0 * * * * *", now), "2026-11-21T20:16:00.000Z");
         assert_eq!(next("*/10 * * * * *", now), "2026-11-21T20:15:10.000Z");
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_strictly_after_the_one_before() {
+    fn next_run_is_strictly_later() {
         assert_eq!(next("0 * * * * *", "2026-11-21T20:15:00.000Z"), "2026-11-21T20:16:00.000Z");
         assert_eq!(next("0 * * * * *", "2026-11-21T20:14:59.999Z"), "2026-11-21T20:15:00.000Z");
     }
 
     #[test]
-    fn what_azure_does_not_know_is_refused() {
+    fn schedule_syntax_unknown_to_azure_is_rejected() {
         for bad in [
             "",
             "* * * *",

@@ -10,16 +10,16 @@ use serde_json::Value;
 use super::problem::Problem;
 
 const HOST_JSON: &str = "host.json";
-const IGNORE: &str = ".funcignore";
+const IGNORE_FILE: &str = ".funcignore";
 /// Settings with keys, which stay on a developer's machine.
-const SECRETS: &str = "local.settings.json";
+const SECRETS_FILE: &str = "local.settings.json";
 
 /// Depth of the folders below the root that are searched for excluded files.
 const DEPTH_MAX: usize = 4;
 
 /// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
 /// text that is not an object.
-pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
+pub(super) fn host_json_problems(text: &str) -> Vec<Problem> {
     let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
     let text_at = |path: &str| at(path).and_then(Value::as_str).unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
         ));
     }
     let bundle = text_at("/extensionBundle/version");
-    if at("/extensionBundle").is_some() && !reaches_bundle_4(bundle) {
+    if at("/extensionBundle").is_some() && !is_bundle_4_range(bundle) {
         refuse(format!(
             "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the current queue extension"
         ));
@@ -68,7 +68,7 @@ pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
 }
 
 /// True for a range of package versions that begins with a version 4 and ends before 5.
-fn reaches_bundle_4(range: &str) -> bool {
+fn is_bundle_4_range(range: &str) -> bool {
     let inner = range.strip_prefix('[').and_then(|range| range.strip_suffix([')', ']']));
     let Some((from, to)) = inner.and_then(|inner| inner.split_once(',')) else { return false };
     let major = |version: &str| version.trim().split('.').next().unwrap_or_default().to_owned();
@@ -78,31 +78,35 @@ fn reaches_bundle_4(range: &str) -> bool {
 
 /// Reports settings with keys that `.funcignore` does not exclude. Both tools exclude them by
 /// themselves, a plain zip does not.
-pub(super) fn refuse_secrets(dir: &Path) -> Option<Problem> {
-    let is_kept_back = rules(dir).is_some_and(|rules| is_left_out(&rules, SECRETS).is_some());
-    (dir.join(SECRETS).exists() && !is_kept_back).then(|| {
-        Problem::new(SECRETS, "holds keys of your machine: remove it, or name it in .funcignore")
+pub(super) fn secrets_problem(dir: &Path) -> Option<Problem> {
+    let is_excluded = read_ignore_rules(dir)
+        .is_some_and(|rules| find_excluding_rule(&rules, SECRETS_FILE).is_some());
+    (dir.join(SECRETS_FILE).exists() && !is_excluded).then(|| {
+        Problem::new(
+            SECRETS_FILE,
+            "holds keys of your machine: remove it, or name it in .funcignore",
+        )
     })
 }
 
 /// Finds files that the handler needs and `.funcignore` excludes from the upload.
-pub(super) fn refuse_left_out(dir: &Path) -> Vec<Problem> {
-    let Some(rules) = rules(dir) else { return Vec::new() };
+pub(super) fn excluded_file_problems(dir: &Path) -> Vec<Problem> {
+    let Some(rules) = read_ignore_rules(dir) else { return Vec::new() };
     let mut files = Vec::new();
-    list(dir, "", DEPTH_MAX, &mut files);
+    list_files(dir, "", DEPTH_MAX, &mut files);
     let is_needed = |file: &&String| {
         let is_script = file.ends_with("/function.json") || file.as_str() == HOST_JSON;
         is_script || file.ends_with(".agent.md") || !file.contains(['.', '/'])
     };
-    let left_out = |file: &String| {
-        let rule = is_left_out(&rules, file)?;
+    let exclusion_problem = |file: &String| {
+        let rule = find_excluding_rule(&rules, file)?;
         let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
-        Some(Problem::new(format!("{IGNORE}:{}", rule.line), message))
+        Some(Problem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
     };
-    files.iter().filter(is_needed).filter_map(left_out).collect()
+    files.iter().filter(is_needed).filter_map(exclusion_problem).collect()
 }
 
-struct Rule {
+struct IgnoreRule {
     line: usize,
     text: String,
     /// `!`: includes again what an earlier line excludes.
@@ -111,8 +115,8 @@ struct Rule {
 }
 
 /// Reads the lines of `.funcignore` as git reads its own file.
-fn rules(dir: &Path) -> Option<Vec<Rule>> {
-    let text = fs::read_to_string(dir.join(IGNORE)).ok()?;
+fn read_ignore_rules(dir: &Path) -> Option<Vec<IgnoreRule>> {
+    let text = fs::read_to_string(dir.join(IGNORE_FILE)).ok()?;
     let rule = |(index, line): (usize, &str)| {
         let line = line.trim_end();
         if line.is_empty() || line.starts_with('#') {
@@ -128,13 +132,13 @@ fn rules(dir: &Path) -> Option<Vec<Rule>> {
         );
         let glob = GlobBuilder::new(&anchored).literal_separator(true).build().ok()?;
         let matcher = glob.compile_matcher();
-        Some(Rule { line: index + 1, text: line.to_owned(), is_exception, matcher })
+        Some(IgnoreRule { line: index + 1, text: line.to_owned(), is_exception, matcher })
     };
     Some(text.lines().enumerate().filter_map(rule).collect())
 }
 
 /// Returns the line that excludes a file or a folder above it; the last matching line decides.
-fn is_left_out<'a>(rules: &'a [Rule], file: &str) -> Option<&'a Rule> {
+fn find_excluding_rule<'a>(rules: &'a [IgnoreRule], file: &str) -> Option<&'a IgnoreRule> {
     let folders = file.match_indices('/').map(|(at, _)| file.split_at(at).0);
     folders.chain([file]).find_map(|path| {
         let last = rules.iter().rev().find(|rule| rule.matcher.is_match(path))?;
@@ -143,16 +147,16 @@ fn is_left_out<'a>(rules: &'a [Rule], file: &str) -> Option<&'a Rule> {
 }
 
 /// Lists the files below `dir` by name, as paths with `/`.
-fn list(dir: &Path, below: &str, depth_left: usize, files: &mut Vec<String>) {
-    let Ok(entries) = fs::read_dir(dir.join(below)) else { return };
+fn list_files(dir: &Path, parent: &str, depth_left: usize, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(dir.join(parent)) else { return };
     let mut names: Vec<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     for name in names {
-        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        let path = if parent.is_empty() { name } else { format!("{parent}/{name}") };
         if dir.join(&path).is_dir() {
             if depth_left > 1 {
-                list(dir, &path, depth_left - 1, files);
+                list_files(dir, &path, depth_left - 1, files);
             }
         } else {
             files.push(path);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::http::approval_token::SigningKeys;
 use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
-use crate::http::health::Health;
-use crate::http::token::SigningKeys;
+use crate::http::health::HealthCache;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
-use crate::turn::World;
+use crate::turn::Services;
 
 /// Authentication mode and allowed browser origins.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Access {
 }
 
 impl Access {
-    pub fn of(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &Settings) -> Self {
         Self {
             auth: settings.auth.unwrap_or(Auth::Keys),
             is_sign_in_on: settings.is_sign_in_on,
@@ -51,21 +51,28 @@ impl Access {
 }
 
 pub struct Api {
-    pub world: World,
+    pub services: Services,
     pub access: Access,
-    pub keys: SigningKeys,
-    pub(crate) health: Health,
+    pub signing_keys: SigningKeys,
+    pub(crate) health: HealthCache,
     /// Free slots for event streams.
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) stream_slots: Arc<Semaphore>,
     /// Free kibibytes for large request bodies received concurrently.
-    pub(crate) bodies: Semaphore,
+    pub(crate) body_kib: Semaphore,
 }
 
 impl Api {
-    pub fn new(world: World, access: Access, keys: SigningKeys) -> Self {
-        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        let bodies = Semaphore::new(BODIES_KIB_MAX);
-        Self { world, access, keys, health: Health::default(), streams, bodies }
+    pub fn new(services: Services, access: Access, signing_keys: SigningKeys) -> Self {
+        let stream_slots = Arc::new(Semaphore::new(STREAMS_MAX));
+        let body_kib = Semaphore::new(BODIES_KIB_MAX);
+        Self {
+            services,
+            access,
+            signing_keys,
+            health: HealthCache::default(),
+            stream_slots,
+            body_kib,
+        }
     }
 }
 
@@ -75,4 +82,4 @@ impl fmt::Debug for Api {
     }
 }
 
-pub(crate) type Shared = Arc<Api>;
+pub(crate) type SharedApi = Arc<Api>;

@@ -3,15 +3,15 @@
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::lists::{Params, page};
-use crate::http::owner::Caller;
+use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::{Shared, answered, reach};
-use crate::turn::admission::decide::{Said, decide};
-use crate::turn::views::approvals::{Approval, ApprovalView, SettledView, decidable};
+use crate::http::{SharedApi, access, into_response};
+use crate::turn::admission::decide::{DecisionRequest, decide};
+use crate::turn::views::approvals::{Approval, ApprovalView, SettledView, list_decidable};
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// List the approval requests that the caller may decide, oldest first.
 #[utoipa::path(
@@ -20,28 +20,28 @@ type Answered = Result<Response, Problem>;
     responses((status = 200, body = crate::http::openapi::Approvals))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
     let owner = &caller.owner;
     let binding = format!("approvals {}/{}", owner.tenant, owner.user);
     let (from, limit) = (params.position(&binding)?, params.limit()?);
     let all = if caller.is_operator() && caller.roles.len() == 1 {
         Vec::new()
     } else {
-        decidable(&api.world, &owner.tenant, &owner.user, &caller.roles).await?
+        list_decidable(&api.services, &owner.tenant, &owner.user, &caller.roles).await?
     };
     let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(Approval::view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 
 /// Decide an approval request.
 /// Repeating the same decision returns the same response.
 #[utoipa::path(
-    post, path = "/conversations/{id}/approvals/{approvalId}", operation_id = "decideApproval", tag = "approvals", request_body = Said,
+    post, path = "/conversations/{id}/approvals/{approvalId}", operation_id = "decideApproval", tag = "approvals", request_body = DecisionRequest,
     params(
         ("id" = String, Path),
         ("approvalId" = String, Path, description = "Id of the approval, its tool call id, or the part of that id before `|`."),
@@ -53,17 +53,17 @@ pub(crate) async fn list(
         (status = 410, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`approval-expired`"),
     )
 )]
-pub(crate) async fn settle(
-    State(api): State<Shared>,
+pub(crate) async fn decide_approval(
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, approval_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
-    Json { value, .. }: Json<Said>,
-) -> Answered {
+    Json { value, .. }: Json<DecisionRequest>,
+) -> HandlerResult {
     if caller.is_operator() && caller.roles.len() == 1 {
-        reach::refuse_operator(&caller)?;
+        access::refuse_operator(&caller)?;
     }
-    let key = reach::to_decide(&api, &caller, (&id, &uri)).await?;
-    let answer = decide(&api.world, &key, &approval_id, value, &caller.decider()).await?;
-    Ok(answered(answer))
+    let key = access::authorize_decision(&api, &caller, (&id, &uri)).await?;
+    let result = decide(&api.services, &key, &approval_id, value, &caller.decider()).await?;
+    Ok(into_response(result))
 }

@@ -4,14 +4,16 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::idempotency::idempotency;
-use crate::http::owner::Caller;
+use crate::http::idempotency::resolve_idempotency;
 use crate::http::problem::Problem;
-use crate::http::{Shared, answered, reach};
-use crate::turn::admission::compact::{CompactRequest, Compacting, compact as ask};
+use crate::http::{SharedApi, access, into_response};
+use crate::turn::admission::compact::{
+    CompactAccepted, CompactRequest, compact as accept_compaction,
+};
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Summarise the conversation for the model, except its newest part.
 /// A running prompt is aborted first. The event `auto_compaction_end` reports the outcome.
@@ -19,17 +21,18 @@ type Answered = Result<Response, Problem>;
     post, path = "/conversations/{id}/compact", operation_id = "compactConversation", tag = "conversations", request_body = CompactRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses(
-        (status = 202, body = Compacting),
+        (status = 202, body = CompactAccepted),
     )
 )]
 pub(crate) async fn compact(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
     Json { value, hash }: Json<CompactRequest>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/compact", hash)?;
-    Ok(answered(ask(&api.world, &key, value, &idempotency).await?))
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency =
+        resolve_idempotency(&api, &headers, "POST /conversations/{id}/compact", hash)?;
+    Ok(into_response(accept_compaction(&api.services, &key, value, &idempotency).await?))
 }

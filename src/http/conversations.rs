@@ -6,25 +6,25 @@ use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::idempotency::idempotency;
-use crate::http::lists::{Params, page};
-use crate::http::owner::Caller;
+use crate::http::idempotency::resolve_idempotency;
+use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::prompts::wait_of;
-use crate::http::{Asked, Shared, answered, json, precondition, reach, wait};
+use crate::http::prompts::parse_wait;
+use crate::http::{RequestParts, SharedApi, access, into_response, json, long_poll, precondition};
 use crate::ids::UserId;
 use crate::store::HeadQuery;
 use crate::turn::admission::conversation::{NewConversation, create_conversation};
 use crate::turn::admission::delete::delete_conversation;
 use crate::turn::admission::patch::patch_conversation;
-use crate::turn::record;
+use crate::turn::documents;
 use crate::turn::views::conversation::{
-    ConversationView, current_view, entry_view, listed_view, messages,
+    ConversationView, conversation_list_view, current_view, entry_view, read_messages,
 };
-use crate::turn::views::{etag_of, load};
+use crate::turn::views::{conversation_etag, load};
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Create a conversation, empty or with initial messages.
 #[utoipa::path(
@@ -35,15 +35,15 @@ type Answered = Result<Response, Problem>;
     )
 )]
 pub(crate) async fn create(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     headers: HeaderMap,
     Json { value, hash }: Json<NewConversation>,
-) -> Answered {
-    reach::refuse_operator(&caller)?;
-    let idempotency = idempotency(&api, &headers, "POST /conversations", hash)?;
-    let answer = create_conversation(&api.world, &caller.owner, value, &idempotency).await?;
-    Ok(answered(answer))
+) -> HandlerResult {
+    access::refuse_operator(&caller)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations", hash)?;
+    let result = create_conversation(&api.services, &caller.owner, value, &idempotency).await?;
+    Ok(into_response(result))
 }
 
 /// List the caller's conversations, newest first.
@@ -58,15 +58,15 @@ pub(crate) async fn create(
     responses((status = 200, body = crate::http::openapi::Conversations))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
     let own = (!caller.is_operator()).then(|| caller.owner.user.clone());
-    let user = reach::selected_user(&caller, &params)?.or(own);
-    let whose = user.as_ref().map(UserId::as_str).unwrap_or_default();
-    let binding = format!("conversations {}/{whose}", caller.owner.tenant);
+    let user = access::selected_user(&caller, &params)?.or(own);
+    let user_id = user.as_ref().map(UserId::as_str).unwrap_or_default();
+    let binding = format!("conversations {}/{user_id}", caller.owner.tenant);
     let query = HeadQuery {
         tenant: caller.owner.tenant.clone(),
         limit: params.limit()?,
@@ -74,13 +74,13 @@ pub(crate) async fn list(
         state: None,
         user,
     };
-    let found = api.world.store.heads(&query).await.map_err(reach::store_problem)?;
+    let found = api.services.store.list_heads(&query).await.map_err(access::store_problem)?;
     let mut items = Vec::with_capacity(found.items.len());
     for stored in &found.items {
-        let head = record::read_head(stored).map_err(reach::store_problem)?;
-        items.push(listed_view(&api.world, &head).await?);
+        let head = documents::read_head(stored).map_err(access::store_problem)?;
+        items.push(conversation_list_view(&api.services, &head).await?);
     }
-    Ok(page(&items, found.continuation.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, found.continuation.as_deref(), (&uri, &binding)))
 }
 
 /// Get a conversation.
@@ -94,18 +94,18 @@ pub(crate) async fn list(
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
-    Asked { uri, headers }: Asked,
-) -> Answered {
-    let wait = wait_of(&uri)?;
-    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    RequestParts { uri, headers }: RequestParts,
+) -> HandlerResult {
+    let wait = parse_wait(&uri)?;
+    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
     let (view, head) = match wait {
-        Some(wait) => wait::conversation(&api.world, &key, wait).await?,
-        None => current_view(&api.world, &key).await?,
+        Some(wait) => long_poll::wait_for_conversation(&api.services, &key, wait).await?,
+        None => current_view(&api.services, &key).await?,
     };
-    let etag = etag_of(&head);
+    let etag = conversation_etag(&head);
     if precondition::is_unchanged(&headers, &etag) {
         return Ok(precondition::not_modified(&etag));
     }
@@ -128,17 +128,17 @@ pub(crate) async fn read(
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
 pub(crate) async fn change(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
     Json { value, hash }: Json<Map<String, Value>>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    let idempotency = idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
-    let is_wanted = |etag: &str| precondition::is_wanted(&headers, etag);
-    let answer = patch_conversation(&api.world, &key, &value, &idempotency, is_wanted).await?;
-    Ok(answered(answer))
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
+    let is_wanted = |etag: &str| precondition::is_match_allowed(&headers, etag);
+    let result = patch_conversation(&api.services, &key, &value, &idempotency, is_wanted).await?;
+    Ok(into_response(result))
 }
 
 /// Delete a conversation and everything in it.
@@ -148,12 +148,12 @@ pub(crate) async fn change(
     responses((status = 204), (status = 409, description = "`effect-in-flight`: a write is in progress."))
 )]
 pub(crate) async fn delete(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    delete_conversation(&api.world, &key).await?;
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    delete_conversation(&api.services, &key).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -164,17 +164,17 @@ pub(crate) async fn delete(
     responses((status = 200, body = crate::http::openapi::Messages))
 )]
 pub(crate) async fn list_messages(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
     let binding = format!("messages {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
-    let (items, next) = messages(&api.world, &head, after.as_deref(), limit).await?;
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 
 /// List the entries of all branches, in the order of `seq`.
@@ -187,13 +187,13 @@ pub(crate) async fn list_messages(
     responses((status = 200, body = crate::http::openapi::Entries))
 )]
 pub(crate) async fn list_entries(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
     let binding = format!("entries {key} {}", head.incarnation);
     let limit = params.limit()? as u64;
     let after = match params.continuation(&binding)? {
@@ -201,8 +201,8 @@ pub(crate) async fn list_entries(
         None => params.number("afterSeq", 0, u64::MAX)?.unwrap_or(0),
     };
     let to = head.seq.min(after.saturating_add(limit));
-    let entries = load::entries(&api.world, &key, after.saturating_add(1), to).await?;
+    let entries = load::entries(&api.services, &key, after.saturating_add(1), to).await?;
     let items: Vec<Value> = entries.iter().map(|entry| entry_view(entry)).collect();
     let next = (to < head.seq).then(|| to.to_string());
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }

@@ -1,10 +1,10 @@
 //! Event streams. Stored events come from the store by number, so any instance serves any reader.
 //! Live events are only faster.
 
-mod feed;
-mod fill;
+mod dedup;
 mod frame;
-mod told;
+mod hydrate;
+mod reader;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
-use crate::http::lists::Params;
-use crate::http::owner::Caller;
+use crate::http::auth::Caller;
+use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
-use crate::http::{Shared, reach};
-use crate::turn::World;
-use crate::turn::admission::Refusal;
+use crate::http::{SharedApi, access};
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
 use crate::turn::views::load;
 
-pub use feed::{Feed, Until};
-pub use frame::Frame;
+pub use frame::SseFrame;
+pub use reader::{EventReader, StreamEnd};
 
 /// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
 /// and buffers up to 1 MB for a slow reader.
@@ -51,14 +51,14 @@ pub(crate) const STREAMS_MAX: usize = 500;
     )
 )]
 pub(crate) async fn stream(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let params = Params::of(&uri);
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
     let after = match last_event_id(&headers) {
         Some(after) => after,
         None => params.number("after", 0, u64::MAX)?.unwrap_or(0),
@@ -70,21 +70,23 @@ pub(crate) async fn stream(
         )));
     }
     let until = match (params.flag("follow")?, params.get("until")) {
-        (Some(false), _) => Until::Past(head.event_seq),
-        (_, Some("settled")) => Until::Settled,
-        (_, None) => Until::Closed,
+        (Some(false), _) => StreamEnd::AfterEvent(head.event_seq),
+        (_, Some("settled")) => StreamEnd::WhenSettled,
+        (_, None) => StreamEnd::AtMaxDuration,
         (_, Some(_)) => return Err(Problem::bad_request("`until` must be `settled`.")),
     };
-    let is_over = after == head.event_seq;
-    if until == Until::Settled && is_over && is_settled(&api.world, &head).await? {
+    let has_all = after == head.event_seq;
+    if until == StreamEnd::WhenSettled && has_all && is_settled(&api.services, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let Ok(place) = Arc::clone(&api.streams).try_acquire_owned() else { return Err(full()) };
-    let feed = Feed::new(api.world.clone(), key, after, until);
-    Ok(response(feed, place))
+    let Ok(slot) = Arc::clone(&api.stream_slots).try_acquire_owned() else {
+        return Err(too_many_streams());
+    };
+    let reader = EventReader::new(api.services.clone(), key, after, until);
+    Ok(stream_response(reader, slot))
 }
 
-fn full() -> Problem {
+fn too_many_streams() -> Problem {
     let detail = format!(
         "This instance already serves {STREAMS_MAX} event streams, its limit. Connect again after `Retry-After` seconds."
     );
@@ -98,21 +100,21 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 
 /// True if nothing runs, waits for an approval or is queued, and no event followed since `head` was
 /// read.
-pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refusal> {
+pub(crate) async fn is_settled(services: &Services, head: &Head) -> Result<bool, CommandError> {
     if head.phase != Phase::Idle {
         return Ok(false);
     }
-    let (inbox, now) = load::inbox_then_head(world, &head.key()).await?;
+    let (inbox, now) = load::inbox_then_head(services, &head.key()).await?;
     let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
-    Ok(is_idle && !load::is_owed(&now, &inbox))
+    Ok(is_idle && !load::has_pending_work(&now, &inbox))
 }
 
 /// Renders the events as the response body. The stream's slot is free again when the body is
 /// dropped.
-fn response(feed: Feed, place: OwnedSemaphorePermit) -> Response {
-    let frames = stream::unfold((feed, place), |(mut feed, place)| async move {
-        let frame = feed.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(frame.to_string())), (feed, place)))
+fn stream_response(reader: EventReader, slot: OwnedSemaphorePermit) -> Response {
+    let frames = stream::unfold((reader, slot), |(mut reader, slot)| async move {
+        let frame = reader.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(frame.to_string())), (reader, slot)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();

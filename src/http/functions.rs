@@ -4,8 +4,8 @@
 //! These routes have no authentication. The route prefix `api` protects them: the host forwards no
 //! other path.
 
-mod answer;
 mod invocation;
+mod response;
 
 use std::any::Any;
 use std::fmt;
@@ -22,11 +22,14 @@ use bytes::Bytes;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
-use crate::queue::doorbell;
+use crate::queue::output_binding;
 use crate::telemetry::trace;
 
-pub use answer::{answer_failed, answer_ok};
-pub use invocation::{EnvelopeError, Invocation, MESSAGE, Meta, TIMER, TimerInfo, text_of};
+pub use invocation::{
+    EnvelopeError, Invocation, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,
+    binding_text,
+};
+pub use response::{failure_response, success_response};
 
 /// Maximum bytes of an envelope. A message of 64 KiB fits, escaped twice and copied into the
 /// metadata.
@@ -39,34 +42,43 @@ pub const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub struct FunctionFailure(pub String);
 
 /// Names of the function folders, which are the last part of the paths.
-const BACKGROUND: [&str; 6] = ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
+const FUNCTION_NAMES: [&str; 6] =
+    ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
 
 /// Handlers of the queue and timer functions, one method per folder in `functions/`.
 #[async_trait]
 pub trait Functions: Send + Sync + fmt::Debug {
-    async fn turn(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
-    async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
-    async fn notify(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
-    async fn sweep(&self, timer: TimerInfo, meta: Meta) -> Result<(), FunctionFailure>;
-    async fn turn_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
-    async fn notify_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn turn(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure>;
+    async fn prompt(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure>;
+    async fn notify(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure>;
+    async fn sweep(&self, timer: TimerInfo, meta: InvocationMeta) -> Result<(), FunctionFailure>;
+    async fn turn_poison(
+        &self,
+        message: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure>;
+    async fn notify_poison(
+        &self,
+        message: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure>;
 }
 
 /// The router with one route per function, and the start-up check.
 pub fn functions_router(functions: Arc<dyn Functions>) -> Router {
     let mut router = Router::new();
-    for name in BACKGROUND {
-        router = router.route(&format!("/{name}"), post(invoke));
+    for name in FUNCTION_NAMES {
+        router = router.route(&format!("/{name}"), post(handle_invocation));
     }
     router
         // The host calls this until it gets a response, and again with every health check.
         .route("/", get(|| async { "Turnwheel is running.\n" }))
         .with_state(functions)
         .layer(DefaultBodyLimit::max(ENVELOPE_BYTES_MAX))
-        .layer(CatchPanicLayer::custom(answer_panic))
+        .layer(CatchPanicLayer::custom(panic_response))
 }
 
-async fn invoke(
+async fn handle_invocation(
     State(functions): State<Arc<dyn Functions>>,
     uri: Uri,
     headers: HeaderMap,
@@ -85,7 +97,7 @@ async fn invoke(
         Ok(invocation) => invocation,
         Err(error) => {
             tracing::error!(error = %error, "invocation envelope unreadable");
-            return answer_failed(&error.to_string());
+            return failure_response(&error.to_string());
         }
     };
     let span = tracing::info_span!(
@@ -96,22 +108,26 @@ async fn invoke(
     // The host's span of the invocation. Nudges link to it, and new traces start in it.
     let caller = invocation.traceparent.clone();
     let work = dispatch(functions.as_ref(), &invocation).instrument(span);
-    trace::called_by(caller.as_deref(), work).await
+    trace::run_with_caller(caller.as_deref(), work).await
 }
 
 async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Response {
-    let (outcome, rung) = doorbell::listen(Box::pin(call(functions, invocation))).await;
+    let (outcome, nudges) =
+        output_binding::buffer_nudges(Box::pin(call_function(functions, invocation))).await;
     match outcome {
-        Ok(()) => answer_ok(&rung.texts()),
+        Ok(()) => success_response(&nudges.texts()),
         Err(failure) => {
             tracing::warn!(error = %failure, "invocation failed");
-            rung.send().await;
-            answer_failed(&failure.0)
+            nudges.send().await;
+            failure_response(&failure.0)
         }
     }
 }
 
-async fn call(functions: &dyn Functions, invocation: &Invocation) -> Result<(), FunctionFailure> {
+async fn call_function(
+    functions: &dyn Functions,
+    invocation: &Invocation,
+) -> Result<(), FunctionFailure> {
     if invocation.function == "sweep" {
         return functions.sweep(invocation.timer(), invocation.meta(None)).await;
     }
@@ -128,7 +144,7 @@ async fn call(functions: &dyn Functions, invocation: &Invocation) -> Result<(), 
 }
 
 /// The panic hook logs the payload at `debug`: it may quote content.
-fn answer_panic(_panic: Box<dyn Any + Send + 'static>) -> Response {
+fn panic_response(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("function panicked");
-    answer_failed("the function panicked")
+    failure_response("the function panicked")
 }

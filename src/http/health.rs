@@ -12,83 +12,83 @@ use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
-use crate::agent::settings::MODEL;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
-use crate::http::owner::Caller;
-use crate::http::problem::{Problem, chain};
-use crate::http::{Api, Shared};
+use crate::http::auth::Caller;
+use crate::http::problem::{Problem, error_chain};
+use crate::http::{Api, SharedApi};
 use crate::ids::TenantId;
 use crate::queue::TURNS;
-use crate::store::{Document, Freshness, Kind, Partition, StoreError, Write};
-use crate::turn::World;
+use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
+use crate::turn::Services;
 
 /// Maximum age of a check result that is reused.
-const FRESH_FOR: Duration = Duration::from_secs(30);
+const CHECK_AGE_MAX: Duration = Duration::from_secs(30);
 /// Tenant and id of the document that a check writes.
-const ID: &str = "health";
-const PATIENCE: Duration = Duration::from_secs(5);
+const HEALTH_ID: &str = "health";
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time and result of the last check. The lock makes concurrent requests share one check.
 #[derive(Default)]
-pub(crate) struct Health(Mutex<Option<(Duration, bool)>>);
+pub(crate) struct HealthCache(Mutex<Option<(Duration, bool)>>);
 
-impl Health {
-    async fn is_well(&self, world: &World) -> bool {
+impl HealthCache {
+    async fn is_healthy(&self, services: &Services) -> bool {
         let mut last = self.0.lock().await;
-        let now = world.clock.monotonic();
-        if let Some((at, is_well)) = *last
-            && now.saturating_sub(at) < FRESH_FOR
+        let now = services.clock.monotonic();
+        if let Some((at, is_healthy)) = *last
+            && now.saturating_sub(at) < CHECK_AGE_MAX
         {
-            return is_well;
+            return is_healthy;
         }
-        let is_well = check(world).await;
-        *last = Some((now, is_well));
-        is_well
+        let is_healthy = check_dependencies(services).await;
+        *last = Some((now, is_healthy));
+        is_healthy
     }
 }
 
 /// Writes one small document: with a full disk or a read-only account, reads still succeed.
-async fn write(world: &World) -> Result<(), StoreError> {
-    let partition = Partition::Scope(TenantId::new(ID));
-    let now = world.clock.now();
+async fn write_health_document(services: &Services) -> Result<(), StoreError> {
+    let partition = Partition::Scope(TenantId::new(HEALTH_ID));
+    let now = services.clock.now();
     let document = Document {
-        id: ID.to_owned(),
-        kind: Kind::Scope,
-        body: RawJson::of(&json!({"checkedAt": now.to_string()})),
+        id: HEALTH_ID.to_owned(),
+        kind: DocumentKind::Scope,
+        body: RawJson::from_value(&json!({"checkedAt": now.to_string()})),
         due: None,
         created_at: None,
         state: None,
         ttl: None,
     };
-    let found = world.store.read(&partition, ID, Freshness::Any).await?;
+    let found = services.store.read(&partition, HEALTH_ID, Freshness::Any).await?;
     let write = match found {
         Some(_) => Write::Replace(document, None),
         None => Write::Create(document),
     };
-    match world.store.write(&partition, vec![write]).await {
+    match services.store.write(&partition, vec![write]).await {
         // Another instance is running its check.
         Ok(_) | Err(StoreError::Conflict) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-async fn check(world: &World) -> bool {
-    let store = tokio::time::timeout(PATIENCE, write(world));
-    let queue = tokio::time::timeout(PATIENCE, world.queue.length(TURNS));
+async fn check_dependencies(services: &Services) -> bool {
+    let store = tokio::time::timeout(CHECK_TIMEOUT, write_health_document(services));
+    let queue = tokio::time::timeout(CHECK_TIMEOUT, services.queue.length(TURNS));
     let (store, queue) = tokio::join!(store, queue);
     let store = match store {
         Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(chain(&error)),
+        Ok(Err(error)) => Some(error_chain(&error)),
         Err(_) => Some("timed out".to_owned()),
     };
     let queue = match queue {
         Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(chain(&error)),
+        Ok(Err(error)) => Some(error_chain(&error)),
         Err(_) => Some("timed out".to_owned()),
     };
-    for (what, fault) in [("store", &store), ("queue", &queue)] {
-        if let Some(fault) = fault {
-            tracing::error!(dependency = what, error = %fault, "health check failed");
+    for (dependency, error) in [("store", &store), ("queue", &queue)] {
+        if let Some(error) = error {
+            tracing::error!(dependency = dependency, error = %error, "health check failed");
         }
     }
     store.is_none() && queue.is_none()
@@ -100,16 +100,16 @@ async fn check(world: &World) -> bool {
     get, path = "/health", operation_id = "getHealth", tag = "service",
     responses((status = 200, body = crate::http::openapi::Health), (status = 503, body = crate::http::openapi::Health))
 )]
-pub(crate) async fn health(State(api): State<Shared>) -> Response {
-    let is_well = api.health.is_well(&api.world).await;
-    let (status, word) = if is_well {
+pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
+    let is_healthy = api.health.is_healthy(&api.services).await;
+    let (status, word) = if is_healthy {
         (StatusCode::OK, "ok")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
     };
     let mut response = (status, axum::Json(json!({"status": word}))).into_response();
     response.headers_mut().insert(CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
-    if !is_well {
+    if !is_healthy {
         response.headers_mut().insert(RETRY_AFTER, http::HeaderValue::from_static("30"));
     }
     response
@@ -139,8 +139,8 @@ pub(crate) struct AgentView {
     get, path = "/agents", operation_id = "listAgents", tag = "service",
     responses((status = 200, body = crate::http::openapi::Agents))
 )]
-pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Response, Problem> {
-    let catalog = api.world.agents.now();
+pub(crate) async fn agents(State(api): State<SharedApi>, _: Caller) -> Result<Response, Problem> {
+    let catalog = api.services.agents.current();
     let mut items: Vec<AgentView> =
         catalog.agents.values().map(|agent| agent_view(&api, &catalog, agent)).collect();
     let unavailable =
@@ -159,12 +159,12 @@ pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Respo
 }
 
 fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
-    let model = agent.settings.model.as_deref().unwrap_or(MODEL);
-    let pause = api.world.brakes.of_agent(&agent.name);
+    let model = agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
+    let pause = api.services.pauses.find_for_agent(&agent.name);
     let paused = pause
         .map(|on| format!("Paused by TURNWHEEL_PAUSED (`{on}`): prompts are accepted and wait."));
-    let no_use = api.world.model.record(model).err().or(paused);
-    let available = no_use.is_none();
+    let unavailable = api.services.model.record(model).err().or(paused);
+    let available = unavailable.is_none();
     let broken = catalog.broken.get(&agent.name).map(|broken| broken.problem.clone());
     AgentView {
         name: agent.name.clone(),
@@ -173,6 +173,6 @@ fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
         tools: agent.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
         revision: Some(agent.revision.clone()),
         available,
-        problem: no_use.or(broken),
+        problem: unavailable.or(broken),
     }
 }

@@ -7,57 +7,57 @@ use crate::http::Api;
 use crate::http::problem::Problem;
 use crate::turn::admission::idempotency::Idempotency;
 
-const KEY: &str = "idempotency-key";
+const KEY_HEADER: &str = "idempotency-key";
 /// The host's invocation id. The host repeats a request with the same id.
-const INVOCATION: &str = "x-azure-functions-invocationid";
-const KEY_MAX: usize = 255;
+const INVOCATION_HEADER: &str = "x-azure-functions-invocationid";
+const KEY_LENGTH_MAX: usize = 255;
 
-pub(crate) fn idempotency(
+pub(crate) fn resolve_idempotency(
     api: &Api,
     headers: &HeaderMap,
     route: &'static str,
     body_hash: String,
 ) -> Result<Idempotency, Problem> {
-    let given = key(headers)?.or_else(|| invocation(headers));
+    let given = parse_key(headers)?.or_else(|| invocation_key(headers));
     let is_repeatable = given.is_some();
-    let key = given.unwrap_or_else(|| format!("fresh:{}", api.world.ids.fresh()));
+    let key = given.unwrap_or_else(|| format!("fresh:{}", api.services.ids.new_id()));
     Ok(Idempotency { key, is_repeatable, route, body_hash })
 }
 
 /// Returns the invocation id as a key. The prefix keeps ids of the host and keys of clients apart.
-fn invocation(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get(INVOCATION)?.to_str().ok()?.trim();
-    (1..=KEY_MAX).contains(&id.len()).then(|| format!("invocation:{id}"))
+fn invocation_key(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(INVOCATION_HEADER)?.to_str().ok()?.trim();
+    (1..=KEY_LENGTH_MAX).contains(&id.len()).then(|| format!("invocation:{id}"))
 }
 
 /// Parses the header as in draft-ietf-httpapi-idempotency-key (a quoted string), or unquoted as
 /// most clients send it.
-pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let mut values = headers.get_all(KEY).iter();
+pub(super) fn parse_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let wrong = || {
+    let invalid = || {
         Problem::bad_request(
             "`Idempotency-Key` must be 1 to 255 visible ASCII characters, quoted or bare. Send it once.",
         )
     };
     if values.next().is_some() {
-        return Err(wrong());
+        return Err(invalid());
     }
-    let text = value.to_str().map_err(|_| wrong())?.trim();
+    let text = value.to_str().map_err(|_| invalid())?.trim();
     let key = match text.strip_prefix('"') {
-        Some(rest) => unquoted(rest.strip_suffix('"').ok_or_else(wrong)?).ok_or_else(wrong)?,
+        Some(rest) => unquote(rest.strip_suffix('"').ok_or_else(invalid)?).ok_or_else(invalid)?,
         None => text.to_owned(),
     };
     let is_visible = key.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-    if is_visible && (1..=KEY_MAX).contains(&key.len()) {
+    if is_visible && (1..=KEY_LENGTH_MAX).contains(&key.len()) {
         Ok(Some(format!("key:{key}")))
     } else {
-        Err(wrong())
+        Err(invalid())
     }
 }
 
 /// Decodes an RFC 8941 string, which escapes only quotes and backslashes.
-fn unquoted(text: &str) -> Option<String> {
+fn unquote(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
@@ -76,12 +76,12 @@ mod tests {
 
     fn read(value: &str) -> Result<Option<String>, Problem> {
         let mut headers = HeaderMap::new();
-        headers.insert(KEY, value.parse().unwrap());
-        key(&headers)
+        headers.insert(KEY_HEADER, value.parse().unwrap());
+        parse_key(&headers)
     }
 
     #[test]
-    fn quoted_and_bare_keys_mean_the_same() {
+    fn quoted_and_bare_idempotency_keys_are_equal() {
         for (given, expected) in [
             ("abc", "key:abc"),
             (r#""abc""#, "key:abc"),
@@ -90,24 +90,24 @@ mod tests {
         ] {
             assert_eq!(read(given).unwrap().as_deref(), Some(expected));
         }
-        assert_eq!(key(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(parse_key(&HeaderMap::new()).unwrap(), None);
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_never_cut() {
+    fn invalid_idempotency_key_is_rejected() {
         for bad in ["", "\"\"", "a b", "\"abc", r#""a"b""#, r#""a\nb""#, &"x".repeat(256)] {
             assert!(read(bad).is_err(), "{bad:?}");
         }
         let mut twice = HeaderMap::new();
-        twice.append(KEY, "a".parse().unwrap());
-        twice.append(KEY, "b".parse().unwrap());
-        assert!(key(&twice).is_err());
+        twice.append(KEY_HEADER, "a".parse().unwrap());
+        twice.append(KEY_HEADER, "b".parse().unwrap());
+        assert!(parse_key(&twice).is_err());
     }
 
     #[test]
-    fn a_clients_key_is_never_a_hosts_invocation() {
+    fn client_key_differs_from_invocation_id() {
         let mut headers = HeaderMap::new();
-        headers.insert(INVOCATION, "abc".parse().unwrap());
-        assert_ne!(invocation(&headers), read("abc").unwrap());
+        headers.insert(INVOCATION_HEADER, "abc".parse().unwrap());
+        assert_ne!(invocation_key(&headers), read("abc").unwrap());
     }
 }

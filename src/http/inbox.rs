@@ -5,21 +5,21 @@ use axum::response::{IntoResponse, Response};
 use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::idempotency::idempotency;
-use crate::http::lists::{Params, page};
-use crate::http::owner::Caller;
-use crate::http::precondition::is_wanted;
+use crate::http::idempotency::resolve_idempotency;
+use crate::http::lists::{QueryParams, page_response};
+use crate::http::precondition::is_match_allowed;
 use crate::http::problem::Problem;
-use crate::http::{Asked, Shared, answered, json, reach};
+use crate::http::{RequestParts, SharedApi, access, into_response, json};
 use crate::telemetry::trace;
-use crate::turn::admission::Fault;
+use crate::turn::admission::FieldError;
+use crate::turn::admission::inbox_edit::{self, InputChange};
 use crate::turn::admission::message::{MessageAccepted, MessageRequest, accept_message};
 use crate::turn::admission::prompt::Mode;
-use crate::turn::admission::waiting::{self, InputChange};
 use crate::turn::views::inbox::{self, InputView};
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// List the queued inputs, oldest first.
 #[utoipa::path(
@@ -28,17 +28,17 @@ type Answered = Result<Response, Problem>;
     responses((status = 200, body = crate::http::openapi::Inputs))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
     let binding = format!("inbox {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
-    let (items, next) = inbox::waiting(&api.world, &key, after.as_deref(), limit).await?;
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    let (items, next) = inbox::list_inputs(&api.services, &key, after.as_deref(), limit).await?;
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 
 /// Add a custom message to the conversation.
@@ -48,17 +48,18 @@ pub(crate) async fn list(
     responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
 )]
 pub(crate) async fn add_message(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
-    Asked { headers, .. }: Asked,
+    RequestParts { headers, .. }: RequestParts,
     Json { value, hash }: Json<MessageRequest>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/messages", hash)?;
-    let traceparent = trace::traceparent();
-    let answer = accept_message(&api.world, &key, value, &idempotency, traceparent).await?;
-    Ok(answered(answer))
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency =
+        resolve_idempotency(&api, &headers, "POST /conversations/{id}/messages", hash)?;
+    let traceparent = trace::current_traceparent();
+    let result = accept_message(&api.services, &key, value, &idempotency, traceparent).await?;
+    Ok(into_response(result))
 }
 
 /// Get an accepted input: queued, or with its outcome.
@@ -68,13 +69,13 @@ pub(crate) async fn add_message(
     responses((status = 200, body = InputView, headers(("ETag" = String))))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, input_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let (view, etag) = inbox::input(&api.world, &key, &input_id).await?;
+) -> HandlerResult {
+    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (view, etag) = inbox::read_input(&api.services, &key, &input_id).await?;
     let mut response = json(StatusCode::OK, &view);
     if let Some(value) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
         response.headers_mut().insert(ETAG, value);
@@ -96,19 +97,21 @@ pub(crate) async fn read(
     )
 )]
 pub(crate) async fn change(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, input_id)): Path<(String, String)>,
-    Asked { headers, .. }: Asked,
+    RequestParts { headers, .. }: RequestParts,
     Json { value, hash }: Json<InputChange>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
     let route = "PATCH /conversations/{id}/inbox/{inputId}";
     // A key identifies one request, and the path is part of it.
-    let idempotency = idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
-    let passes = |etag: &str| is_wanted(&headers, etag);
-    let answer = waiting::edit(&api.world, &key, &input_id, &value, (&idempotency, passes)).await?;
-    Ok(answered(answer))
+    let idempotency = resolve_idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
+    let is_allowed = |etag: &str| is_match_allowed(&headers, etag);
+    let result =
+        inbox_edit::edit_input(&api.services, &key, &input_id, &value, (&idempotency, is_allowed))
+            .await?;
+    Ok(into_response(result))
 }
 
 /// Remove a queued input.
@@ -121,12 +124,12 @@ pub(crate) async fn change(
     )
 )]
 pub(crate) async fn clear(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, input_id)): Path<(String, String)>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    waiting::clear(&api.world, &key, &input_id).await?;
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    inbox_edit::clear_input(&api.services, &key, &input_id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -141,21 +144,23 @@ pub(crate) async fn clear(
     responses((status = 200, body = crate::http::openapi::Inputs))
 )]
 pub(crate) async fn clear_all(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    let queue = match Params::of(&uri).get("mode") {
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let queue = match QueryParams::from_uri(&uri).get("mode") {
         None => None,
         Some("steer") => Some(Mode::Steer),
         Some("followUp") => Some(Mode::FollowUp),
         Some(_) => {
             let detail = "`mode` must be `steer` or `followUp`. Omit it to remove both.";
-            return Err(Problem::bad_request(detail).with_faults(vec![Fault::at("?mode", detail)]));
+            return Err(
+                Problem::bad_request(detail).with_errors(vec![FieldError::new("?mode", detail)])
+            );
         }
     };
-    let items = waiting::clear_all(&api.world, &key, queue).await?;
+    let items = inbox_edit::clear_queues(&api.services, &key, queue).await?;
     Ok(json(StatusCode::OK, &serde_json::json!({"items": items})))
 }

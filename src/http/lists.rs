@@ -14,18 +14,18 @@ use subtle::ConstantTimeEq as _;
 
 use crate::http::problem::Problem;
 use crate::tools::sha256_hex;
-use crate::turn::admission::Fault;
+use crate::turn::admission::FieldError;
 
 const LIMIT_DEFAULT: usize = 20;
 const LIMIT_MAX: usize = 100;
-const CHECK_LENGTH: usize = 16;
+const CHECKSUM_LENGTH: usize = 16;
 
 /// Query parameters. Parameters that no handler reads are ignored here, such as the host's `code`.
 #[derive(Debug)]
-pub(crate) struct Params(Vec<(String, String)>);
+pub(crate) struct QueryParams(Vec<(String, String)>);
 
-impl Params {
-    pub(crate) fn of(uri: &Uri) -> Self {
+impl QueryParams {
+    pub(crate) fn from_uri(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or_default();
         Self(url::form_urlencoded::parse(query.as_bytes()).into_owned().collect())
     }
@@ -39,12 +39,14 @@ impl Params {
         let Some(text) = self.get(name) else { return Ok(None) };
         match text.parse::<u64>() {
             Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
-            Ok(_) | Err(_) if max == u64::MAX => {
-                Err(wrong(name, &format!("`{name}` must be a whole number, {min} or more.")))
-            }
-            Ok(_) | Err(_) => {
-                Err(wrong(name, &format!("`{name}` must be a whole number from {min} to {max}.")))
-            }
+            Ok(_) | Err(_) if max == u64::MAX => Err(parameter_error(
+                name,
+                &format!("`{name}` must be a whole number, {min} or more."),
+            )),
+            Ok(_) | Err(_) => Err(parameter_error(
+                name,
+                &format!("`{name}` must be a whole number from {min} to {max}."),
+            )),
         }
     }
 
@@ -53,7 +55,7 @@ impl Params {
             None => Ok(None),
             Some("true" | "1") => Ok(Some(true)),
             Some("false" | "0") => Ok(Some(false)),
-            Some(_) => Err(wrong(name, &format!("`{name}` must be `true` or `false`."))),
+            Some(_) => Err(parameter_error(name, &format!("`{name}` must be `true` or `false`."))),
         }
     }
 
@@ -65,8 +67,11 @@ impl Params {
     /// Returns the position at which the previous page of the same query ended.
     pub(crate) fn continuation(&self, query: &str) -> Result<Option<String>, Problem> {
         let Some(text) = self.get("continuation") else { return Ok(None) };
-        unseal(text, query).map(Some).ok_or_else(|| {
-            wrong("continuation", "This continuation belongs to another list. Omit it to get the first page.")
+        decode_continuation(text, query).map(Some).ok_or_else(|| {
+            parameter_error(
+                "continuation",
+                "This continuation belongs to another list. Omit it to get the first page.",
+            )
         })
     }
 
@@ -77,37 +82,37 @@ impl Params {
     }
 }
 
-fn wrong(name: &str, detail: &str) -> Problem {
-    Problem::bad_request(detail).with_faults(vec![Fault::at(format!("?{name}"), detail)])
+fn parameter_error(name: &str, detail: &str) -> Problem {
+    Problem::bad_request(detail).with_errors(vec![FieldError::new(format!("?{name}"), detail)])
 }
 
 /// Encodes a continuation. Its checksum binds it to the query and is no secret: a forged one only
 /// moves within the caller's own list.
-fn seal(position: &str, query: &str) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{}{position}", check(position, query)))
+fn encode_continuation(position: &str, query: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{}{position}", checksum(position, query)))
 }
 
-fn unseal(text: &str, query: &str) -> Option<String> {
+fn decode_continuation(text: &str, query: &str) -> Option<String> {
     let plain = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
-    let (given, position) = plain.split_at_checked(CHECK_LENGTH)?;
-    let expected = check(position, query);
+    let (given, position) = plain.split_at_checked(CHECKSUM_LENGTH)?;
+    let expected = checksum(position, query);
     bool::from(given.as_bytes().ct_eq(expected.as_bytes())).then(|| position.to_owned())
 }
 
-fn check(position: &str, query: &str) -> String {
+fn checksum(position: &str, query: &str) -> String {
     let mut check = sha256_hex(format!("continuation\n{query}\n{position}").as_bytes());
-    check.truncate(CHECK_LENGTH);
+    check.truncate(CHECKSUM_LENGTH);
     check
 }
 
 /// Responds with `{items, continuation?}` and, if there are more items, a `Link`.
-pub(crate) fn page<T: Serialize>(
+pub(crate) fn page_response<T: Serialize>(
     items: &[T],
     next: Option<&str>,
     (uri, query): (&Uri, &str),
 ) -> Response {
     let Some(position) = next else { return Json(json!({"items": items})).into_response() };
-    let continuation = seal(position, query);
+    let continuation = encode_continuation(position, query);
     let link = next_link(uri, &continuation);
     let mut response = Json(json!({"items": items, "continuation": continuation})).into_response();
     if let Ok(value) = HeaderValue::from_str(&link) {
@@ -134,18 +139,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_continuation_fits_only_the_list_it_came_from() {
-        let sealed = seal("42|x", "conversations of ann");
-        assert_eq!(unseal(&sealed, "conversations of ann").as_deref(), Some("42|x"));
-        assert_eq!(unseal(&sealed, "conversations of bob"), None);
+    fn continuation_is_valid_only_for_its_list() {
+        let sealed = encode_continuation("42|x", "conversations of ann");
+        assert_eq!(decode_continuation(&sealed, "conversations of ann").as_deref(), Some("42|x"));
+        assert_eq!(decode_continuation(&sealed, "conversations of bob"), None);
         for forged in ["", "abc", "!!", &URL_SAFE_NO_PAD.encode("0123456789abcdef42")] {
-            assert_eq!(unseal(forged, "conversations of ann"), None, "{forged}");
+            assert_eq!(decode_continuation(forged, "conversations of ann"), None, "{forged}");
         }
     }
 
     #[test]
-    fn limits_are_one_to_a_hundred_and_said_so() {
-        let limit = |query: &str| Params::of(&format!("/x?{query}").parse().unwrap()).limit();
+    fn limit_must_be_one_to_a_hundred() {
+        let limit =
+            |query: &str| QueryParams::from_uri(&format!("/x?{query}").parse().unwrap()).limit();
         assert_eq!(
             (limit("").unwrap(), limit("limit=1").unwrap(), limit("limit=100").unwrap()),
             (20, 1, 100)
@@ -156,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_link_keeps_the_query_and_no_key() {
+    fn next_link_keeps_query_without_function_key() {
         let uri: Uri = "/api/conversations?limit=2&code=secret&continuation=old".parse().unwrap();
         assert_eq!(
             next_link(&uri, "new"),

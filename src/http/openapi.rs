@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
-    Shared, approvals, artifacts, compact, conversations, events, health, inbox, links, prompts,
-    schedules, stop, usage, why,
+    SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
+    inbox, prompts, schedules, usage, why,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
@@ -32,7 +32,7 @@ use crate::turn::views::schedules::ScheduleView;
 struct Description;
 
 /// The table of all routes with their descriptions. All paths are under `/api`.
-pub(crate) fn described() -> OpenApiRouter<Shared> {
+pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
@@ -41,18 +41,18 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
         .routes(routes!(compact::compact))
-        .routes(routes!(prompts::begin))
+        .routes(routes!(prompts::start_conversation))
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))
-        .routes(routes!(stop::abort))
-        .routes(routes!(stop::go_on_from_here))
+        .routes(routes!(abort::abort))
+        .routes(routes!(abort::continue_prompt))
         .routes(routes!(prompts::receipt))
         .routes(routes!(inbox::list, inbox::clear_all))
         .routes(routes!(inbox::read, inbox::change, inbox::clear))
         .routes(routes!(events::stream))
         .routes(routes!(approvals::list))
-        .routes(routes!(approvals::settle))
-        .routes(routes!(links::look, links::settle))
+        .routes(routes!(approvals::decide_approval))
+        .routes(routes!(approval_links::get_approval, approval_links::post_decision))
         .routes(routes!(artifacts::list, artifacts::add))
         .routes(routes!(artifacts::read))
         .routes(routes!(schedules::create, schedules::list))
@@ -60,7 +60,7 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(health::health))
-        .routes(routes!(document));
+        .routes(routes!(get_document));
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)
 }
 
@@ -69,18 +69,18 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
     get, path = "/openapi.json", operation_id = "getOpenApi", tag = "service",
     responses((status = 200, description = "The OpenAPI 3.1 document."))
 )]
-async fn document() -> Response {
+async fn get_document() -> Response {
     static TEXT: LazyLock<String> = LazyLock::new(|| DOCUMENT.to_string());
     ([(http::header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
 /// The complete OpenAPI document.
 pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-    let (_, api) = described().split_for_parts();
-    complete::complete(serde_json::to_value(&api).unwrap_or_default())
+    let (_, api) = route_table().split_for_parts();
+    complete::complete_document(serde_json::to_value(&api).unwrap_or_default())
 });
 
-macro_rules! described_only {
+macro_rules! schema_only {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
         #[derive(Debug, ToSchema)]
@@ -90,7 +90,7 @@ macro_rules! described_only {
     )*};
 }
 
-described_only! {
+schema_only! {
     /// The health of the service.
     Health {
         /// `ok` or `unavailable`.
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn description_has_unique_operation_ids_and_the_names_of_the_wire() {
+    fn openapi_operation_ids_are_unique() {
         let api = &*DOCUMENT;
         assert_eq!(api["openapi"], "3.1.0");
         let paths = api["paths"].as_object().unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_has_its_target() {
+    fn openapi_references_resolve() {
         fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
             match value {
                 Value::Object(members) => {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_name_their_problems_and_credentials() {
+    fn openapi_operations_list_problems_and_credentials() {
         let operation = |path: &str, method: &str| &DOCUMENT["paths"][path][method];
         let prompts = operation("/api/conversations/{id}/prompts", "post");
         for status in ["400", "401", "403", "404", "409", "413", "415", "422", "429", "503"] {

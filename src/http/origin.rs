@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
-use crate::http::Shared;
+use crate::http::SharedApi;
 use crate::http::api::Access;
 use crate::http::problem::{self, Problem};
 use crate::settings::origins::Allowance;
@@ -28,19 +28,23 @@ const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
 const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// Path of approval links. The path is the whole credential, so pages of other sites must not use
 /// it.
-pub(crate) const LINKS: &str = "/api/approvals/";
+pub(crate) const APPROVAL_LINKS_PATH: &str = "/api/approvals/";
 
 /// Middleware of all routes. Responds to preflights without authentication. tower-http's layer is
 /// not used: it responds 200 and lists methods and headers to every origin.
-pub(crate) async fn guard(State(api): State<Shared>, request: Request, next: Next) -> Response {
+pub(crate) async fn check_origin(
+    State(api): State<SharedApi>,
+    request: Request,
+    next: Next,
+) -> Response {
     let access = &api.access;
-    let is_link = request.uri().path().starts_with(LINKS);
+    let is_link = request.uri().path().starts_with(APPROVAL_LINKS_PATH);
     let allowed = (!is_link).then(|| allowed_origin(access, request.headers())).flatten();
     let is_preflight = request.method() == Method::OPTIONS;
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
-    } else if is_refused(access, request.method(), (request.headers(), is_link)) {
-        refusal(request.headers()).into_response()
+    } else if is_forbidden(access, request.method(), (request.headers(), is_link)) {
+        forbidden_origin(request.headers()).into_response()
     } else {
         next.run(request).await
     };
@@ -60,7 +64,7 @@ pub(crate) async fn guard(State(api): State<Shared>, request: Request, next: Nex
     response
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
@@ -68,31 +72,31 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 fn allowed_origin(access: &Access, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(ORIGIN)?;
     Some(match access.allowed_origins.find(origin.to_str().ok()?)? {
-        Allowance::Named => origin.clone(),
+        Allowance::Listed => origin.clone(),
         Allowance::Any => HeaderValue::from_static("*"),
     })
 }
 
 /// True if a page of another site sent a request that can change data. Programs that are not
 /// browsers send neither `Sec-Fetch-Site` nor `Origin`.
-fn is_refused(access: &Access, method: &Method, (headers, is_link): (&HeaderMap, bool)) -> bool {
+fn is_forbidden(access: &Access, method: &Method, (headers, is_link): (&HeaderMap, bool)) -> bool {
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return false;
     }
-    let site = text(headers, "sec-fetch-site");
+    let site = header_text(headers, "sec-fetch-site");
     let is_own_site = site.is_none_or(|site| matches!(site, "same-origin" | "none"));
-    let is_own_origin = match text(headers, ORIGIN.as_str()) {
+    let is_own_origin = match header_text(headers, ORIGIN.as_str()) {
         None => true,
         // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page.
         Some("null") => site.is_some() || is_link,
-        Some(origin) => is_own(access, headers, origin),
+        Some(origin) => is_app_origin(access, headers, origin),
     };
     if is_own_site && is_own_origin {
         return false;
     }
-    let origin = text(headers, ORIGIN.as_str()).unwrap_or_default();
+    let origin = header_text(headers, ORIGIN.as_str()).unwrap_or_default();
     match access.allowed_origins.find(origin).filter(|_| !is_link) {
-        Some(Allowance::Named) => false,
+        Some(Allowance::Listed) => false,
         // An origin that `*` allows must not use the browser's cookies.
         Some(Allowance::Any) => headers.contains_key(COOKIE),
         None => true,
@@ -100,16 +104,16 @@ fn is_refused(access: &Access, method: &Method, (headers, is_link): (&HeaderMap,
 }
 
 /// True for the origin of this app: its `Host` or its public address.
-fn is_own(access: &Access, headers: &HeaderMap, origin: &str) -> bool {
+fn is_app_origin(access: &Access, headers: &HeaderMap, origin: &str) -> bool {
     let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
-    let is_asked = text(headers, HOST.as_str())
+    let is_requested_host = header_text(headers, HOST.as_str())
         .is_some_and(|host| !host.is_empty() && host.eq_ignore_ascii_case(authority));
     let public = access.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
-    is_asked || public.is_some_and(|url| url.origin().ascii_serialization() == origin)
+    is_requested_host || public.is_some_and(|url| url.origin().ascii_serialization() == origin)
 }
 
-fn refusal(headers: &HeaderMap) -> Problem {
-    let origin = text(headers, ORIGIN.as_str()).filter(|origin| *origin != "null");
+fn forbidden_origin(headers: &HeaderMap) -> Problem {
+    let origin = header_text(headers, ORIGIN.as_str()).filter(|origin| *origin != "null");
     let page = origin.map_or_else(|| "another site".to_owned(), |origin| format!("`{origin}`"));
     Problem::new(
         problem::FORBIDDEN,

@@ -9,7 +9,7 @@ use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 /// True if `If-Match` allows a change of this version. Without the header every change is allowed.
-pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
+pub(crate) fn is_match_allowed(headers: &HeaderMap, etag: &str) -> bool {
     let mut values = headers.get_all(IF_MATCH).iter().peekable();
     if values.peek().is_none() {
         return true;
@@ -40,46 +40,46 @@ pub(crate) fn not_modified(etag: &str) -> Response {
 
 /// Bytes that a download requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RequestedRange {
     Whole,
     Part(Range<u64>),
     /// A range outside of the content.
-    Nothing,
+    Unsatisfiable,
 }
 
 /// Returns the requested bytes by RFC 9110 §14. Several ranges, other units and malformed ranges
 /// are ignored.
-pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
+pub(crate) fn requested_range(headers: &HeaderMap, etag: &str, size: u64) -> RequestedRange {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let Some(range) = text(RANGE) else { return Wanted::Whole };
+    let Some(range) = text(RANGE) else { return RequestedRange::Whole };
     if text(IF_RANGE).is_some_and(|tag| tag.trim() != etag) {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     }
     let Some((first, last)) =
         range.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-'))
     else {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     };
     let number = |text: &str| text.trim().parse::<u64>().ok();
     match (first.trim(), last.trim()) {
         ("", last) => match number(last) {
-            Some(0) => Wanted::Nothing,
-            Some(length) if size > 0 => Wanted::Part(size.saturating_sub(length)..size),
-            Some(_) => Wanted::Nothing,
-            None => Wanted::Whole,
+            Some(0) => RequestedRange::Unsatisfiable,
+            Some(length) if size > 0 => RequestedRange::Part(size.saturating_sub(length)..size),
+            Some(_) => RequestedRange::Unsatisfiable,
+            None => RequestedRange::Whole,
         },
         (first, "") => match number(first) {
-            Some(first) if first < size => Wanted::Part(first..size),
-            Some(_) => Wanted::Nothing,
-            None => Wanted::Whole,
+            Some(first) if first < size => RequestedRange::Part(first..size),
+            Some(_) => RequestedRange::Unsatisfiable,
+            None => RequestedRange::Whole,
         },
         (first, last) => match (number(first), number(last)) {
-            (Some(first), Some(last)) if first > last => Wanted::Whole,
+            (Some(first), Some(last)) if first > last => RequestedRange::Whole,
             (Some(first), Some(last)) if first < size => {
-                Wanted::Part(first..size.min(last.saturating_add(1)))
+                RequestedRange::Part(first..size.min(last.saturating_add(1)))
             }
-            (Some(_), Some(_)) => Wanted::Nothing,
-            _ => Wanted::Whole,
+            (Some(_), Some(_)) => RequestedRange::Unsatisfiable,
+            _ => RequestedRange::Whole,
         },
     }
 }
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn a_change_passes_only_with_the_version_it_was_made_for() {
-        for (given, passes) in [
+    fn if_match_allows_only_listed_versions() {
+        for (given, is_allowed) in [
             ("\"a-2\"", true),
             ("*", true),
             ("\"x\", \"a-2\"", true),
@@ -102,13 +102,17 @@ mod tests {
             ("W/\"a-2\"", false),
             ("", false),
         ] {
-            assert_eq!(is_wanted(&headers(&[(IF_MATCH, given)]), "\"a-2\""), passes, "{given}");
+            assert_eq!(
+                is_match_allowed(&headers(&[(IF_MATCH, given)]), "\"a-2\""),
+                is_allowed,
+                "{given}"
+            );
         }
-        assert!(is_wanted(&HeaderMap::new(), "\"a-2\""));
+        assert!(is_match_allowed(&HeaderMap::new(), "\"a-2\""));
     }
 
     #[test]
-    fn known_versions_are_unchanged() {
+    fn if_none_match_detects_known_versions() {
         for (given, is_known) in [
             ("\"a-2\"", true),
             ("W/\"a-2\"", true),
@@ -122,31 +126,38 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_honoured() {
+    fn single_byte_range_is_served() {
         for (given, expected) in [
-            ("bytes=0-4", Wanted::Part(0..5)),
-            ("bytes=5-", Wanted::Part(5..10)),
-            ("bytes=-3", Wanted::Part(7..10)),
-            ("bytes=-30", Wanted::Part(0..10)),
-            ("bytes=8-99", Wanted::Part(8..10)),
-            ("bytes=10-", Wanted::Nothing),
-            ("bytes=10-12", Wanted::Nothing),
-            ("bytes=-0", Wanted::Nothing),
-            ("bytes=5-2", Wanted::Whole),
-            ("bytes=0-1,3-4", Wanted::Whole),
-            ("lines=1-2", Wanted::Whole),
-            ("bytes=x-", Wanted::Whole),
+            ("bytes=0-4", RequestedRange::Part(0..5)),
+            ("bytes=5-", RequestedRange::Part(5..10)),
+            ("bytes=-3", RequestedRange::Part(7..10)),
+            ("bytes=-30", RequestedRange::Part(0..10)),
+            ("bytes=8-99", RequestedRange::Part(8..10)),
+            ("bytes=10-", RequestedRange::Unsatisfiable),
+            ("bytes=10-12", RequestedRange::Unsatisfiable),
+            ("bytes=-0", RequestedRange::Unsatisfiable),
+            ("bytes=5-2", RequestedRange::Whole),
+            ("bytes=0-1,3-4", RequestedRange::Whole),
+            ("lines=1-2", RequestedRange::Whole),
+            ("bytes=x-", RequestedRange::Whole),
         ] {
-            assert_eq!(wanted(&headers(&[(RANGE, given)]), "\"e\"", 10), expected, "{given}");
+            assert_eq!(
+                requested_range(&headers(&[(RANGE, given)]), "\"e\"", 10),
+                expected,
+                "{given}"
+            );
         }
-        assert_eq!(wanted(&headers(&[(RANGE, "bytes=-5")]), "\"e\"", 0), Wanted::Nothing);
         assert_eq!(
-            wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"old\"")]), "\"e\"", 10),
-            Wanted::Whole
+            requested_range(&headers(&[(RANGE, "bytes=-5")]), "\"e\"", 0),
+            RequestedRange::Unsatisfiable
         );
         assert_eq!(
-            wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"e\"")]), "\"e\"", 10),
-            Wanted::Part(0..2)
+            requested_range(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"old\"")]), "\"e\"", 10),
+            RequestedRange::Whole
+        );
+        assert_eq!(
+            requested_range(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"e\"")]), "\"e\"", 10),
+            RequestedRange::Part(0..2)
         );
     }
 }

@@ -11,14 +11,14 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPT
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::http::Shared;
-use crate::telemetry::{fault as trace_fault, trace};
-use crate::turn::admission::{Fault, Refusal};
-use crate::turn::faults;
+use crate::http::SharedApi;
+use crate::telemetry::{error_class, trace};
+use crate::turn::admission::{CommandError, FieldError};
+use crate::turn::error_domain;
 
 /// A problem type: name, title and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct ProblemKind {
     pub name: &'static str,
     pub title: &'static str,
     pub status: StatusCode,
@@ -26,7 +26,7 @@ pub struct Kind {
 
 macro_rules! kinds {
     ($($constant:ident $name:literal $title:literal $status:ident;)*) => {
-        $(pub const $constant: Kind = Kind { name: $name, title: $title, status: StatusCode::$status };)*
+        $(pub const $constant: ProblemKind = ProblemKind { name: $name, title: $title, status: StatusCode::$status };)*
     };
 }
 
@@ -36,7 +36,7 @@ kinds! {
     FORBIDDEN "forbidden" "Forbidden" FORBIDDEN;
     NOT_FOUND "not-found" "Not Found" NOT_FOUND;
     METHOD_NOT_ALLOWED "method-not-allowed" "Method Not Allowed" METHOD_NOT_ALLOWED;
-    TOO_SLOW "request-timeout" "Request Timeout" REQUEST_TIMEOUT;
+    REQUEST_TIMEOUT "request-timeout" "Request Timeout" REQUEST_TIMEOUT;
     CONFLICT "conflict" "Conflict" CONFLICT;
     ALREADY_PROCESSING "already-processing" "Conflict" CONFLICT;
     ALREADY_DECIDED "already-decided" "Conflict" CONFLICT;
@@ -53,33 +53,33 @@ kinds! {
 }
 
 pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists all routes.";
-const UNEXPECTED: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
-const CONTENT: &str = "application/problem+json";
+const UNEXPECTED_ERROR: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
+const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 /// Default `Retry-After` in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Problem {
-    pub kind: Kind,
+    pub kind: ProblemKind,
     pub detail: String,
-    more: Box<More>,
+    extras: Box<ProblemExtras>,
 }
 
 /// Rarely used parts of a problem. Boxed, so that every `Result` stays small.
 #[derive(Clone, Debug, Default)]
-struct More {
-    faults: Vec<Fault>,
+struct ProblemExtras {
+    errors: Vec<FieldError>,
     members: Map<String, Value>,
     headers: HeaderMap,
     /// Cause, for the log only.
     cause: Option<String>,
     /// Error class of a service failure, for the span.
-    fault: Option<trace_fault::Fault>,
+    error_class: Option<error_class::ErrorClass>,
 }
 
 impl Problem {
-    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), more: Box::default() }
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), extras: Box::default() }
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Self {
@@ -87,33 +87,33 @@ impl Problem {
     }
 
     /// The caller exceeds the rate limit. The next request is allowed after `wait`.
-    pub fn too_fast(wait: Duration) -> Self {
+    pub fn rate_limited(wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let detail =
             format!("The request rate exceeds TURNWHEEL_RATE_LIMITS. Try again in {seconds} s.");
         Self::new(RATE_LIMITED, detail).retry_after(seconds)
     }
 
-    pub fn not_found(what: &str) -> Self {
-        Self::new(NOT_FOUND, format!("The {what} does not exist, or belongs to another user."))
+    pub fn not_found(resource: &str) -> Self {
+        Self::new(NOT_FOUND, format!("The {resource} does not exist, or belongs to another user."))
     }
 
     #[must_use]
-    pub fn with_faults(mut self, faults: Vec<Fault>) -> Self {
-        self.more.faults = faults;
+    pub fn with_errors(mut self, errors: Vec<FieldError>) -> Self {
+        self.extras.errors = errors;
         self
     }
 
     #[must_use]
     fn with_member(mut self, name: &str, value: Value) -> Self {
-        self.more.members.insert(name.to_owned(), value);
+        self.extras.members.insert(name.to_owned(), value);
         self
     }
 
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
-            self.more.headers.insert(name, value);
+            self.extras.headers.insert(name, value);
         }
         self
     }
@@ -124,13 +124,13 @@ impl Problem {
     }
 
     #[must_use]
-    fn because(mut self, cause: String) -> Self {
-        self.more.cause = Some(cause);
+    fn with_cause(mut self, cause: String) -> Self {
+        self.extras.cause = Some(cause);
         self
     }
 
     /// Returns the problem as JSON, with `instance` and `traceId` if they are given.
-    fn body(&self, instance: Option<&str>, trace_id: Option<&str>) -> Value {
+    fn to_json(&self, instance: Option<&str>, trace_id: Option<&str>) -> Value {
         let mut body = json!({
             "type": format!("urn:turnwheel:problem:{}", self.kind.name),
             "title": self.kind.title,
@@ -140,63 +140,63 @@ impl Problem {
         let Some(members) = body.as_object_mut() else { return body };
         members.extend(instance.map(|instance| ("instance".to_owned(), json!(instance))));
         members.extend(trace_id.map(|id| ("traceId".to_owned(), json!(id))));
-        if !self.more.faults.is_empty() {
-            let faults: Vec<Value> = self
-                .more
-                .faults
+        if !self.extras.errors.is_empty() {
+            let errors: Vec<Value> = self
+                .extras
+                .errors
                 .iter()
                 .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}))
                 .collect();
-            members.insert("errors".to_owned(), Value::Array(faults));
+            members.insert("errors".to_owned(), Value::Array(errors));
         }
-        members.extend(self.more.members.clone());
+        members.extend(self.extras.members.clone());
         body
     }
 
-    fn response(&self, body: &Value) -> Response {
+    fn to_response(&self, body: &Value) -> Response {
         let mut response = Response::new(Body::from(body.to_string()));
         *response.status_mut() = self.kind.status;
-        response.headers_mut().extend(self.more.headers.clone());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
+        response.headers_mut().extend(self.extras.headers.clone());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE));
         response
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = self.response(&self.body(None, None));
+        let mut response = self.to_response(&self.to_json(None, None));
         response.extensions_mut().insert(self);
         response
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let fault = faults::of_refusal(&refusal);
-        let mut problem = Self::refused(refusal);
-        problem.more.fault = fault;
+impl From<CommandError> for Problem {
+    fn from(error: CommandError) -> Self {
+        let error_class = error_domain::classify_command_error(&error);
+        let mut problem = Self::from_command_error(error);
+        problem.extras.error_class = error_class;
         problem
     }
 }
 
 impl Problem {
-    fn refused(refusal: Refusal) -> Self {
-        let detail = refusal.to_string();
-        match refusal {
-            Refusal::NotFound(_) => Self::new(NOT_FOUND, detail),
-            Refusal::Invalid(faults) => Self::new(BAD_REQUEST, detail).with_faults(faults),
-            Refusal::Conflict { retry_after: None, .. } => Self::new(CONFLICT, detail),
-            Refusal::Conflict { retry_after: Some(span), .. } => {
+    fn from_command_error(error: CommandError) -> Self {
+        let detail = error.to_string();
+        match error {
+            CommandError::NotFound(_) => Self::new(NOT_FOUND, detail),
+            CommandError::Invalid(errors) => Self::new(BAD_REQUEST, detail).with_errors(errors),
+            CommandError::Conflict { retry_after: None, .. } => Self::new(CONFLICT, detail),
+            CommandError::Conflict { retry_after: Some(span), .. } => {
                 Self::new(CONFLICT, detail).retry_after(span.as_secs())
             }
-            Refusal::AlreadyProcessing { prompt_id, .. } => {
+            CommandError::AlreadyProcessing { prompt_id, .. } => {
                 Self::new(ALREADY_PROCESSING, detail).with_member("promptId", json!(prompt_id))
             }
-            Refusal::Landed { input, .. } => {
-                Self::new(CONFLICT, detail).with_member("input", input.value())
+            CommandError::AlreadyApplied { input, .. } => {
+                Self::new(CONFLICT, detail).with_member("input", input.to_value())
             }
-            Refusal::AlreadyDecided(approval) => {
-                let approval = approval.value();
+            CommandError::AlreadyDecided(approval) => {
+                let approval = approval.to_value();
                 let mut problem = Self::new(ALREADY_DECIDED, detail);
                 for member in ["decision", "decidedBy", "decidedAt"] {
                     if let Some(value) = approval.get(member) {
@@ -205,30 +205,32 @@ impl Problem {
                 }
                 problem.with_member("approval", approval)
             }
-            Refusal::Expired { .. } => Self::new(APPROVAL_EXPIRED, detail),
-            Refusal::Forbidden(_) => Self::new(FORBIDDEN, detail),
-            Refusal::KeyReused => Self::new(KEY_REUSED, detail),
-            Refusal::EffectInFlight { retry_after, .. } => {
+            CommandError::Expired { .. } => Self::new(APPROVAL_EXPIRED, detail),
+            CommandError::Forbidden(_) => Self::new(FORBIDDEN, detail),
+            CommandError::KeyReused => Self::new(KEY_REUSED, detail),
+            CommandError::EffectInFlight { retry_after, .. } => {
                 Self::new(EFFECT_IN_FLIGHT, detail).retry_after(retry_after.as_secs())
             }
-            Refusal::PreconditionFailed { etag } => {
+            CommandError::PreconditionFailed { etag } => {
                 Self::new(PRECONDITION_FAILED, detail).with_header(http::header::ETAG, &etag)
             }
-            Refusal::TooLarge(_) => Self::new(PAYLOAD_TOO_LARGE, detail),
-            Refusal::AgentUnavailable(_) => {
+            CommandError::TooLarge(_) => Self::new(PAYLOAD_TOO_LARGE, detail),
+            CommandError::AgentUnavailable(_) => {
                 Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS)
             }
-            Refusal::Unavailable { source, .. } => {
-                let cause = source.map(|source| chain(source.as_ref())).unwrap_or_default();
-                Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS).because(cause)
+            CommandError::Unavailable { source, .. } => {
+                let cause = source.map(|source| error_chain(source.as_ref())).unwrap_or_default();
+                Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS).with_cause(cause)
             }
-            Refusal::Corrupt(source) => Self::new(INTERNAL, detail).because(chain(&source)),
+            CommandError::Corrupt(source) => {
+                Self::new(INTERNAL, detail).with_cause(error_chain(&source))
+            }
         }
     }
 }
 
 /// Renders an error and its sources in one line.
-pub fn chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut at = error.source();
     while let Some(source) = at {
@@ -240,44 +242,49 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 /// Outermost middleware: completes every error to a problem with its address and logs it once.
-pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Next) -> Response {
-    let instance = instance_of(request.uri().path());
-    let trace_id = trace::ids().map_or_else(|| api.world.ids.fresh(), |(trace_id, _)| trace_id);
+pub(crate) async fn finish_response(
+    State(api): State<SharedApi>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let instance = problem_instance(request.uri().path());
+    let trace_id =
+        trace::current_ids().map_or_else(|| api.services.ids.new_id(), |(trace_id, _)| trace_id);
     let method = request.method().clone();
     let mut response = next.run(request).await;
-    if let Some(problem) = problem_of(&response) {
+    if let Some(problem) = find_problem(&response) {
         let status = problem.kind.status.as_u16();
-        if let Some(cause) = &problem.more.cause {
+        if let Some(cause) = &problem.extras.cause {
             tracing::error!(%method, path = %instance, status, trace.id = %trace_id, error = %cause, detail = %problem.detail, "request failed");
         } else {
             tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, detail = %problem.detail, "request rejected");
         }
         // An HTML page stays unchanged.
-        if !is_page(&response) {
-            response = complete(&problem, response, (&instance, &trace_id));
+        if !is_html(&response) {
+            response = complete_problem(&problem, response, (&instance, &trace_id));
         }
-        if let Some(fault) = problem.more.fault {
-            response.extensions_mut().insert(fault);
+        if let Some(error_class) = problem.extras.error_class {
+            response.extensions_mut().insert(error_class);
         }
     }
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-fn is_page(response: &Response) -> bool {
+fn is_html(response: &Response) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.is_some_and(|text| text.starts_with("text/html"))
 }
 
 /// Adds `instance` and `traceId` to a problem response. Other headers of the response stay:
 /// caching, CORS, `Allow`.
-fn complete(
+fn complete_problem(
     problem: &Problem,
     mut response: Response,
     (instance, trace_id): (&str, &str),
 ) -> Response {
     let headers = std::mem::take(response.headers_mut());
-    let mut complete = problem.response(&problem.body(Some(instance), Some(trace_id)));
+    let mut complete = problem.to_response(&problem.to_json(Some(instance), Some(trace_id)));
     for (name, value) in &headers {
         if name != CONTENT_TYPE && name != CONTENT_LENGTH {
             complete.headers_mut().insert(name, value.clone());
@@ -287,7 +294,7 @@ fn complete(
 }
 
 /// Returns the problem of a handler, or one for an error response of the framework.
-fn problem_of(response: &Response) -> Option<Problem> {
+fn find_problem(response: &Response) -> Option<Problem> {
     if let Some(problem) = response.extensions().get::<Problem>() {
         return Some(problem.clone());
     }
@@ -309,14 +316,14 @@ fn problem_of(response: &Response) -> Option<Problem> {
             (UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json.")
         }
         status if status.is_client_error() => (BAD_REQUEST, "The path or a header is malformed."),
-        _ => (INTERNAL, UNEXPECTED),
+        _ => (INTERNAL, UNEXPECTED_ERROR),
     };
     Some(Problem::new(kind, detail))
 }
 
 /// Returns the path without the token of an approval link: a reader of logs must not be able to
 /// decide.
-fn instance_of(path: &str) -> String {
+fn problem_instance(path: &str) -> String {
     match path.split_once("/api/approvals/") {
         Some((before, token)) if !token.is_empty() => format!("{before}/api/approvals/…"),
         Some(_) | None => path.to_owned(),
@@ -324,9 +331,9 @@ fn instance_of(path: &str) -> String {
 }
 
 /// Response for a handler that panicked. The panic message may quote content, so it is not sent.
-pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
-    Problem::new(INTERNAL, UNEXPECTED)
-        .because("a request handler panicked".to_owned())
+pub(crate) fn panic_response(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::new(INTERNAL, UNEXPECTED_ERROR)
+        .with_cause("a request handler panicked".to_owned())
         .into_response()
 }
 
@@ -335,11 +342,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_never_becomes_an_instance() {
-        assert_eq!(instance_of("/api/approvals/abc.def"), "/api/approvals/…");
-        assert_eq!(instance_of("/api/approvals"), "/api/approvals");
+    fn problem_instance_hides_link_token() {
+        assert_eq!(problem_instance("/api/approvals/abc.def"), "/api/approvals/…");
+        assert_eq!(problem_instance("/api/approvals"), "/api/approvals");
         assert_eq!(
-            instance_of("/api/conversations/c/approvals/r"),
+            problem_instance("/api/conversations/c/approvals/r"),
             "/api/conversations/c/approvals/r"
         );
     }

@@ -7,34 +7,38 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
-use crate::agent::receipt::PromptReceipt;
+use crate::agent::prompt_receipt::PromptReceipt;
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::idempotency::idempotency;
-use crate::http::lists::{Params, page};
-use crate::http::owner::Caller;
+use crate::http::idempotency::resolve_idempotency;
+use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::{Api, Asked, Shared, answered, json, reach, wait};
+use crate::http::{Api, RequestParts, SharedApi, access, into_response, json, long_poll};
 use crate::ids::{ConversationKey, PromptId};
 use crate::telemetry::trace;
-use crate::turn::admission::Answer;
+use crate::turn::admission::CommandResponse;
 use crate::turn::admission::prompt::{
-    Accepted, FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt,
+    FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
 };
 use crate::turn::views::prompts;
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Maximum seconds of `?wait=`.
 const WAIT_MAX: u64 = 60;
 
-pub(super) fn wait_of(uri: &Uri) -> Result<Option<Duration>, Problem> {
-    Ok(Params::of(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
+pub(super) fn parse_wait(uri: &Uri) -> Result<Option<Duration>, Problem> {
+    Ok(QueryParams::from_uri(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
 /// Returns the sender of a prompt from this request, whose trace the prompt joins.
-pub(super) fn sender() -> Sender {
-    Sender { source: Source::User, traceparent: trace::traceparent(), when_busy: WhenBusy::Refuse }
+pub(super) fn request_sender() -> Sender {
+    Sender {
+        source: Source::User,
+        traceparent: trace::current_traceparent(),
+        when_busy: WhenBusy::Reject,
+    }
 }
 
 /// Send a prompt to a conversation.
@@ -45,23 +49,24 @@ pub(super) fn sender() -> Sender {
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = Accepted, headers(("Location" = String))),
+        (status = 202, body = PromptAccepted, headers(("Location" = String))),
         (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
         (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`"),
     )
 )]
 pub(crate) async fn create(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
-    Asked { uri, headers }: Asked,
+    RequestParts { uri, headers }: RequestParts,
     Json { value, hash }: Json<PromptRequest>,
-) -> Answered {
-    let key = reach::to_change(&caller, &id)?;
-    let wait = wait_of(&uri)?;
-    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
-    let answer = accept_prompt(&api.world, &key, value, &idempotency, &sender()).await?;
-    awaited(&api, &key, (answer, wait)).await
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let wait = parse_wait(&uri)?;
+    let idempotency =
+        resolve_idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
+    let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
+    respond_when_finished(&api, &key, (result, wait)).await
 }
 
 /// Start a conversation with a prompt.
@@ -72,43 +77,48 @@ pub(crate) async fn create(
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = Accepted, headers(("Location" = String))),
+        (status = 202, body = PromptAccepted, headers(("Location" = String))),
         (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
     )
 )]
-pub(crate) async fn begin(
-    State(api): State<Shared>,
+pub(crate) async fn start_conversation(
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
     Json { value, hash }: Json<FirstPromptRequest>,
-) -> Answered {
-    reach::refuse_operator(&caller)?;
-    let wait = wait_of(&uri)?;
-    let idempotency = idempotency(&api, &headers, "POST /prompts", hash)?;
+) -> HandlerResult {
+    access::refuse_operator(&caller)?;
+    let wait = parse_wait(&uri)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /prompts", hash)?;
     let id = value.conversation_id.clone();
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
-    let world = &api.world;
-    let answer = begin_conversation(world, &caller.owner, value, &idempotency, &sender()).await?;
-    let key = caller.owner.key(&id);
-    awaited(&api, &key, (answer, wait)).await
+    let services = &api.services;
+    let result =
+        begin_conversation(services, &caller.owner, value, &idempotency, &request_sender()).await?;
+    let key = caller.owner.conversation_key(&id);
+    respond_when_finished(&api, &key, (result, wait)).await
 }
 
 /// Responds with the prompt if it leaves `running` within `wait`, else with the accepted input.
-pub(super) async fn awaited(
+pub(super) async fn respond_when_finished(
     api: &Api,
     key: &ConversationKey,
-    (answer, wait): (Answer, Option<Duration>),
-) -> Answered {
-    let Some(wait) = wait else { return Ok(answered(answer)) };
-    let accepted = answer.body.as_ref().and_then(|body| body.read::<Accepted>().ok());
-    let Some(Accepted { prompt_id, .. }) = accepted else { return Ok(answered(answer)) };
-    let view = wait::prompt(&api.world, key, &prompt_id, wait).await?;
+    (result, wait): (CommandResponse, Option<Duration>),
+) -> HandlerResult {
+    let Some(wait) = wait else { return Ok(into_response(result)) };
+    let accepted = result.body.as_ref().and_then(|body| body.read::<PromptAccepted>().ok());
+    let Some(PromptAccepted { prompt_id, .. }) = accepted else { return Ok(into_response(result)) };
+    let view = long_poll::wait_for_prompt(&api.services, key, &prompt_id, wait).await?;
     if view.state == PromptState::Running {
-        return Ok(answered(answer));
+        return Ok(into_response(result));
     }
-    let body = crate::agent::raw::RawJson::of(&view);
-    Ok(answered(Answer { status: StatusCode::OK.as_u16(), body: Some(body), ..answer }))
+    let body = crate::agent::raw::RawJson::from_value(&view);
+    Ok(into_response(CommandResponse {
+        status: StatusCode::OK.as_u16(),
+        body: Some(body),
+        ..result
+    }))
 }
 
 /// List the prompts of the conversation, oldest first.
@@ -118,18 +128,18 @@ pub(super) async fn awaited(
     responses((status = 200, body = crate::http::openapi::Prompts))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let params = Params::of(&uri);
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
     let binding = format!("prompts {key} {}", head.incarnation);
     let (after, limit) = (params.position(&binding)?, params.limit()?);
-    let (items, next) = prompts::prompts(&api.world, &head, after, limit).await?;
+    let (items, next) = prompts::list_prompts(&api.services, &head, after, limit).await?;
     let next = next.map(|next| next.to_string());
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 
 /// Get the receipt of a prompt: cost, effects and decisions.
@@ -139,13 +149,13 @@ pub(crate) async fn list(
     responses((status = 200, body = PromptReceipt, description = "The receipt. While the prompt runs: its state so far."))
 )]
 pub(crate) async fn receipt(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, prompt_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (_, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let receipt = prompts::receipt(&api.world, &head, &PromptId::new(prompt_id)).await?;
+) -> HandlerResult {
+    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let receipt = prompts::read_receipt(&api.services, &head, &PromptId::new(prompt_id)).await?;
     Ok(json(StatusCode::OK, &receipt))
 }
 
@@ -159,13 +169,14 @@ pub(crate) async fn receipt(
     responses((status = 200, body = crate::http::openapi::Prompt))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path((id, prompt_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let wait = wait_of(&uri)?.unwrap_or_default();
-    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let view = wait::prompt(&api.world, &key, &PromptId::new(prompt_id), wait).await?;
+) -> HandlerResult {
+    let wait = parse_wait(&uri)?.unwrap_or_default();
+    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let view =
+        long_poll::wait_for_prompt(&api.services, &key, &PromptId::new(prompt_id), wait).await?;
     Ok(json(StatusCode::OK, &view))
 }

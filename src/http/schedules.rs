@@ -5,18 +5,18 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 
 use crate::agent::schedule::Schedule;
+use crate::http::auth::Caller;
 use crate::http::body::Json;
-use crate::http::idempotency::idempotency;
-use crate::http::lists::{Params, page};
-use crate::http::owner::Caller;
+use crate::http::idempotency::resolve_idempotency;
+use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::{Shared, answered, json, reach};
+use crate::http::{SharedApi, access, into_response, json};
 use crate::turn::admission::Owner;
 use crate::turn::schedules::create::NewSchedule;
-use crate::turn::schedules::{self, of_tenant, of_user};
+use crate::turn::schedules::{self, list_tenant_schedules, list_user_schedules};
 use crate::turn::views::schedules::ScheduleView;
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Create a schedule: a prompt at a later time, once or repeatedly.
 #[utoipa::path(
@@ -29,16 +29,17 @@ type Answered = Result<Response, Problem>;
     )
 )]
 pub(crate) async fn create(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     headers: HeaderMap,
     Json { value, hash }: Json<NewSchedule>,
-) -> Answered {
-    reach::refuse_operator(&caller)?;
-    let idempotency = idempotency(&api, &headers, "POST /schedules", hash)?;
-    let made =
-        schedules::create::create(&api.world, &caller.owner, value, &idempotency, None).await?;
-    Ok(answered(made))
+) -> HandlerResult {
+    access::refuse_operator(&caller)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /schedules", hash)?;
+    let result =
+        schedules::create::accept_schedule(&api.services, &caller.owner, value, &idempotency, None)
+            .await?;
+    Ok(into_response(result))
 }
 
 /// List the caller's schedules, newest first.
@@ -52,31 +53,32 @@ pub(crate) async fn create(
     responses((status = 200, body = crate::http::openapi::Schedules))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let params = Params::of(&uri);
-    let Some(owner) = whose(&caller, &params)? else {
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
+    let Some(owner) = selected_owner(&caller, &params)? else {
         let tenant = &caller.owner.tenant;
         let binding = format!("schedules {tenant}");
         let from = params.continuation(&binding)?;
-        let found = of_tenant(&api.world, tenant, params.limit()?, from).await?;
-        let items: Vec<ScheduleView> = found.items.iter().map(ScheduleView::of).collect();
-        return Ok(page(&items, found.continuation.as_deref(), (&uri, &binding)));
+        let found = list_tenant_schedules(&api.services, tenant, params.limit()?, from).await?;
+        let items: Vec<ScheduleView> =
+            found.items.iter().map(ScheduleView::from_schedule).collect();
+        return Ok(page_response(&items, found.continuation.as_deref(), (&uri, &binding)));
     };
     let binding = format!("schedules {}/{}", owner.tenant, owner.user);
     let (from, limit) = (params.position(&binding)?, params.limit()?);
-    let all: Vec<Schedule> = of_user(&api.world, &owner).await?;
+    let all: Vec<Schedule> = list_user_schedules(&api.services, &owner).await?;
     let items: Vec<ScheduleView> =
-        all.iter().skip(from).take(limit).map(ScheduleView::of).collect();
+        all.iter().skip(from).take(limit).map(ScheduleView::from_schedule).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 
 /// Returns the owner whose schedules are requested. `None` for an operator: all of the tenant.
-fn whose(caller: &Caller, params: &Params) -> Result<Option<Owner>, Problem> {
-    let selected = reach::selected_user(caller, params)?;
+fn selected_owner(caller: &Caller, params: &QueryParams) -> Result<Option<Owner>, Problem> {
+    let selected = access::selected_user(caller, params)?;
     if !caller.is_operator() {
         return Ok(Some(caller.owner.clone()));
     }
@@ -93,14 +95,15 @@ fn whose(caller: &Caller, params: &Params) -> Result<Option<Owner>, Problem> {
     responses((status = 200, body = ScheduleView))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let owner = whose(&caller, &Params::of(&uri))?.unwrap_or_else(|| caller.owner.clone());
-    let schedule = schedules::read(&api.world, &owner, &id).await?;
-    Ok(json(StatusCode::OK, &ScheduleView::of(&schedule)))
+) -> HandlerResult {
+    let owner = selected_owner(&caller, &QueryParams::from_uri(&uri))?
+        .unwrap_or_else(|| caller.owner.clone());
+    let schedule = schedules::load_schedule(&api.services, &owner, &id).await?;
+    Ok(json(StatusCode::OK, &ScheduleView::from_schedule(&schedule)))
 }
 
 /// Cancel a schedule. It never fires again.
@@ -110,11 +113,11 @@ pub(crate) async fn read(
     responses((status = 204))
 )]
 pub(crate) async fn cancel(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Answered {
-    reach::refuse_operator(&caller)?;
-    schedules::cancel(&api.world, &caller.owner, &id).await?;
+) -> HandlerResult {
+    access::refuse_operator(&caller)?;
+    schedules::cancel_schedule(&api.services, &caller.owner, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -4,13 +4,13 @@ use axum::extract::{OriginalUri, State};
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::http::lists::Params;
-use crate::http::owner::Caller;
+use crate::http::access::store_problem;
+use crate::http::auth::Caller;
+use crate::http::lists::QueryParams;
 use crate::http::problem::Problem;
-use crate::http::reach::store_problem;
-use crate::http::{Shared, json};
-use crate::turn::admission::Fault;
-use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
+use crate::http::{SharedApi, json};
+use crate::turn::admission::FieldError;
+use crate::turn::views::usage::{DayRange, UsageGrouping, UsageReport, UsageScope, report_usage};
 
 /// Get model calls, tokens and cost, by day, user, agent or tenant.
 #[utoipa::path(
@@ -23,20 +23,23 @@ use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
     responses((status = 200, body = UsageReport, description = "Usage of the caller; for operators of the whole tenant."))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
 ) -> Result<Response, Problem> {
-    let params = Params::of(&uri);
+    let params = QueryParams::from_uri(&uri);
     let by = params.get("by").unwrap_or("day");
-    let by = By::named(by).ok_or_else(|| {
+    let by = UsageGrouping::from_name(by).ok_or_else(|| {
         let detail = "`by` must be `tenant`, `user`, `agent` or `day`.";
-        Problem::bad_request(detail).with_faults(vec![Fault::at("?by", detail)])
+        Problem::bad_request(detail).with_errors(vec![FieldError::new("?by", detail)])
     })?;
-    let days = Days::read(params.get("from"), params.get("to"), api.world.clock.now())?;
-    let is_whole = caller.is_operator();
-    let whose =
-        Whose { tenant: caller.owner.tenant, user: (!is_whole).then_some(caller.owner.user) };
-    let report = usage(&*api.world.store, &whose, by, days).await.map_err(store_problem)?;
+    let days = DayRange::parse(params.get("from"), params.get("to"), api.services.clock.now())?;
+    let is_whole_tenant = caller.is_operator();
+    let whose = UsageScope {
+        tenant: caller.owner.tenant,
+        user: (!is_whole_tenant).then_some(caller.owner.user),
+    };
+    let report =
+        report_usage(&*api.services.store, &whose, by, days).await.map_err(store_problem)?;
     Ok(json(StatusCode::OK, &report))
 }

@@ -4,17 +4,17 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::http::lists::Params;
-use crate::http::owner::Caller;
+use crate::http::auth::Caller;
+use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
-use crate::http::{Shared, json, reach};
-use crate::turn::views::why::{Service, WhyView, why};
-use crate::turn::views::work::{WorkQuery, WorkReport, work};
+use crate::http::{SharedApi, access, json};
+use crate::turn::views::backlog::{BacklogQuery, BacklogReport, report_backlog};
+use crate::turn::views::why::{ServiceStatus, WhyView, explain_conversation};
 
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Maximum of `?stuck=`: ten years, longer than any delay.
-const STUCK_MAX: u64 = 10 * 365 * 24 * 3_600;
+const STUCK_SECONDS_MAX: u64 = 10 * 365 * 24 * 3_600;
 
 /// Explain the state of a conversation in one sentence.
 #[utoipa::path(
@@ -23,14 +23,20 @@ const STUCK_MAX: u64 = 10 * 365 * 24 * 3_600;
     responses((status = 200, body = WhyView))
 )]
 pub(crate) async fn read(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
-    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let world = &api.world;
-    let view = why(&*world.store, &key, Service::Here(&world.agents), world.clock.now()).await?;
+) -> HandlerResult {
+    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let services = &api.services;
+    let view = explain_conversation(
+        &*services.store,
+        &key,
+        ServiceStatus::Local(&services.agents),
+        services.clock.now(),
+    )
+    .await?;
     Ok(json(StatusCode::OK, &view))
 }
 
@@ -42,27 +48,29 @@ pub(crate) async fn read(
         ("stuck" = Option<u64>, Query, description = "Seconds. Only work that is overdue by that time and not paused."),
         ("waiting" = Option<bool>, Query, description = "`true`: only conversations that wait for a decision."),
     ),
-    responses((status = 200, body = WorkReport))
+    responses((status = 200, body = BacklogReport))
 )]
 pub(crate) async fn list(
-    State(api): State<Shared>,
+    State(api): State<SharedApi>,
     caller: Caller,
     OriginalUri(uri): OriginalUri,
-) -> Answered {
+) -> HandlerResult {
     if !caller.is_operator() {
         return Err(Problem::new(
             problem::FORBIDDEN,
             "This route requires the role Turnwheel.Operator. `dev` takes it from the header `turnwheel-roles`.",
         ));
     }
-    let params = Params::of(&uri);
-    let stuck = params.number("stuck", 0, STUCK_MAX)?;
-    let query = WorkQuery {
+    let params = QueryParams::from_uri(&uri);
+    let stuck = params.number("stuck", 0, STUCK_SECONDS_MAX)?;
+    let query = BacklogQuery {
         tenant: Some(caller.owner.tenant),
         stuck: stuck.map(std::time::Duration::from_secs),
-        is_waiting: params.flag("waiting")?.unwrap_or(false),
+        is_waiting_for_approver: params.flag("waiting")?.unwrap_or(false),
     };
-    let (world, now) = (&api.world, api.world.clock.now());
-    let report = work(&*world.store, &query, Service::Here(&world.agents), now).await?;
+    let (services, now) = (&api.services, api.services.clock.now());
+    let report =
+        report_backlog(&*services.store, &query, ServiceStatus::Local(&services.agents), now)
+            .await?;
     Ok(json(StatusCode::OK, &report))
 }

@@ -4,7 +4,7 @@
 //! A subscription takes the snapshot and its place in the stream under one lock: no gap and no
 //! duplicates.
 
-mod mailbox;
+mod reader_queue;
 #[cfg(test)]
 mod tests;
 
@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use self::mailbox::Mailbox;
-use super::under_way::UnderWay;
+use self::reader_queue::ReaderQueue;
+use super::partial_response::PartialResponse;
 use super::{Live, LiveEvent, LiveReader, Snapshot};
 use crate::ids::{ConversationKey, EntryId};
 
 /// Limit of remembered conversations without a reader. The partial response of a dead worker is
 /// evicted after this many others have started.
-const UNHEARD_MAX: usize = 4096;
+const WITHOUT_READERS_MAX: usize = 4096;
 
 /// Hub of live events; clones share their state.
 #[derive(Clone, Default)]
@@ -31,242 +31,246 @@ pub struct EmbeddedLive {
 
 #[derive(Default)]
 struct Hub {
-    conversations: HashMap<ConversationKey, Conversation>,
+    conversations: HashMap<ConversationKey, ConversationState>,
     /// Number of conversations without readers.
-    unheard: usize,
-    answers_begun: u64,
+    without_readers: usize,
+    responses_started: u64,
 }
 
 #[derive(Default)]
-struct Conversation {
-    answer: Option<Answer>,
-    readers: Vec<Arc<Mailbox>>,
+struct ConversationState {
+    response: Option<ActiveResponse>,
+    readers: Vec<Arc<ReaderQueue>>,
     /// Number of the newest published event; zero before the first.
     event_seq: u64,
 }
 
-struct Answer {
-    under_way: UnderWay,
+struct ActiveResponse {
+    partial: PartialResponse,
     /// Order of start in this process; the oldest response is evicted first.
-    begun: u64,
+    start_number: u64,
     /// True if a commit followed the last delta, most likely that of this response. New readers
     /// then find it in the store. A further delta proves that the commit was another one.
-    is_doubtful: bool,
+    is_probably_committed: bool,
     origin: Origin,
 }
 
 /// Instance that streams a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    Here,
+    Local,
     /// Another instance; the response is known only while a poller runs.
-    Elsewhere,
+    Remote,
 }
 
 impl Hub {
     fn publish(&mut self, key: &ConversationKey, event: LiveEvent, origin: Origin) {
-        if let LiveEvent::AnswerStarted(answer) = &event
-            && (origin == Origin::Here || self.is_heard(key))
+        if let LiveEvent::ResponseStarted(answer) = &event
+            && (origin == Origin::Local || self.has_readers(key))
         {
-            self.begin(key, UnderWay::new(answer.clone()), origin);
+            self.start_response(key, PartialResponse::new(answer.clone()), origin);
         }
         let Some(conversation) = self.conversations.get_mut(key) else { return };
-        if conversation.take_in(&event) {
-            conversation.tell(event);
-            self.forget_idle(key);
+        if conversation.apply(&event) {
+            conversation.deliver(event);
+            self.remove_if_idle(key);
         }
     }
 
     /// Remembers a response for later readers.
-    fn begin(&mut self, key: &ConversationKey, under_way: UnderWay, origin: Origin) {
+    fn start_response(&mut self, key: &ConversationKey, partial: PartialResponse, origin: Origin) {
         if !self.conversations.contains_key(key) {
-            self.make_room();
+            self.evict_oldest();
         }
-        self.answers_begun += 1;
-        let begun = self.answers_begun;
-        self.conversation(key).answer =
-            Some(Answer { under_way, begun, is_doubtful: false, origin });
+        self.responses_started += 1;
+        let start_number = self.responses_started;
+        self.conversation_mut(key).response =
+            Some(ActiveResponse { partial, start_number, is_probably_committed: false, origin });
     }
 
-    fn lose(&mut self, key: &ConversationKey) {
+    fn forget_remote(&mut self, key: &ConversationKey) {
         let Some(conversation) = self.conversations.get_mut(key) else { return };
-        if conversation.answer.take_if(|answer| answer.origin == Origin::Elsewhere).is_some() {
-            self.forget_idle(key);
+        if conversation.response.take_if(|answer| answer.origin == Origin::Remote).is_some() {
+            self.remove_if_idle(key);
         }
     }
 
-    fn is_heard(&self, key: &ConversationKey) -> bool {
+    fn has_readers(&self, key: &ConversationKey) -> bool {
         self.conversations.get(key).is_some_and(|conversation| !conversation.readers.is_empty())
     }
 
     /// Evicts the oldest response without readers if there are too many.
-    fn make_room(&mut self) {
-        if self.unheard < UNHEARD_MAX {
+    fn evict_oldest(&mut self) {
+        if self.without_readers < WITHOUT_READERS_MAX {
             return;
         }
         let oldest = self
             .conversations
             .iter()
             .filter(|(_, conversation)| conversation.readers.is_empty())
-            .min_by_key(|(_, conversation)| conversation.answer.as_ref().map(|it| it.begun))
+            .min_by_key(|(_, conversation)| {
+                conversation.response.as_ref().map(|it| it.start_number)
+            })
             .map(|(key, _)| key.clone());
         if let Some(oldest) = oldest {
             self.conversations.remove(&oldest);
-            self.unheard -= 1;
+            self.without_readers -= 1;
         }
     }
 
     /// Returns the conversation. A new one counts as one without readers.
-    fn conversation(&mut self, key: &ConversationKey) -> &mut Conversation {
+    fn conversation_mut(&mut self, key: &ConversationKey) -> &mut ConversationState {
         if !self.conversations.contains_key(key) {
-            self.unheard += 1;
+            self.without_readers += 1;
         }
         self.conversations.entry(key.clone()).or_default()
     }
 
-    fn forget_idle(&mut self, key: &ConversationKey) {
+    fn remove_if_idle(&mut self, key: &ConversationKey) {
         let is_idle = self.conversations.get(key).is_some_and(|conversation| {
             conversation.readers.is_empty()
-                && conversation.answer.as_ref().is_none_or(|answer| answer.is_doubtful)
+                && conversation.response.as_ref().is_none_or(|answer| answer.is_probably_committed)
         });
         if is_idle {
             self.conversations.remove(key);
-            self.unheard -= 1;
+            self.without_readers -= 1;
         }
     }
 
-    fn subscribe(&mut self, key: &ConversationKey) -> (Option<Snapshot>, Arc<Mailbox>) {
-        let conversation = self.conversation(key);
-        let (snapshot, unseen) = match &conversation.answer {
-            Some(answer) if answer.is_doubtful => (None, Some(answer.message_id().clone())),
-            Some(answer) => (Some(answer.under_way.snapshot()), None),
+    fn subscribe(&mut self, key: &ConversationKey) -> (Option<Snapshot>, Arc<ReaderQueue>) {
+        let conversation = self.conversation_mut(key);
+        let (snapshot, skipped) = match &conversation.response {
+            Some(answer) if answer.is_probably_committed => {
+                (None, Some(answer.message_id().clone()))
+            }
+            Some(answer) => (Some(answer.partial.snapshot()), None),
             None => (None, None),
         };
-        let mailbox = Arc::new(Mailbox::new(unseen));
+        let mailbox = Arc::new(ReaderQueue::new(skipped));
         conversation.readers.push(Arc::clone(&mailbox));
         if conversation.readers.len() == 1 {
-            self.unheard -= 1;
+            self.without_readers -= 1;
         }
         (snapshot, mailbox)
     }
 
-    fn unsubscribe(&mut self, key: &ConversationKey, mailbox: &Arc<Mailbox>) {
+    fn unsubscribe(&mut self, key: &ConversationKey, mailbox: &Arc<ReaderQueue>) {
         let Some(conversation) = self.conversations.get_mut(key) else { return };
         conversation.readers.retain(|reader| !Arc::ptr_eq(reader, mailbox));
         if conversation.readers.is_empty() {
-            self.unheard += 1;
-            self.lose(key);
-            self.forget_idle(key);
+            self.without_readers += 1;
+            self.forget_remote(key);
+            self.remove_if_idle(key);
         }
     }
 }
 
-impl Conversation {
+impl ConversationState {
     /// Applies an event. True if readers get it: a delta without its start would be taken for a
     /// start.
-    fn take_in(&mut self, event: &LiveEvent) -> bool {
+    fn apply(&mut self, event: &LiveEvent) -> bool {
         match event {
             LiveEvent::Committed { event_seq, .. } => {
                 self.event_seq = self.event_seq.max(*event_seq);
-                if let Some(answer) = &mut self.answer {
-                    answer.is_doubtful = true;
+                if let Some(answer) = &mut self.response {
+                    answer.is_probably_committed = true;
                 }
                 true
             }
-            LiveEvent::Delta { message_id, event } => match self.answer_of(message_id) {
+            LiveEvent::Delta { message_id, event } => match self.response_mut(message_id) {
                 Some(answer) => {
-                    answer.is_doubtful = false;
-                    answer.under_way.take_in(event);
+                    answer.is_probably_committed = false;
+                    answer.partial.apply(event);
                     true
                 }
                 None => false,
             },
             LiveEvent::Reset { message_id } => {
-                if self.answer_of(message_id).is_some() {
-                    self.answer = None;
+                if self.response_mut(message_id).is_some() {
+                    self.response = None;
                 }
                 true
             }
-            LiveEvent::AnswerStarted(_)
+            LiveEvent::ResponseStarted(_)
             | LiveEvent::ToolUpdate(_)
-            | LiveEvent::SoFar(_)
-            | LiveEvent::Gone => true,
+            | LiveEvent::Snapshot(_)
+            | LiveEvent::Deleted => true,
         }
     }
 
-    fn answer_of(&mut self, message_id: &EntryId) -> Option<&mut Answer> {
-        self.answer.as_mut().filter(|answer| answer.message_id() == message_id)
+    fn response_mut(&mut self, message_id: &EntryId) -> Option<&mut ActiveResponse> {
+        self.response.as_mut().filter(|answer| answer.message_id() == message_id)
     }
 
-    fn tell(&self, event: LiveEvent) {
+    fn deliver(&self, event: LiveEvent) {
         if self.readers.is_empty() {
             return;
         }
         let event = Arc::new(event);
-        let message_id = self.answer.as_ref().map(Answer::message_id);
+        let message_id = self.response.as_ref().map(ActiveResponse::message_id);
         for reader in &self.readers {
-            reader.put(Arc::clone(&event), message_id, self.event_seq);
+            reader.push(Arc::clone(&event), message_id, self.event_seq);
         }
     }
 }
 
-impl Answer {
+impl ActiveResponse {
     fn message_id(&self) -> &EntryId {
-        &self.under_way.answer.message_id
+        &self.partial.response.message_id
     }
 }
 
 impl EmbeddedLive {
-    fn hub(&self) -> MutexGuard<'_, Hub> {
+    fn lock_hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes an event of another instance.
-    pub(super) fn tell(&self, key: &ConversationKey, event: LiveEvent) {
-        self.hub().publish(key, event, Origin::Elsewhere);
+    pub(super) fn publish_remote(&self, key: &ConversationKey, event: LiveEvent) {
+        self.lock_hub().publish(key, event, Origin::Remote);
     }
 
     /// Adds a partial response of another instance.
-    pub(super) fn join(&self, key: &ConversationKey, under_way: UnderWay) {
-        let snapshot = under_way.snapshot();
-        let mut hub = self.hub();
-        if !hub.is_heard(key) {
+    pub(super) fn start_remote_response(&self, key: &ConversationKey, partial: PartialResponse) {
+        let snapshot = partial.snapshot();
+        let mut hub = self.lock_hub();
+        if !hub.has_readers(key) {
             return;
         }
-        hub.begin(key, under_way, Origin::Elsewhere);
-        hub.publish(key, LiveEvent::SoFar(snapshot), Origin::Elsewhere);
+        hub.start_response(key, partial, Origin::Remote);
+        hub.publish(key, LiveEvent::Snapshot(snapshot), Origin::Remote);
     }
 
     /// Forgets the partial response of another instance, because its further events are not
     /// received.
-    pub(super) fn lose(&self, key: &ConversationKey) {
-        self.hub().lose(key);
+    pub(super) fn forget_remote(&self, key: &ConversationKey) {
+        self.lock_hub().forget_remote(key);
     }
 
     /// Calls `read` with the partial response, unless that is most likely committed.
-    pub(super) fn under_way<T>(
+    pub(super) fn with_partial_response<T>(
         &self,
         key: &ConversationKey,
-        look: impl FnOnce(&UnderWay) -> T,
+        read: impl FnOnce(&PartialResponse) -> T,
     ) -> Option<T> {
-        let hub = self.hub();
-        let answer = hub.conversations.get(key)?.answer.as_ref()?;
-        (!answer.is_doubtful).then(|| look(&answer.under_way))
+        let hub = self.lock_hub();
+        let response = hub.conversations.get(key)?.response.as_ref()?;
+        (!response.is_probably_committed).then(|| read(&response.partial))
     }
 
     /// Number of the newest event that was published to readers of the conversation; 0 without any.
-    pub(super) fn newest(&self, key: &ConversationKey) -> u64 {
-        self.hub().conversations.get(key).map_or(0, |conversation| conversation.event_seq)
+    pub(super) fn newest_event_seq(&self, key: &ConversationKey) -> u64 {
+        self.lock_hub().conversations.get(key).map_or(0, |conversation| conversation.event_seq)
     }
 }
 
 impl Live for EmbeddedLive {
     fn publish(&self, key: &ConversationKey, event: LiveEvent) {
-        self.hub().publish(key, event, Origin::Here);
+        self.lock_hub().publish(key, event, Origin::Local);
     }
 
     fn subscribe(&self, key: &ConversationKey) -> (Option<Snapshot>, Box<dyn LiveReader>) {
-        let (snapshot, mailbox) = self.hub().subscribe(key);
+        let (snapshot, mailbox) = self.lock_hub().subscribe(key);
         let reader = EmbeddedReader { live: self.clone(), key: key.clone(), mailbox };
         (snapshot, Box::new(reader))
     }
@@ -274,10 +278,10 @@ impl Live for EmbeddedLive {
 
 impl fmt::Debug for EmbeddedLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hub = self.hub();
+        let hub = self.lock_hub();
         f.debug_struct("EmbeddedLive")
             .field("conversations", &hub.conversations.len())
-            .field("without_readers", &hub.unheard)
+            .field("without_readers", &hub.without_readers)
             .finish_non_exhaustive()
     }
 }
@@ -285,19 +289,19 @@ impl fmt::Debug for EmbeddedLive {
 struct EmbeddedReader {
     live: EmbeddedLive,
     key: ConversationKey,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<ReaderQueue>,
 }
 
 #[async_trait]
 impl LiveReader for EmbeddedReader {
-    async fn next(&mut self) -> LiveEvent {
-        self.mailbox.take().await
+    async fn next_event(&mut self) -> LiveEvent {
+        self.mailbox.next_event().await
     }
 }
 
 impl Drop for EmbeddedReader {
     fn drop(&mut self) {
-        self.live.hub().unsubscribe(&self.key, &self.mailbox);
+        self.live.lock_hub().unsubscribe(&self.key, &self.mailbox);
     }
 }
 

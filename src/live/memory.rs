@@ -8,28 +8,28 @@ use crate::ids::ConversationKey;
 #[derive(Debug)]
 pub struct MemoryLive {
     inner: EmbeddedLive,
-    dice: Mutex<fastrand::Rng>,
-    lose: u8,
+    rng: Mutex<fastrand::Rng>,
+    loss_percent: u8,
 }
 
 impl MemoryLive {
     /// `loss_percent` is the percentage of deltas and tool updates that are lost.
-    pub fn new(seed: u64, lose: u8) -> Self {
-        let dice = Mutex::new(fastrand::Rng::with_seed(seed));
-        Self { inner: EmbeddedLive::default(), dice, lose }
+    pub fn new(seed: u64, loss_percent: u8) -> Self {
+        let rng = Mutex::new(fastrand::Rng::with_seed(seed));
+        Self { inner: EmbeddedLive::default(), rng, loss_percent }
     }
 
     fn is_lost(&self, event: &LiveEvent) -> bool {
         match event {
             LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_) => {
-                let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
-                dice.u8(0..100) < self.lose
+                let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+                rng.u8(0..100) < self.loss_percent
             }
             // Without these a reader would show void content as current.
             LiveEvent::Committed { .. }
-            | LiveEvent::Gone
-            | LiveEvent::AnswerStarted(_)
-            | LiveEvent::SoFar(_)
+            | LiveEvent::Deleted
+            | LiveEvent::ResponseStarted(_)
+            | LiveEvent::Snapshot(_)
             | LiveEvent::Reset { .. } => false,
         }
     }
@@ -51,33 +51,33 @@ impl Live for MemoryLive {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::contract::{self, key, start, text};
+    use super::super::contract::{self, key, response_started, text_delta};
     use super::*;
 
     #[tokio::test]
-    async fn it_keeps_the_contract() {
-        contract::contract(&MemoryLive::new(1, 0)).await;
+    async fn memory_live_fulfils_contract() {
+        contract::run_contract(&MemoryLive::new(1, 0)).await;
     }
 
-    fn deltas_that_arrive(seed: u64) -> usize {
+    fn count_delivered_deltas(seed: u64) -> usize {
         let live = MemoryLive::new(seed, 30);
         let (_, mut reader) = live.subscribe(&key("c"));
-        live.publish(&key("c"), start("m1"));
+        live.publish(&key("c"), response_started("m1"));
         for number in 0..200 {
-            live.publish(&key("c"), text("m1", &number.to_string()));
+            live.publish(&key("c"), text_delta("m1", &number.to_string()));
         }
-        live.publish(&key("c"), LiveEvent::Committed { event_seq: 1, busy_with: None });
-        let mut events = std::iter::from_fn(|| reader.next().now_or_never());
-        assert_eq!(events.next(), Some(start("m1")));
+        live.publish(&key("c"), LiveEvent::Committed { event_seq: 1, running_prompt: None });
+        let mut events = std::iter::from_fn(|| reader.next_event().now_or_never());
+        assert_eq!(events.next(), Some(response_started("m1")));
         let rest: Vec<_> = events.collect();
-        assert_eq!(rest.last(), Some(&LiveEvent::Committed { event_seq: 1, busy_with: None }));
+        assert_eq!(rest.last(), Some(&LiveEvent::Committed { event_seq: 1, running_prompt: None }));
         rest.len() - 1
     }
 
     #[test]
-    fn some_deltas_are_lost_and_the_seed_says_which() {
-        let arrived = deltas_that_arrive(4);
+    fn seed_selects_lost_deltas() {
+        let arrived = count_delivered_deltas(4);
         assert!((110..170).contains(&arrived), "{arrived} of 200 arrived");
-        assert_eq!(arrived, deltas_that_arrive(4));
+        assert_eq!(arrived, count_delivered_deltas(4));
     }
 }

@@ -6,39 +6,39 @@ use crate::agent::raw::RawJson;
 
 /// Closes the text and completes a partial literal. If that is not valid JSON, cuts the text after
 /// the last complete member and closes it; else returns `{}`. The result is for display only.
-pub(super) fn complete(text: &str) -> RawJson {
-    let mut open = Open::default();
-    let mut last_whole = None;
+pub(super) fn complete_json(text: &str) -> RawJson {
+    let mut open = OpenScopes::default();
+    let mut last_complete = None;
     // Closers since the last complete member, the innermost first. Nothing was opened since, or the
     // opening would be the last.
     let mut closed_since = String::new();
     for (at, character) in text.char_indices() {
         let is_in_string = open.is_in_string;
-        closed_since.extend(open.take(character));
+        closed_since.extend(open.push_char(character));
         let end = match character {
             _ if is_in_string => continue,
             ',' => at,
             '{' | '[' => at + character.len_utf8(),
             _ => continue,
         };
-        last_whole = Some(end);
+        last_complete = Some(end);
         closed_since.clear();
     }
-    let ended = if open.is_in_string { ended_string(text, &open) } else { ended_literal(text) };
-    close(ended, &open.closers)
+    let ended = if open.is_in_string { close_string(text, &open) } else { complete_literal(text) };
+    close_json(ended, &open.closers)
         .or_else(|| {
             // A partial escape: the string ends before it.
             let cut = text.get(..text.rfind('\\').filter(|_| open.is_in_string)?)?;
-            close(format!("{cut}\""), &open.closers)
+            close_json(format!("{cut}\""), &open.closers)
         })
         .or_else(|| {
             open.closers.extend(closed_since.chars().rev());
-            close(text.get(..last_whole?)?.to_owned(), &open.closers)
+            close_json(text.get(..last_complete?)?.to_owned(), &open.closers)
         })
-        .unwrap_or_else(|| RawJson::of(&serde_json::Map::new()))
+        .unwrap_or_else(|| RawJson::from_value(&serde_json::Map::new()))
 }
 
-fn ended_string(text: &str, open: &Open) -> String {
+fn close_string(text: &str, open: &OpenScopes) -> String {
     let mut ended = text.to_owned();
     if open.is_after_backslash {
         ended.pop();
@@ -48,7 +48,7 @@ fn ended_string(text: &str, open: &Open) -> String {
 }
 
 /// Completes a literal: `tr` becomes `true`, `1.` and `1e` become 1. Other text stays unchanged.
-fn ended_literal(text: &str) -> String {
+fn complete_literal(text: &str) -> String {
     let start = text
         .rfind(|letter: char| {
             matches!(letter, '{' | '}' | '[' | ']' | ',' | ':' | '"') || letter.is_whitespace()
@@ -66,16 +66,16 @@ fn ended_literal(text: &str) -> String {
 
 /// Open scopes after the characters so far.
 #[derive(Default)]
-struct Open {
+struct OpenScopes {
     /// Closers of the open objects and lists, the outermost first.
     closers: String,
     is_in_string: bool,
     is_after_backslash: bool,
 }
 
-impl Open {
+impl OpenScopes {
     /// Applies a character. Returns the scope that it closes.
-    fn take(&mut self, character: char) -> Option<char> {
+    fn push_char(&mut self, character: char) -> Option<char> {
         if self.is_in_string {
             let is_escaped = std::mem::take(&mut self.is_after_backslash);
             match character {
@@ -96,7 +96,7 @@ impl Open {
     }
 }
 
-fn close(mut text: String, closers: &str) -> Option<RawJson> {
+fn close_json(mut text: String, closers: &str) -> Option<RawJson> {
     text.extend(closers.chars().rev());
     // Parsed, not only validated: an unpaired surrogate escape is valid raw JSON and cannot be
     // parsed.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_arrived_is_shown() {
+    fn partial_json_is_completed() {
         let cases = [
             ("", "{}"),
             ("{", "{}"),
@@ -140,31 +140,31 @@ mod tests {
             ("no json", "{}"),
         ];
         for (text, expected) in cases {
-            assert_eq!(complete(text).value().to_string(), expected, "{text}");
+            assert_eq!(complete_json(text).to_value().to_string(), expected, "{text}");
         }
     }
 
     #[test]
-    fn deep_nesting_is_hopeless_and_nothing_worse() {
-        assert_eq!(complete(&"[".repeat(100_000)).text(), "{}");
-        assert_eq!(complete(&"{\"a\":".repeat(100_000)).text(), "{}");
+    fn deep_nesting_gives_empty_object_quickly() {
+        assert_eq!(complete_json(&"[".repeat(100_000)).text(), "{}");
+        assert_eq!(complete_json(&"{\"a\":".repeat(100_000)).text(), "{}");
         // Guards against quadratic time: minutes for a text of this length.
-        assert_eq!(complete(&"[".repeat(8_000_000)).text(), "{}");
+        assert_eq!(complete_json(&"[".repeat(8_000_000)).text(), "{}");
     }
 
     proptest::proptest! {
         #[test]
-        fn every_beginning_of_a_call_is_readable_and_the_end_is_exact(
+        fn every_prefix_of_call_is_readable(
             name in "[a-zü\"\\\\]{0,6}", text in "\\PC{0,20}", numbers in proptest::collection::vec(-9_i32..99, 0..5),
         ) {
             let whole = serde_json::json!({ name.clone(): [text, numbers], "z": {"y": null} });
             let json = whole.to_string();
             let mut beginning = String::new();
             for character in json.chars() {
-                proptest::prop_assert!(complete(&beginning).value().is_object());
+                proptest::prop_assert!(complete_json(&beginning).to_value().is_object());
                 beginning.push(character);
             }
-            proptest::prop_assert_eq!(complete(&json).value(), whole);
+            proptest::prop_assert_eq!(complete_json(&json).to_value(), whole);
         }
     }
 }

@@ -2,12 +2,12 @@
 //! other instances in batches. Nothing durable passes here: a fault of the store delays readers
 //! until the commit.
 
-mod lookout;
-mod page;
-mod relay;
+mod delta_batch;
+mod poller;
+mod publisher;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod watchers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,36 +19,36 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::relay::Relays;
-use super::{Attention, EmbeddedLive, Interest, Live, LiveEvent, LiveReader, Snapshot};
+use self::publisher::Publishers;
+use super::{EmbeddedLive, Interest, Live, LiveEvent, LiveReader, RemoteSubscription, Snapshot};
 use crate::clock::Clock;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::ConversationStore;
 
 /// Poll interval of readers with a poller. It covers events that the poller missed.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Live events of all instances; clones share their state. Needs a Tokio runtime.
 #[derive(Clone)]
 pub struct SharedLive {
-    inner: Arc<Inner>,
+    inner: Arc<SharedState>,
 }
 
-struct Inner {
+struct SharedState {
     local: EmbeddedLive,
     store: Arc<dyn ConversationStore>,
     clock: Arc<dyn Clock>,
     /// Id of the process; the ids of its workers begin with it.
     instance: WorkerId,
-    relays: Mutex<Relays>,
-    lookouts: Mutex<HashMap<ConversationKey, Looking>>,
+    publishers: Mutex<Publishers>,
+    pollers: Mutex<HashMap<ConversationKey, PollerHandle>>,
 }
 
 /// A poller and the number of its readers. Dropping it ends the poller.
-struct Looking {
-    for_commits: usize,
-    for_all: usize,
-    wants_all: Arc<AtomicBool>,
+struct PollerHandle {
+    commit_readers: usize,
+    delta_readers: usize,
+    wants_deltas: Arc<AtomicBool>,
     wake: Arc<Notify>,
     _task: AbortOnDropHandle<()>,
 }
@@ -61,29 +61,29 @@ impl SharedLive {
         clock: Arc<dyn Clock>,
         instance: WorkerId,
     ) -> Self {
-        let inner = Inner {
+        let inner = SharedState {
             local: EmbeddedLive::default(),
             store,
             clock,
             instance,
-            relays: Mutex::default(),
-            lookouts: Mutex::default(),
+            publishers: Mutex::default(),
+            pollers: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 }
 
-impl Inner {
-    fn relays(&self) -> MutexGuard<'_, Relays> {
-        self.relays.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedState {
+    fn lock_publishers(&self) -> MutexGuard<'_, Publishers> {
+        self.publishers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lookouts(&self) -> MutexGuard<'_, HashMap<ConversationKey, Looking>> {
-        self.lookouts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_pollers(&self) -> MutexGuard<'_, HashMap<ConversationKey, PollerHandle>> {
+        self.pollers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if the worker of a lease belongs to this process.
-    fn is_own(&self, worker: &WorkerId) -> bool {
+    fn is_own_worker(&self, worker: &WorkerId) -> bool {
         let rest = worker.as_str().strip_prefix(self.instance.as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -93,25 +93,25 @@ impl Inner {
     clippy::disallowed_methods,
     reason = "ends with its readers or its response; events lost with the process are in the commit"
 )]
-fn start(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+fn spawn_task(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
 impl Live for SharedLive {
     fn publish(&self, key: &ConversationKey, event: LiveEvent) {
         let live = &self.inner;
-        let is_commit = matches!(event, LiveEvent::Committed { .. } | LiveEvent::Gone);
+        let is_commit = matches!(event, LiveEvent::Committed { .. } | LiveEvent::Deleted);
         {
             // Held over both calls: a partial response is read between two events, never while only
             // one of the two has the event.
-            let mut relays = live.relays();
-            relays.hear(key, &event, live.clock.now(), || {
-                start(relay::run(Arc::downgrade(live), key.clone()))
+            let mut publishers = live.lock_publishers();
+            publishers.publish(key, &event, live.clock.now(), || {
+                spawn_task(publisher::run_publisher(Arc::downgrade(live), key.clone()))
             });
             live.local.publish(key, event);
         }
-        if is_commit && let Some(looking) = live.lookouts().get(key) {
-            looking.wake.notify_one();
+        if is_commit && let Some(poller) = live.lock_pollers().get(key) {
+            poller.wake.notify_one();
         }
     }
 
@@ -119,61 +119,73 @@ impl Live for SharedLive {
         self.inner.local.subscribe(key)
     }
 
-    fn attend(&self, key: &ConversationKey, interest: Interest) -> Box<dyn Attention> {
-        let mut lookouts = self.inner.lookouts();
-        let looking = lookouts.entry(key.clone()).or_insert_with(|| {
-            let (wants_all, wake) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
-            let run = lookout::run(
+    fn subscribe_remote(
+        &self,
+        key: &ConversationKey,
+        interest: Interest,
+    ) -> Box<dyn RemoteSubscription> {
+        let mut pollers = self.inner.lock_pollers();
+        let poller = pollers.entry(key.clone()).or_insert_with(|| {
+            let (wants_deltas, wake) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+            let run = poller::run_poller(
                 Arc::downgrade(&self.inner),
                 key.clone(),
-                Arc::clone(&wants_all),
+                Arc::clone(&wants_deltas),
                 Arc::clone(&wake),
             );
-            Looking { for_commits: 0, for_all: 0, wants_all, wake, _task: start(run) }
+            PollerHandle {
+                commit_readers: 0,
+                delta_readers: 0,
+                wants_deltas,
+                wake,
+                _task: spawn_task(run),
+            }
         });
-        *looking.count(interest) += 1;
-        if interest == Interest::All && !looking.wants_all.swap(true, Ordering::SeqCst) {
-            looking.wake.notify_one();
+        *poller.readers_mut(interest) += 1;
+        if interest == Interest::CommitsAndDeltas
+            && !poller.wants_deltas.swap(true, Ordering::SeqCst)
+        {
+            poller.wake.notify_one();
         }
-        Box::new(Attending { live: Arc::clone(&self.inner), key: key.clone(), interest })
+        Box::new(PollerSubscription { live: Arc::clone(&self.inner), key: key.clone(), interest })
     }
 
-    fn look_every(&self) -> Duration {
-        LOOK_EVERY
+    fn poll_interval(&self) -> Duration {
+        POLL_INTERVAL
     }
 }
 
-impl Looking {
-    fn count(&mut self, interest: Interest) -> &mut usize {
+impl PollerHandle {
+    fn readers_mut(&mut self, interest: Interest) -> &mut usize {
         match interest {
-            Interest::Commits => &mut self.for_commits,
-            Interest::All => &mut self.for_all,
+            Interest::Commits => &mut self.commit_readers,
+            Interest::CommitsAndDeltas => &mut self.delta_readers,
         }
     }
 }
 
 /// The remote subscription of one reader.
-struct Attending {
-    live: Arc<Inner>,
+struct PollerSubscription {
+    live: Arc<SharedState>,
     key: ConversationKey,
     interest: Interest,
 }
 
-impl Attention for Attending {}
+impl RemoteSubscription for PollerSubscription {}
 
-impl Drop for Attending {
+impl Drop for PollerSubscription {
     fn drop(&mut self) {
-        let mut lookouts = self.live.lookouts();
-        let Some(looking) = lookouts.get_mut(&self.key) else { return };
-        *looking.count(self.interest) -= 1;
-        if looking.for_all > 0 {
+        let mut pollers = self.live.lock_pollers();
+        let Some(poller) = pollers.get_mut(&self.key) else { return };
+        *poller.readers_mut(self.interest) -= 1;
+        if poller.delta_readers > 0 {
             return;
         }
-        looking.wants_all.store(false, Ordering::SeqCst);
+        poller.wants_deltas.store(false, Ordering::SeqCst);
         // No poller reads further events of the response.
-        self.live.local.lose(&self.key);
-        if looking.for_commits == 0 {
-            lookouts.remove(&self.key);
+        self.live.local.forget_remote(&self.key);
+        if poller.commit_readers == 0 {
+            pollers.remove(&self.key);
         }
     }
 }
@@ -182,12 +194,12 @@ impl fmt::Debug for SharedLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedLive")
             .field("local", &self.inner.local)
-            .field("pollers", &self.inner.lookouts().len())
+            .field("pollers", &self.inner.lock_pollers().len())
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Attending {
+impl fmt::Debug for PollerSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PollerSubscription").field("key", &self.key).finish_non_exhaustive()
     }

@@ -12,18 +12,18 @@ use crate::model::{ModelRecord, Prices};
 
 /// Number of input tokens above which the long-context prices apply to the whole call.
 const LONG_CONTEXT_MIN: u64 = 272_000;
-const UNKNOWN_WINDOW: u64 = 128_000;
-const UNKNOWN_OUTPUT: u64 = 16_384;
+const DEFAULT_CONTEXT_WINDOW: u64 = 128_000;
+const DEFAULT_OUTPUT_MAX: u64 = 16_384;
 
 /// `id, reasoning, images, window, max output, [in, out, cached in, cache write], long [in, out]`.
 /// Prices are US dollars per million tokens. Zeros in the last pair mean that the model has no
 /// long-context prices.
-type Row = (&'static str, bool, bool, u64, u64, [f64; 4], [f64; 2]);
+type ModelRow = (&'static str, bool, bool, u64, u64, [f64; 4], [f64; 2]);
 
 /// Models and prices from a public model list of November 2026. Azure's own price page was not
 /// compared; regional prices differ.
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
+const MODELS: &[ModelRow] = &[
     ("gpt-4.1",       false, true,  1_047_576,  32_768, [2.0, 8.0, 0.5, 0.0],        [0.0, 0.0]),
     ("gpt-4.1-mini",  false, true,  1_047_576,  32_768, [0.4, 1.6, 0.1, 0.0],        [0.0, 0.0]),
     ("gpt-4.1-nano",  false, true,  1_047_576,  32_768, [0.1, 0.4, 0.025, 0.0],      [0.0, 0.0]),
@@ -59,26 +59,26 @@ const TABLE: &[Row] = &[
 /// The table with the overrides of the app.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
-    overrides: BTreeMap<String, Override>,
+    overrides: BTreeMap<String, ModelOverride>,
 }
 
 /// Prices of a call: those of the record, and the long-context prices if the model has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tariff {
     pub base: Prices,
-    pub long: Option<Prices>,
+    pub long_context: Option<Prices>,
 }
 
 impl Tariff {
     pub fn cost(&self, usage: &Usage) -> Cost {
         let input = usage.input + usage.cache_read + usage.cache_write;
-        let prices = self.long.filter(|_| input > LONG_CONTEXT_MIN).unwrap_or(self.base);
+        let prices = self.long_context.filter(|_| input > LONG_CONTEXT_MIN).unwrap_or(self.base);
         prices.cost(usage)
     }
 
     /// Highest possible cost of this many tokens. The provider may read the input from its cache or
     /// write it to the cache, each at its price.
-    pub fn most(&self, input: u64, output: u64) -> Cost {
+    pub fn max_cost(&self, input: u64, output: u64) -> Cost {
         let sent = Usage { output, ..Usage::default() };
         let ways = [
             Usage { input, ..sent },
@@ -92,7 +92,7 @@ impl Tariff {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Override {
+struct ModelOverride {
     input: Option<f64>,
     output: Option<f64>,
     cache_read: Option<f64>,
@@ -105,7 +105,7 @@ struct Override {
     compat: Compat,
 }
 
-impl Override {
+impl ModelOverride {
     fn prices(&self) -> [Option<f64>; 4] {
         [self.input, self.output, self.cache_read, self.cache_write]
     }
@@ -121,7 +121,7 @@ impl Catalogue {
         let Some(text) = overrides.filter(|text| !text.trim().is_empty()) else {
             return Ok(Self::default());
         };
-        let overrides: BTreeMap<String, Override> = serde_json::from_str(text).map_err(|error| {
+        let overrides: BTreeMap<String, ModelOverride> = serde_json::from_str(text).map_err(|error| {
             vec![format!(
                 "TURNWHEEL_PRICES is not of the form {{\"model\": {{\"input\": 1.25, \"output\": 10, \"cacheRead\": 0.1, \
                  \"cacheWrite\": 0}}}}: {error}"
@@ -147,18 +147,18 @@ impl Catalogue {
     /// Returns the record of a model. A model that is not in the table has no prices, a window of
     /// 128,000 tokens, and abilities derived from its name.
     pub fn record(&self, model: &str, deployment: &str) -> ModelRecord {
-        let row = row_of(model);
+        let row = find_row(model);
         let mut record = ModelRecord {
             id: model.to_owned(),
             name: model.to_owned(),
             api: super::responses::API.to_owned(),
             provider: super::responses::PROVIDER.to_owned(),
             base_url: String::new(),
-            reasoning: row.map_or_else(|| names_reasoning(model), |row| row.1),
-            images: row.map_or_else(|| names_images(model), |row| row.2),
-            cost: row.map(base_prices).unwrap_or_default(),
-            context_window: row.map_or(UNKNOWN_WINDOW, |row| row.3),
-            max_tokens: row.map_or(UNKNOWN_OUTPUT, |row| row.4),
+            reasoning: row.map_or_else(|| is_reasoning_model_name(model), |row| row.1),
+            images: row.map_or_else(|| is_image_model_name(model), |row| row.2),
+            cost: row.map(base_prices_of).unwrap_or_default(),
+            context_window: row.map_or(DEFAULT_CONTEXT_WINDOW, |row| row.3),
+            max_tokens: row.map_or(DEFAULT_OUTPUT_MAX, |row| row.4),
             deployment_name: deployment.to_owned(),
             headers: ModelHeaders::default(),
             compat: Compat::default(),
@@ -183,22 +183,23 @@ impl Catalogue {
 
 /// Prices of calls to the model of a record. The long-context prices of the table apply only if the
 /// record has the table's base prices.
-pub fn tariff(record: &ModelRecord) -> Tariff {
-    let long =
-        row_of(&record.id).filter(|row| base_prices(row) == record.cost).and_then(long_prices);
-    Tariff { base: record.cost, long }
+pub fn find_tariff(record: &ModelRecord) -> Tariff {
+    let long = find_row(&record.id)
+        .filter(|row| base_prices_of(row) == record.cost)
+        .and_then(long_context_prices);
+    Tariff { base: record.cost, long_context: long }
 }
 
-fn base_prices(row: &Row) -> Prices {
+fn base_prices_of(row: &ModelRow) -> Prices {
     let [input, output, cache_read, cache_write] = row.5;
     Prices { input, output, cache_read, cache_write }
 }
 
 /// Long-context prices of a row. The source has none for cached tokens; they rise in proportion to
 /// the input price.
-fn long_prices(row: &Row) -> Option<Prices> {
+fn long_context_prices(row: &ModelRow) -> Option<Prices> {
     let [input, output] = row.6;
-    let base = base_prices(row);
+    let base = base_prices_of(row);
     (input > 0.0).then(|| Prices {
         input,
         output,
@@ -208,12 +209,12 @@ fn long_prices(row: &Row) -> Option<Prices> {
 }
 
 /// Finds a row by model id, or by the id without its date: `gpt-4o-2024-08-06` is `gpt-4o`.
-fn row_of(model: &str) -> Option<&'static Row> {
-    let find = |id: &str| TABLE.iter().find(|row| row.0 == id);
-    find(model).or_else(|| find(undated(model)?))
+fn find_row(model: &str) -> Option<&'static ModelRow> {
+    let find = |id: &str| MODELS.iter().find(|row| row.0 == id);
+    find(model).or_else(|| find(strip_date(model)?))
 }
 
-fn undated(model: &str) -> Option<&str> {
+fn strip_date(model: &str) -> Option<&str> {
     let (name, date) = model.split_at_checked(model.len().checked_sub(11)?)?;
     let is_date = date.char_indices().all(|(at, letter)| match at {
         0 | 5 | 8 => letter == '-',
@@ -222,7 +223,7 @@ fn undated(model: &str) -> Option<&str> {
     is_date.then_some(name)
 }
 
-fn names_reasoning(model: &str) -> bool {
+fn is_reasoning_model_name(model: &str) -> bool {
     let follows_digit = |prefix: &str| {
         model
             .strip_prefix(prefix)
@@ -233,7 +234,7 @@ fn names_reasoning(model: &str) -> bool {
     (is_new_gpt && !model.starts_with("gpt-5-chat")) || follows_digit("o")
 }
 
-fn names_images(model: &str) -> bool {
+fn is_image_model_name(model: &str) -> bool {
     let is_gpt = model
         .strip_prefix("gpt-")
         .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_known_by_its_name_and_by_its_dated_name() {
+    fn catalogue_finds_model_by_plain_and_dated_name() {
         let catalogue = Catalogue::default();
         for id in ["gpt-4o", "gpt-4o-2024-08-06"] {
             let record = catalogue.record(id, "mine");
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_model_costs_nothing_and_is_judged_by_its_name() {
+    fn unknown_model_has_no_price_and_derived_abilities() {
         let cases = [
             ("gpt-5.9-nova", true, true),
             ("gpt-5-chat-latest", false, true),
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn model_headers_and_compat_come_from_the_app() {
+    fn catalogue_overrides_model_headers_and_compat() {
         let catalogue = Catalogue::new(Some(
             r#"{"mine":{"headers":{"X-Team":"clerks"},"compat":{"supportsStrictMode":false}}}"#,
         ))
@@ -293,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_model_headers_and_compat_are_refused_without_values() {
-        let refused = |members: &str| {
+    fn catalogue_rejects_invalid_headers_without_printing_values() {
+        let error_text = |members: &str| {
             Catalogue::new(Some(&format!(r#"{{"mine":{{{members}}}}}"#))).unwrap_err().join(" ")
         };
         for (members, expected) in [
@@ -317,13 +318,13 @@ mod tests {
                 "unknown field `supportsStore`, expected one of `supportsDeveloperRole`",
             ),
         ] {
-            let text = refused(members);
+            let text = error_text(members);
             assert!(text.contains(expected) && !text.contains("hush"), "{text}");
         }
     }
 
     #[test]
-    fn the_app_corrects_prices_and_abilities() {
+    fn catalogue_overrides_prices_and_abilities() {
         let catalogue = Catalogue::new(Some(
             r#"{"gpt-5.4":{"input":3,"maxTokens":9000},"mine":{"output":7,"reasoning":true}}"#,
         ))
@@ -334,23 +335,28 @@ mod tests {
             Prices { input: 3.0, output: 15.0, cache_read: 0.25, cache_write: 0.0 }
         );
         assert_eq!(record.max_tokens, 9000);
-        assert_eq!(tariff(&record).long, None, "overridden prices disable the table's long-context prices");
+        assert_eq!(
+            find_tariff(&record).long_context,
+            None,
+            "overridden prices disable the table's long-context prices"
+        );
         assert!(catalogue.record("mine", "d").reasoning);
     }
 
     #[test]
-    fn mistakes_in_prices_are_all_told() {
-        let told = Catalogue::new(Some(r#"{"a":{"input":-1},"b":{"maxTokens":0}}"#)).unwrap_err();
-        assert_eq!(told.len(), 2, "{told:?}");
+    fn catalogue_reports_all_price_mistakes() {
+        let mistakes =
+            Catalogue::new(Some(r#"{"a":{"input":-1},"b":{"maxTokens":0}}"#)).unwrap_err();
+        assert_eq!(mistakes.len(), 2, "{mistakes:?}");
         for text in ["[", r#"{"a":{"inputs":1}}"#, "5"] {
-            let told = Catalogue::new(Some(text)).unwrap_err();
-            assert!(told[0].starts_with("TURNWHEEL_PRICES is not of the form"), "{told:?}");
+            let mistakes = Catalogue::new(Some(text)).unwrap_err();
+            assert!(mistakes[0].starts_with("TURNWHEEL_PRICES is not of the form"), "{mistakes:?}");
         }
     }
 
     #[test]
-    fn a_long_context_costs_more() {
-        let tariff = tariff(&Catalogue::default().record("gpt-5.4", "d"));
+    fn tariff_charges_long_context_prices() {
+        let tariff = find_tariff(&Catalogue::default().record("gpt-5.4", "d"));
         let short = Usage { input: 272_000, ..Usage::default() };
         let long = Usage { input: 172_001, cache_read: 100_000, ..Usage::default() };
         assert!((tariff.cost(&short).total - 0.68).abs() < 1e-9);

@@ -2,13 +2,11 @@
 //! events and classifying errors are pure; only the client does I/O.
 
 pub mod body;
-pub mod check;
 pub mod client;
 pub mod config;
 pub mod credential;
 pub mod effort;
 pub mod event;
-pub mod fault;
 pub mod fold;
 #[cfg(test)]
 mod fuzz;
@@ -17,7 +15,9 @@ pub mod ids;
 pub mod input;
 pub mod item;
 pub mod names;
+pub mod provider_error;
 pub mod stream;
+pub mod validate;
 
 pub use client::AzureResponses;
 pub use config::{ResponsesConfig, Secret};

@@ -8,24 +8,26 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use crate::agent::content::{Block, Text, Thinking, ToolCall, joined_text};
-use crate::agent::event::{AnswerEvent, TypedToolCall};
+use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::compat::Compat;
-use crate::model::responses::fault::{Fault, classify};
 use crate::model::responses::headers::ModelHeaders;
-use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
+use crate::model::responses::provider_error::{ProviderError, classify};
+use crate::model::{
+    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, Prices,
+};
 
 mod payments;
 pub(crate) mod sample;
 mod script;
 
-use script::{Call, Script, Step};
+use script::{Script, ScriptStep, ScriptedCall};
 
-const NAME: &str = "scripted";
+const MODEL_NAME: &str = "scripted";
 /// Characters of a quotation.
 const QUOTE_MAX: usize = 300;
 
@@ -36,59 +38,61 @@ pub struct ScriptedModel;
 
 /// One response, before it is streamed.
 #[derive(Default)]
-struct Said {
+struct ScriptedResponse {
     text: String,
-    calls: Vec<Call>,
+    calls: Vec<ScriptedCall>,
 }
 
 #[async_trait]
 impl Model for ScriptedModel {
-    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer {
-        let scene = Scene::of(&request);
-        let said = match scene.next() {
-            Ok(said) => said,
-            Err(fault) => return failed(&fault),
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let context = ScriptContext::from_request(&request);
+        let response = match context.next_response() {
+            Ok(response) => response,
+            Err(fault) => return failed_response(&fault),
         };
         let mut content = Vec::new();
         if request.thinking > ThinkingLevel::Off {
-            content.push(think(&said, listener, content.len()).await);
+            content.push(stream_thinking(&response, listener, content.len()).await);
         }
-        let (text, is_cut) =
-            cut(&said.text, request.max_output_tokens.filter(|_| said.calls.is_empty()));
+        let (text, is_cut) = truncate_words(
+            &response.text,
+            request.max_output_tokens.filter(|_| response.calls.is_empty()),
+        );
         if !text.is_empty() {
-            content.push(say(&text, listener, content.len()).await);
+            content.push(stream_text(&text, listener, content.len()).await);
         }
-        for (number, call) in said.calls.iter().enumerate() {
+        for (number, call) in response.calls.iter().enumerate() {
             let id = format!("call_{}_{}", request.messages.len(), number + 1);
-            content.push(ask(call, id, listener, content.len()).await);
+            content.push(stream_tool_call(call, id, listener, content.len()).await);
         }
-        let stop_reason = match (is_cut, said.calls.is_empty()) {
+        let stop_reason = match (is_cut, response.calls.is_empty()) {
             (true, _) => StopReason::Length,
             (false, true) => StopReason::Stop,
             (false, false) => StopReason::ToolUse,
         };
-        let usage = usage(&request, &content);
-        Answer {
-            message: AssistantMessage { usage, ..message(content, stop_reason) },
+        let usage = estimate_usage(&request, &content);
+        ModelResponse {
+            message: AssistantMessage { usage, ..assistant_message(content, stop_reason) },
             failure: None,
-            reply: Reply::default(),
+            metadata: CallMetadata::default(),
         }
     }
 
     /// Returns the same record for every model id.
     fn record(&self, _model: &str) -> Result<ModelRecord, String> {
         Ok(ModelRecord {
-            id: NAME.to_owned(),
+            id: MODEL_NAME.to_owned(),
             name: "Scripted model".to_owned(),
-            api: NAME.to_owned(),
-            provider: NAME.to_owned(),
+            api: MODEL_NAME.to_owned(),
+            provider: MODEL_NAME.to_owned(),
             base_url: String::new(),
             reasoning: true,
             images: true,
             cost: Prices::default(),
             context_window: 128_000,
             max_tokens: 16_384,
-            deployment_name: NAME.to_owned(),
+            deployment_name: MODEL_NAME.to_owned(),
             headers: ModelHeaders::default(),
             compat: Compat::default(),
         })
@@ -96,31 +100,31 @@ impl Model for ScriptedModel {
 }
 
 /// The request and the parts of it that select the next response.
-struct Scene<'a> {
+struct ScriptContext<'a> {
     request: &'a ModelRequest<'a>,
     /// Text of the last user message; empty without one.
-    asked: String,
+    prompt: String,
     images: usize,
     /// Tool results since the last user message.
     results: Vec<&'a ToolResultMessage>,
 }
 
-impl<'a> Scene<'a> {
-    fn of(request: &'a ModelRequest<'a>) -> Self {
-        let mut scene = Self { request, asked: String::new(), images: 0, results: Vec::new() };
+impl<'a> ScriptContext<'a> {
+    fn from_request(request: &'a ModelRequest<'a>) -> Self {
+        let mut context = Self { request, prompt: String::new(), images: 0, results: Vec::new() };
         for message in request.messages {
             match message {
                 Message::User(user) => {
-                    scene.asked = user.content.joined_text();
-                    scene.results.clear();
-                    scene.images = match &user.content {
+                    context.prompt = user.content.joined_text();
+                    context.results.clear();
+                    context.images = match &user.content {
                         crate::agent::content::Content::Text(_) => 0,
                         crate::agent::content::Content::Blocks(blocks) => {
                             blocks.iter().filter(|block| matches!(block, Block::Image(_))).count()
                         }
                     };
                 }
-                Message::ToolResult(result) => scene.results.push(result),
+                Message::ToolResult(result) => context.results.push(result),
                 Message::Assistant(_)
                 | Message::BashExecution(_)
                 | Message::Custom(_)
@@ -129,50 +133,54 @@ impl<'a> Scene<'a> {
                 | Message::Other(_) => {}
             }
         }
-        scene
+        context
     }
 
-    fn next(&self) -> Result<Said, Box<Fault>> {
-        let script = Script::read(&self.asked, self.request.tools);
+    fn next_response(&self) -> Result<ScriptedResponse, Box<ProviderError>> {
+        let script = Script::parse(&self.prompt, self.request.tools);
         if script.is_empty() {
-            let payments = payments::read(&self.asked, self.request.tools);
+            let payments = payments::parse_payments(&self.prompt, self.request.tools);
             return Ok(match (payments.is_empty(), self.results.is_empty()) {
-                (true, true) => self.spoken(self.introduction()),
-                (true, false) => self.spoken(self.summary()),
-                (false, true) => payments::ask(&payments),
-                (false, false) => self.spoken(payments::report(&payments, &self.results)),
+                (true, true) => self.text_response(self.introduction_text()),
+                (true, false) => self.text_response(self.results_text()),
+                (false, true) => payments::request_payments(&payments),
+                (false, false) => {
+                    self.text_response(payments::report_payments(&payments, &self.results))
+                }
             });
         }
-        match script.at(self.results.len()) {
-            Some(Step::Calls(calls)) => Ok(Said { text: String::new(), calls: calls.clone() }),
-            Some(Step::Say(text)) => Ok(self.spoken(text.clone())),
-            Some(Step::Fail(fault)) => Err(fault.clone()),
-            None => Ok(self.spoken(self.summary())),
+        match script.step_after(self.results.len()) {
+            Some(ScriptStep::Calls(calls)) => {
+                Ok(ScriptedResponse { text: String::new(), calls: calls.clone() })
+            }
+            Some(ScriptStep::Text(text)) => Ok(self.text_response(text.clone())),
+            Some(ScriptStep::Failure(fault)) => Err(fault.clone()),
+            None => Ok(self.text_response(self.results_text())),
         }
     }
 
     /// A response with this text, or with a sample value if the request has a response schema and
     /// the text is not JSON.
-    fn spoken(&self, text: String) -> Said {
+    fn text_response(&self, text: String) -> ScriptedResponse {
         let text = match self.request.response_schema {
             Some(schema) if serde_json::from_str::<serde_json::Value>(&text).is_err() => {
-                sample::of(schema, &text).to_string()
+                sample::sample_value(schema, &text).to_string()
             }
             Some(_) | None => text,
         };
-        Said { text, calls: Vec::new() }
+        ScriptedResponse { text, calls: Vec::new() }
     }
 
-    fn introduction(&self) -> String {
-        let mut text = match self.asked.split_whitespace().count() {
+    fn introduction_text(&self) -> String {
+        let mut text = match self.prompt.split_whitespace().count() {
             0 => "I am the scripted model, and received no text.".to_owned(),
             1 => format!(
                 "I am the scripted model, and received one word: “{}”.",
-                quoted(&self.asked)
+                quote(&self.prompt)
             ),
             words => format!(
                 "I am the scripted model, and received {words} words: “{}”.",
-                quoted(&self.asked)
+                quote(&self.prompt)
             ),
         };
         if self.images > 0 {
@@ -184,19 +192,19 @@ impl<'a> Scene<'a> {
         }
         if let Some(first) = self.request.tools.first() {
             let names: Vec<&str> = self.request.tools.iter().map(|tool| tool.name).collect();
-            let example = example_input(first.name, first.parameters);
+            let example = example_prompt(first.name, first.parameters);
             let _ = write!(text, " I can use {}. Try: {example}", names.join(", "));
         }
         text
     }
 
-    fn summary(&self) -> String {
+    fn results_text(&self) -> String {
         let lines: Vec<String> = self
             .results
             .iter()
             .map(|result| {
                 let verb = if result.is_error { "failed" } else { "returned" };
-                match quoted(&joined_text(&result.content)) {
+                match quote(&joined_text(&result.content)) {
                     text if text.is_empty() => format!("{} {verb}.", result.tool_name),
                     text => format!("{} {verb}: {text}", result.tool_name),
                 }
@@ -207,12 +215,12 @@ impl<'a> Scene<'a> {
 }
 
 /// Returns a user message that makes this model call the tool.
-pub(crate) fn example_input(tool: &str, parameters: &serde_json::Value) -> String {
-    format!("use {tool} with {} then say done", sample::of(parameters, "…"))
+pub(crate) fn example_prompt(tool: &str, parameters: &serde_json::Value) -> String {
+    format!("use {tool} with {} then say done", sample::sample_value(parameters, "…"))
 }
 
 /// Quotes at most [`QUOTE_MAX`] characters of a text.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     // `loop: prompt` sends error results as JSON strings.
     let text = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
     let text = text.trim();
@@ -224,47 +232,64 @@ fn quoted(text: &str) -> String {
 }
 
 /// Truncates a text to one word per token of the limit. The flag is true if words were removed.
-fn cut(text: &str, tokens_max: Option<u64>) -> (String, bool) {
+fn truncate_words(text: &str, tokens_max: Option<u64>) -> (String, bool) {
     let words_max =
         tokens_max.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
     let words: Vec<&str> = text.split_inclusive(' ').collect();
     (words.iter().take(words_max).copied().collect(), words.len() > words_max)
 }
 
-async fn think(said: &Said, listener: &dyn Listener, content_index: usize) -> Block {
-    let thinking = match said.calls.len() {
+async fn stream_thinking(
+    response: &ScriptedResponse,
+    listener: &dyn Listener,
+    content_index: usize,
+) -> Block {
+    let thinking = match response.calls.len() {
         0 => "Nothing is left to call, so I answer.".to_owned(),
         1 => "One tool is to be called.".to_owned(),
         calls => format!("{calls} tools are to be called."),
     };
-    listener.hear(AnswerEvent::ThinkingStart { content_index });
+    listener.on_event(AssistantMessageEvent::ThinkingStart { content_index });
     for word in thinking.split_inclusive(' ') {
-        listener.hear(AnswerEvent::ThinkingDelta { content_index, delta: word.to_owned() });
+        listener.on_event(AssistantMessageEvent::ThinkingDelta {
+            content_index,
+            delta: word.to_owned(),
+        });
         tokio::task::yield_now().await;
     }
-    listener.hear(AnswerEvent::ThinkingEnd { content_index, content: thinking.clone() });
+    listener
+        .on_event(AssistantMessageEvent::ThinkingEnd { content_index, content: thinking.clone() });
     Block::Thinking(Thinking { thinking, thinking_signature: None, extra: Extra::new() })
 }
 
-async fn say(text: &str, listener: &dyn Listener, content_index: usize) -> Block {
-    listener.hear(AnswerEvent::TextStart { content_index });
+async fn stream_text(text: &str, listener: &dyn Listener, content_index: usize) -> Block {
+    listener.on_event(AssistantMessageEvent::TextStart { content_index });
     for word in text.split_inclusive(' ') {
-        listener.hear(AnswerEvent::TextDelta { content_index, delta: word.to_owned() });
+        listener
+            .on_event(AssistantMessageEvent::TextDelta { content_index, delta: word.to_owned() });
         tokio::task::yield_now().await;
     }
-    listener.hear(AnswerEvent::TextEnd { content_index, content: text.to_owned() });
+    listener.on_event(AssistantMessageEvent::TextEnd { content_index, content: text.to_owned() });
     Block::Text(Text { text: text.to_owned(), text_signature: None, extra: Extra::new() })
 }
 
-async fn ask(call: &Call, id: String, listener: &dyn Listener, content_index: usize) -> Block {
-    listener.hear(AnswerEvent::ToolcallStart {
+async fn stream_tool_call(
+    call: &ScriptedCall,
+    id: String,
+    listener: &dyn Listener,
+    content_index: usize,
+) -> Block {
+    listener.on_event(AssistantMessageEvent::ToolcallStart {
         content_index,
         id: id.clone(),
         tool_name: call.tool.clone(),
     });
     let letters: Vec<char> = call.arguments.text().chars().collect();
     for delta in letters.chunks(16) {
-        listener.hear(AnswerEvent::ToolcallDelta { content_index, delta: delta.iter().collect() });
+        listener.on_event(AssistantMessageEvent::ToolcallDelta {
+            content_index,
+            delta: delta.iter().collect(),
+        });
         tokio::task::yield_now().await;
     }
     let call = ToolCall {
@@ -274,7 +299,7 @@ async fn ask(call: &Call, id: String, listener: &dyn Listener, content_index: us
         thought_signature: None,
         extra: Extra::new(),
     };
-    listener.hear(AnswerEvent::ToolcallEnd {
+    listener.on_event(AssistantMessageEvent::ToolcallEnd {
         content_index,
         tool_call: TypedToolCall { call: call.clone() },
     });
@@ -282,9 +307,9 @@ async fn ask(call: &Call, id: String, listener: &dyn Listener, content_index: us
 }
 
 /// Estimated usage: four characters count as one token.
-fn usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
+fn estimate_usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
     let tokens = |characters: usize| (characters as u64).div_ceil(4);
-    let length = |message: &&Message| RawJson::of(*message).text().len();
+    let length = |message: &&Message| RawJson::from_value(*message).text().len();
     let sent =
         request.messages.iter().map(length).sum::<usize>() + request.system.map_or(0, str::len);
     let (mut output, mut reasoning) = (0, 0);
@@ -302,22 +327,31 @@ fn usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
     Usage { input, output, reasoning, total_tokens: input + output, ..Usage::default() }
 }
 
-fn message(content: Vec<Block>, stop_reason: StopReason) -> AssistantMessage {
-    AssistantMessage::of_ours(NAME, content, stop_reason)
+fn assistant_message(content: Vec<Block>, stop_reason: StopReason) -> AssistantMessage {
+    AssistantMessage::new_synthetic(MODEL_NAME, content, stop_reason)
 }
 
-fn failed(fault: &Fault) -> Answer {
+fn failed_response(fault: &ProviderError) -> ModelResponse {
     let failure = match classify(fault, &HeaderMap::new(), Timestamp(0)) {
-        Failure::Retryable { .. } if fault.status == Some(429) => {
-            Failure::Retryable { after: Some(Duration::from_secs(1)) }
+        ModelFailure::Retryable { .. } if fault.status == Some(429) => {
+            ModelFailure::Retryable { after: Some(Duration::from_secs(1)) }
         }
-        failure @ (Failure::Retryable { .. } | Failure::Overflow | Failure::Final) => failure,
+        failure @ (ModelFailure::Retryable { .. }
+        | ModelFailure::ContextOverflow
+        | ModelFailure::Permanent) => failure,
     };
     let error_message = Some(fault.text.clone());
-    Answer {
-        message: AssistantMessage { error_message, ..message(Vec::new(), StopReason::Error) },
+    ModelResponse {
+        message: AssistantMessage {
+            error_message,
+            ..assistant_message(Vec::new(), StopReason::Error)
+        },
         failure: Some(failure),
-        reply: Reply { status: fault.status, error: fault.name(), ..Reply::default() },
+        metadata: CallMetadata {
+            status: fault.status,
+            error: fault.name(),
+            ..CallMetadata::default()
+        },
     }
 }
 

@@ -9,7 +9,7 @@ const PIECE_BYTES: usize = 8 * 1024;
 
 /// Number of tokens of the text. The first call loads the vocabulary: it takes 0.2 s and keeps 50
 /// MB for the life of the process. Call [`upper_bound`] first.
-pub fn count(text: &str) -> u64 {
+pub fn count_tokens(text: &str) -> u64 {
     if text.len() > COUNTED_BYTES_MAX {
         return (text.chars().count() as u64).div_ceil(4);
     }
@@ -25,7 +25,7 @@ pub fn count(text: &str) -> u64 {
 }
 
 /// Upper bound of the number of tokens, at no cost: no text has more tokens than bytes.
-pub fn at_most(text: &str) -> u64 {
+pub fn upper_bound(text: &str) -> u64 {
     text.len() as u64
 }
 
@@ -34,22 +34,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_have_the_tokens_that_the_models_count() {
+    fn token_counts_match_models() {
         let cases =
             [("", 0), ("hello world", 2), ("tiktoken is great!", 6), ("お誕生日おめでとう", 8)];
         for (text, tokens) in cases {
-            assert_eq!(count(text), tokens, "{text}");
+            assert_eq!(count_tokens(text), tokens, "{text}");
         }
     }
 
     #[test]
-    fn no_text_is_too_long_or_too_odd() {
+    fn token_count_handles_extreme_texts() {
         let spaces = format!("{}x", " ".repeat(300_000));
         let odd = ["a".repeat(100_000), spaces, "😀".repeat(20_000), "\u{0}\n".repeat(20_000)];
         for text in odd {
-            let counted = count(&text);
-            assert!(counted > 0 && counted <= at_most(&text), "{counted} of {}", text.len());
+            let counted = count_tokens(&text);
+            assert!(counted > 0 && counted <= upper_bound(&text), "{counted} of {}", text.len());
         }
-        assert_eq!(count(&"word ".repeat(400_000)), 500_000, "estimated");
+        assert_eq!(count_tokens(&"word ".repeat(400_000)), 500_000, "estimated");
     }
 }

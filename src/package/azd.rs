@@ -43,7 +43,7 @@ const FILES: [(&str, &str); 24] = [
 pub struct AzdFiles {
     pub written: Vec<&'static str>,
     /// Parts that existed: none of their files is changed.
-    pub kept: Vec<&'static str>,
+    pub unchanged: Vec<&'static str>,
 }
 
 /// Writes azure.yaml and infra/, each only if the folder does not have it.
@@ -51,10 +51,10 @@ pub struct AzdFiles {
 /// # Errors
 /// The folder cannot be written to.
 pub fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
-    let mut done = AzdFiles::default();
+    let mut result = AzdFiles::default();
     for part in ["azure.yaml", INFRA] {
         if root.join(part).symlink_metadata().is_ok() {
-            done.kept.push(part);
+            result.unchanged.push(part);
             continue;
         }
         for (name, text) in FILES.iter().filter(|(name, _)| name.split('/').next() == Some(part)) {
@@ -67,9 +67,9 @@ pub fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
                 super::binary::make_executable(&path)?;
             }
         }
-        done.written.push(part);
+        result.written.push(part);
     }
-    Ok(done)
+    Ok(result)
 }
 
 #[cfg(test)]
@@ -78,12 +78,12 @@ mod tests {
 
     use super::*;
 
-    fn files(root: &Path, below: &str) -> BTreeSet<String> {
+    fn list_files(root: &Path, below: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for entry in fs::read_dir(root.join(below)).unwrap().flatten() {
             let path = format!("{below}/{}", entry.file_name().to_string_lossy());
             if entry.path().is_dir() {
-                found.extend(files(root, &path));
+                found.extend(list_files(root, &path));
             } else {
                 found.insert(path);
             }
@@ -92,20 +92,20 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_infra_is_in_the_program() {
-        let mut there = files(Path::new(env!("CARGO_MANIFEST_DIR")), INFRA);
-        there.remove("infra/README.md");
-        there.insert("azure.yaml".to_owned());
-        let ours: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(ours, there);
+    fn embedded_azd_files_match_infra_folder() {
+        let mut expected = list_files(Path::new(env!("CARGO_MANIFEST_DIR")), INFRA);
+        expected.remove("infra/README.md");
+        expected.insert("azure.yaml".to_owned());
+        let embedded: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(embedded, expected);
     }
 
     #[test]
-    fn files_for_azd_are_written_where_there_are_none() {
+    fn azd_files_are_written_only_if_absent() {
         let dir = tempfile::tempdir().unwrap();
-        let done = write_azd_files(dir.path()).unwrap();
-        assert_eq!((done.written, done.kept), (vec!["azure.yaml", "infra"], vec![]));
-        assert_eq!(files(dir.path(), INFRA).len() + 1, FILES.len());
+        let result = write_azd_files(dir.path()).unwrap();
+        assert_eq!((result.written, result.unchanged), (vec!["azure.yaml", "infra"], vec![]));
+        assert_eq!(list_files(dir.path(), INFRA).len() + 1, FILES.len());
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
@@ -115,9 +115,12 @@ mod tests {
         fs::write(dir.path().join("infra/main.bicep"), "// mine").unwrap();
         fs::remove_file(dir.path().join("infra/hooks/package.sh")).unwrap();
         fs::remove_file(dir.path().join("azure.yaml")).unwrap();
-        let done = write_azd_files(dir.path()).unwrap();
-        assert_eq!((done.written, done.kept), (vec!["azure.yaml"], vec!["infra"]));
+        let result = write_azd_files(dir.path()).unwrap();
+        assert_eq!((result.written, result.unchanged), (vec!["azure.yaml"], vec!["infra"]));
         assert_eq!(fs::read_to_string(dir.path().join("infra/main.bicep")).unwrap(), "// mine");
-        assert!(!dir.path().join("infra/hooks/package.sh").exists(), "an existing infra/ must stay unchanged");
+        assert!(
+            !dir.path().join("infra/hooks/package.sh").exists(),
+            "an existing infra/ must stay unchanged"
+        );
     }
 }

@@ -3,25 +3,25 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{BINARY, Order, PackageError, Staged, io_error};
+use super::{BINARY, PackageError, PackageOptions, StagedFile, io_error};
 use crate::host::program;
 
 /// Cargo's folders of release builds: for Azure's system by name, and for this machine.
-const RELEASES: [&str; 3] = [
+const RELEASE_FOLDERS: [&str; 3] = [
     "target/x86_64-unknown-linux-gnu/release",
     "target/x86_64-unknown-linux-musl/release",
     "target/release",
 ];
 
 /// Copies the program and makes it executable. Returns it with warnings.
-pub(super) fn stage(
-    order: &Order<'_>,
+pub(super) fn stage_program(
+    options: &PackageOptions<'_>,
     stage: &Path,
-) -> Result<(Staged, Vec<String>), PackageError> {
+) -> Result<(StagedFile, Vec<String>), PackageError> {
     let running = std::env::current_exe().map_err(io_error("find", Path::new(BINARY)))?;
-    let source = match order.binary {
-        Some(path) => order.root.join(path),
-        None => chosen(order.root, &running, cfg!(debug_assertions)),
+    let source = match options.binary {
+        Some(path) => options.root.join(path),
+        None => choose_program(options.root, &running, cfg!(debug_assertions)),
     };
     let mut warnings = Vec::new();
     if cfg!(debug_assertions) && source == running {
@@ -34,29 +34,29 @@ pub(super) fn stage(
     make_executable(&target)?;
     let mut note = "executable".to_owned();
     // The check of the whole folder rejects a program that does not fit.
-    if let Ok(needs) = program::needs(&target) {
+    if let Ok(needs) = program::read_requirements(&target) {
         note = format!("{note}, {needs}");
         warnings.extend(needs.warning().map(|text| format!("the program: {text}")));
     }
     if source != running {
-        let shown = source.strip_prefix(order.root).unwrap_or(&source);
-        note = format!("{note}, from {}", shown.display());
+        let source_name = source.strip_prefix(options.root).unwrap_or(&source);
+        note = format!("{note}, from {}", source_name.display());
     }
-    Ok((Staged { path: BINARY.to_owned(), size_bytes, note }, warnings))
+    Ok((StagedFile { path: BINARY.to_owned(), size_bytes, note }, warnings))
 }
 
 /// Returns the running program if it is a release build that Azure can start; else the newest such
 /// build. Thus `cargo run -- package` and machines with another system package a build for Azure.
-fn chosen(root: &Path, running: &Path, is_debug: bool) -> PathBuf {
-    if !is_debug && program::needs(running).is_ok() {
+fn choose_program(root: &Path, running: &Path, is_debug: bool) -> PathBuf {
+    if !is_debug && program::read_requirements(running).is_ok() {
         return running.to_owned();
     }
     // The name of another product's program; on Windows it ends with `.exe`.
     let name = running.file_stem().unwrap_or(BINARY.as_ref());
-    let builds = RELEASES.iter().map(|folder| root.join(folder).join(name));
-    let fitting = builds.filter(|build| program::needs(build).is_ok());
-    let newest =
-        fitting.max_by_key(|build| fs::metadata(build).and_then(|facts| facts.modified()).ok());
+    let builds = RELEASE_FOLDERS.iter().map(|folder| root.join(folder).join(name));
+    let suitable = builds.filter(|build| program::read_requirements(build).is_ok());
+    let newest = suitable
+        .max_by_key(|build| fs::metadata(build).and_then(|metadata| metadata.modified()).ok());
     newest.unwrap_or(running.to_owned())
 }
 
@@ -79,33 +79,37 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::host::program::sample::Sample;
+    use crate::host::program::sample::SampleElf;
 
     #[test]
-    fn a_release_build_is_taken_and_of_several_the_newest() {
+    fn program_choice_prefers_newest_suitable_release_build() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        let build = |path: &str, program: &Sample, age_s: u64| {
+        let build = |path: &str, program: &SampleElf, age_s: u64| {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, program.bytes()).unwrap();
+            fs::write(&path, program.to_bytes()).unwrap();
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s);
             fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
             path
         };
-        let fits = Sample::default();
-        let too_new = Sample { versions: &["GLIBC_2.39"], ..fits };
+        let fits = SampleElf::default();
+        let too_new = SampleElf { versions: &["GLIBC_2.39"], ..fits };
         let debug = build("target/debug/turnwheel", &fits, 0);
-        assert_eq!(chosen(root, &debug, true), debug, "no other build exists");
+        assert_eq!(choose_program(root, &debug, true), debug, "no other build exists");
         build("target/release/turnwheel", &too_new, 0);
-        assert_eq!(chosen(root, &debug, true), debug, "Azure cannot start the other build");
+        assert_eq!(choose_program(root, &debug, true), debug, "Azure cannot start the other build");
         let musl = build("target/x86_64-unknown-linux-musl/release/turnwheel", &fits, 9);
-        assert_eq!(chosen(root, &debug, true), musl);
+        assert_eq!(choose_program(root, &debug, true), musl);
         let gnu = build("target/x86_64-unknown-linux-gnu/release/turnwheel", &fits, 5);
-        assert_eq!(chosen(root, &debug, true), gnu);
+        assert_eq!(choose_program(root, &debug, true), gnu);
         let running = build("target/release/turnwheel", &fits, 99);
-        assert_eq!(chosen(root, &running, false), running, "a suitable running program takes precedence");
+        assert_eq!(
+            choose_program(root, &running, false),
+            running,
+            "a suitable running program takes precedence"
+        );
         let windows = build("elsewhere/turnwheel.exe", &too_new, 0);
-        assert_eq!(chosen(root, &windows, false), gnu);
+        assert_eq!(choose_program(root, &windows, false), gnu);
     }
 }

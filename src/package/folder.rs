@@ -4,48 +4,50 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{AGENTS, BINARY, MARK, Order, PackageError, SAMPLE, io_error};
+use super::{
+    AGENTS, BINARY, PACKAGE_MARK, PackageError, PackageOptions, SETTINGS_SAMPLE, io_error,
+};
 
 /// The output folder.
-pub(super) struct Out {
+pub(super) struct OutputFolder {
     /// Absolute, with links resolved.
     pub(super) path: PathBuf,
     /// True for an earlier package: its staged files are removed.
-    is_ours: bool,
+    is_earlier_package: bool,
 }
 
-pub(super) fn open(order: &Order<'_>) -> Result<Out, PackageError> {
-    let root = fs::canonicalize(order.root).map_err(io_error("find", order.root))?;
-    let path = resolved(&root.join(order.out))?;
-    let holds_source = root.starts_with(&path)
-        || [root.join("functions"), root.join(order.agents_dir)]
+pub(super) fn open_output(options: &PackageOptions<'_>) -> Result<OutputFolder, PackageError> {
+    let root = fs::canonicalize(options.root).map_err(io_error("find", options.root))?;
+    let path = resolve_path(&root.join(options.out))?;
+    let contains_source = root.starts_with(&path)
+        || [root.join("functions"), root.join(options.agents_dir)]
             .iter()
             .any(|source| path.starts_with(source));
-    if holds_source {
+    if contains_source {
         // Rejected even with --force: replacing would delete the files to package.
-        return Err(PackageError::Overlap(order.out.to_owned()));
+        return Err(PackageError::Overlap(options.out.to_owned()));
     }
     let is_empty = match fs::read_dir(&path) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return Err(io_error("open", &path)(error)),
     };
-    let is_ours = fs::read_to_string(path.join(".funcignore"))
-        .is_ok_and(|text| text.lines().next() == Some(MARK));
-    if is_empty || is_ours || order.is_forced {
-        Ok(Out { path, is_ours })
+    let is_earlier_package = fs::read_to_string(path.join(".funcignore"))
+        .is_ok_and(|text| text.lines().next() == Some(PACKAGE_MARK));
+    if is_empty || is_earlier_package || options.is_forced {
+        Ok(OutputFolder { path, is_earlier_package })
     } else {
-        Err(PackageError::Foreign(order.out.to_owned()))
+        Err(PackageError::NotAPackage(options.out.to_owned()))
     }
 }
 
 /// Resolves a path to an absolute one without links, also if its last parts do not exist yet.
-fn resolved(path: &Path) -> Result<PathBuf, PackageError> {
+fn resolve_path(path: &Path) -> Result<PathBuf, PackageError> {
     match fs::canonicalize(path) {
         Ok(path) => Ok(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match (path.parent(), path.file_name()) {
-                (Some(parent), Some(name)) => Ok(resolved(parent)?.join(name)),
+                (Some(parent), Some(name)) => Ok(resolve_path(parent)?.join(name)),
                 // `missing/..` has no name that could be created.
                 _ => Err(io_error("find", path)(error)),
             }
@@ -69,11 +71,11 @@ pub(super) fn stage_beside(out: &Path) -> Result<PathBuf, PackageError> {
 
 /// Moves the staged files into the folder. First removes all files of an earlier package, so that a
 /// deleted function is not published again. Keeps other files in the folder.
-pub(super) fn replace(out: &Out, stage: &Path) -> Result<(), PackageError> {
+pub(super) fn replace(out: &OutputFolder, stage: &Path) -> Result<(), PackageError> {
     fs::create_dir_all(&out.path).map_err(io_error("create", &out.path))?;
-    if out.is_ours {
+    if out.is_earlier_package {
         for path in children(&out.path)? {
-            if was_staged(&path) {
+            if is_staged_file(&path) {
                 remove(&path)?;
             }
         }
@@ -88,15 +90,15 @@ pub(super) fn replace(out: &Out, stage: &Path) -> Result<(), PackageError> {
     Ok(())
 }
 
-fn was_staged(path: &Path) -> bool {
+fn is_staged_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     matches!(name, "host.json" | ".funcignore")
-        || [BINARY, AGENTS, SAMPLE].contains(&name)
+        || [BINARY, AGENTS, SETTINGS_SAMPLE].contains(&name)
         || path.join("function.json").is_file()
 }
 
 fn remove(path: &Path) -> Result<(), PackageError> {
-    let is_folder = path.symlink_metadata().is_ok_and(|facts| facts.is_dir());
+    let is_folder = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     let removed = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     removed.map_err(io_error("replace", path))
 }

@@ -52,7 +52,7 @@ impl Script {
     pub fn read(root: &Path) -> Result<Self, ScriptError> {
         let found = ScriptRoot::find(root).map_err(ScriptError::Unreadable)?;
         let is_own = root.join(HOST_JSON).exists();
-        let own_functions = ScriptRoot::functions_of(root).map_err(ScriptError::Unreadable)?;
+        let own_functions = ScriptRoot::read_functions(root).map_err(ScriptError::Unreadable)?;
         if !is_own && !own_functions.is_empty() {
             return Err(ScriptError::NoHostJson);
         }
@@ -67,42 +67,42 @@ impl Script {
         Ok(Self { host_json: found.host_json, functions: found.functions, embedded })
     }
 
-    pub(super) fn staged(&self, auth: Auth) -> Result<Vec<StagedFunction>, ScriptError> {
-        self.functions.iter().map(|(name, json)| stage(name, json, auth)).collect()
+    pub(super) fn stage_functions(&self, auth: Auth) -> Result<Vec<StagedFunction>, ScriptError> {
+        self.functions.iter().map(|(name, json)| stage_function(name, json, auth)).collect()
     }
 }
 
-fn stage(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, ScriptError> {
-    let wrong = |reason: String| ScriptError::Function { name: name.to_owned(), reason };
+fn stage_function(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, ScriptError> {
+    let invalid = |reason: String| ScriptError::Function { name: name.to_owned(), reason };
     let mut function: Value =
-        serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_str(json).map_err(|error| invalid(error.to_string()))?;
     let bindings = function
         .get_mut("bindings")
         .and_then(Value::as_array_mut)
-        .ok_or_else(|| wrong("it has no array `bindings`".to_owned()))?;
+        .ok_or_else(|| invalid("it has no array `bindings`".to_owned()))?;
     let mut note = String::new();
     for binding in bindings.iter_mut().filter_map(Value::as_object_mut) {
         let kind = binding.get("type").and_then(Value::as_str).unwrap_or_default();
         if kind.eq_ignore_ascii_case("httpTrigger") {
-            let written = binding.get("authLevel").and_then(Value::as_str);
-            let level = level(name, written, auth);
+            let declared_level = binding.get("authLevel").and_then(Value::as_str);
+            let level = auth_level(name, declared_level, auth);
             note = format!("authLevel {level}");
             binding.insert("authLevel".to_owned(), Value::from(level));
         }
     }
     let mut json =
-        serde_json::to_string_pretty(&function).map_err(|error| wrong(error.to_string()))?;
+        serde_json::to_string_pretty(&function).map_err(|error| invalid(error.to_string()))?;
     json.push('\n');
     Ok(StagedFunction { name: name.to_owned(), json, note })
 }
 
-fn level(name: &str, written: Option<&str>, auth: Auth) -> &'static str {
+fn auth_level(name: &str, declared_level: Option<&str>, auth: Auth) -> &'static str {
     if ANONYMOUS.contains(&name) {
         return "anonymous";
     }
     match auth {
         // The owner closed this function to all but admins: it stays closed.
-        _ if written.is_some_and(|level| level.eq_ignore_ascii_case("admin")) => "admin",
+        _ if declared_level.is_some_and(|level| level.eq_ignore_ascii_case("admin")) => "admin",
         Auth::Keys | Auth::Header => "function",
         // The platform authenticates callers first; requiring a key as well would lock users out.
         Auth::SignIn => "anonymous",

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const CLERK: &str = "---\ndescription: Pays.\n---\nYou pay.\n";
+const CLERK_AGENT: &str = "---\ndescription: Pays.\n---\nYou pay.\n";
 
 /// A folder inside its own parent folder: writes that wrongly leave it damage nothing.
 struct Project {
@@ -22,7 +22,7 @@ impl Project {
 }
 
 /// A small project with a program, two agents and four functions.
-fn project() -> Project {
+fn new_project() -> Project {
     let parent = tempfile::tempdir().unwrap();
     let root = Project { path: parent.path().join("project"), _parent: parent };
     let put = |path: &str, text: &str| {
@@ -31,12 +31,12 @@ fn project() -> Project {
         fs::write(path, text).unwrap();
     };
     put("host.json", "{\"version\":\"2.0\"}\n");
-    put("agents/clerk.agent.md", CLERK);
-    put("agents/assistant.agent.md", CLERK);
+    put("agents/clerk.agent.md", CLERK_AGENT);
+    put("agents/assistant.agent.md", CLERK_AGENT);
     put("agents/notes.txt", "not an agent");
     put("local.settings.json", "secrets");
     put("local.settings.sample.json", "{}");
-    let program = crate::host::program::sample::Sample::default().bytes();
+    let program = crate::host::program::sample::SampleElf::default().to_bytes();
     fs::create_dir_all(root.path().join("target")).unwrap();
     fs::write(root.path().join("target/turnwheel"), program).unwrap();
     let http = |level: &str| {
@@ -51,8 +51,8 @@ fn project() -> Project {
     root
 }
 
-fn order<'a>(root: &'a Project, out: &'a str) -> Order<'a> {
-    Order {
+fn package_options<'a>(root: &'a Project, out: &'a str) -> PackageOptions<'a> {
+    PackageOptions {
         root: root.path(),
         out: Path::new(out),
         binary: Some(Path::new("target/turnwheel")),
@@ -62,12 +62,12 @@ fn order<'a>(root: &'a Project, out: &'a str) -> Order<'a> {
     }
 }
 
-fn stage(order: &Order<'_>) -> Result<Package, PackageError> {
-    let script = Script::read(order.root)?;
-    package(order, &script, &[], |_| Vec::new())
+fn stage_package(options: &PackageOptions<'_>) -> Result<Package, PackageError> {
+    let script = Script::read(options.root)?;
+    package(options, &script, &[], |_| Vec::new())
 }
 
-fn files(folder: &Path) -> Vec<String> {
+fn list_files(folder: &Path) -> Vec<String> {
     fn walk(folder: &Path, root: &Path, files: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -85,12 +85,12 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_package_has_what_the_host_needs_and_no_secrets() {
-    let root = project();
-    let report = stage(&order(&root, "dist")).unwrap().to_string();
+fn package_has_host_files_and_no_secrets() {
+    let root = new_project();
+    let report = stage_package(&package_options(&root, "dist")).unwrap().to_string();
     let out = root.path().join("dist");
     assert_eq!(
-        files(&out),
+        list_files(&out),
         [
             ".funcignore",
             "agents/assistant.agent.md",
@@ -129,10 +129,10 @@ fn a_package_has_what_the_host_needs_and_no_secrets() {
 }
 
 #[test]
-fn levels_follow_how_callers_are_known() {
-    let root = project();
+fn auth_levels_follow_authentication_mode() {
+    let root = new_project();
     let level = |auth, function: &str| {
-        stage(&Order { auth, ..order(&root, "dist") }).unwrap();
+        stage_package(&PackageOptions { auth, ..package_options(&root, "dist") }).unwrap();
         let path = root.path().join("dist").join(function).join("function.json");
         let json: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -150,81 +150,86 @@ fn levels_follow_how_callers_are_known() {
 }
 
 #[test]
-fn the_next_package_replaces_the_last_and_nothing_else() {
-    let root = project();
-    stage(&order(&root, "dist")).unwrap();
+fn package_replaces_earlier_one_and_keeps_other_files() {
+    let root = new_project();
+    stage_package(&package_options(&root, "dist")).unwrap();
     fs::write(root.path().join("dist/local.settings.json"), "mine").unwrap();
     fs::remove_dir_all(root.path().join("functions/ops")).unwrap();
     fs::remove_file(root.path().join("agents/clerk.agent.md")).unwrap();
-    stage(&order(&root, "dist")).unwrap();
-    let files = files(&root.path().join("dist"));
+    stage_package(&package_options(&root, "dist")).unwrap();
+    let files = list_files(&root.path().join("dist"));
     assert!(files.contains(&"local.settings.json".to_owned()), "{files:?}");
     assert!(!files.iter().any(|file| file.contains("ops") || file.contains("clerk")), "{files:?}");
 }
 
 #[test]
-fn a_folder_of_somebody_else_is_left_alone_unless_forced() {
-    let root = project();
+fn foreign_output_folder_is_kept_unless_forced() {
+    let root = new_project();
     fs::create_dir_all(root.path().join("theirs/agents")).unwrap();
     fs::write(root.path().join("theirs/agents/thesis.txt"), "years of work").unwrap();
-    let refused = stage(&order(&root, "theirs")).unwrap_err();
-    assert!(refused.to_string().contains("--force"), "{refused}");
-    assert_eq!(files(&root.path().join("theirs")), ["agents/thesis.txt"]);
-    stage(&Order { is_forced: true, ..order(&root, "theirs") }).unwrap();
+    let error = stage_package(&package_options(&root, "theirs")).unwrap_err();
+    assert!(error.to_string().contains("--force"), "{error}");
+    assert_eq!(list_files(&root.path().join("theirs")), ["agents/thesis.txt"]);
+    stage_package(&PackageOptions { is_forced: true, ..package_options(&root, "theirs") }).unwrap();
     assert!(root.path().join("theirs/host.json").is_file());
 }
 
 #[test]
-fn the_project_is_never_packaged_over_itself() {
-    let root = project();
-    let before = files(root.path());
+fn project_folder_is_rejected_as_output() {
+    let root = new_project();
+    let before = list_files(root.path());
     for out in [".", "..", "agents", "functions/api", "dist/..", "agents/new/deep"] {
-        let forced = Order { is_forced: true, ..order(&root, out) };
-        assert!(stage(&forced).is_err(), "{out}");
+        let forced = PackageOptions { is_forced: true, ..package_options(&root, out) };
+        assert!(stage_package(&forced).is_err(), "{out}");
     }
-    assert_eq!(files(root.path()), before);
+    assert_eq!(list_files(root.path()), before);
 }
 
 #[test]
-fn what_azure_would_not_run_changes_nothing() {
-    let root = project();
+fn rejected_package_leaves_output_unchanged() {
+    let root = new_project();
     let script = Script::read(root.path()).unwrap();
-    stage(&order(&root, "dist")).unwrap();
-    let before = files(root.path());
+    stage_package(&package_options(&root, "dist")).unwrap();
+    let before = list_files(root.path());
     fs::remove_dir_all(root.path().join("functions/ops")).unwrap();
-    let seen = |stage: &Path| vec![format!("turnwheel: {}", stage.join("turnwheel").is_file())];
-    let refused = package(&order(&root, "dist"), &script, &[], seen).unwrap_err();
-    assert_eq!(refused.to_string(), "Azure would not run this package:\n  turnwheel: true");
+    let check = |stage: &Path| vec![format!("turnwheel: {}", stage.join("turnwheel").is_file())];
+    let error = package(&package_options(&root, "dist"), &script, &[], check).unwrap_err();
+    assert_eq!(error.to_string(), "Azure would not run this package:\n  turnwheel: true");
     assert!(root.path().join("dist/ops/function.json").is_file());
     let mistakes = ["agents/clerk.agent.md:2: no such tool".to_owned()];
-    let refused = package(&order(&root, "new"), &script, &mistakes, |_| Vec::new()).unwrap_err();
-    assert!(refused.to_string().contains("clerk.agent.md:2"), "{refused}");
-    assert_eq!(files(root.path()).len(), before.len() - 1, "a failed package must leave no files");
+    let error =
+        package(&package_options(&root, "new"), &script, &mistakes, |_| Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("clerk.agent.md:2"), "{error}");
+    assert_eq!(
+        list_files(root.path()).len(),
+        before.len() - 1,
+        "a failed package must leave no files"
+    );
 }
 
 #[test]
-fn what_is_missing_is_named() {
-    let root = project();
+fn missing_file_is_named_in_error() {
+    let root = new_project();
     let without = |path: &str| {
-        let root = project();
+        let root = new_project();
         let path = root.path().join(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
-        stage(&order(&root, "dist")).unwrap_err().to_string()
+        stage_package(&package_options(&root, "dist")).unwrap_err().to_string()
     };
     assert!(without("host.json").contains("write host.json, or remove functions/"));
     assert!(without("agents").contains("NAME.agent.md"));
     assert!(without("target/turnwheel").starts_with("could not copy"));
     fs::write(root.path().join("functions/api/function.json"), "{}").unwrap();
-    let wrong = stage(&order(&root, "dist")).unwrap_err().to_string();
-    assert_eq!(wrong, "functions/api/function.json is not usable: it has no array `bindings`");
+    let error = stage_package(&package_options(&root, "dist")).unwrap_err().to_string();
+    assert_eq!(error, "functions/api/function.json is not usable: it has no array `bindings`");
 }
 
 #[test]
-fn a_folder_with_agents_alone_is_packaged() {
-    let root = project();
+fn project_with_only_agents_is_packaged() {
+    let root = new_project();
     fs::remove_dir_all(root.path().join("functions")).unwrap();
     fs::remove_file(root.path().join("host.json")).unwrap();
-    let report = stage(&order(&root, "dist")).unwrap().to_string();
+    let report = stage_package(&package_options(&root, "dist")).unwrap().to_string();
     assert!(
         report.contains("\nFrom the program, since this folder has none: host.json, functions/.\n"),
         "{report}"
@@ -239,16 +244,17 @@ fn a_folder_with_agents_alone_is_packaged() {
 
     // The project's own host.json takes precedence; the functions still come from the program.
     fs::write(root.path().join("host.json"), "{\"version\":\"2.0\"}\n").unwrap();
-    let report = stage(&order(&root, "dist")).unwrap().to_string();
+    let report = stage_package(&package_options(&root, "dist")).unwrap().to_string();
     assert!(report.contains("since this folder has none: functions/.\n"), "{report}");
     assert_eq!(staged("host.json"), "{\"version\":\"2.0\"}\n");
 }
 
 #[test]
 fn report_names_files_for_azd() {
-    let root = project();
-    let azd = AzdFiles { written: vec!["azure.yaml"], kept: vec!["infra"] };
-    let package = Package { azd: Some(azd), ..stage(&order(&root, "dist")).unwrap() };
+    let root = new_project();
+    let azd = AzdFiles { written: vec!["azure.yaml"], unchanged: vec!["infra"] };
+    let package =
+        Package { azd_files: Some(azd), ..stage_package(&package_options(&root, "dist")).unwrap() };
     let report = package.to_string();
     assert!(report.contains("Written into this folder from the program: azure.yaml.\nKept unchanged in this folder: infra.\n"), "{report}");
     assert!(report.ends_with("Next: azd up\n"), "{report}");

@@ -6,37 +6,37 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use super::{MESSAGE_BYTES_MAX, Queue, QueueError, Received};
+use super::{MESSAGE_BYTES_MAX, Queue, QueueError, QueueMessage};
 
 const NOW: Duration = Duration::ZERO;
 const HIDE: Duration = Duration::from_secs(5);
 
 /// Advances time: moves a clock, or waits for a real service.
-pub(crate) type Pass<'a> = dyn Fn(Duration) -> BoxFuture<'static, ()> + Sync + 'a;
+pub(crate) type PassTime<'a> = dyn Fn(Duration) -> BoxFuture<'static, ()> + Sync + 'a;
 
 /// The result of a [`PassTime`] that has already moved its clock.
-pub(crate) fn passed() -> BoxFuture<'static, ()> {
+pub(crate) fn time_passed() -> BoxFuture<'static, ()> {
     std::future::ready(()).boxed()
 }
 
 /// Asserts the contract of the port on an empty queue of that name, and leaves it empty.
-pub(crate) async fn contract(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
-    an_unknown_queue_is_empty(queue, name).await;
-    a_received_message_is_hidden_and_comes_back(queue, name, pass).await;
-    only_the_newest_receipt_counts(queue, name, pass).await;
-    a_delayed_message_waits(queue, name, pass).await;
-    a_renewal_counts_from_now(queue, name, pass).await;
-    a_batch_holds_each_message_once(queue, name).await;
-    texts_come_back_as_they_were_sent(queue, name).await;
+pub(crate) async fn assert_queue_contract(queue: &dyn Queue, name: &str, pass: &PassTime<'_>) {
+    unknown_queue_is_empty(queue, name).await;
+    received_message_is_hidden_until_timeout(queue, name, pass).await;
+    only_newest_pop_receipt_is_valid(queue, name, pass).await;
+    delayed_message_is_hidden(queue, name, pass).await;
+    renewal_hides_from_now(queue, name, pass).await;
+    batch_receives_each_message_once(queue, name).await;
+    message_texts_are_unchanged(queue, name).await;
 }
 
-async fn receive_one(queue: &dyn Queue, name: &str) -> Option<Received> {
+async fn receive_one(queue: &dyn Queue, name: &str) -> Option<QueueMessage> {
     let mut all = queue.receive(name, 1, HIDE).await.unwrap();
     assert!(all.len() <= 1);
     all.pop()
 }
 
-async fn delete(queue: &dyn Queue, name: &str, message: &Received) {
+async fn delete(queue: &dyn Queue, name: &str, message: &QueueMessage) {
     queue.delete(name, &message.id, &message.pop_receipt).await.unwrap();
 }
 
@@ -44,17 +44,17 @@ fn assert_gone<T: std::fmt::Debug>(answer: &Result<T, QueueError>) {
     assert!(matches!(answer, Err(QueueError::Gone)), "{answer:?}");
 }
 
-async fn an_unknown_queue_is_empty(queue: &dyn Queue, name: &str) {
+async fn unknown_queue_is_empty(queue: &dyn Queue, name: &str) {
     assert_eq!(queue.length(name).await.unwrap(), 0);
     assert_eq!(queue.receive(name, 32, HIDE).await.unwrap(), []);
     assert_gone(&queue.delete(name, "no-such-message", "no-such-receipt").await);
     assert_gone(&queue.renew(name, "no-such-message", "no-such-receipt", HIDE).await);
 }
 
-async fn a_received_message_is_hidden_and_comes_back(
+async fn received_message_is_hidden_until_timeout(
     queue: &dyn Queue,
     name: &str,
-    pass: &Pass<'_>,
+    pass: &PassTime<'_>,
 ) {
     queue.send(name, "once more".to_owned(), NOW).await.unwrap();
     let mut receipts = HashSet::new();
@@ -76,7 +76,7 @@ async fn a_received_message_is_hidden_and_comes_back(
     assert_gone(&queue.delete(name, &message.id, &message.pop_receipt).await);
 }
 
-async fn only_the_newest_receipt_counts(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+async fn only_newest_pop_receipt_is_valid(queue: &dyn Queue, name: &str, pass: &PassTime<'_>) {
     queue.send(name, "held".to_owned(), NOW).await.unwrap();
     let first = receive_one(queue, name).await.unwrap();
     pass(HIDE).await;
@@ -99,7 +99,7 @@ async fn only_the_newest_receipt_counts(queue: &dyn Queue, name: &str, pass: &Pa
     assert_eq!(receive_one(queue, name).await, None);
 }
 
-async fn a_delayed_message_waits(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+async fn delayed_message_is_hidden(queue: &dyn Queue, name: &str, pass: &PassTime<'_>) {
     queue.send(name, "later".to_owned(), HIDE * 2).await.unwrap();
     assert_eq!(receive_one(queue, name).await, None);
     assert_eq!(queue.length(name).await.unwrap(), 1);
@@ -111,7 +111,7 @@ async fn a_delayed_message_waits(queue: &dyn Queue, name: &str, pass: &Pass<'_>)
     delete(queue, name, &message).await;
 }
 
-async fn a_renewal_counts_from_now(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+async fn renewal_hides_from_now(queue: &dyn Queue, name: &str, pass: &PassTime<'_>) {
     queue.send(name, "long work".to_owned(), NOW).await.unwrap();
     let message = receive_one(queue, name).await.unwrap();
     let mut receipt = message.pop_receipt.clone();
@@ -121,12 +121,13 @@ async fn a_renewal_counts_from_now(queue: &dyn Queue, name: &str, pass: &Pass<'_
         receipt = queue.renew(name, &message.id, &receipt, HIDE).await.unwrap();
     }
     queue.renew(name, &message.id, &receipt, NOW).await.unwrap();
-    let again = receive_one(queue, name).await.expect("a renewal of zero makes the message visible");
+    let again =
+        receive_one(queue, name).await.expect("a renewal of zero makes the message visible");
     assert_eq!(again.dequeue_count, 2, "a renewal is no receive");
     delete(queue, name, &again).await;
 }
 
-async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
+async fn batch_receives_each_message_once(queue: &dyn Queue, name: &str) {
     for number in 0..10 {
         queue.send(name, number.to_string(), NOW).await.unwrap();
     }
@@ -143,7 +144,7 @@ async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
     assert_eq!(queue.length(name).await.unwrap(), 0);
 }
 
-async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
+async fn message_texts_are_unchanged(queue: &dyn Queue, name: &str) {
     let longest = "x".repeat(MESSAGE_BYTES_MAX);
     // Escaping makes this text up to six times as long.
     let markup = "<\"&'>".repeat(MESSAGE_BYTES_MAX / 5);
@@ -168,7 +169,10 @@ async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
     assert!(matches!(refused, Err(QueueError::TooLarge(bytes)) if bytes == MESSAGE_BYTES_MAX + 1));
     for bad in ['\0', '\u{b}', '\u{1b}', '\u{fffe}', '\u{ffff}'] {
         let refused = queue.send(name, format!("x{bad}"), NOW).await;
-        assert!(matches!(refused, Err(QueueError::BadCharacter(told)) if told == bad), "{bad:?}");
+        assert!(
+            matches!(refused, Err(QueueError::BadCharacter(character)) if character == bad),
+            "{bad:?}"
+        );
     }
     assert_eq!(queue.length(name).await.unwrap(), 0);
 }

@@ -1,7 +1,7 @@
 //! The queues of `dev`: in memory, in real time. Queues that hold users' only copy also use a file.
 
-mod disk;
-mod lines;
+mod queue_file;
+mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -15,25 +15,25 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::disk::{Disk, Row};
-use self::lines::Lines;
-use super::line::Message;
-use super::{Queue, QueueError, Received, check};
+use self::queue_file::{MessageRow, QueueFile};
+use self::queues::LocalQueues;
+use super::visibility_queue::HeldMessage;
+use super::{Queue, QueueError, QueueMessage, validate_text};
 use crate::clock::{Clock, Timestamp};
 use crate::ids::Ids;
 
 pub struct EmbeddedQueue {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
-    lines: Arc<Lines>,
-    disk: Arc<Disk>,
-    kept: BTreeSet<String>,
+    queues: Arc<LocalQueues>,
+    disk: Arc<QueueFile>,
+    durable: BTreeSet<String>,
     timer: AbortOnDropHandle<()>,
 }
 
 /// A message as an operator sees it, hidden ones included.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Peeked {
+pub struct PeekedMessage {
     pub id: String,
     pub dequeue_count: u32,
     pub text: String,
@@ -42,7 +42,7 @@ pub struct Peeked {
     pub next_visible_at: Timestamp,
 }
 
-impl fmt::Debug for Peeked {
+impl fmt::Debug for PeekedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PeekedMessage({}, {} bytes)", self.id, self.text.len())
     }
@@ -60,41 +60,43 @@ impl EmbeddedQueue {
     /// version wrote it. Show the source of the error and do not start.
     pub async fn open(
         file: &Path,
-        kept: &[&str],
+        durable: &[&str],
         clock: Arc<dyn Clock>,
         ids: Arc<dyn Ids>,
     ) -> Result<Self, QueueError> {
         let path = file.to_owned();
-        let (disk, rows) = blocking(move || Disk::open(&path)).await?;
-        let lines = Arc::new(Lines::new(Arc::clone(&clock)));
+        let (disk, rows) = run_blocking(move || QueueFile::open(&path)).await?;
+        let queues = Arc::new(LocalQueues::new(Arc::clone(&clock)));
         let now = clock.now();
-        let mut kept: BTreeSet<String> = kept.iter().map(|&name| name.to_owned()).collect();
+        let mut durable: BTreeSet<String> = durable.iter().map(|&name| name.to_owned()).collect();
         for row in rows {
             // Queues found in the file are durable even if the list no longer names them: a deleted
             // message must leave the file too.
-            kept.insert(row.queue.clone());
+            durable.insert(row.queue.clone());
             // At most the original delay, even if the wall clock was set back.
             let delay = now.until(row.visible_at).min(row.inserted_at.until(row.visible_at));
-            let mut message = Message::new(row.id, row.text, row.inserted_at);
+            let mut message = HeldMessage::new(row.id, row.text, row.inserted_at);
             message.dequeue_count = row.dequeue_count;
-            put(&lines, &row.queue, message, delay);
+            insert_message(&queues, &row.queue, message, delay);
         }
-        let told = Arc::clone(&lines);
+        let notified_queues = Arc::clone(&queues);
         #[expect(
             clippy::disallowed_methods,
             reason = "a timer: it ends with the queue, and a later poll finds missed arrivals"
         )]
-        let timer = AbortOnDropHandle::new(tokio::spawn(async move { told.tell().await }));
-        Ok(Self { clock, ids, lines, disk: Arc::new(disk), kept, timer })
+        let timer = AbortOnDropHandle::new(tokio::spawn(async move {
+            notified_queues.notify_listeners().await
+        }));
+        Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, timer })
     }
 
     /// Returns at most `count_max` messages, hidden ones included, the earliest visible first.
     /// Hides and counts nothing.
-    pub fn peek(&self, queue: &str, count_max: usize) -> Vec<Peeked> {
-        self.lines.look(queue, |line, now| {
+    pub fn peek(&self, queue: &str, count_max: usize) -> Vec<PeekedMessage> {
+        self.queues.with_messages(queue, |line, now| {
             line.iter(now)
                 .take(count_max)
-                .map(|(message, next_visible_at)| Peeked {
+                .map(|(message, next_visible_at)| PeekedMessage {
                     id: message.id.clone(),
                     dequeue_count: message.dequeue_count,
                     text: message.text.clone(),
@@ -107,16 +109,16 @@ impl EmbeddedQueue {
 
     /// Returns the sorted names of the queues with a message or listener so far.
     pub fn names(&self) -> Vec<String> {
-        self.lines.names()
+        self.queues.names()
     }
 
-    fn is_kept(&self, queue: &str) -> bool {
-        self.kept.contains(queue)
+    fn is_durable(&self, queue: &str) -> bool {
+        self.durable.contains(queue)
     }
 }
 
-fn put(lines: &Lines, queue: &str, message: Message, delay: Duration) {
-    lines.change(queue, |line, now| {
+fn insert_message(queues: &LocalQueues, queue: &str, message: HeldMessage, delay: Duration) {
+    queues.update(queue, |line, now| {
         let visible_at = now.monotonic.saturating_add(delay);
         line.insert(message, visible_at);
         ((), visible_at)
@@ -124,7 +126,7 @@ fn put(lines: &Lines, queue: &str, message: Message, delay: Duration) {
 }
 
 /// Runs `work` on a blocking thread. It finishes even if the caller stops waiting.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, QueueError> + Send + 'static,
 ) -> Result<T, QueueError> {
     match tokio::task::spawn_blocking(work).await {
@@ -136,15 +138,15 @@ async fn blocking<T: Send + 'static>(
 #[async_trait]
 impl Queue for EmbeddedQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
-        check(&text)?;
+        validate_text(&text)?;
         let now = self.clock.now();
-        let id = self.ids.fresh();
-        if !self.is_kept(queue) {
-            put(&self.lines, queue, Message::new(id, text, now), delay);
+        let id = self.ids.new_id();
+        if !self.is_durable(queue) {
+            insert_message(&self.queues, queue, HeldMessage::new(id, text, now), delay);
             return Ok(());
         }
-        let (lines, disk) = (Arc::clone(&self.lines), Arc::clone(&self.disk));
-        let row = Row {
+        let (queues, disk) = (Arc::clone(&self.queues), Arc::clone(&self.disk));
+        let row = MessageRow {
             queue: queue.to_owned(),
             id,
             text,
@@ -152,9 +154,14 @@ impl Queue for EmbeddedQueue {
             visible_at: now.plus(delay),
             dequeue_count: 0,
         };
-        blocking(move || {
+        run_blocking(move || {
             disk.insert(&row)?;
-            put(&lines, &row.queue, Message::new(row.id, row.text, row.inserted_at), delay);
+            insert_message(
+                &queues,
+                &row.queue,
+                HeldMessage::new(row.id, row.text, row.inserted_at),
+                delay,
+            );
             Ok(())
         })
         .await
@@ -165,20 +172,20 @@ impl Queue for EmbeddedQueue {
         queue: &str,
         count_max: usize,
         hide: Duration,
-    ) -> Result<Vec<Received>, QueueError> {
-        let all = self.lines.change(queue, |line, now| {
-            let all = line.receive(now, count_max, hide, || self.ids.fresh());
+    ) -> Result<Vec<QueueMessage>, QueueError> {
+        let all = self.queues.update(queue, |line, now| {
+            let all = line.receive(now, count_max, hide, || self.ids.new_id());
             let is_hidden = !all.is_empty();
-            let told_at =
+            let notify_at =
                 if is_hidden { now.monotonic.saturating_add(hide) } else { Duration::MAX };
-            (all, told_at)
+            (all, notify_at)
         });
-        if self.is_kept(queue) && !all.is_empty() {
+        if self.is_durable(queue) && !all.is_empty() {
             let counts: Vec<_> =
                 all.iter().map(|message| (message.id.clone(), message.dequeue_count)).collect();
             let disk = Arc::clone(&self.disk);
             // If this fails, the messages become visible again later.
-            blocking(move || disk.count(&counts)).await?;
+            run_blocking(move || disk.set_dequeue_counts(&counts)).await?;
         }
         Ok(all)
     }
@@ -190,8 +197,8 @@ impl Queue for EmbeddedQueue {
         pop_receipt: &str,
         hide: Duration,
     ) -> Result<String, QueueError> {
-        let receipt = self.ids.fresh();
-        self.lines.change(queue, |line, now| {
+        let receipt = self.ids.new_id();
+        self.queues.update(queue, |line, now| {
             let hidden_until = now.monotonic.saturating_add(hide);
             match line.renew(id, pop_receipt, hidden_until, receipt.clone()) {
                 Ok(()) => (Ok(receipt), hidden_until),
@@ -201,31 +208,31 @@ impl Queue for EmbeddedQueue {
     }
 
     async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
-        if !self.is_kept(queue) {
-            return self.lines.look(queue, |line, _| {
-                line.check(id, pop_receipt)?;
+        if !self.is_durable(queue) {
+            return self.queues.with_messages(queue, |line, _| {
+                line.check_receipt(id, pop_receipt)?;
                 line.remove(id);
                 Ok(())
             });
         }
-        self.lines.look(queue, |line, _| line.check(id, pop_receipt))?;
-        let (lines, disk) = (Arc::clone(&self.lines), Arc::clone(&self.disk));
+        self.queues.with_messages(queue, |line, _| line.check_receipt(id, pop_receipt))?;
+        let (queues, disk) = (Arc::clone(&self.queues), Arc::clone(&self.disk));
         let (queue, id) = (queue.to_owned(), id.to_owned());
         // First the file: a message deleted only in memory would return after a restart.
-        blocking(move || {
+        run_blocking(move || {
             disk.delete(&id)?;
-            lines.look(&queue, |line, _| line.remove(&id));
+            queues.with_messages(&queue, |line, _| line.remove(&id));
             Ok(())
         })
         .await
     }
 
     async fn length(&self, queue: &str) -> Result<u64, QueueError> {
-        Ok(self.lines.look(queue, |line, _| line.len().try_into().unwrap_or(u64::MAX)))
+        Ok(self.queues.with_messages(queue, |line, _| line.len().try_into().unwrap_or(u64::MAX)))
     }
 
     fn arrivals(&self, queue: &str) -> Option<watch::Receiver<u64>> {
-        Some(self.lines.arrivals(queue))
+        Some(self.queues.arrivals(queue))
     }
 }
 
@@ -233,7 +240,7 @@ impl fmt::Debug for EmbeddedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EmbeddedQueue")
             .field("queues", &self.names())
-            .field("durable", &self.kept)
+            .field("durable", &self.durable)
             .field("timer_ended", &self.timer.is_finished())
             .finish_non_exhaustive()
     }

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{EmbeddedQueue, Faults, MemoryQueue, PROMPTS, Queue, QueueError, Received, TURNS};
+use super::{
+    EmbeddedQueue, MemoryQueue, PROMPTS, Queue, QueueError, QueueFaults, QueueMessage, TURNS,
+};
 use crate::clock::{Clock as _, ManualClock, Timestamp};
 use crate::ids::SystemIds;
 
 #[derive(Clone, Debug)]
-enum Act {
+enum QueueOperation {
     Send {
         delay: u64,
     },
@@ -33,64 +35,65 @@ enum Act {
     Restart,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn operation_strategy() -> impl Strategy<Value = QueueOperation> {
     let which = any::<prop::sample::Index>;
     prop_oneof![
-        4 => (0..3_u64).prop_map(|delay| Act::Send { delay: delay * 4 }),
-        4 => (0..4_usize, 0..10_u64).prop_map(|(count_max, hide)| Act::Receive { count_max, hide }),
-        2 => (which(), 0..10_u64).prop_map(|(which, hide)| Act::Renew { which, hide }),
-        3 => which().prop_map(|which| Act::Delete { which }),
-        3 => (1..8_u64).prop_map(|seconds| Act::Pass { seconds }),
-        1 => Just(Act::Restart),
+        4 => (0..3_u64).prop_map(|delay| QueueOperation::Send { delay: delay * 4 }),
+        4 => (0..4_usize, 0..10_u64).prop_map(|(count_max, hide)| QueueOperation::Receive { count_max, hide }),
+        2 => (which(), 0..10_u64).prop_map(|(which, hide)| QueueOperation::Renew { which, hide }),
+        3 => which().prop_map(|which| QueueOperation::Delete { which }),
+        3 => (1..8_u64).prop_map(|seconds| QueueOperation::Pass { seconds }),
+        1 => Just(QueueOperation::Restart),
     ]
 }
 
 /// The expected state of a message that was not deleted.
 #[derive(Debug)]
-struct Truth {
+struct ExpectedMessage {
     visible_at: Duration,
     dequeue_count: u32,
     /// Pop receipt of the newest receive or renewal.
     receipt: Option<String>,
 }
 
-struct World<'a> {
+struct QueueModel<'a> {
     clock: &'a ManualClock,
     queue: &'a dyn Queue,
     name: &'a str,
-    truths: HashMap<String, Truth>,
-    receives: Vec<Received>,
+    expected: HashMap<String, ExpectedMessage>,
+    receives: Vec<QueueMessage>,
     sent: u32,
 }
 
-impl World<'_> {
-    async fn play(&mut self, act: &Act) {
+impl QueueModel<'_> {
+    async fn run_operation(&mut self, act: &QueueOperation) {
         match act {
-            Act::Send { delay } => {
+            QueueOperation::Send { delay } => {
                 let delay = Duration::from_secs(*delay);
                 let text = self.sent.to_string();
                 self.sent += 1;
                 self.queue.send(self.name, text.clone(), delay).await.unwrap();
                 let visible_at = self.clock.monotonic() + delay;
-                self.truths.insert(text, Truth { visible_at, dequeue_count: 0, receipt: None });
+                self.expected
+                    .insert(text, ExpectedMessage { visible_at, dequeue_count: 0, receipt: None });
             }
-            Act::Receive { count_max, hide } => self.receive(*count_max, *hide).await,
-            Act::Renew { which, hide } => self.renew(which, *hide).await,
-            Act::Delete { which } => self.delete(which).await,
-            Act::Pass { seconds } => self.clock.advance(Duration::from_secs(*seconds)),
-            Act::Restart => {}
+            QueueOperation::Receive { count_max, hide } => self.receive(*count_max, *hide).await,
+            QueueOperation::Renew { which, hide } => self.renew(which, *hide).await,
+            QueueOperation::Delete { which } => self.delete(which).await,
+            QueueOperation::Pass { seconds } => self.clock.advance(Duration::from_secs(*seconds)),
+            QueueOperation::Restart => {}
         }
-        assert_eq!(self.queue.length(self.name).await.unwrap(), self.truths.len() as u64);
+        assert_eq!(self.queue.length(self.name).await.unwrap(), self.expected.len() as u64);
     }
 
     async fn receive(&mut self, count_max: usize, hide: u64) {
         let now = self.clock.monotonic();
         let hide = Duration::from_secs(hide);
-        let visible = self.truths.values().filter(|truth| truth.visible_at <= now).count();
+        let visible = self.expected.values().filter(|truth| truth.visible_at <= now).count();
         let all = self.queue.receive(self.name, count_max, hide).await.unwrap();
         assert_eq!(all.len(), visible.min(count_max), "receives exactly the visible messages");
         for message in all {
-            let truth = self.truths.get_mut(&message.text).expect("a deleted message returned");
+            let truth = self.expected.get_mut(&message.text).expect("a deleted message returned");
             assert!(truth.visible_at <= now, "a hidden message was delivered");
             truth.dequeue_count += 1;
             assert_eq!(message.dequeue_count, truth.dequeue_count);
@@ -100,8 +103,8 @@ impl World<'_> {
         }
     }
 
-    fn is_newest(&self, message: &Received) -> bool {
-        let truth = self.truths.get(&message.text);
+    fn is_newest(&self, message: &QueueMessage) -> bool {
+        let truth = self.expected.get(&message.text);
         truth.is_some_and(|truth| truth.receipt.as_ref() == Some(&message.pop_receipt))
     }
 
@@ -113,11 +116,11 @@ impl World<'_> {
         let hide = Duration::from_secs(hide);
         let renewed = self.queue.renew(self.name, &message.id, &message.pop_receipt, hide).await;
         if self.is_newest(&message) {
-            let truth = self.truths.get_mut(&message.text).unwrap();
+            let truth = self.expected.get_mut(&message.text).unwrap();
             let receipt = renewed.unwrap();
             truth.visible_at = self.clock.monotonic() + hide;
             truth.receipt = Some(receipt.clone());
-            self.receives.push(Received { pop_receipt: receipt, ..message });
+            self.receives.push(QueueMessage { pop_receipt: receipt, ..message });
         } else {
             assert!(matches!(renewed, Err(QueueError::Gone)));
         }
@@ -131,26 +134,26 @@ impl World<'_> {
         let deleted = self.queue.delete(self.name, &message.id, &message.pop_receipt).await;
         if self.is_newest(&message) {
             deleted.unwrap();
-            self.truths.remove(&message.text);
+            self.expected.remove(&message.text);
         } else {
             assert!(matches!(deleted, Err(QueueError::Gone)));
         }
     }
 
     /// Lets all messages become visible and receives every message that was not deleted.
-    async fn drain(&mut self) {
+    async fn receive_all(&mut self) {
         self.clock.advance(Duration::from_mins(1));
         self.receive(usize::MAX, 60).await;
         let now = self.clock.monotonic();
         assert!(
-            self.truths.values().all(|truth| truth.visible_at > now && truth.receipt.is_some())
+            self.expected.values().all(|truth| truth.visible_at > now && truth.receipt.is_some())
         );
     }
 
     /// Models a restart: received messages are visible again, delays continue.
     fn restart(&mut self) {
         let now = self.clock.monotonic();
-        for truth in self.truths.values_mut().filter(|truth| truth.dequeue_count > 0) {
+        for truth in self.expected.values_mut().filter(|truth| truth.dequeue_count > 0) {
             truth.receipt = None;
             truth.visible_at = now;
         }
@@ -166,8 +169,8 @@ async fn embedded(file: &std::path::Path, clock: &Arc<ManualClock>) -> EmbeddedQ
     EmbeddedQueue::open(file, &[PROMPTS], clock, Arc::new(SystemIds)).await.unwrap()
 }
 
-fn world<'a>(clock: &'a ManualClock, queue: &'a dyn Queue, name: &'a str) -> World<'a> {
-    World { clock, queue, name, truths: HashMap::new(), receives: Vec::new(), sent: 0 }
+fn new_model<'a>(clock: &'a ManualClock, queue: &'a dyn Queue, name: &'a str) -> QueueModel<'a> {
+    QueueModel { clock, queue, name, expected: HashMap::new(), receives: Vec::new(), sent: 0 }
 }
 
 fn clock() -> Arc<ManualClock> {
@@ -178,15 +181,15 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn the_simulated_queue_without_faults(acts in prop::collection::vec(act(), 0..60)) {
+    fn memory_queue_matches_model(acts in prop::collection::vec(operation_strategy(), 0..60)) {
         run(async {
             let clock = clock();
-            let queue = MemoryQueue::new(Arc::<ManualClock>::clone(&clock), 1, Faults::default());
-            let mut world = world(&clock, &queue, TURNS);
+            let queue = MemoryQueue::new(Arc::<ManualClock>::clone(&clock), 1, QueueFaults::default());
+            let mut model = new_model(&clock, &queue, TURNS);
             for act in &acts {
-                world.play(act).await;
+                model.run_operation(act).await;
             }
-            world.drain().await;
+            model.receive_all().await;
         });
     }
 }
@@ -195,39 +198,39 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(24) })]
 
     #[test]
-    fn the_doorbells_of_dev(acts in prop::collection::vec(act(), 0..60)) {
+    fn embedded_nudge_queue_matches_model(acts in prop::collection::vec(operation_strategy(), 0..60)) {
         run(async {
             let folder = tempfile::tempdir().unwrap();
             let clock = clock();
             let queue = embedded(&folder.path().join("queue.sqlite"), &clock).await;
-            let mut world = world(&clock, &queue, TURNS);
+            let mut model = new_model(&clock, &queue, TURNS);
             for act in &acts {
-                world.play(act).await;
+                model.run_operation(act).await;
             }
-            world.drain().await;
+            model.receive_all().await;
         });
     }
 
     #[test]
-    fn the_prompts_of_dev_across_restarts(acts in prop::collection::vec(act(), 0..60)) {
+    fn embedded_prompt_queue_matches_model_across_restarts(acts in prop::collection::vec(operation_strategy(), 0..60)) {
         run(async {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("queue.sqlite");
             let clock = clock();
             let (mut truths, mut receives, mut sent) = (HashMap::new(), Vec::new(), 0);
-            for life in acts.split_inclusive(|act| matches!(act, Act::Restart)) {
+            for life in acts.split_inclusive(|act| matches!(act, QueueOperation::Restart)) {
                 let queue = embedded(&file, &clock).await;
-                let mut world =
-                    World { clock: &clock, queue: &queue, name: PROMPTS, truths, receives, sent };
+                let mut model =
+                    QueueModel { clock: &clock, queue: &queue, name: PROMPTS, expected: truths, receives, sent };
                 for act in life {
-                    world.play(act).await;
+                    model.run_operation(act).await;
                 }
-                world.restart();
-                World { truths, receives, sent, .. } = world;
+                model.restart();
+                QueueModel { expected: truths, receives, sent, .. } = model;
             }
             let queue = embedded(&file, &clock).await;
-            World { clock: &clock, queue: &queue, name: PROMPTS, truths, receives, sent }
-                .drain()
+            QueueModel { clock: &clock, queue: &queue, name: PROMPTS, expected: truths, receives, sent }
+                .receive_all()
                 .await;
         });
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::queue::{Queue, QueueError, poison_of};
+use crate::queue::{Queue, QueueError, poison_queue};
 
 /// Time for which messages are hidden during the move. After a crash they are visible again on the
 /// poison queue.
 const HIDE: Duration = Duration::from_mins(1);
-const BATCH: usize = 32;
+const BATCH_MAX: usize = 32;
 
 /// A poison message with a reason. The host writes the bare text instead.
 #[derive(Deserialize)]
-struct SetAside {
+struct WrappedPoisonMessage {
     original: String,
     #[expect(dead_code, reason = "its presence distinguishes a wrapped text from a bare one")]
     reason: String,
@@ -26,17 +26,17 @@ struct SetAside {
 /// # Errors
 /// The queue is unavailable. The remaining messages are still on the poison queue: try again.
 pub async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
-    let poison = poison_of(queue);
-    let there = queues.length(&poison).await?;
+    let poison = poison_queue(queue);
+    let total = queues.length(&poison).await?;
     let mut moved = 0;
-    while moved < there {
-        let batch = usize::try_from(there - moved).unwrap_or(BATCH).min(BATCH);
+    while moved < total {
+        let batch = usize::try_from(total - moved).unwrap_or(BATCH_MAX).min(BATCH_MAX);
         let received = queues.receive(&poison, batch, HIDE).await?;
         if received.is_empty() {
             break;
         }
         for message in received {
-            let original = match serde_json::from_str::<SetAside>(&message.text) {
+            let original = match serde_json::from_str::<WrappedPoisonMessage>(&message.text) {
                 Ok(aside) => aside.original,
                 Err(_) => message.text,
             };
@@ -58,13 +58,13 @@ mod tests {
 
     use super::*;
     use crate::clock::{ManualClock, Timestamp};
-    use crate::queue::{Faults, MemoryQueue, PROMPTS};
+    use crate::queue::{MemoryQueue, PROMPTS, QueueFaults};
 
     #[tokio::test]
-    async fn what_was_set_aside_comes_back_as_it_was_sent() {
+    async fn redriven_messages_are_unchanged() {
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
-        let queues = MemoryQueue::new(clock, 1, Faults::default());
-        let poison = poison_of(PROMPTS);
+        let queues = MemoryQueue::new(clock, 1, QueueFaults::default());
+        let poison = poison_queue(PROMPTS);
         let wrapped = r#"{"reason":"no such agent","original":"{\"agent\":\"clerk\"}","receivedAt":"2026-01-01T00:00:00Z"}"#;
         let bare = r#"{"agent":"clerk","original":"unknown member"}"#;
         for text in [wrapped, bare, "not json"] {

@@ -20,10 +20,10 @@ use azure_storage_queue::{QueueClient, QueueServiceClient};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{NEVER, Queue, QueueError, Received, check, is_name, poison_of};
-use crate::azure::storage::{self, Sending, StorageFault};
+use super::{NEVER, Queue, QueueError, QueueMessage, is_queue_name, poison_queue, validate_text};
+use crate::azure::storage::{self, StorageError, TransportSettings};
 use crate::clock::Timestamp;
-use crate::ids::is_plain;
+use crate::ids::is_plain_text;
 use crate::settings::azure::StorageAccount;
 
 /// Maximum messages of one receive request (limit of the service).
@@ -31,7 +31,7 @@ const RECEIVE_MAX: usize = 32;
 /// Maximum time to hide a message: seven days (limit of the service).
 const HIDE_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
 /// Messages never expire: the store defines the pending work, and a prompt is a user's only copy.
-const FOR_EVER: i32 = -1;
+const NEVER_EXPIRES: i32 = -1;
 
 pub struct StorageQueue {
     service: QueueServiceClient,
@@ -48,15 +48,15 @@ impl StorageQueue {
         account: &StorageAccount,
         credential: Option<Arc<dyn TokenCredential>>,
         prefix: &str,
-        sending: &Sending,
-    ) -> Result<Self, StorageFault> {
-        let longest = format!("{prefix}{}", poison_of(super::PROMPTS));
-        if !is_name(&longest) {
-            return Err(StorageFault::new(format!(
+        transport: &TransportSettings,
+    ) -> Result<Self, StorageError> {
+        let longest = format!("{prefix}{}", poison_queue(super::PROMPTS));
+        if !is_queue_name(&longest) {
+            return Err(StorageError::new(format!(
                 "the queue prefix `{prefix}` is invalid: use at most 43 of a-z, 0-9 and single hyphens, without a hyphen first"
             )));
         }
-        let service = storage::queues(account, credential, sending)?;
+        let service = storage::queue_client(account, credential, transport)?;
         Ok(Self { service, prefix: prefix.to_owned() })
     }
 
@@ -64,45 +64,53 @@ impl StorageQueue {
     ///
     /// # Errors
     /// [`QueueError::Unavailable`]: show its source, which says what to do.
-    pub async fn create(&self, queues: &[&str]) -> Result<(), QueueError> {
+    pub async fn create_queues(&self, queues: &[&str]) -> Result<(), QueueError> {
         for queue in queues {
             let options = QueueClientCreateOptions {
-                method_options: options("queue.create"),
+                method_options: method_options("queue.create"),
                 ..Default::default()
             };
-            self.client(queue)?.create(Some(options)).await.map_err(|error| self.told(&error))?;
+            self.client(queue)?
+                .create(Some(options))
+                .await
+                .map_err(|error| self.unavailable(&error))?;
         }
         Ok(())
     }
 
     fn client(&self, queue: &str) -> Result<QueueClient, QueueError> {
         let name = format!("{}{queue}", self.prefix);
-        if !is_name(&name) {
+        if !is_queue_name(&name) {
             let text = format!("`{name}` is not a valid queue name");
-            return Err(QueueError::Unavailable(StorageFault::new(text).into()));
+            return Err(QueueError::Unavailable(StorageError::new(text).into()));
         }
-        self.service.queue_client(&name).map_err(|error| self.told(&error))
+        self.service.queue_client(&name).map_err(|error| self.unavailable(&error))
     }
 
-    fn told(&self, error: &azure_core::Error) -> QueueError {
-        QueueError::Unavailable(storage::fault(error, self.service.url()).into())
+    fn unavailable(&self, error: &azure_core::Error) -> QueueError {
+        QueueError::Unavailable(storage::to_storage_error(error, self.service.url()).into())
     }
 
     /// Maps an error of a request on a received message: `Gone` if the pop receipt is not valid.
-    fn lost(&self, error: &azure_core::Error) -> QueueError {
-        match (storage::status(error), storage::code(error)) {
+    fn message_error(&self, error: &azure_core::Error) -> QueueError {
+        match (storage::http_status(error), storage::error_code(error)) {
             (Some(404), _)
             | (Some(400), Some("PopReceiptMismatch" | "InvalidQueryParameterValue")) => {
                 QueueError::Gone
             }
-            _ => self.told(error),
+            _ => self.unavailable(error),
         }
     }
 
     /// Returns the client for a received message, after a check of its id and pop receipt.
-    fn held(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<QueueClient, QueueError> {
+    fn message_client(
+        &self,
+        queue: &str,
+        id: &str,
+        pop_receipt: &str,
+    ) -> Result<QueueClient, QueueError> {
         // Both become part of a URL, and an empty one would address another resource.
-        if !is_plain(id) || pop_receipt.is_empty() {
+        if !is_plain_text(id) || pop_receipt.is_empty() {
             return Err(QueueError::Gone);
         }
         self.client(queue)
@@ -117,35 +125,35 @@ impl fmt::Debug for StorageQueue {
     }
 }
 
-fn options(operation: &'static str) -> ClientMethodOptions<'static> {
-    ClientMethodOptions { context: storage::operation(operation) }
+fn method_options(operation: &'static str) -> ClientMethodOptions<'static> {
+    ClientMethodOptions { context: storage::operation_context(operation) }
 }
 
 #[async_trait]
 impl Queue for StorageQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
-        check(&text)?;
+        validate_text(&text)?;
         let client = self.client(queue)?;
-        let body = Bytes::from(message(&text));
+        let body = Bytes::from(message_xml(&text));
         let send = async || {
             let options = QueueClientSendMessageOptions {
-                message_time_to_live: Some(FOR_EVER),
-                visibility_timeout: Some(seconds(delay, 0)),
-                method_options: options("queue.send"),
+                message_time_to_live: Some(NEVER_EXPIRES),
+                visibility_timeout: Some(whole_seconds(delay, 0)),
+                method_options: method_options("queue.send"),
                 ..Default::default()
             };
             client.send_message(body.clone().into(), Some(options)).await.map(|_| ())
         };
         let mut sent = send().await;
         if let Err(error) = &sent
-            && storage::code(error) == Some("QueueNotFound")
+            && storage::error_code(error) == Some("QueueNotFound")
         {
-            self.create(&[queue]).await?;
+            self.create_queues(&[queue]).await?;
             sent = send().await;
         }
-        sent.map_err(|error| match storage::status(&error) {
+        sent.map_err(|error| match storage::http_status(&error) {
             Some(413) => QueueError::TooLarge(text.len()),
-            _ => self.told(&error),
+            _ => self.unavailable(&error),
         })
     }
 
@@ -154,20 +162,20 @@ impl Queue for StorageQueue {
         queue: &str,
         count_max: usize,
         hide: Duration,
-    ) -> Result<Vec<Received>, QueueError> {
+    ) -> Result<Vec<QueueMessage>, QueueError> {
         let client = self.client(queue)?;
         let mut all = Vec::new();
         while all.len() < count_max {
-            let asked = RECEIVE_MAX.min(count_max - all.len());
+            let requested = RECEIVE_MAX.min(count_max - all.len());
             let options = QueueClientReceiveMessagesOptions {
-                number_of_messages: i32::try_from(asked).ok(),
-                visibility_timeout: Some(seconds(hide, 1)),
-                method_options: options("queue.receive"),
+                number_of_messages: i32::try_from(requested).ok(),
+                visibility_timeout: Some(whole_seconds(hide, 1)),
+                method_options: method_options("queue.receive"),
                 ..Default::default()
             };
             let answer = match client.receive_messages(Some(options)).await {
                 Ok(answer) => answer.into_model(),
-                Err(error) if storage::status(&error) == Some(404) => break,
+                Err(error) if storage::http_status(&error) == Some(404) => break,
                 Err(error) => Err(error),
             };
             let messages = answer.map(|answer| answer.items.unwrap_or_default());
@@ -176,11 +184,11 @@ impl Queue for StorageQueue {
                 // Earlier requests have hidden their messages: return them. The next poll reports
                 // the error.
                 Err(_) if !all.is_empty() => break,
-                Err(error) => return Err(self.told(&error)),
+                Err(error) => return Err(self.unavailable(&error)),
             };
             let count = messages.len();
-            all.extend(messages.into_iter().map(received));
-            if count < asked {
+            all.extend(messages.into_iter().map(to_queue_message));
+            if count < requested {
                 break;
             }
         }
@@ -194,41 +202,42 @@ impl Queue for StorageQueue {
         pop_receipt: &str,
         hide: Duration,
     ) -> Result<String, QueueError> {
-        let client = self.held(queue, id, pop_receipt)?;
+        let client = self.message_client(queue, id, pop_receipt)?;
         let options = QueueClientUpdateMessageOptions {
-            method_options: options("queue.renew"),
+            method_options: method_options("queue.renew"),
             ..Default::default()
         };
-        let renewed = client.update_message(id, pop_receipt, seconds(hide, 0), Some(options)).await;
-        let renewed = renewed.map_err(|error| self.lost(&error))?;
+        let renewed =
+            client.update_message(id, pop_receipt, whole_seconds(hide, 0), Some(options)).await;
+        let renewed = renewed.map_err(|error| self.message_error(&error))?;
         let receipt = renewed.headers().get_optional_string(&"x-ms-popreceipt".into());
         receipt.ok_or_else(|| {
             let text = "the storage account renewed a message without a new pop receipt";
-            QueueError::Unavailable(StorageFault::new(text).into())
+            QueueError::Unavailable(StorageError::new(text).into())
         })
     }
 
     async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
-        let client = self.held(queue, id, pop_receipt)?;
+        let client = self.message_client(queue, id, pop_receipt)?;
         let options = QueueClientDeleteMessageOptions {
-            method_options: options("queue.delete"),
+            method_options: method_options("queue.delete"),
             ..Default::default()
         };
         let deleted = client.delete_message(id, pop_receipt, Some(options)).await;
-        deleted.map(|_| ()).map_err(|error| self.lost(&error))
+        deleted.map(|_| ()).map_err(|error| self.message_error(&error))
     }
 
     async fn length(&self, queue: &str) -> Result<u64, QueueError> {
         let options = QueueClientGetPropertiesOptions {
-            method_options: options("queue.length"),
+            method_options: method_options("queue.length"),
             ..Default::default()
         };
         let counted = match self.client(queue)?.get_properties(Some(options)).await {
             Ok(answer) => answer.approximate_messages_count(),
-            Err(error) if storage::status(&error) == Some(404) => return Ok(0),
+            Err(error) if storage::http_status(&error) == Some(404) => return Ok(0),
             Err(error) => Err(error),
         };
-        let counted = counted.map_err(|error| self.told(&error))?;
+        let counted = counted.map_err(|error| self.unavailable(&error))?;
         Ok(counted.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
@@ -238,14 +247,14 @@ impl Queue for StorageQueue {
 }
 
 /// Rounds up to whole seconds, within the limits.
-fn seconds(span: Duration, min: u64) -> i32 {
+fn whole_seconds(span: Duration, min: u64) -> i32 {
     let whole = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     i32::try_from(whole.clamp(min, HIDE_SECONDS_MAX)).unwrap_or(i32::MAX)
 }
 
 /// Builds the XML of a message. The SDK does not escape carriage returns, which XML readers turn
 /// into line feeds.
-fn message(text: &str) -> String {
+fn message_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 64);
     for c in text.chars() {
         match c {
@@ -259,9 +268,9 @@ fn message(text: &str) -> String {
     format!("<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>")
 }
 
-fn received(message: ReceivedMessage) -> Received {
+fn to_queue_message(message: ReceivedMessage) -> QueueMessage {
     let count = message.dequeue_count.unwrap_or(1);
-    Received {
+    QueueMessage {
         id: message.message_id.unwrap_or_default(),
         pop_receipt: message.pop_receipt.unwrap_or_default(),
         dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::links::is_loopback;
-use super::reader::address;
+use super::reader::parse_address;
 use super::secret::Secret;
 
 mod connection_string;
@@ -78,7 +78,7 @@ pub enum CosmosAccess {
 
 /// The address of a secret in a Key Vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretPlace {
+pub struct KeyVaultSecret {
     /// As `https://my-vault.vault.azure.net`.
     pub vault: Url,
     pub name: String,
@@ -86,10 +86,10 @@ pub struct SecretPlace {
     pub version: Option<String>,
 }
 
-impl SecretPlace {
+impl KeyVaultSecret {
     /// Parses the secret's identifier, as the portal shows it.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let url = address(text).filter(|url| url.scheme() == "https")?;
+        let url = parse_address(text).filter(|url| url.scheme() == "https")?;
         let parts: Vec<&str> = url.path_segments()?.filter(|part| !part.is_empty()).collect();
         let (name, version) = match parts.as_slice() {
             ["secrets", name] => (*name, None),
@@ -105,15 +105,15 @@ impl SecretPlace {
     }
 }
 
-impl fmt::Display for SecretPlace {
+impl fmt::Display for KeyVaultSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}secrets/{}", self.vault, self.name)
     }
 }
 
 /// Parses an address that may receive keys and tokens; removes a trailing slash of its path.
-fn endpoint(text: &str) -> Option<Url> {
-    let mut url = address(text)?;
+fn parse_endpoint(text: &str) -> Option<Url> {
+    let mut url = parse_address(text)?;
     let path = url.path().trim_end_matches('/').to_owned();
     url.set_path(&path);
     (url.scheme() == "https" || is_loopback(text)).then_some(url)

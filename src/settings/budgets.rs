@@ -19,11 +19,11 @@ const APPROVERS: [&str; 2] = ["owner", "link"];
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budgets {
     /// Limits of each tenant as a whole.
-    pub tenant: Bounds,
+    pub tenant: ConfiguredLimits,
     /// Limits of each user.
-    pub user: Bounds,
+    pub user: ConfiguredLimits,
     /// Limits by agent name, in each tenant.
-    pub agents: Vec<(String, Bounds)>,
+    pub agents: Vec<(String, ConfiguredLimits)>,
     /// Approvers who may raise a limit: `owner`, `link` or `role:NAME`.
     pub approvers: Vec<String>,
 }
@@ -31,8 +31,8 @@ pub struct Budgets {
 impl Default for Budgets {
     fn default() -> Self {
         Self {
-            tenant: Bounds::default(),
-            user: Bounds::default(),
+            tenant: ConfiguredLimits::default(),
+            user: ConfiguredLimits::default(),
             agents: Vec::new(),
             approvers: APPROVERS.map(ToOwned::to_owned).to_vec(),
         }
@@ -42,27 +42,27 @@ impl Default for Budgets {
 /// Limits per UTC day, per UTC month and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Bounds {
-    pub day: Option<Bound>,
-    pub month: Option<Bound>,
-    pub total: Option<Bound>,
+pub struct ConfiguredLimits {
+    pub day: Option<ConfiguredLimit>,
+    pub month: Option<ConfiguredLimit>,
+    pub total: Option<ConfiguredLimit>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Bound {
+pub struct ConfiguredLimit {
     pub tokens: Option<u64>,
     /// US dollars.
     pub usd: Option<f64>,
 }
 
-impl Bound {
-    fn is_fine(&self) -> bool {
-        let is_any = self.tokens.is_some() || self.usd.is_some();
-        let is_more = self.tokens != Some(0) && self.usd.is_none_or(|usd| usd >= 0.000_001);
-        let is_sane = self.tokens.is_none_or(|tokens| tokens <= TOKENS_MAX)
+impl ConfiguredLimit {
+    fn is_valid(&self) -> bool {
+        let has_limit = self.tokens.is_some() || self.usd.is_some();
+        let is_positive = self.tokens != Some(0) && self.usd.is_none_or(|usd| usd >= 0.000_001);
+        let is_below_maximum = self.tokens.is_none_or(|tokens| tokens <= TOKENS_MAX)
             && self.usd.is_none_or(|usd| usd <= USD_MAX);
-        is_any && is_more && is_sane
+        has_limit && is_positive && is_below_maximum
     }
 }
 
@@ -83,13 +83,13 @@ impl<'de> Deserialize<'de> for Budgets {
                         budgets.approvers = map.next_value()?;
                         continue;
                     }
-                    let bounds: Bounds = map.next_value()?;
-                    check(&name, &bounds).map_err(A::Error::custom)?;
+                    let limits: ConfiguredLimits = map.next_value()?;
+                    check_limits(&name, &limits).map_err(A::Error::custom)?;
                     match (name.as_str(), name.strip_prefix("agent:")) {
-                        ("tenant", _) => budgets.tenant = bounds,
-                        ("user", _) => budgets.user = bounds,
+                        ("tenant", _) => budgets.tenant = limits,
+                        ("user", _) => budgets.user = limits,
                         (_, Some(agent)) if !agent.is_empty() => {
-                            budgets.agents.push((agent.to_owned(), bounds));
+                            budgets.agents.push((agent.to_owned(), limits));
                         }
                         _ => {
                             return Err(A::Error::custom(format!(
@@ -98,10 +98,10 @@ impl<'de> Deserialize<'de> for Budgets {
                         }
                     }
                 }
-                let is_named = |who: &String| {
-                    who == "owner"
-                        || who == "link"
-                        || who.strip_prefix("role:").is_some_and(|role| !role.is_empty())
+                let is_named = |approver: &String| {
+                    approver == "owner"
+                        || approver == "link"
+                        || approver.strip_prefix("role:").is_some_and(|role| !role.is_empty())
                 };
                 if budgets.approvers.is_empty() || !budgets.approvers.iter().all(is_named) {
                     return Err(A::Error::custom("`approvers` are `owner`, `link` or `role:NAME`"));
@@ -113,13 +113,13 @@ impl<'de> Deserialize<'de> for Budgets {
     }
 }
 
-fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
-    let given: Vec<&Bound> =
-        [&bounds.day, &bounds.month, &bounds.total].into_iter().flatten().collect();
-    if given.is_empty() {
+fn check_limits(name: &str, limits: &ConfiguredLimits) -> Result<(), String> {
+    let configured: Vec<&ConfiguredLimit> =
+        [&limits.day, &limits.month, &limits.total].into_iter().flatten().collect();
+    if configured.is_empty() {
         return Err(format!("`{name}` has none of `day`, `month`, `total`"));
     }
-    if given.iter().all(|bound| bound.is_fine()) {
+    if configured.iter().all(|bound| bound.is_valid()) {
         Ok(())
     } else {
         Err(format!(
@@ -129,11 +129,11 @@ fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
 }
 
 /// Rejects lists, because serde accepts a list in place of an object, member by member.
-fn refuse_lists(text: &str) -> Result<(), String> {
+fn reject_lists(text: &str) -> Result<(), String> {
     let Ok(Value::Object(budgets)) = serde_json::from_str(text) else { return Ok(()) };
-    for (name, bounds) in budgets.iter().filter(|(name, _)| *name != "approvers") {
-        let periods = bounds.as_object().into_iter().flatten();
-        let has_list = bounds.is_array() || periods.into_iter().any(|(_, bound)| bound.is_array());
+    for (name, limits) in budgets.iter().filter(|(name, _)| *name != "approvers") {
+        let periods = limits.as_object().into_iter().flatten();
+        let has_list = limits.is_array() || periods.into_iter().any(|(_, bound)| bound.is_array());
         if has_list {
             return Err(format!("`{name}` and its members are objects, not lists"));
         }
@@ -142,8 +142,8 @@ fn refuse_lists(text: &str) -> Result<(), String> {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
-    let Some(text) = reader.text(NAME) else { return Budgets::default() };
-    let read = refuse_lists(&text).and_then(|()| {
+    let Some(text) = reader.get(NAME) else { return Budgets::default() };
+    let read = reject_lists(&text).and_then(|()| {
         serde_json::from_str::<Budgets>(&text).map_err(|error| {
             let text = error.to_string();
             text.split(" at line ").next().unwrap_or_default().to_owned()
@@ -152,7 +152,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
     match read {
         Ok(budgets) => budgets,
         Err(error) => {
-            reader.note(Mistake::of(NAME, format!("cannot be read: {error}; expected {EXPECTED}")));
+            reader.add_mistake(Mistake::new(
+                NAME,
+                format!("cannot be read: {error}; expected {EXPECTED}"),
+            ));
             Budgets::default()
         }
     }

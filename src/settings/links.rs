@@ -7,7 +7,7 @@ use url::Url;
 
 use super::azure::{StorageAccess, StorageAccount};
 use super::mistake::Mistake;
-use super::reader::{Reader, address, listed};
+use super::reader::{Reader, parse_address, split_list};
 use super::secret::Secret;
 
 /// Minimum length of a signing key in bytes.
@@ -68,7 +68,7 @@ impl ArtifactLinks {
         let is_identity =
             storage.is_some_and(|account| matches!(account.access, StorageAccess::Identity(_)));
         if links == Some(Self::Signed) && !is_identity {
-            reader.note(Mistake::of(
+            reader.add_mistake(Mistake::new(
                 "TURNWHEEL_ARTIFACT_LINKS",
                 "is `sas`, and only an identity signs such links: name the storage account by AzureWebJobsStorage__accountName, without a connection string, or write `api`",
             ));
@@ -104,15 +104,17 @@ impl Webhook {
                 "TURNWHEEL_WEBHOOK_SECRET",
                 "`whsec_` and base64 of at least 24 bytes; several separated by spaces",
                 |text| {
-                    listed(text)
-                        .map(|part| decoded(part.strip_prefix(SECRET_PREFIX)?, WEBHOOK_SECRET_MIN))
+                    split_list(text)
+                        .map(|part| {
+                            decode_base64(part.strip_prefix(SECRET_PREFIX)?, WEBHOOK_SECRET_MIN)
+                        })
                         .collect::<Option<Vec<_>>>()
                 },
             )
             .unwrap_or_default();
         let url = Secret::new(url?);
-        if secrets.is_empty() && reader.text("TURNWHEEL_WEBHOOK_SECRET").is_none() {
-            reader.note(Mistake::absent(
+        if secrets.is_empty() && reader.get("TURNWHEEL_WEBHOOK_SECRET").is_none() {
+            reader.add_mistake(Mistake::missing(
                 "TURNWHEEL_WEBHOOK_SECRET",
                 "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notifications with it",
             ));
@@ -121,13 +123,14 @@ impl Webhook {
     }
 }
 
-pub(super) fn public_url(reader: &mut Reader<'_>) -> Option<String> {
-    let set = reader.address("TURNWHEEL_PUBLIC_URL").map(|url| without_slash(url.as_str()));
+pub(super) fn read_public_url(reader: &mut Reader<'_>) -> Option<String> {
+    let configured =
+        reader.read_address("TURNWHEEL_PUBLIC_URL").map(|url| trim_trailing_slash(url.as_str()));
     let host = reader.parse("WEBSITE_HOSTNAME", "a host name, or host:port", |text| {
         let scheme = if is_loopback(text) { "http" } else { "https" };
-        address(&format!("{scheme}://{text}")).map(|url| without_slash(url.as_str()))
+        parse_address(&format!("{scheme}://{text}")).map(|url| trim_trailing_slash(url.as_str()))
     });
-    set.or(host)
+    configured.or(host)
 }
 
 /// True if an address (`host`, `host:port` or a whole URL) is this machine, as it is for the local
@@ -143,25 +146,25 @@ pub fn is_loopback(text: &str) -> bool {
     })
 }
 
-pub(super) fn signing_keys(reader: &mut Reader<'_>) -> Vec<Secret<Vec<u8>>> {
+pub(super) fn read_signing_keys(reader: &mut Reader<'_>) -> Vec<Secret<Vec<u8>>> {
     reader
         .parse(
             "TURNWHEEL_SIGNING_KEYS",
             "base64 of at least 32 bytes each, separated by spaces (`head -c 32 /dev/urandom | base64` makes one)",
             |text| {
-                listed(text).map(|part| decoded(part, SIGNING_KEY_MIN)).collect::<Option<Vec<_>>>()
+                split_list(text).map(|part| decode_base64(part, SIGNING_KEY_MIN)).collect::<Option<Vec<_>>>()
             },
         )
         .unwrap_or_default()
 }
 
-fn without_slash(url: &str) -> String {
+fn trim_trailing_slash(url: &str) -> String {
     url.trim_end_matches('/').to_owned()
 }
 
 /// Decodes standard and URL-safe base64, with or without padding, because tools differ in their
 /// output.
-fn decoded(text: &str, bytes_min: usize) -> Option<Secret<Vec<u8>>> {
+fn decode_base64(text: &str, bytes_min: usize) -> Option<Secret<Vec<u8>>> {
     let lenient = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);

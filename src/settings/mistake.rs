@@ -18,8 +18,9 @@ const SHOWN_MAX: usize = 80;
 impl Mistake {
     /// The error of an invalid value. Shows the value unless the table marks it as a secret, or it
     /// may contain a password, as in `https://user:password@host`.
-    pub fn wrong(name: &str, found: &str, expected: &str) -> Self {
-        let is_secret = table::row(name).is_none_or(|row| row.is_secret) || found.contains('@');
+    pub fn invalid(name: &str, found: &str, expected: &str) -> Self {
+        let is_secret =
+            table::find_row(name).is_none_or(|row| row.is_secret) || found.contains('@');
         let found = if is_secret {
             "is not usable (its value is kept secret)".to_owned()
         } else if found.chars().count() > SHOWN_MAX {
@@ -30,12 +31,12 @@ impl Mistake {
         Self { name: name.to_owned(), problem: format!("{found}: expected {expected}") }
     }
 
-    pub fn absent(name: &str, expected: &str) -> Self {
+    pub fn missing(name: &str, expected: &str) -> Self {
         Self { name: name.to_owned(), problem: format!("is not set: expected {expected}") }
     }
 
     /// An error with the given `problem`.
-    pub fn of(name: &str, problem: impl Into<String>) -> Self {
+    pub fn new(name: &str, problem: impl Into<String>) -> Self {
         Self { name: name.to_owned(), problem: problem.into() }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::azure::SecretPlace;
+use super::azure::KeyVaultSecret;
 use super::mistake::Mistake;
-use super::reader::{Reader, listed};
+use super::reader::{Reader, split_list};
 use super::secret::Secret;
 
 /// The settings that select a provider, for the error of an app without one.
@@ -47,7 +47,7 @@ pub struct AzureOpenAi {
     /// Absent: the key in `key_vault_secret`, or without one an Entra token for `scope`.
     pub api_key: Option<Secret<String>>,
     /// Read before calls, so that a rotated key is found; never set together with `api_key`.
-    pub api_key_place: Option<SecretPlace>,
+    pub key_vault_secret: Option<KeyVaultSecret>,
     pub api_version: Option<String>,
     pub deployment_name_map: Option<String>,
     pub scope: Option<String>,
@@ -58,7 +58,7 @@ pub struct AzureOpenAi {
 }
 
 impl AzureOpenAi {
-    fn names_resource(&self) -> bool {
+    fn has_resource(&self) -> bool {
         self.base_url.is_some() || self.endpoint.is_some() || self.resource_name.is_some()
     }
 }
@@ -66,20 +66,20 @@ impl AzureOpenAi {
 impl fmt::Display for AzureOpenAi {
     /// Writes the address and the kind of credential; never a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places = [&self.base_url, &self.endpoint, &self.resource_name];
-        let place = places.into_iter().find_map(Option::as_deref).unwrap_or_default();
-        let place = place.split_once('?').map_or(place, |(place, _)| place);
-        match (&self.api_key, &self.api_key_place) {
-            (Some(_), _) => write!(f, "{place}, with a key"),
-            (None, Some(secret)) => write!(f, "{place}, with the key in {secret}"),
-            (None, None) => write!(f, "{place}, with an Entra token"),
+        let addresses = [&self.base_url, &self.endpoint, &self.resource_name];
+        let address = addresses.into_iter().find_map(Option::as_deref).unwrap_or_default();
+        let address = address.split_once('?').map_or(address, |(address, _)| address);
+        match (&self.api_key, &self.key_vault_secret) {
+            (Some(_), _) => write!(f, "{address}, with a key"),
+            (None, Some(secret)) => write!(f, "{address}, with the key in {secret}"),
+            (None, None) => write!(f, "{address}, with an Entra token"),
         }
     }
 }
 
 /// The parsed value of `TURNWHEEL_MODEL`.
 #[derive(Default)]
-struct Wanted {
+struct SelectedModels {
     is_scripted: bool,
     normal: Option<String>,
     high: Option<String>,
@@ -87,37 +87,37 @@ struct Wanted {
 
 impl ModelSettings {
     pub(super) fn read(reader: &mut Reader<'_>) -> Self {
-        let wanted = reader
+        let models = reader
             .parse(
                 "TURNWHEEL_MODEL",
                 "`scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`",
-                wanted,
+                parse_models,
             )
             .unwrap_or_default();
         let prices = reader.parse(
             "TURNWHEEL_PRICES",
             r#"a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}"#,
-            |text| is_prices(text).then(|| Secret::new(text.to_owned())),
+            |text| is_model_table(text).then(|| Secret::new(text.to_owned())),
         );
-        let names_any_address = has_any_address(reader);
-        let azure = azure(reader);
-        let provider = if wanted.is_scripted {
+        let has_address = has_any_address(reader);
+        let azure = read_azure(reader);
+        let provider = if models.is_scripted {
             Provider::Scripted
-        } else if azure.names_resource() {
+        } else if azure.has_resource() {
             Provider::Azure(Box::new(azure))
         } else {
             // An invalid address has an error of its own, so its absence here is not a second one.
-            if !names_any_address && (wanted.normal.is_some() || wanted.high.is_some()) {
-                reader.note(Mistake::of(
+            if !has_address && (models.normal.is_some() || models.high.is_some()) {
+                reader.add_mistake(Mistake::new(
                     "TURNWHEEL_MODEL",
                     format!("names a model, but not where it answers: set {NO_RESOURCE}"),
                 ));
-            } else if !names_any_address {
+            } else if !has_address {
                 let keys =
-                    [(KEY, azure.api_key.is_some()), (KEY_URL, azure.api_key_place.is_some())];
+                    [(KEY, azure.api_key.is_some()), (KEY_URL, azure.key_vault_secret.is_some())];
                 for (name, is_set) in keys {
                     if is_set {
-                        reader.note(Mistake::of(
+                        reader.add_mistake(Mistake::new(
                             name,
                             format!("is set, but not where to use it: set {NO_RESOURCE}"),
                         ));
@@ -126,28 +126,29 @@ impl ModelSettings {
             }
             Provider::Unset
         };
-        Self { provider, normal: wanted.normal, high: wanted.high, prices }
+        Self { provider, normal: models.normal, high: models.high, prices }
     }
 
     /// The error of an app that is served without a model.
-    pub(super) fn missing(&self) -> Option<Mistake> {
+    pub(super) fn missing_provider(&self) -> Option<Mistake> {
         match self.provider {
             Provider::Unset => {
                 let text = format!("is not set. {NO_URL} Here: set {NO_RESOURCE}");
-                Some(Mistake::of("AZURE_OPENAI_BASE_URL", text))
+                Some(Mistake::new("AZURE_OPENAI_BASE_URL", text))
             }
             Provider::Scripted | Provider::Azure(_) => None,
         }
     }
 }
 
-fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
-    if reader.text(KEY).is_some() && reader.text(KEY_URL).is_some() {
-        reader.note(Mistake::of(KEY_URL, format!("is set, and {KEY} too: keep one of them")));
+fn read_azure(reader: &mut Reader<'_>) -> AzureOpenAi {
+    if reader.get(KEY).is_some() && reader.get(KEY_URL).is_some() {
+        reader
+            .add_mistake(Mistake::new(KEY_URL, format!("is set, and {KEY} too: keep one of them")));
     }
     AzureOpenAi {
-        base_url: written_address(reader, "AZURE_OPENAI_BASE_URL"),
-        endpoint: written_address(reader, "AZURE_OPENAI_ENDPOINT"),
+        base_url: read_address_with_query(reader, "AZURE_OPENAI_BASE_URL"),
+        endpoint: read_address_with_query(reader, "AZURE_OPENAI_ENDPOINT"),
         resource_name: reader.parse(
             "AZURE_OPENAI_RESOURCE_NAME",
             "the resource's name alone, such as `my-resource` (an address goes into AZURE_OPENAI_ENDPOINT)",
@@ -159,10 +160,10 @@ fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
         api_key: reader.parse(KEY, "a key of visible ASCII characters", |text| {
             text.bytes().all(|byte| byte.is_ascii_graphic()).then(|| Secret::new(text.to_owned()))
         }),
-        api_key_place: reader.parse(
+        key_vault_secret: reader.parse(
             KEY_URL,
             "a Key Vault secret's address, such as https://my-vault.vault.azure.net/secrets/my-key",
-            SecretPlace::parse,
+            KeyVaultSecret::parse,
         ),
         api_version: reader.parse(
             "AZURE_OPENAI_API_VERSION",
@@ -174,13 +175,13 @@ fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
                 is_version.then(|| text.to_owned())
             },
         ),
-        deployment_name_map: reader.text("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"),
+        deployment_name_map: reader.get("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"),
         scope: reader.parse(
             "AZURE_OPENAI_SCOPE",
             "a scope such as https://cognitiveservices.azure.com/.default",
             |text| (!text.contains(char::is_whitespace)).then(|| text.to_owned()),
         ),
-        headers: reader.text("AZURE_OPENAI_HEADERS").map(Secret::new),
+        headers: reader.get("AZURE_OPENAI_HEADERS").map(Secret::new),
         cache_retention: reader.parse(
             "AZURE_OPENAI_CACHE_RETENTION",
             "`none`, `short` or `long`",
@@ -192,12 +193,12 @@ fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
 fn has_any_address(reader: &Reader<'_>) -> bool {
     ["AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_RESOURCE_NAME"]
         .iter()
-        .any(|name| reader.text(name).is_some())
+        .any(|name| reader.get(name).is_some())
 }
 
 /// Reads an address that may have a query: the portal's copies end in `?api-version=…`, and module
 /// `model` removes it.
-fn written_address(reader: &mut Reader<'_>, name: &'static str) -> Option<String> {
+fn read_address_with_query(reader: &mut Reader<'_>, name: &'static str) -> Option<String> {
     reader.parse(name, "an address such as https://my-resource.openai.azure.com", |text| {
         let url = url::Url::parse(text).ok()?;
         let is_web = matches!(url.scheme(), "http" | "https")
@@ -208,28 +209,28 @@ fn written_address(reader: &mut Reader<'_>, name: &'static str) -> Option<String
 }
 
 /// `scripted`, `MODEL`, or a list of `MODEL`, `normal=MODEL`, `high=MODEL`, each at most once.
-fn wanted(text: &str) -> Option<Wanted> {
+fn parse_models(text: &str) -> Option<SelectedModels> {
     if text == "scripted" {
-        return Some(Wanted { is_scripted: true, ..Wanted::default() });
+        return Some(SelectedModels { is_scripted: true, ..SelectedModels::default() });
     }
-    let mut wanted = Wanted::default();
-    for part in listed(text) {
-        let (place, model) = match part.split_once('=') {
-            Some(("high", model)) => (&mut wanted.high, model),
-            Some(("normal", model)) => (&mut wanted.normal, model),
+    let mut models = SelectedModels::default();
+    for part in split_list(text) {
+        let (slot, model) = match part.split_once('=') {
+            Some(("high", model)) => (&mut models.high, model),
+            Some(("normal", model)) => (&mut models.normal, model),
             Some(_) => return None,
-            None => (&mut wanted.normal, part),
+            None => (&mut models.normal, part),
         };
         let is_reserved = matches!(model, "" | "scripted" | "normal" | "high");
-        if is_reserved || place.replace(model.to_owned()).is_some() {
+        if is_reserved || slot.replace(model.to_owned()).is_some() {
             return None;
         }
     }
-    Some(wanted)
+    Some(models)
 }
 
 /// True if the text is an object of objects; module `model` validates their members.
-fn is_prices(text: &str) -> bool {
+fn is_model_table(text: &str) -> bool {
     serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text)
         .is_ok_and(|prices| prices.values().all(serde_json::Value::is_object))
 }

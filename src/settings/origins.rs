@@ -3,7 +3,7 @@
 use url::Url;
 
 use super::links::is_loopback;
-use super::reader::{Reader, listed};
+use super::reader::{Reader, split_list};
 
 /// `TURNWHEEL_CORS_ORIGINS`. The default allows only the app's own pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct AllowedOrigins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
     /// The list contains it, or `dev` allows pages of this machine.
-    Named,
+    Listed,
     /// `*`: such a page may not use the credentials that a browser adds by itself.
     Any,
 }
@@ -34,7 +34,7 @@ impl AllowedOrigins {
         if text == "*" {
             return Some(Self { is_any: true, ..Self::default() });
         }
-        let exact: Option<Vec<String>> = listed(text).map(origin).collect();
+        let exact: Option<Vec<String>> = split_list(text).map(parse_origin).collect();
         Some(Self { exact: exact?, ..Self::default() })
     }
 
@@ -48,7 +48,7 @@ impl AllowedOrigins {
         let is_named = self.exact.iter().any(|exact| exact == given)
             || (self.has_loopback && is_loopback_page(given));
         if is_named {
-            return Some(Allowance::Named);
+            return Some(Allowance::Listed);
         }
         self.is_any.then_some(Allowance::Any)
     }
@@ -59,7 +59,7 @@ impl AllowedOrigins {
 }
 
 /// Returns `None` for a path, a wildcard, or a scheme other than http and https.
-fn origin(text: &str) -> Option<String> {
+fn parse_origin(text: &str) -> Option<String> {
     let url = Url::parse(text).ok()?;
     let origin = url.origin().ascii_serialization();
     let is_web = matches!(url.scheme(), "http" | "https");
@@ -67,7 +67,7 @@ fn origin(text: &str) -> Option<String> {
 }
 
 fn is_loopback_page(given: &str) -> bool {
-    origin(given).is_some_and(|origin| is_loopback(&origin))
+    parse_origin(given).is_some_and(|origin| is_loopback(&origin))
 }
 
 #[cfg(test)]
@@ -75,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_exact() {
+    fn allowed_origins_match_exactly() {
         let origins = AllowedOrigins::parse("https://app.example, http://HOST:8080").unwrap();
-        assert_eq!(origins.find("https://app.example"), Some(Allowance::Named));
-        assert_eq!(origins.find("http://host:8080"), Some(Allowance::Named));
+        assert_eq!(origins.find("https://app.example"), Some(Allowance::Listed));
+        assert_eq!(origins.find("http://host:8080"), Some(Allowance::Listed));
         for other in [
             "http://app.example",
             "https://app.example:8443",
@@ -96,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn any_origin_is_no_named_origin() {
+    fn wildcard_origin_is_not_listed() {
         let any = AllowedOrigins::parse("*").unwrap();
         assert_eq!(any.find("https://app.example"), Some(Allowance::Any));
         assert_eq!(any.find("null"), Some(Allowance::Any));
     }
 
     #[test]
-    fn dev_allows_pages_of_this_machine() {
+    fn dev_allows_loopback_origins() {
         let local = AllowedOrigins::default().with_loopback();
         for page in ["http://localhost:5173", "http://127.0.0.1:3000", "https://localhost"] {
-            assert_eq!(local.find(page), Some(Allowance::Named), "{page}");
+            assert_eq!(local.find(page), Some(Allowance::Listed), "{page}");
         }
         for page in ["http://localhost.evil.example", "https://evil.example", "null", "file://"] {
             assert_eq!(local.find(page), None, "{page}");

@@ -7,7 +7,7 @@ use url::Url;
 
 use super::azure::Identity;
 use super::mistake::Mistake;
-use super::reader::{Reader, address};
+use super::reader::{Reader, parse_address};
 use super::secret::Secret;
 
 /// Telemetry settings. Nothing is exported if all four destinations are absent.
@@ -16,12 +16,12 @@ pub struct TelemetrySettings {
     pub traces: Option<Collector>,
     pub metrics: Option<Collector>,
     pub logs: Option<Collector>,
-    pub insights: Option<Insights>,
+    pub insights: Option<ApplicationInsights>,
     pub service_name: String,
     pub resource: Vec<(String, String)>,
     pub sampler: Sampler,
     /// True to record prompts, responses, arguments and results on spans.
-    pub captures_content: bool,
+    pub should_capture_content: bool,
     /// Time between two exports.
     pub span_delay: Duration,
     pub log_delay: Duration,
@@ -41,7 +41,7 @@ pub struct Collector {
 
 /// The Application Insights resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Insights {
+pub struct ApplicationInsights {
     pub connection_string: Secret<String>,
     /// True if its endpoint is a plain `http` one on this machine. Any other is reached by `https`,
     /// whatever its scheme.
@@ -94,7 +94,7 @@ const METRICS: Signal = signal!("METRICS", "v1/metrics");
 const LOGS: Signal = signal!("LOGS", "v1/logs");
 
 /// Settings that apply to all signals.
-struct General {
+struct CommonSettings {
     endpoint: Option<Url>,
     headers: Option<Vec<(String, String)>>,
     timeout: Option<Duration>,
@@ -103,31 +103,31 @@ struct General {
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut Reader<'_>, own: &Identity) -> Self {
-        let is_disabled = yes_or_no(reader, "OTEL_SDK_DISABLED").unwrap_or(false);
-        protocol(reader, "OTEL_EXPORTER_OTLP_PROTOCOL");
-        let general = General {
-            endpoint: reader.address("OTEL_EXPORTER_OTLP_ENDPOINT"),
-            headers: headers(reader, "OTEL_EXPORTER_OTLP_HEADERS"),
-            timeout: milliseconds(reader, "OTEL_EXPORTER_OTLP_TIMEOUT"),
-            is_gzipped: compression(reader, "OTEL_EXPORTER_OTLP_COMPRESSION"),
+        let is_disabled = read_bool(reader, "OTEL_SDK_DISABLED").unwrap_or(false);
+        check_protocol(reader, "OTEL_EXPORTER_OTLP_PROTOCOL");
+        let general = CommonSettings {
+            endpoint: reader.read_address("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            headers: read_headers(reader, "OTEL_EXPORTER_OTLP_HEADERS"),
+            timeout: read_milliseconds(reader, "OTEL_EXPORTER_OTLP_TIMEOUT"),
+            is_gzipped: read_compression(reader, "OTEL_EXPORTER_OTLP_COMPRESSION"),
         };
         let [traces, metrics, logs] =
-            [TRACES, METRICS, LOGS].map(|signal| collector(reader, &signal, &general));
+            [TRACES, METRICS, LOGS].map(|signal| read_collector(reader, &signal, &general));
         let expected = "pairs such as `key=value,other=value`";
         let resource =
-            reader.parse("OTEL_RESOURCE_ATTRIBUTES", expected, pairs).unwrap_or_default();
+            reader.parse("OTEL_RESOURCE_ATTRIBUTES", expected, parse_pairs).unwrap_or_default();
         let settings = Self {
             traces,
             metrics,
             logs,
-            insights: insights(reader, own),
-            service_name: service_name(reader, &resource),
+            insights: read_insights(reader, own),
+            service_name: read_service_name(reader, &resource),
             resource,
-            sampler: sampler(reader),
-            captures_content: captures_content(reader),
-            span_delay: milliseconds(reader, "OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SPAN_DELAY),
-            log_delay: milliseconds(reader, "OTEL_BLRP_SCHEDULE_DELAY").unwrap_or(LOG_DELAY),
-            metric_interval: milliseconds(reader, "OTEL_METRIC_EXPORT_INTERVAL")
+            sampler: read_sampler(reader),
+            should_capture_content: read_capture_content(reader),
+            span_delay: read_milliseconds(reader, "OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SPAN_DELAY),
+            log_delay: read_milliseconds(reader, "OTEL_BLRP_SCHEDULE_DELAY").unwrap_or(LOG_DELAY),
+            metric_interval: read_milliseconds(reader, "OTEL_METRIC_EXPORT_INTERVAL")
                 .unwrap_or(METRIC_INTERVAL),
         };
         if is_disabled {
@@ -138,31 +138,35 @@ impl TelemetrySettings {
 }
 
 /// The name of the service; in Azure by default the app's name, from the Functions host.
-fn service_name(reader: &Reader<'_>, resource: &[(String, String)]) -> String {
-    let (named, site) = (reader.text("OTEL_SERVICE_NAME"), reader.text("WEBSITE_SITE_NAME"));
+fn read_service_name(reader: &Reader<'_>, resource: &[(String, String)]) -> String {
+    let (named, site) = (reader.get("OTEL_SERVICE_NAME"), reader.get("WEBSITE_SITE_NAME"));
     let attribute = resource.iter().find(|(key, _)| key == "service.name");
     let attribute = attribute.map(|(_, value)| value.clone());
     named.or(attribute).or(site).unwrap_or_else(|| "turnwheel".to_owned())
 }
 
 /// Returns `None` if the signal is not exported. An endpoint or the exporter `otlp` enables it.
-fn collector(reader: &mut Reader<'_>, signal: &Signal, general: &General) -> Option<Collector> {
+fn read_collector(
+    reader: &mut Reader<'_>,
+    signal: &Signal,
+    general: &CommonSettings,
+) -> Option<Collector> {
     let exporter = reader.parse(signal.exporter, "`otlp` or `none`", |text| match text {
         "otlp" => Some(true),
         "none" => Some(false),
         _ => None,
     });
-    let own = reader.address(signal.endpoint);
-    let own_headers = headers(reader, signal.headers);
-    protocol(reader, signal.protocol);
-    let timeout = milliseconds(reader, signal.timeout).or(general.timeout);
-    let is_gzipped = compression(reader, signal.compression).or(general.is_gzipped);
-    let of_all = general.endpoint.as_ref().and_then(|base| under(base, signal.path));
-    let local = || under(&Url::parse("http://localhost:4318").ok()?, signal.path);
+    let own_endpoint = reader.read_address(signal.endpoint);
+    let own_headers = read_headers(reader, signal.headers);
+    check_protocol(reader, signal.protocol);
+    let timeout = read_milliseconds(reader, signal.timeout).or(general.timeout);
+    let is_gzipped = read_compression(reader, signal.compression).or(general.is_gzipped);
+    let common_endpoint = general.endpoint.as_ref().and_then(|base| append_path(base, signal.path));
+    let default_endpoint = || append_path(&Url::parse("http://localhost:4318").ok()?, signal.path);
     let endpoint = match exporter {
         Some(false) => None,
-        Some(true) => own.or(of_all).or_else(local),
-        None => own.or(of_all),
+        Some(true) => own_endpoint.or(common_endpoint).or_else(default_endpoint),
+        None => own_endpoint.or(common_endpoint),
     };
     Some(Collector {
         endpoint: endpoint?,
@@ -172,17 +176,18 @@ fn collector(reader: &mut Reader<'_>, signal: &Signal, general: &General) -> Opt
     })
 }
 
-fn under(base: &Url, path: &str) -> Option<Url> {
+fn append_path(base: &Url, path: &str) -> Option<Url> {
     Url::parse(&format!("{}/{path}", base.as_str().trim_end_matches('/'))).ok()
 }
 
 /// Rejects every protocol but the supported one, because nothing would be exported.
-fn protocol(reader: &mut Reader<'_>, name: &'static str) {
-    let expected = "`http/protobuf`, the only supported protocol (collectors accept it on port 4318)";
+fn check_protocol(reader: &mut Reader<'_>, name: &'static str) {
+    let expected =
+        "`http/protobuf`, the only supported protocol (collectors accept it on port 4318)";
     reader.parse(name, expected, |text| (text == "http/protobuf").then_some(()));
 }
 
-fn compression(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
+fn read_compression(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
     reader.parse(name, "`gzip` or `none`", |text| match text {
         "gzip" => Some(true),
         "none" => Some(false),
@@ -190,20 +195,20 @@ fn compression(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
     })
 }
 
-fn milliseconds(reader: &mut Reader<'_>, name: &'static str) -> Option<Duration> {
+fn read_milliseconds(reader: &mut Reader<'_>, name: &'static str) -> Option<Duration> {
     reader.parse(name, "milliseconds from 1 to 3600000", |text| {
         let amount = text.parse().ok().filter(|amount| (1..=3_600_000_u64).contains(amount));
         amount.map(Duration::from_millis)
     })
 }
 
-fn yes_or_no(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
+fn read_bool(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
     reader.parse(name, "`true` or `false`", |text| text.to_ascii_lowercase().parse().ok())
 }
 
-fn headers(reader: &mut Reader<'_>, name: &'static str) -> Option<Vec<(String, String)>> {
+fn read_headers(reader: &mut Reader<'_>, name: &'static str) -> Option<Vec<(String, String)>> {
     reader.parse(name, "headers such as `name=value,other=value`", |text| {
-        let pairs = pairs(text)?;
+        let pairs = parse_pairs(text)?;
         let are_headers = pairs.iter().all(|(name, value)| {
             http::HeaderName::try_from(name.as_str()).is_ok()
                 && http::HeaderValue::try_from(value.as_str()).is_ok()
@@ -213,7 +218,7 @@ fn headers(reader: &mut Reader<'_>, name: &'static str) -> Option<Vec<(String, S
 }
 
 /// W3C Baggage without properties: `key=value`, separated by commas, values percent-encoded.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let pairs = parts.map(|part| {
         let (key, value) = part.split_once('=')?;
@@ -224,7 +229,7 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     pairs.collect()
 }
 
-fn sampler(reader: &mut Reader<'_>) -> Sampler {
+fn read_sampler(reader: &mut Reader<'_>) -> Sampler {
     let ratio = reader.parse("OTEL_TRACES_SAMPLER_ARG", "a ratio from 0 to 1", |text| {
         text.parse::<f64>().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
     });
@@ -245,7 +250,7 @@ fn sampler(reader: &mut Reader<'_>) -> Sampler {
 }
 
 /// Accepts the values of OpenTelemetry's own instrumentations that concern content on spans.
-fn captures_content(reader: &mut Reader<'_>) -> bool {
+fn read_capture_content(reader: &mut Reader<'_>) -> bool {
     let name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
     let expected = "`SPAN_ONLY` or `true`, or `NO_CONTENT` or `false`: content is put on spans and never on events";
     reader
@@ -257,7 +262,7 @@ fn captures_content(reader: &mut Reader<'_>) -> bool {
         .unwrap_or(false)
 }
 
-fn insights(reader: &mut Reader<'_>, own: &Identity) -> Option<Insights> {
+fn read_insights(reader: &mut Reader<'_>, own: &Identity) -> Option<ApplicationInsights> {
     let expected =
         "the connection string that the portal shows: `InstrumentationKey=…;IngestionEndpoint=…`";
     let connection_string =
@@ -265,34 +270,39 @@ fn insights(reader: &mut Reader<'_>, own: &Identity) -> Option<Insights> {
             is_connection_string(text).then(|| text.to_owned())
         });
     let expected = "`Authorization=AAD`, or `Authorization=AAD;ClientId=…` with a user-assigned identity's client id";
-    let identity = reader
-        .parse("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", expected, |text| identity(text, own));
+    let identity = reader.parse("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", expected, |text| {
+        parse_identity(text, own)
+    });
     let is_alone = connection_string.is_none() && identity.is_some();
-    if is_alone && reader.text("APPLICATIONINSIGHTS_CONNECTION_STRING").is_none() {
-        reader.note(Mistake::of(
+    if is_alone && reader.get("APPLICATIONINSIGHTS_CONNECTION_STRING").is_none() {
+        reader.add_mistake(Mistake::new(
             "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
             "is set, but APPLICATIONINSIGHTS_CONNECTION_STRING is not: set both or neither",
         ));
     }
     let connection_string = connection_string?.trim_end_matches([';', ' ']).to_owned();
-    let is_local = value_of(&connection_string, "IngestionEndpoint")
-        .and_then(address)
+    let is_local = find_value(&connection_string, "IngestionEndpoint")
+        .and_then(parse_address)
         .is_some_and(|endpoint| endpoint.scheme() == "http" && is_loopback(&endpoint));
-    Some(Insights { connection_string: Secret::new(connection_string), is_local, identity })
+    Some(ApplicationInsights {
+        connection_string: Secret::new(connection_string),
+        is_local,
+        identity,
+    })
 }
 
 fn is_connection_string(text: &str) -> bool {
-    let has_key = value_of(text, "InstrumentationKey").is_some_and(|key| !key.is_empty());
+    let has_key = find_value(text, "InstrumentationKey").is_some_and(|key| !key.is_empty());
     let are_pairs =
         text.trim_end_matches([';', ' ']).split(';').all(|part| part.matches('=').count() == 1);
-    let endpoint = value_of(text, "IngestionEndpoint");
-    has_key && are_pairs && endpoint.is_none_or(|endpoint| address(endpoint).is_some())
+    let endpoint = find_value(text, "IngestionEndpoint");
+    has_key && are_pairs && endpoint.is_none_or(|endpoint| parse_address(endpoint).is_some())
 }
 
 /// The value of a key; the last occurrence counts.
-fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
+fn find_value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let parts = text.split(';').filter_map(|part| part.split_once('='));
-    let mut values = parts.filter(|(key, _)| key.trim().eq_ignore_ascii_case(wanted));
+    let mut values = parts.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name));
     values.next_back().map(|(_, value)| value.trim())
 }
 
@@ -306,7 +316,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// The app's own identity, unless the text names a user-assigned one.
-fn identity(text: &str, own: &Identity) -> Option<Identity> {
+fn parse_identity(text: &str, own: &Identity) -> Option<Identity> {
     let mut is_entra = false;
     let mut client_id = None;
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -317,11 +327,11 @@ fn identity(text: &str, own: &Identity) -> Option<Identity> {
             _ => return None,
         }
     }
-    let here = match client_id {
+    let identity = match client_id {
         Some(client_id) => Identity::Managed { client_id: Some(client_id) },
         None => own.clone(),
     };
-    is_entra.then_some(here)
+    is_entra.then_some(identity)
 }
 
 #[cfg(test)]

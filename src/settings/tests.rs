@@ -11,8 +11,8 @@ use super::*;
 fn read(pairs: &[(&'static str, &str)]) -> Result<Settings, Vec<Mistake>> {
     let pairs: Vec<(&'static str, String)> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    Settings::read(move |asked| {
-        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.clone())
+    Settings::read(move |requested| {
+        pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     })
 }
 
@@ -24,13 +24,13 @@ fn mistakes(pairs: &[(&'static str, &str)]) -> String {
 const KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 
 #[test]
-fn nothing_set_is_enough_for_dev_and_too_little_to_serve() {
+fn empty_settings_suffice_only_for_dev() {
     let settings = read(&[]).unwrap();
     assert_eq!(settings.model.provider, Provider::Unset);
     assert_eq!(settings.agents_dir.to_str(), Some("agents"));
     assert_eq!(settings.auth, None);
     let missing: Vec<String> =
-        settings.missing_to_serve().into_iter().map(|mistake| mistake.name).collect();
+        settings.missing_required().into_iter().map(|mistake| mistake.name).collect();
     assert_eq!(
         missing,
         ["AZURE_OPENAI_BASE_URL", "TURNWHEEL_PUBLIC_URL", "TURNWHEEL_SIGNING_KEYS"]
@@ -38,7 +38,7 @@ fn nothing_set_is_enough_for_dev_and_too_little_to_serve() {
 }
 
 #[test]
-fn a_whole_app_is_understood() {
+fn complete_settings_are_parsed() {
     let settings = read(&[
         ("AZURE_OPENAI_ENDPOINT", " https://res.openai.azure.com/?api-version=v1\n"),
         ("AZURE_OPENAI_API_KEY", "k-1"),
@@ -63,7 +63,7 @@ fn a_whole_app_is_understood() {
         ("TURNWHEEL_HALT_AT", "after-answer#2"),
     ])
     .unwrap();
-    assert!(settings.missing_to_serve().is_empty());
+    assert!(settings.missing_required().is_empty());
     assert_eq!(settings.port, Some(43211));
     assert_eq!(settings.public_url.as_deref(), Some("https://my-app.azurewebsites.net"));
     assert_eq!(settings.signing_keys.len(), 2);
@@ -71,12 +71,12 @@ fn a_whole_app_is_understood() {
     assert_eq!(settings.http_tools_allow.len(), 5);
     assert_eq!(settings.model.high.as_deref(), Some("gpt-5.1"));
     assert!(settings.is_sign_in_on && !settings.is_in_azure);
-    let halt_at = settings.halt_at.unwrap();
-    assert_eq!((halt_at.boundary.as_str(), halt_at.occurrence.get()), ("after-answer", 2));
+    let armed = settings.armed_fail_point.unwrap();
+    assert_eq!((armed.name.as_str(), armed.occurrence.get()), ("after-answer", 2));
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
+fn all_invalid_settings_are_reported_with_expected_value() {
     let text = mistakes(&[
         ("TURNWHEEL_AUTH", "none"),
         ("FUNCTIONS_CUSTOMHANDLER_PORT", "0"),
@@ -112,7 +112,7 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
 }
 
 #[test]
-fn a_secret_is_in_no_error_and_in_no_debug_output() {
+fn secrets_are_absent_from_errors_and_debug_output() {
     let text = mistakes(&[
         ("TURNWHEEL_SIGNING_KEYS", "c2hvcnQtc2VjcmV0"),
         ("TURNWHEEL_WEBHOOK_URL", "hush-url"),
@@ -139,13 +139,13 @@ fn a_secret_is_in_no_error_and_in_no_debug_output() {
 }
 
 #[test]
-fn in_azure_the_embedded_store_is_refused() {
-    for sign in ["WEBSITE_INSTANCE_ID", "WEBSITE_SKU", "LEGION_SERVICE_HOST"] {
-        let text = mistakes(&[(sign, "x"), ("TURNWHEEL_HALT_AT", "here")]);
+fn embedded_store_is_rejected_in_azure() {
+    for variable in ["WEBSITE_INSTANCE_ID", "WEBSITE_SKU", "LEGION_SERVICE_HOST"] {
+        let text = mistakes(&[(variable, "x"), ("TURNWHEEL_HALT_AT", "here")]);
         assert!(text.contains("TURNWHEEL_HALT_AT stops the process on purpose"), "{text}");
-        let missing: Vec<String> = read(&[(sign, "x")])
+        let missing: Vec<String> = read(&[(variable, "x")])
             .unwrap()
-            .missing_to_serve()
+            .missing_required()
             .iter()
             .map(ToString::to_string)
             .collect();
@@ -159,7 +159,7 @@ fn in_azure_the_embedded_store_is_refused() {
 }
 
 #[test]
-fn a_model_needs_a_place_where_it_answers() {
+fn model_setting_requires_endpoint() {
     assert!(
         mistakes(&[("TURNWHEEL_MODEL", "gpt-5.1")])
             .starts_with("TURNWHEEL_MODEL names a model, but")
@@ -179,21 +179,21 @@ fn a_model_needs_a_place_where_it_answers() {
 }
 
 #[test]
-fn a_webhook_without_a_secret_is_a_mistake() {
+fn webhook_requires_secret() {
     let text = mistakes(&[("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com")]);
     assert!(text.starts_with("TURNWHEEL_WEBHOOK_SECRET is not set"), "{text}");
 }
 
 #[test]
-fn the_public_address_is_the_platforms_unless_it_is_named() {
-    let of = |pairs: &[(&'static str, &str)]| read(pairs).unwrap().public_url.unwrap();
-    assert_eq!(of(&[("WEBSITE_HOSTNAME", "localhost:7071")]), "http://localhost:7071");
+fn public_url_defaults_to_platform_hostname() {
+    let public_url = |pairs: &[(&'static str, &str)]| read(pairs).unwrap().public_url.unwrap();
+    assert_eq!(public_url(&[("WEBSITE_HOSTNAME", "localhost:7071")]), "http://localhost:7071");
     let both = [("WEBSITE_HOSTNAME", "a.net"), ("TURNWHEEL_PUBLIC_URL", "https://b.net/app/")];
-    assert_eq!(of(&both), "https://b.net/app");
+    assert_eq!(public_url(&both), "https://b.net/app");
 }
 
 #[test]
-fn hosts_that_http_tools_may_reach_are_checked() {
+fn invalid_http_tool_hosts_are_rejected() {
     for bad in
         ["10.0.0.0/33", "fd00::/129", "a/b", "user@host", "host:99999", "*.internal", "host/8"]
     {
@@ -202,11 +202,11 @@ fn hosts_that_http_tools_may_reach_are_checked() {
 }
 
 #[test]
-fn the_table_names_what_is_read_and_nothing_else() {
-    let asked = Arc::new(Mutex::new(BTreeSet::new()));
-    let seen = Arc::clone(&asked);
+fn settings_table_equals_settings_read() {
+    let read_names = Arc::new(Mutex::new(BTreeSet::new()));
+    let recorder = Arc::clone(&read_names);
     Settings::read(move |name| {
-        seen.lock().unwrap().insert(name.to_owned());
+        recorder.lock().unwrap().insert(name.to_owned());
         None
     })
     .unwrap();
@@ -215,7 +215,7 @@ fn the_table_names_what_is_read_and_nothing_else() {
         .filter(|row| row.read_by == ReadBy::Turnwheel)
         .map(|row| row.name.to_owned())
         .collect();
-    assert_eq!(*asked.lock().unwrap(), ours);
+    assert_eq!(*read_names.lock().unwrap(), ours);
     assert_eq!(
         table::ROWS.len(),
         table::ROWS.iter().map(|row| row.name).collect::<BTreeSet<_>>().len()
@@ -223,7 +223,7 @@ fn the_table_names_what_is_read_and_nothing_else() {
 }
 
 /// Other settings that a setting requires.
-fn company(name: &str) -> &'static [(&'static str, &'static str)] {
+fn required_settings(name: &str) -> &'static [(&'static str, &'static str)] {
     const ID: &str = "00000000-0000-0000-0000-000000000000";
     match name {
         "AzureWebJobsStorage__queueServiceUri" => {
@@ -250,7 +250,7 @@ fn company(name: &str) -> &'static [(&'static str, &'static str)] {
 }
 
 #[test]
-fn links_to_artifacts_need_an_identity() {
+fn artifact_links_require_identity() {
     let links = ("TURNWHEEL_ARTIFACT_LINKS", "sas");
     let signed = read(&[links, ("AzureWebJobsStorage__accountName", "mine")]).unwrap();
     assert_eq!(signed.artifact_links, ArtifactLinks::Signed);
@@ -266,22 +266,22 @@ fn links_to_artifacts_need_an_identity() {
 }
 
 #[test]
-fn samples_and_examples_are_settings_that_work() {
-    let sample = |name: &str| table::row(name).map(|row| row.sample.to_owned());
+fn setting_samples_and_examples_are_valid() {
+    let sample = |name: &str| table::find_row(name).map(|row| row.sample.to_owned());
     let settings = Settings::read(sample).unwrap();
     assert_eq!(settings.model.provider, Provider::Unset);
     for row in table::ROWS {
-        let is_usable = !row.example.is_empty() && row.set_by != SetBy::Later;
+        let is_usable = !row.example.is_empty() && row.set_by != SetBy::FutureRelease;
         if is_usable {
             let mut pairs = vec![(row.name, row.example)];
-            pairs.extend(company(row.name));
+            pairs.extend(required_settings(row.name));
             assert!(read(&pairs).is_ok(), "{}: {:?}", row.name, read(&pairs).err());
         }
     }
 }
 
 #[test]
-fn the_settings_of_agent_files_are_kept() {
+fn agent_file_settings_are_readable() {
     let settings = read(&[("PAYMENTS_TENANT", "t-1"), ("EMPTY", " ")]).unwrap();
     assert_eq!(settings.app_setting("PAYMENTS_TENANT").as_deref(), Some("t-1"));
     assert_eq!(settings.app_setting("EMPTY"), None);
@@ -293,13 +293,14 @@ fn the_settings_of_agent_files_are_kept() {
 }
 
 #[test]
-fn a_local_settings_file_is_read_as_the_functions_tools_do() {
-    let values =
-        local::parse("\u{feff}{\"IsEncrypted\":false,\"Values\":{\"A\":\"1\",\"B\":true,\"C\":2}}")
-            .unwrap();
+fn local_settings_file_is_parsed() {
+    let values = local_file::parse(
+        "\u{feff}{\"IsEncrypted\":false,\"Values\":{\"A\":\"1\",\"B\":true,\"C\":2}}",
+    )
+    .unwrap();
     assert_eq!(values["B"], "true");
     assert_eq!(values["C"], "2");
-    let wrong = |text: &str| local::parse(text).unwrap_err().to_string();
+    let wrong = |text: &str| local_file::parse(text).unwrap_err().to_string();
     assert!(wrong("{\"IsEncrypted\":true}").contains("func settings decrypt"));
     assert!(wrong("{\"Values\":{\"A\":[1]}}").contains("no text for `A`"));
     let torn = wrong("{\"Values\":{\"KEY\":\"hush");
@@ -316,13 +317,13 @@ fn a_local_settings_file_is_read_as_the_functions_tools_do() {
     ] {
         assert!(wrong(text).starts_with(start), "{text}: {}", wrong(text));
     }
-    assert!(local::parse("{\"Values\": {}}").unwrap().is_empty());
+    assert!(local_file::parse("{\"Values\": {}}").unwrap().is_empty());
     let folder = tempfile::tempdir().unwrap();
-    assert!(local::read(folder.path()).unwrap().is_empty());
+    assert!(local_file::read(folder.path()).unwrap().is_empty());
 }
 
 #[test]
-fn budgets_and_rates_are_understood() {
+fn budgets_and_rate_limits_are_parsed() {
     let settings = read(&[
         (
             "TURNWHEEL_BUDGETS",
@@ -353,7 +354,7 @@ fn budgets_and_rates_are_understood() {
 }
 
 #[test]
-fn budgets_refuse_lists_and_misspelt_members_by_name() {
+fn budgets_reject_lists_and_misspelt_members() {
     for (wrong, named) in [
         (r#"{"user": [{"usd": 5}]}"#, "`user` and its members are objects, not lists"),
         (r#"{"user": {"day": [5]}}"#, "`user` and its members are objects, not lists"),

@@ -3,15 +3,15 @@
 //! Leases are in the head. A batch whose response was lost may have won: the turn driver finds
 //! out, not this store.
 
-mod answer;
+mod due_scan;
+mod envelope;
 mod pages;
 mod queries;
-mod swept;
+mod response;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod wrapped;
 
 use std::sync::Arc;
 
@@ -23,18 +23,21 @@ use azure_data_cosmos::options::{
 };
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
 
-use self::answer::{noted, of_batch, of_request};
-use self::pages::{Pages, Part};
+use self::due_scan::DueScan;
+use self::envelope::{DocumentEnvelope, ReturnedDocument};
+use self::pages::{PagedQuery, QueryPage};
 use self::queries::partition_key;
-use self::swept::Swept;
-use self::wrapped::{Found, Wrapped};
-use crate::azure::cosmos::{self, ConnectError, Containers, bounded, latest};
+use self::response::{batch_result, request_error, with_recorded_cost};
+use crate::azure::cosmos::{
+    self, ConnectError, Containers, default_options, latest_committed_options,
+};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Kind, Owed, Page,
-    Partition, Selection, StoreError, Stored, Write, check, held, place,
+    ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
+    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
+    head_lease, validate,
 };
 
 /// Maximum bytes of a batch as it is sent. Cosmos allows 2 MB, headers included.
@@ -57,7 +60,7 @@ impl CosmosStore {
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {
-        Self::connect_by(cosmos::builder(account).await?, account, credential).await
+        Self::connect_by(cosmos::client_builder(account).await?, account, credential).await
     }
 
     async fn connect_by(
@@ -77,27 +80,27 @@ impl CosmosStore {
     }
 }
 
-fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, StoreError> {
+fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, StoreError> {
     let mut sent = 0_usize;
     let batch = TransactionalBatch::new(partition_key(partition));
     let built = writes.iter().try_fold(batch, |batch, write| {
         sent += OPERATION_BYTES;
         match write {
             Write::Create(document) => {
-                let wrapped = Wrapped::of(partition, document);
+                let wrapped = DocumentEnvelope::new(partition, document);
                 sent += wrapped.body_bytes();
                 batch.create_item(wrapped)
             }
-            Write::Replace(document, wanted) => {
-                let wrapped = Wrapped::of(partition, document);
+            Write::Replace(document, expected) => {
+                let wrapped = DocumentEnvelope::new(partition, document);
                 sent += wrapped.body_bytes();
-                let options = wanted
+                let options = expected
                     .as_ref()
                     .map(|etag| BatchReplaceOptions::default().with_precondition(if_match(etag)));
                 batch.replace_item(document.id.clone(), wrapped, options)
             }
-            Write::Delete(id, wanted) => {
-                let options = wanted
+            Write::Delete(id, expected) => {
+                let options = expected
                     .as_ref()
                     .map(|etag| BatchDeleteOptions::default().with_precondition(if_match(etag)));
                 Ok(batch.delete_item(id.clone(), options))
@@ -109,7 +112,7 @@ fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, 
             "up to {sent} bytes as sent; the limit is {SENT_BYTES_MAX}"
         )));
     }
-    built.map_err(of_request)
+    built.map_err(request_error)
 }
 
 fn if_match(etag: &ETag) -> Precondition {
@@ -123,16 +126,16 @@ impl ConversationStore for CosmosStore {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        check::batch(partition, &writes)?;
+        validate::batch(partition, &writes)?;
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        let batch = batch(partition, &writes)?;
-        let options = BatchOptions::default().with_operation_options(bounded());
+        let batch = build_batch(partition, &writes)?;
+        let options = BatchOptions::default().with_operation_options(default_options());
         let container = self.container(partition);
         let answer = container.execute_transactional_batch(batch, Some(options)).await;
-        let answer = noted("cosmos.write", answer, BatchResponse::diagnostics);
-        of_batch(answer.map_err(of_request)?, &writes)
+        let answer = with_recorded_cost("cosmos.write", answer, BatchResponse::diagnostics);
+        batch_result(answer.map_err(request_error)?, &writes)
     }
 
     async fn read(
@@ -140,24 +143,24 @@ impl ConversationStore for CosmosStore {
         partition: &Partition,
         id: &str,
         freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        check::partition(partition)?;
-        check::document_id(id)?;
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
+        validate::document_id(id)?;
         let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest(),
-            Freshness::Any => bounded(),
+            Freshness::Latest => latest_committed_options(),
+            Freshness::Any => default_options(),
         });
         let key = partition_key(partition);
         let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match noted("cosmos.read", answer, ItemResponse::diagnostics) {
+        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
             Ok(answer) => {
-                let found: Found = answer.into_model().map_err(|error| {
+                let found: ReturnedDocument = answer.into_model().map_err(|error| {
                     StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
                 })?;
-                found.stored().map(Some)
+                found.into_stored().map(Some)
             }
             Err(error) if error.status().is_not_found() => Ok(None),
-            Err(error) => Err(of_request(error)),
+            Err(error) => Err(request_error(error)),
         }
     }
 
@@ -166,40 +169,40 @@ impl ConversationStore for CosmosStore {
         partition: &Partition,
         selection: &Selection,
         freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
-        check::partition(partition)?;
+    ) -> Result<Vec<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
         let limit = selection.limit;
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
         }
         let container = self.container(partition);
-        let asked = queries::select(partition, selection);
-        let mut pages: Pages<Found> =
-            Pages::begin("cosmos.select", container, &asked, (limit, freshness), None).await?;
+        let query = queries::select(partition, selection);
+        let mut pages: PagedQuery<ReturnedDocument> =
+            PagedQuery::start("cosmos.select", container, &query, (limit, freshness), None).await?;
         while found.len() < limit
-            && let Some(page) = pages.next().await?
+            && let Some(page) = pages.next_page().await?
         {
             for item in page.into_iter().take(limit - found.len()) {
-                found.push(item.stored()?);
+                found.push(item.into_stored()?);
             }
         }
         Ok(found)
     }
 
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        check::conversation(request.key)?;
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        validate::conversation(request.key)?;
         let partition = Partition::Conversation(request.key.clone());
-        let asked = queries::claim(&partition);
+        let query = queries::head_and_inbox(&partition);
         let container = &self.containers.conversations;
-        let how = (place::PAGE_MAX, Freshness::Latest);
-        let mut pages: Pages<Found> =
-            Pages::begin("cosmos.claim", container, &asked, how, None).await?;
+        let page_options = (cursor::PAGE_ITEMS_MAX, Freshness::Latest);
+        let mut pages: PagedQuery<ReturnedDocument> =
+            PagedQuery::start("cosmos.claim", container, &query, page_options, None).await?;
         let (mut head, mut inbox) = (None, Vec::new());
-        while let Some(page) = pages.next().await? {
+        while let Some(page) = pages.next_page().await? {
             for found in page {
-                let stored = found.stored()?;
-                if stored.document.kind == Kind::Head {
+                let stored = found.into_stored()?;
+                if stored.document.kind == DocumentKind::Head {
                     head = Some(stored);
                 } else {
                     inbox.push(stored);
@@ -208,49 +211,57 @@ impl ConversationStore for CosmosStore {
         }
         inbox.sort_by(|one, other| one.document.id.cmp(&other.document.id));
         match head {
-            Some(head) => held::look(head, inbox, &request),
-            None => Ok(Claimed::Missing),
+            Some(head) => head_lease::check_lease(head, inbox, &request),
+            None => Ok(LeaseOutcome::Missing),
         }
     }
 
-    async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {
+    async fn renew_lease(&self, _request: LeaseRequest<'_>) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    async fn release(&self, _key: &ConversationKey, _worker: &WorkerId) {}
+    async fn release_lease(&self, _key: &ConversationKey, _worker: &WorkerId) {}
 
-    async fn due(
+    async fn list_due(
         &self,
         at: Timestamp,
         limit: usize,
         continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
+    ) -> Result<ResultPage<DueItem>, StoreError> {
         let list = ("due".to_owned(), at);
-        let swept = match continuation {
-            Some(text) => place::decode(&list, text)?,
-            None => Swept::begin(&self.containers).await?,
+        let scan = match continuation {
+            Some(text) => cursor::decode(&list, text)?,
+            None => DueScan::start(&self.containers).await?,
         };
-        let (items, left) = swept.next(&self.containers, at, limit).await?;
-        Ok(Page { items, continuation: left.map(|left| place::encode(&list, &left)) })
+        let (items, remaining) = scan.next_page(&self.containers, at, limit).await?;
+        Ok(ResultPage {
+            items,
+            continuation: remaining.map(|remaining| cursor::encode(&list, &remaining)),
+        })
     }
 
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        check::heads(query)?;
+    async fn list_heads(
+        &self,
+        query: &HeadQuery,
+    ) -> Result<ResultPage<StoredDocument>, StoreError> {
+        validate::heads(query)?;
         let list = (query.tenant.clone(), query.user.clone(), query.state.clone());
         let token = match &query.continuation {
-            Some(text) => Some(place::decode(&list, text)?),
+            Some(text) => Some(cursor::decode(&list, text)?),
             None => None,
         };
-        if query.state.as_deref() == Some(check::DELETED) {
-            return Ok(Page { items: Vec::new(), continuation: None });
+        if query.state.as_deref() == Some(validate::DELETED) {
+            return Ok(ResultPage { items: Vec::new(), continuation: None });
         }
-        let asked = queries::heads(query);
-        let how = (query.limit, Freshness::Any);
+        let cosmos_query = queries::heads(query);
+        let page_options = (query.limit, Freshness::Any);
         let container = &self.containers.conversations;
-        let pages: Pages<Found> =
-            Pages::begin("cosmos.heads", container, &asked, how, token).await?;
-        let Part { items, token } = pages.next_part().await?;
-        let items = items.into_iter().map(Found::stored).collect::<Result<_, _>>()?;
-        Ok(Page { items, continuation: token.map(|token| place::encode(&list, &token)) })
+        let pages: PagedQuery<ReturnedDocument> =
+            PagedQuery::start("cosmos.heads", container, &cosmos_query, page_options, token)
+                .await?;
+        let QueryPage { items, token } = pages.next_nonempty_page().await?;
+        let items =
+            items.into_iter().map(ReturnedDocument::into_stored).collect::<Result<_, _>>()?;
+        Ok(ResultPage { items, continuation: token.map(|token| cursor::encode(&list, &token)) })
     }
 }

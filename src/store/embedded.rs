@@ -3,13 +3,13 @@
 //! Commits that wait at the same time share one transaction and one fsync. Leases are in memory
 //! and end with the process.
 
-mod claims;
+mod cache;
+mod leases;
 mod leases_file;
 mod lock;
 mod readers;
 mod rows;
 mod schema;
-mod warm;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -19,16 +19,17 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
-use crate::store::embedded::claims::Claims;
+use crate::store::embedded::cache::{CachedConversation, ConversationCache};
+use crate::store::embedded::leases::Leases;
 use crate::store::embedded::leases_file::LeasesFile;
 use crate::store::embedded::lock::FolderLock;
 use crate::store::embedded::readers::Readers;
-use crate::store::embedded::schema::Outlives;
-use crate::store::embedded::warm::{Known, Warm};
+use crate::store::embedded::schema::Durability;
 use crate::store::embedded::writer::Writer;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
-    Page, Partition, Selection, StoreError, Stored, Write, check, place,
+    ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
+    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
+    validate,
 };
 
 /// The database inside the data folder.
@@ -41,8 +42,8 @@ const LEASES_FILE: &str = "leases";
 /// opens the folder only after the last write.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    claims: Arc<Claims>,
-    warm: Arc<Warm>,
+    leases: Arc<Leases>,
+    cache: Arc<ConversationCache>,
     readers: Arc<Readers>,
     writer: Writer,
     lock: FolderLock,
@@ -53,7 +54,7 @@ pub struct EmbeddedStore {
 pub enum OpenError {
     /// Another process has locked the folder. `note` is the note of that process, such as its
     /// address, or empty.
-    #[error("the data folder {} is in use by another process{}", folder.display(), noted(note))]
+    #[error("the data folder {} is in use by another process{}", folder.display(), note_suffix(note))]
     InUse { folder: PathBuf, note: String },
     #[error("the data folder {} cannot be used: put it on a local disk where this user may write", folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },
@@ -73,7 +74,7 @@ pub enum OpenError {
     Database { file: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-fn noted(note: &str) -> String {
+fn note_suffix(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(": {note}") }
 }
 
@@ -84,7 +85,7 @@ impl EmbeddedStore {
     /// The folder is locked, is not writable, or has files that this version cannot read: show the
     /// error to the operator and do not start.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        Self::open_for(folder, Outlives::PowerCut)
+        Self::open_with(folder, Durability::PowerCut)
     }
 
     /// Like [`Self::open`], for temporary folders: commits do not wait for the disk.
@@ -92,20 +93,20 @@ impl EmbeddedStore {
     /// # Errors
     /// See [`Self::open`].
     pub fn open_unsynced(folder: &Path) -> Result<Self, OpenError> {
-        Self::open_for(folder, Outlives::Process)
+        Self::open_with(folder, Durability::Process)
     }
 
-    fn open_for(folder: &Path, outlives: Outlives) -> Result<Self, OpenError> {
-        let lock = FolderLock::take(folder)?;
+    fn open_with(folder: &Path, durability: Durability) -> Result<Self, OpenError> {
+        let lock = FolderLock::acquire(folder)?;
         let file = folder.join(DATABASE_FILE);
-        let (connection, generation) = schema::open(&file, outlives)?;
-        let warm = Arc::<Warm>::default();
-        let claims = Arc::new(Claims::over(LeasesFile::open(&folder.join(LEASES_FILE))));
-        let kept = (Arc::clone(&warm), Arc::clone(&claims));
-        let writer = Writer::start(connection, generation, kept)
+        let (connection, generation) = schema::open_writer(&file, durability)?;
+        let cache = Arc::<ConversationCache>::default();
+        let leases = Arc::new(Leases::new(LeasesFile::open(&folder.join(LEASES_FILE))));
+        let shared = (Arc::clone(&cache), Arc::clone(&leases));
+        let writer = Writer::start(connection, generation, shared)
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
         let readers = Arc::new(Readers::new(file));
-        Ok(Self { claims, warm, readers, writer, lock })
+        Ok(Self { leases, cache, readers, writer, lock })
     }
 
     /// Sets the note that another process shows when it finds the folder locked: one line, such as
@@ -119,34 +120,38 @@ impl EmbeddedStore {
 
     /// Discards the lease records on a clean stop: a turn that the stop interrupts does not count
     /// as a crash of its step.
-    pub fn forget_leases(&self) {
-        self.claims.forget();
+    pub fn discard_leases(&self) {
+        self.leases.clear_file();
     }
 
     /// Number of transactions with writes since the store was opened: one fsync each.
-    pub fn commits(&self) -> u64 {
+    pub fn commit_count(&self) -> u64 {
         self.writer.counters().commits()
     }
 
     /// Reads head and inbox from the file and caches them.
-    async fn read_open(&self, key: &ConversationKey) -> Result<Arc<Known>, StoreError> {
-        let (warm, key) = (Arc::clone(&self.warm), key.clone());
+    async fn read_through_cache(
+        &self,
+        key: &ConversationKey,
+    ) -> Result<Arc<CachedConversation>, StoreError> {
+        let (cache, key) = (Arc::clone(&self.cache), key.clone());
         let read = move |connection: &rusqlite::Connection| {
-            warm.read(&key, || {
+            cache.read_through(&key, || {
                 let partition = Partition::Conversation(key.clone());
                 // In this order: an inbox read before its head could hold items that the head has
                 // already applied.
                 let head = rows::read(connection, &partition, HEAD_ID)?;
-                let inbox = rows::select(connection, &partition, &Selection::all(Kind::Inbox))?;
-                Ok(Known::of(head, inbox))
+                let inbox =
+                    rows::select(connection, &partition, &Selection::all(DocumentKind::Inbox))?;
+                Ok(CachedConversation::new(head, inbox))
             })
         };
-        self.readers.run(read).await
+        self.readers.run_read(read).await
     }
 
     /// Number of checkpoints since the store was opened. Each costs three fsyncs: two at once and
     /// one when the log restarts.
-    pub fn checkpoints(&self) -> u64 {
+    pub fn checkpoint_count(&self) -> u64 {
         self.writer.counters().checkpoints()
     }
 }
@@ -158,7 +163,7 @@ impl ConversationStore for EmbeddedStore {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        check::batch(partition, &writes)?;
+        validate::batch(partition, &writes)?;
         if writes.is_empty() {
             return Ok(Vec::new());
         }
@@ -170,16 +175,16 @@ impl ConversationStore for EmbeddedStore {
         partition: &Partition,
         id: &str,
         _freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        check::partition(partition)?;
-        check::document_id(id)?;
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
+        validate::document_id(id)?;
         if id == HEAD_ID
-            && let Some(known) = self.warm.get(partition)
+            && let Some(known) = self.cache.get(partition)
         {
             return Ok(known.head.clone());
         }
         let (partition, id) = (partition.clone(), id.to_owned());
-        self.readers.run(move |connection| rows::read(connection, &partition, &id)).await
+        self.readers.run_read(move |connection| rows::read(connection, &partition, &id)).await
     }
 
     async fn select(
@@ -187,73 +192,80 @@ impl ConversationStore for EmbeddedStore {
         partition: &Partition,
         selection: &Selection,
         _freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
-        check::partition(partition)?;
-        if selection.kind == Kind::Inbox
-            && let Some(known) = self.warm.get(partition)
+    ) -> Result<Vec<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
+        if selection.kind == DocumentKind::Inbox
+            && let Some(known) = self.cache.get(partition)
         {
             return Ok(known.inbox(selection));
         }
         let (partition, selection) = (partition.clone(), selection.clone());
-        self.readers.run(move |connection| rows::select(connection, &partition, &selection)).await
+        self.readers
+            .run_read(move |connection| rows::select(connection, &partition, &selection))
+            .await
     }
 
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        check::conversation(request.key)?;
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        validate::conversation(request.key)?;
         // First the lease, then the head: a head read earlier could be older than the last commit
         // of the previous lease holder.
-        if let Err(until) = self.claims.take(&request) {
-            return Ok(Claimed::Held { until });
+        if let Err(until) = self.leases.acquire(&request) {
+            return Ok(LeaseOutcome::Leased { until });
         }
-        let all = Selection::all(Kind::Inbox);
-        let found = match self.warm.get(&Partition::Conversation(request.key.clone())) {
+        let all = Selection::all(DocumentKind::Inbox);
+        let found = match self.cache.get(&Partition::Conversation(request.key.clone())) {
             Some(known) => Ok(known),
-            None => self.read_open(request.key).await,
+            None => self.read_through_cache(request.key).await,
         };
         let found = found.map(|known| known.head.clone().map(|head| (head, known.inbox(&all))));
         match found {
-            Ok(Some((head, inbox))) => Ok(Claimed::Free { head, inbox, is_settled: true }),
+            Ok(Some((head, inbox))) => {
+                Ok(LeaseOutcome::Available { head, inbox, is_acquired: true })
+            }
             Ok(None) => {
-                self.claims.release(request.key, request.worker);
-                Ok(Claimed::Missing)
+                self.leases.release(request.key, request.worker);
+                Ok(LeaseOutcome::Missing)
             }
             Err(error) => {
-                self.claims.release(request.key, request.worker);
+                self.leases.release(request.key, request.worker);
                 Err(error)
             }
         }
     }
 
-    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        if self.claims.renew(&request) { Ok(true) } else { Err(StoreError::Conflict) }
+    async fn renew_lease(&self, request: LeaseRequest<'_>) -> Result<bool, StoreError> {
+        if self.leases.renew(&request) { Ok(true) } else { Err(StoreError::Conflict) }
     }
 
-    fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
-        self.claims.holder(key)
+    fn lease_holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.leases.holder(key)
     }
 
-    fn has_died_with(&self, key: &ConversationKey) -> bool {
-        self.claims.had(key)
+    fn has_lease_from_crash(&self, key: &ConversationKey) -> bool {
+        self.leases.had_at_crash(key)
     }
 
-    async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.claims.release(key, worker);
+    async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
+        self.leases.release(key, worker);
     }
 
-    async fn due(
+    async fn list_due(
         &self,
         at: Timestamp,
         limit: usize,
         continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
-        let after = place::due_place(at, continuation)?;
-        self.readers.run(move |connection| rows::due(connection, at, limit, &after)).await
+    ) -> Result<ResultPage<DueItem>, StoreError> {
+        let after = cursor::parse_due_cursor(at, continuation)?;
+        self.readers.run_read(move |connection| rows::list_due(connection, at, limit, &after)).await
     }
 
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        let after = place::heads_place(query)?;
+    async fn list_heads(
+        &self,
+        query: &HeadQuery,
+    ) -> Result<ResultPage<StoredDocument>, StoreError> {
+        let after = cursor::parse_head_cursor(query)?;
         let query = query.clone();
-        self.readers.run(move |connection| rows::heads(connection, &query, &after)).await
+        self.readers.run_read(move |connection| rows::list_heads(connection, &query, &after)).await
     }
 }
 

@@ -11,16 +11,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::ids::fate::Fate;
+use crate::ids::fault_plan::FaultPlan;
 use crate::ids::{ConversationKey, WorkerId};
-use crate::store::held;
-pub use crate::store::memory::faults::Faults;
-use crate::store::memory::faults::{Dice, LATE, WriteFault};
+use crate::store::cursor::{self, PAGE_ITEMS_MAX};
+use crate::store::head_lease;
+pub use crate::store::memory::faults::StoreFaults;
+use crate::store::memory::faults::{DELAYED_BATCH, FaultSource, WriteFault};
 use crate::store::memory::versions::Versions;
-use crate::store::place::{self, PAGE_MAX};
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
-    Page, Partition, Selection, StoreError, Stored, Write, check,
+    ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
+    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, validate,
 };
 
 /// Maximum delay of a batch in flight, in operations.
@@ -38,11 +38,11 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     versions: Versions,
-    faults: Faults,
-    dice: Dice,
+    faults: StoreFaults,
+    fault_source: FaultSource,
     operations: u64,
     /// Batches in flight, with the operation at which they arrive.
-    late: Vec<(u64, Partition, Vec<Write>)>,
+    delayed_batches: Vec<(u64, Partition, Vec<Write>)>,
     /// The last operation that is rejected by throttling.
     throttled_until: u64,
 }
@@ -55,21 +55,21 @@ impl MemoryStore {
 
     /// Creates a store with seeded faults: the same seed and the same calls in the same order give
     /// the same results.
-    pub fn with_faults(seed: u64, faults: Faults) -> Self {
-        Self::with_dice(Dice::Numbers(seed), faults)
+    pub fn with_faults(seed: u64, faults: StoreFaults) -> Self {
+        Self::with_fault_source(FaultSource::Seeded(seed), faults)
     }
 
     /// Creates a store whose faults follow a plan, in which each fault is identified by its site.
-    pub fn with_fate(fate: Fate, faults: Faults) -> Self {
-        Self::with_dice(Dice::Fate(fate), faults)
+    pub fn with_fault_plan(plan: FaultPlan, faults: StoreFaults) -> Self {
+        Self::with_fault_source(FaultSource::Plan(plan), faults)
     }
 
-    fn with_dice(dice: Dice, faults: Faults) -> Self {
-        Self { state: Mutex::new(State { faults, dice, ..State::default() }) }
+    fn with_fault_source(fault_source: FaultSource, faults: StoreFaults) -> Self {
+        Self { state: Mutex::new(State { faults, fault_source, ..State::default() }) }
     }
 
     /// Sets the faults of later operations. Batches in flight still arrive.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: StoreFaults) {
         let mut state = self.lock();
         state.faults = faults;
         state.throttled_until = 0;
@@ -77,32 +77,32 @@ impl MemoryStore {
 
     /// Returns all documents of a partition, in the order of ids. For assertions: never fails and
     /// is never stale.
-    pub fn documents(&self, partition: &Partition) -> Vec<Stored> {
+    pub fn documents(&self, partition: &Partition) -> Vec<StoredDocument> {
         let state = self.lock();
-        state.versions.all_in(partition, state.versions.newest()).cloned().collect()
+        state.versions.documents_at(partition, state.versions.newest_commit()).cloned().collect()
     }
 
     /// Returns the newest version of a document. For observers: never fails and is never stale.
-    pub fn newest(&self, partition: &Partition, id: &str) -> Option<Stored> {
+    pub fn read_newest(&self, partition: &Partition, id: &str) -> Option<StoredDocument> {
         let state = self.lock();
-        state.versions.at(partition, id, state.versions.newest()).cloned()
+        state.versions.version_at(partition, id, state.versions.newest_commit()).cloned()
     }
 
     /// Returns the newest versions of all documents of a kind, in the order of ids.
-    pub fn newest_of(&self, partition: &Partition, kind: Kind) -> Vec<Stored> {
+    pub fn select_newest(&self, partition: &Partition, kind: DocumentKind) -> Vec<StoredDocument> {
         let state = self.lock();
-        let all = state.versions.all_in(partition, state.versions.newest());
+        let all = state.versions.documents_at(partition, state.versions.newest_commit());
         all.filter(|stored| stored.document.kind == kind).cloned().collect()
     }
 
     /// Returns every version of a document, oldest first; `None` stands for a deletion.
-    pub fn history(&self, partition: &Partition, id: &str) -> Vec<Option<Stored>> {
+    pub fn history(&self, partition: &Partition, id: &str) -> Vec<Option<StoredDocument>> {
         self.lock().versions.history(partition, id)
     }
 
     /// Number of batches that were applied.
-    pub fn commits(&self) -> u64 {
-        self.lock().versions.newest()
+    pub fn commit_count(&self) -> u64 {
+        self.lock().versions.newest_commit()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,18 +110,18 @@ impl MemoryStore {
     }
 
     /// Starts an operation: yields to other tasks if that is drawn, then applies delayed batches.
-    async fn begin(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
-        let steps_aside = {
+    async fn begin_operation(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
+        let is_yielding = {
             let mut state = self.lock();
-            let chance = state.faults.step_aside;
-            state.dice.turns("the store lets others go first", at, chance)
+            let chance = state.faults.yield_to_others;
+            state.fault_source.should_happen("the store lets others go first", at, chance)
         };
-        if steps_aside {
+        if is_yielding {
             tokio::task::yield_now().await;
         }
         let mut state = self.lock();
         state.operations += 1;
-        state.land_late();
+        state.apply_delayed();
         if state.operations <= state.throttled_until {
             return Err(unavailable("throttled"));
         }
@@ -129,9 +129,9 @@ impl MemoryStore {
     }
 
     async fn begin_read(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
-        let mut state = self.begin(at).await?;
+        let mut state = self.begin_operation(at).await?;
         let chance = state.faults.unavailable_reads;
-        if state.dice.says("a read failed", at, chance) {
+        if state.fault_source.should_inject("a read failed", at, chance) {
             return Err(unavailable("injected read failure"));
         }
         Ok(state)
@@ -139,7 +139,7 @@ impl MemoryStore {
 }
 
 /// The fault site of a partition. Fault plans draw by site, so the texts must not change.
-fn place_of(partition: &Partition) -> &str {
+fn fault_site(partition: &Partition) -> &str {
     match partition {
         Partition::Conversation(key) => key.conversation_id.as_str(),
         Partition::Scope(_) => "books",
@@ -147,15 +147,15 @@ fn place_of(partition: &Partition) -> &str {
 }
 
 /// The fault site of lists over all conversations.
-const LISTS: &str = "lists";
+const LISTS_SITE: &str = "lists";
 
 impl State {
-    fn land_late(&mut self) {
+    fn apply_delayed(&mut self) {
         let now = self.operations;
-        let (landing, waiting) =
-            std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
-        self.late = waiting;
-        for (_, partition, writes) in landing {
+        let (arrived, waiting) =
+            std::mem::take(&mut self.delayed_batches).into_iter().partition(|(at, ..)| *at <= now);
+        self.delayed_batches = waiting;
+        for (_, partition, writes) in arrived {
             // The sender already has an error with unknown outcome: a conflict is not reported.
             let _ = self.versions.apply(&partition, writes);
         }
@@ -166,7 +166,7 @@ impl State {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        match self.dice.write_fault(place_of(partition), self.faults) {
+        match self.fault_source.write_fault(fault_site(partition), self.faults) {
             None => self.versions.apply(partition, writes),
             Some(WriteFault::Conflict) => Err(StoreError::Conflict),
             Some(WriteFault::ConflictAfter) => {
@@ -174,8 +174,12 @@ impl State {
                 Err(StoreError::Conflict)
             }
             Some(WriteFault::Throttled) => {
-                let at = place_of(partition);
-                let span = self.dice.below("the store was throttled", at, THROTTLED_OPERATIONS_MAX);
+                let at = fault_site(partition);
+                let span = self.fault_source.random_below(
+                    "the store was throttled",
+                    at,
+                    THROTTLED_OPERATIONS_MAX,
+                );
                 self.throttled_until = self.operations + span;
                 Err(unavailable("throttled"))
             }
@@ -185,21 +189,28 @@ impl State {
                 Err(unavailable("the response was lost"))
             }
             Some(WriteFault::UnavailableLate) => {
-                let after = self.dice.below(LATE, place_of(partition), LATE_OPERATIONS_MAX);
+                let after = self.fault_source.random_below(
+                    DELAYED_BATCH,
+                    fault_site(partition),
+                    LATE_OPERATIONS_MAX,
+                );
                 let at = self.operations + 1 + after;
-                self.late.push((at, partition.clone(), writes));
+                self.delayed_batches.push((at, partition.clone(), writes));
                 Err(unavailable("the batch is still in flight"))
             }
         }
     }
 
     /// Returns the commit whose state a read returns.
-    fn snapshot(&mut self, at: &str, freshness: Freshness) -> u64 {
+    fn snapshot_commit(&mut self, at: &str, freshness: Freshness) -> u64 {
         const STALE: &str = "a read was stale";
-        let newest = self.versions.newest();
+        let newest = self.versions.newest_commit();
         match freshness {
-            Freshness::Any if self.dice.says(STALE, at, self.faults.stale_reads) => {
-                newest.saturating_sub(1 + self.dice.below(STALE, at, LAG_COMMITS_MAX))
+            Freshness::Any
+                if self.fault_source.should_inject(STALE, at, self.faults.stale_reads) =>
+            {
+                newest
+                    .saturating_sub(1 + self.fault_source.random_below(STALE, at, LAG_COMMITS_MAX))
             }
             Freshness::Any | Freshness::Latest => newest,
         }
@@ -208,9 +219,13 @@ impl State {
     /// Number of items of a page; a page cut short may be empty.
     fn page_size(&mut self, limit: usize) -> usize {
         const SHORT: &str = "a page was short";
-        let limit = limit.clamp(1, PAGE_MAX);
-        if self.dice.says(SHORT, LISTS, self.faults.short_pages) {
-            let below = self.dice.below(SHORT, LISTS, u64::try_from(limit).unwrap_or(u64::MAX));
+        let limit = limit.clamp(1, PAGE_ITEMS_MAX);
+        if self.fault_source.should_inject(SHORT, LISTS_SITE, self.faults.short_pages) {
+            let below = self.fault_source.random_below(
+                SHORT,
+                LISTS_SITE,
+                u64::try_from(limit).unwrap_or(u64::MAX),
+            );
             return usize::try_from(below).unwrap_or(limit);
         }
         limit
@@ -224,11 +239,11 @@ impl ConversationStore for MemoryStore {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        check::batch(partition, &writes)?;
+        validate::batch(partition, &writes)?;
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        self.begin(place_of(partition)).await?.write(partition, writes)
+        self.begin_operation(fault_site(partition)).await?.write(partition, writes)
     }
 
     async fn read(
@@ -236,12 +251,12 @@ impl ConversationStore for MemoryStore {
         partition: &Partition,
         id: &str,
         freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        check::partition(partition)?;
-        check::document_id(id)?;
-        let mut state = self.begin_read(place_of(partition)).await?;
-        let snapshot = state.snapshot(place_of(partition), freshness);
-        Ok(state.versions.at(partition, id, snapshot).cloned())
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
+        validate::document_id(id)?;
+        let mut state = self.begin_read(fault_site(partition)).await?;
+        let snapshot = state.snapshot_commit(fault_site(partition), freshness);
+        Ok(state.versions.version_at(partition, id, snapshot).cloned())
     }
 
     async fn select(
@@ -249,68 +264,78 @@ impl ConversationStore for MemoryStore {
         partition: &Partition,
         selection: &Selection,
         freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
-        check::partition(partition)?;
-        let mut state = self.begin_read(place_of(partition)).await?;
-        let snapshot = state.snapshot(place_of(partition), freshness);
+    ) -> Result<Vec<StoredDocument>, StoreError> {
+        validate::partition(partition)?;
+        let mut state = self.begin_read(fault_site(partition)).await?;
+        let snapshot = state.snapshot_commit(fault_site(partition), freshness);
         let Selection { kind, from_id, to_id, limit } = selection;
-        let is_selected = |stored: &&Stored| {
+        let is_selected = |stored: &&StoredDocument| {
             let document = &stored.document;
             document.kind == *kind
                 && from_id.as_ref().is_none_or(|from| document.id >= *from)
                 && to_id.as_ref().is_none_or(|to| document.id <= *to)
         };
-        let all = state.versions.all_in(partition, snapshot);
+        let all = state.versions.documents_at(partition, snapshot);
         Ok(all.filter(is_selected).take(*limit).cloned().collect())
     }
 
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        check::conversation(request.key)?;
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        validate::conversation(request.key)?;
         let state = self.begin_read(request.key.conversation_id.as_str()).await?;
         let partition = Partition::Conversation(request.key.clone());
-        let newest = state.versions.newest();
-        let Some(head) = state.versions.at(&partition, HEAD_ID, newest) else {
-            return Ok(Claimed::Missing);
+        let newest = state.versions.newest_commit();
+        let Some(head) = state.versions.version_at(&partition, HEAD_ID, newest) else {
+            return Ok(LeaseOutcome::Missing);
         };
-        let all = state.versions.all_in(&partition, newest);
-        let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned().collect();
-        held::look(head.clone(), inbox, &request)
+        let all = state.versions.documents_at(&partition, newest);
+        let inbox =
+            all.filter(|stored| stored.document.kind == DocumentKind::Inbox).cloned().collect();
+        head_lease::check_lease(head.clone(), inbox, &request)
     }
 
-    async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {
+    async fn renew_lease(&self, _request: LeaseRequest<'_>) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    async fn release(&self, _key: &ConversationKey, _worker: &WorkerId) {}
+    async fn release_lease(&self, _key: &ConversationKey, _worker: &WorkerId) {}
 
-    async fn due(
+    async fn list_due(
         &self,
         at: Timestamp,
         limit: usize,
         continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
-        let after = place::due_place(at, continuation)?;
-        let mut state = self.begin_read(LISTS).await?;
+    ) -> Result<ResultPage<DueItem>, StoreError> {
+        let after = cursor::parse_due_cursor(at, continuation)?;
+        let mut state = self.begin_read(LISTS_SITE).await?;
         let size = state.page_size(limit);
-        let mut rest = state.versions.due(at, &after);
+        let mut rest = state.versions.list_due(at, &after);
         let has_more = rest.len() > size;
         rest.truncate(size);
-        let last = rest.last().map_or(after, |(place, _)| place.clone());
-        let items = rest.into_iter().map(|(_, owed)| owed).collect();
-        Ok(Page { items, continuation: has_more.then(|| place::due_continuation(at, &last)) })
+        let last = rest.last().map_or(after, |(cursor, _)| cursor.clone());
+        let items = rest.into_iter().map(|(_, item)| item).collect();
+        Ok(ResultPage {
+            items,
+            continuation: has_more.then(|| cursor::encode_due_cursor(at, &last)),
+        })
     }
 
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        let after = place::heads_place(query)?;
-        let mut state = self.begin_read(LISTS).await?;
+    async fn list_heads(
+        &self,
+        query: &HeadQuery,
+    ) -> Result<ResultPage<StoredDocument>, StoreError> {
+        let after = cursor::parse_head_cursor(query)?;
+        let mut state = self.begin_read(LISTS_SITE).await?;
         let size = state.page_size(query.limit);
-        let snapshot = state.snapshot(LISTS, Freshness::Any);
-        let mut rest = state.versions.heads(query, &after, snapshot);
+        let snapshot = state.snapshot_commit(LISTS_SITE, Freshness::Any);
+        let mut rest = state.versions.list_heads(query, &after, snapshot);
         let has_more = rest.len() > size;
         rest.truncate(size);
-        let last = rest.last().map_or(after, |(place, _)| place.clone());
+        let last = rest.last().map_or(after, |(cursor, _)| cursor.clone());
         let items = rest.into_iter().map(|(_, head)| head.clone()).collect();
-        Ok(Page { items, continuation: has_more.then(|| place::heads_continuation(query, &last)) })
+        Ok(ResultPage {
+            items,
+            continuation: has_more.then(|| cursor::encode_head_cursor(query, &last)),
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! The SDK's own batch threads wait for responses, and the requests run on the service's runtime. A
 //! full queue drops new items: a turn never waits for a collector.
 
-mod carrier;
+mod http_transport;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -28,9 +28,9 @@ use tracing_subscriber::Layer as _;
 
 use crate::ids::{Ids as _, SystemIds};
 use crate::settings::telemetry::{self as settings, Collector, TelemetrySettings};
-use crate::telemetry::lines::Copy;
-use crate::telemetry::{TelemetryError, Voice};
-use carrier::Carrier;
+use crate::telemetry::format::LogLayer;
+use crate::telemetry::{TelemetryConfig, TelemetryError};
+use http_transport::HttpTransport;
 
 /// Maximum number of spans or log lines that wait to be sent. Further ones are dropped.
 const QUEUE_MAX: usize = 2_048;
@@ -58,11 +58,11 @@ impl Providers {
     }
 
     pub(super) fn tracer(&self) -> Option<SdkTracer> {
-        self.tracer.as_ref().map(|provider| provider.tracer_with_scope(scope()))
+        self.tracer.as_ref().map(|provider| provider.tracer_with_scope(instrumentation_scope()))
     }
 
     pub(super) fn meter(&self) -> Option<Meter> {
-        self.meter.as_ref().map(|provider| provider.meter_with_scope(scope()))
+        self.meter.as_ref().map(|provider| provider.meter_with_scope(instrumentation_scope()))
     }
 
     pub(super) fn has_logs(&self) -> bool {
@@ -71,7 +71,7 @@ impl Providers {
 
     /// Shuts all providers down concurrently, each in a blocking thread. After `within` the threads
     /// are abandoned.
-    pub(super) async fn stop(&self, within: Duration) {
+    pub(super) async fn shut_down(&self, within: Duration) {
         let (tracer, meter, logger) =
             (self.tracer.clone(), self.meter.clone(), self.logger.clone());
         // Failed exports are logged where they happen. During shutdown there is nothing left to do.
@@ -90,7 +90,7 @@ impl Providers {
     }
 }
 
-fn scope() -> opentelemetry::InstrumentationScope {
+fn instrumentation_scope() -> opentelemetry::InstrumentationScope {
     opentelemetry::InstrumentationScope::builder(SCOPE)
         .with_version(env!("CARGO_PKG_VERSION"))
         .with_schema_url(SCHEMA)
@@ -98,10 +98,12 @@ fn scope() -> opentelemetry::InstrumentationScope {
 }
 
 /// Creates the exporters of every destination, and the layer that exports log lines.
-pub(super) fn providers(voice: &Voice<'_>) -> Result<(Providers, Option<Copy>), TelemetryError> {
-    let settings = voice.settings;
+pub(super) fn build_providers(
+    config: &TelemetryConfig<'_>,
+) -> Result<(Providers, Option<LogLayer>), TelemetryError> {
+    let settings = config.settings;
     let insights = match &settings.insights {
-        Some(insights) => Some(insights_exporter(voice, insights)?),
+        Some(insights) => Some(build_insights_exporter(config, insights)?),
         None => None,
     };
     let has_any = insights.is_some()
@@ -109,36 +111,40 @@ pub(super) fn providers(voice: &Voice<'_>) -> Result<(Providers, Option<Copy>), 
     if !has_any {
         return Ok((Providers::new(None, None, None), None));
     }
-    let resource = resource(settings);
-    let tracer = tracer(settings, insights.clone(), &resource)?;
-    let meter = meter(settings, insights.clone(), &resource)?;
-    let logger = logger(settings, insights.filter(|_| !voice.is_carried), &resource)?;
-    let copy = logger.as_ref().map(copy_of);
-    Ok((Providers::new(tracer, meter, logger), copy))
+    let resource = build_resource(settings);
+    let tracer = build_tracer(settings, insights.clone(), &resource)?;
+    let meter = build_meter(settings, insights.clone(), &resource)?;
+    let logger =
+        build_logger(settings, insights.filter(|_| !config.is_forwarded_by_host), &resource)?;
+    let log_layer = logger.as_ref().map(log_export_layer);
+    Ok((Providers::new(tracer, meter, logger), log_layer))
 }
 
-type InsightsExporter = opentelemetry_application_insights::Exporter<Carrier>;
+type InsightsExporter = opentelemetry_application_insights::Exporter<HttpTransport>;
 
-fn insights_exporter(
-    voice: &Voice<'_>,
-    insights: &settings::Insights,
+fn build_insights_exporter(
+    config: &TelemetryConfig<'_>,
+    insights: &settings::ApplicationInsights,
 ) -> Result<InsightsExporter, TelemetryError> {
-    let carrier = Carrier::new("Application Insights", INSIGHTS_TIMEOUT, voice.token.clone())?;
-    let carrier = if insights.is_local { carrier.in_the_clear() } else { carrier };
-    let exporter =
-        InsightsExporter::new_from_connection_string(insights.connection_string.reveal(), carrier);
-    let sampler = voice.settings.sampler;
+    let transport =
+        HttpTransport::new("Application Insights", INSIGHTS_TIMEOUT, config.token_source.clone())?;
+    let transport = if insights.is_local { transport.with_plain_http() } else { transport };
+    let exporter = InsightsExporter::new_from_connection_string(
+        insights.connection_string.reveal(),
+        transport,
+    );
+    let sampler = config.settings.sampler;
     exporter
-        .map(|exporter| exporter.with_sample_rate(rate(sampler)))
+        .map(|exporter| exporter.with_sample_rate(insights_sample_rate(sampler)))
         .map_err(TelemetryError::Export)
 }
 
 /// Application Insights scales the count of each item by this rate.
-fn rate(sampler: settings::Sampler) -> f64 {
+fn insights_sample_rate(sampler: settings::Sampler) -> f64 {
     if sampler.ratio > 0.0 { sampler.ratio } else { 1.0 }
 }
 
-fn tracer(
+fn build_tracer(
     settings: &TelemetrySettings,
     insights: Option<InsightsExporter>,
     resource: &Resource,
@@ -148,19 +154,22 @@ fn tracer(
     }
     let mut builder = SdkTracerProvider::builder()
         .with_resource(resource.clone())
-        .with_sampler(sampler(settings.sampler));
+        .with_sampler(build_sampler(settings.sampler));
     if let Some(collector) = &settings.traces {
         let exporter = opentelemetry_otlp::SpanExporter::builder().with_http();
-        builder =
-            with_spans(builder, otlp(exporter, collector)?.build().map_err(refused)?, settings);
+        builder = add_span_exporter(
+            builder,
+            configure_otlp(exporter, collector)?.build().map_err(build_error)?,
+            settings,
+        );
     }
     if let Some(exporter) = insights {
-        builder = with_spans(builder, exporter, settings);
+        builder = add_span_exporter(builder, exporter, settings);
     }
     Ok(Some(builder.build()))
 }
 
-fn with_spans(
+fn add_span_exporter(
     builder: TracerProviderBuilder,
     exporter: impl SpanExporter + 'static,
     settings: &TelemetrySettings,
@@ -174,7 +183,7 @@ fn with_spans(
     builder.with_span_processor(processor)
 }
 
-fn sampler(sampler: settings::Sampler) -> Box<dyn ShouldSample> {
+fn build_sampler(sampler: settings::Sampler) -> Box<dyn ShouldSample> {
     let root = if sampler.ratio >= 1.0 {
         Sampler::AlwaysOn
     } else if sampler.ratio <= 0.0 {
@@ -189,7 +198,7 @@ fn sampler(sampler: settings::Sampler) -> Box<dyn ShouldSample> {
     }
 }
 
-fn meter(
+fn build_meter(
     settings: &TelemetrySettings,
     insights: Option<InsightsExporter>,
     resource: &Resource,
@@ -203,7 +212,7 @@ fn meter(
     let mut builder = SdkMeterProvider::builder().with_resource(resource.clone());
     if let Some(collector) = &settings.metrics {
         let exporter = opentelemetry_otlp::MetricExporter::builder().with_http();
-        let exporter = otlp(exporter, collector)?.build().map_err(refused)?;
+        let exporter = configure_otlp(exporter, collector)?.build().map_err(build_error)?;
         builder = builder.with_reader(reader(exporter, settings.metric_interval));
     }
     if let Some(exporter) = insights {
@@ -212,7 +221,7 @@ fn meter(
     Ok(Some(builder.build()))
 }
 
-fn logger(
+fn build_logger(
     settings: &TelemetrySettings,
     insights: Option<InsightsExporter>,
     resource: &Resource,
@@ -223,16 +232,19 @@ fn logger(
     let mut builder = SdkLoggerProvider::builder().with_resource(resource.clone());
     if let Some(collector) = &settings.logs {
         let exporter = opentelemetry_otlp::LogExporter::builder().with_http();
-        builder =
-            with_logs(builder, otlp(exporter, collector)?.build().map_err(refused)?, settings);
+        builder = add_log_exporter(
+            builder,
+            configure_otlp(exporter, collector)?.build().map_err(build_error)?,
+            settings,
+        );
     }
     if let Some(exporter) = insights {
-        builder = with_logs(builder, exporter, settings);
+        builder = add_log_exporter(builder, exporter, settings);
     }
     Ok(Some(builder.build()))
 }
 
-fn with_logs(
+fn add_log_exporter(
     builder: LoggerProviderBuilder,
     exporter: impl LogExporter + 'static,
     settings: &TelemetrySettings,
@@ -248,8 +260,8 @@ fn with_logs(
 
 /// Exports lines at `info` and above, whatever `RUST_LOG` is: lines below may hold content. Lines
 /// of the export libraries are not exported.
-fn copy_of(logger: &SdkLoggerProvider) -> Copy {
-    let is_told = |line: &tracing::Metadata<'_>| {
+fn log_export_layer(logger: &SdkLoggerProvider) -> LogLayer {
+    let is_exported = |line: &tracing::Metadata<'_>| {
         let (is_content, target) = (line.level() > &tracing::Level::INFO, line.target());
         !is_content
             && !["opentelemetry", "hyper", "reqwest", "h2"]
@@ -257,34 +269,34 @@ fn copy_of(logger: &SdkLoggerProvider) -> Copy {
                 .any(|own| target.starts_with(own))
     };
     let bridge = OpenTelemetryTracingBridge::new(logger);
-    Box::new(bridge.with_filter(tracing_subscriber::filter::filter_fn(is_told)))
+    Box::new(bridge.with_filter(tracing_subscriber::filter::filter_fn(is_exported)))
 }
 
 /// Sets every option of an OTLP exporter, so that it reads none from the environment.
-fn otlp<B: WithExportConfig + WithHttpConfig>(
+fn configure_otlp<B: WithExportConfig + WithHttpConfig>(
     builder: B,
     collector: &Collector,
 ) -> Result<B, TelemetryError> {
-    let carrier = Carrier::new("collector", collector.timeout, None)?;
+    let transport = HttpTransport::new("collector", collector.timeout, None)?;
     let headers: HashMap<String, String> = collector.headers.reveal().iter().cloned().collect();
     let builder = builder
         .with_endpoint(collector.endpoint.as_str())
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(collector.timeout)
-        .with_http_client(carrier)
+        .with_http_client(transport)
         .with_headers(headers);
     Ok(if collector.is_gzipped { builder.with_compression(Compression::Gzip) } else { builder })
 }
 
-fn refused(error: opentelemetry_otlp::ExporterBuildError) -> TelemetryError {
+fn build_error(error: opentelemetry_otlp::ExporterBuildError) -> TelemetryError {
     TelemetryError::Export(Box::new(error))
 }
 
 /// Returns the resource that describes this process. Settings override the defaults.
-fn resource(settings: &TelemetrySettings) -> Resource {
+fn build_resource(settings: &TelemetrySettings) -> Resource {
     let mut attributes = BTreeMap::from([
         ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-        ("service.instance.id".to_owned(), SystemIds.fresh()),
+        ("service.instance.id".to_owned(), SystemIds.new_id()),
     ]);
     attributes.extend(settings.resource.iter().cloned());
     attributes.insert("service.name".to_owned(), settings.service_name.clone());

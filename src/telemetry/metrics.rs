@@ -6,7 +6,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 
-use crate::telemetry::fault::Fault;
+use crate::telemetry::error_class::ErrorClass;
 
 /// Histogram bounds that OpenTelemetry recommends for model calls, in seconds.
 const CALL_SECONDS: [f64; 14] =
@@ -34,7 +34,7 @@ const REQUEST_SECONDS: [f64; 14] =
 
 pub struct Metrics {
     turns: Histogram<f64>,
-    claims_lost: Counter<u64>,
+    leases_lost: Counter<u64>,
     recoveries: Counter<u64>,
     retries: Counter<u64>,
     commits: Counter<u64>,
@@ -66,7 +66,7 @@ pub struct ModelCall<'a> {
     /// Includes cached tokens.
     pub input_tokens: u64,
     pub output_tokens: u64,
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 impl Metrics {
@@ -84,7 +84,7 @@ impl Metrics {
                 "Deliveries that found pending work",
                 &CALL_SECONDS,
             ),
-            claims_lost: counter(
+            leases_lost: counter(
                 "turnwheel.claims.lost",
                 "{claim}",
                 "Deliveries that lost their lease to another worker",
@@ -110,7 +110,11 @@ impl Metrics {
                 .with_unit("{request_unit}")
                 .with_description("Request units that Cosmos DB charged")
                 .build(),
-            messages: counter("turnwheel.queue.messages", "{message}", "Messages sent and received"),
+            messages: counter(
+                "turnwheel.queue.messages",
+                "{message}",
+                "Messages sent and received",
+            ),
             backlog: meter
                 .u64_gauge("turnwheel.due.backlog")
                 .with_unit("{document}")
@@ -121,14 +125,14 @@ impl Metrics {
                 "{message}",
                 "Messages rejected or moved to a poison queue, and prompts failed after five attempts",
             ),
-            hook_failures: hook_failures(meter),
-            budget_alerts: budget_alerts(meter),
+            hook_failures: build_hook_failures(meter),
+            budget_alerts: build_budget_alerts(meter),
             calls: seconds(
                 "gen_ai.client.operation.duration",
                 "GenAI operation duration",
                 &CALL_SECONDS,
             ),
-            tokens: tokens(meter),
+            tokens: build_token_usage(meter),
             tools: seconds(
                 "gen_ai.execute_tool.duration",
                 "Duration of tool executions",
@@ -143,32 +147,32 @@ impl Metrics {
     }
 
     /// Records a delivery that found pending work. `error_class` is set if it failed.
-    pub fn turn(&self, agent: &str, took: Duration, fault: Option<&Fault>) {
+    pub fn record_turn(&self, agent: &str, duration: Duration, error_class: Option<&ErrorClass>) {
         let mut pairs = vec![KeyValue::new("gen_ai.agent.name", agent.to_owned())];
         pairs.push(KeyValue::new(
             "turnwheel.outcome",
-            if fault.is_some() { "failed" } else { "done" },
+            if error_class.is_some() { "failed" } else { "done" },
         ));
-        pairs.extend(fault_pairs(fault));
-        self.turns.record(took.as_secs_f64(), &pairs);
+        pairs.extend(error_attributes(error_class));
+        self.turns.record(duration.as_secs_f64(), &pairs);
     }
 
-    pub fn claim_lost(&self) {
-        self.claims_lost.add(1, &[]);
+    pub fn record_lost_lease(&self) {
+        self.leases_lost.add(1, &[]);
     }
 
-    pub fn recovered(&self, agent: &str) {
+    pub fn record_recovery(&self, agent: &str) {
         self.recoveries.add(1, &[KeyValue::new("gen_ai.agent.name", agent.to_owned())]);
     }
 
     /// Records a retry. `operation` is `model`, or `claim` for a step that is leased again without
     /// progress.
-    pub fn retry(&self, what: &'static str) {
-        self.retries.add(1, &[KeyValue::new("turnwheel.retry.of", what)]);
+    pub fn record_retry(&self, operation: &'static str) {
+        self.retries.add(1, &[KeyValue::new("turnwheel.retry.of", operation)]);
     }
 
     /// Records a commit. `outcome` is `won`, `lost` or `failed`.
-    pub fn commit(&self, name: &'static str, outcome: &'static str) {
+    pub fn record_commit(&self, name: &'static str, outcome: &'static str) {
         let pairs = [
             KeyValue::new("turnwheel.commit.name", name),
             KeyValue::new("turnwheel.outcome", outcome),
@@ -177,7 +181,7 @@ impl Metrics {
     }
 
     /// Records the requests of one delivery to a service.
-    pub fn cost(&self, operation: &'static str, requests: u32, request_units: f64) {
+    pub fn record_cost(&self, operation: &'static str, requests: u32, request_units: f64) {
         let pairs = [KeyValue::new("turnwheel.operation", operation)];
         self.requests.add(u64::from(requests), &pairs);
         if request_units > 0.0 {
@@ -186,7 +190,7 @@ impl Metrics {
     }
 
     /// Records a queue message. `operation` is `send` or `process`.
-    pub fn message(&self, queue: &str, operation: &'static str, is_done: bool) {
+    pub fn record_queue_message(&self, queue: &str, operation: &'static str, is_done: bool) {
         let pairs = [
             KeyValue::new("messaging.destination.name", queue.to_owned()),
             KeyValue::new("messaging.operation.name", operation),
@@ -196,16 +200,16 @@ impl Metrics {
     }
 
     /// Records the number of overdue documents.
-    pub fn backlog(&self, overdue: usize) {
+    pub fn record_backlog(&self, overdue: usize) {
         self.backlog.record(overdue as u64, &[]);
     }
 
-    pub fn poison(&self, of: &str) {
-        self.poison.add(1, &[KeyValue::new("turnwheel.poison.of", of.to_owned())]);
+    pub fn record_poison(&self, subject: &str) {
+        self.poison.add(1, &[KeyValue::new("turnwheel.poison.of", subject.to_owned())]);
     }
 
     /// Records a failed hook. `cause` is `error`, `panic` or `timeout`.
-    pub fn hook_failed(&self, extension: &str, hook: &'static str, cause: &'static str) {
+    pub fn record_hook_failure(&self, extension: &str, hook: &'static str, cause: &'static str) {
         let pairs = [
             KeyValue::new("turnwheel.extension.name", extension.to_owned()),
             KeyValue::new("turnwheel.hook.name", hook),
@@ -215,7 +219,12 @@ impl Metrics {
     }
 
     /// Records a budget alert. `period` is set for an account's budget.
-    pub fn budget_alert(&self, level: &'static str, period: Option<&'static str>, percent: u8) {
+    pub fn record_budget_alert(
+        &self,
+        level: &'static str,
+        period: Option<&'static str>,
+        percent: u8,
+    ) {
         let mut pairs = vec![
             KeyValue::new("turnwheel.budget.level", level),
             KeyValue::new("turnwheel.budget.percent", i64::from(percent)),
@@ -224,7 +233,7 @@ impl Metrics {
         self.budget_alerts.add(1, &pairs);
     }
 
-    pub fn model_call(&self, call: ModelCall<'_>, fault: Option<&Fault>) {
+    pub fn record_model_call(&self, call: ModelCall<'_>, error_class: Option<&ErrorClass>) {
         let mut pairs = vec![
             KeyValue::new("gen_ai.operation.name", "chat"),
             KeyValue::new("gen_ai.provider.name", call.provider.to_owned()),
@@ -238,23 +247,35 @@ impl Metrics {
                 self.tokens.record(tokens, &pairs);
             }
         }
-        pairs.extend(fault_pairs(fault));
-        self.calls.record(call.took.as_secs_f64(), &pairs);
+        pairs.extend(error_attributes(error_class));
+        self.calls.record(call.duration.as_secs_f64(), &pairs);
     }
 
     /// Records a tool call. `tool` is one of the agent's tools.
-    pub fn tool_call(&self, agent: &str, tool: &str, took: Duration, fault: Option<&Fault>) {
+    pub fn record_tool_call(
+        &self,
+        agent: &str,
+        tool: &str,
+        duration: Duration,
+        error_class: Option<&ErrorClass>,
+    ) {
         let mut pairs = vec![
             KeyValue::new("gen_ai.operation.name", "execute_tool"),
             KeyValue::new("gen_ai.tool.name", tool.to_owned()),
             KeyValue::new("gen_ai.agent.name", agent.to_owned()),
         ];
-        pairs.extend(fault_pairs(fault));
-        self.tools.record(took.as_secs_f64(), &pairs);
+        pairs.extend(error_attributes(error_class));
+        self.tools.record(duration.as_secs_f64(), &pairs);
     }
 
     /// Records an HTTP request. `route` is the route template.
-    pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+    pub fn record_http_request(
+        &self,
+        method: &'static str,
+        route: &str,
+        status: u16,
+        duration: Duration,
+    ) {
         let mut pairs = vec![
             KeyValue::new("http.request.method", method),
             KeyValue::new("http.route", route.to_owned()),
@@ -263,31 +284,31 @@ impl Metrics {
         if status >= 500 {
             pairs.push(KeyValue::new("error.type", status.to_string()));
         }
-        self.http.record(took.as_secs_f64(), &pairs);
+        self.http.record(duration.as_secs_f64(), &pairs);
     }
 }
 
-fn budget_alerts(meter: &Meter) -> Counter<u64> {
+fn build_budget_alerts(meter: &Meter) -> Counter<u64> {
     let counter = meter.u64_counter("turnwheel.budget.alerts").with_unit("{alert}");
     counter.with_description("Budget thresholds reached").build()
 }
 
-fn hook_failures(meter: &Meter) -> Counter<u64> {
+fn build_hook_failures(meter: &Meter) -> Counter<u64> {
     let counter = meter.u64_counter("turnwheel.hook.failures").with_unit("{call}");
     counter.with_description("Extension hooks that failed, panicked or timed out").build()
 }
 
-fn tokens(meter: &Meter) -> Histogram<u64> {
+fn build_token_usage(meter: &Meter) -> Histogram<u64> {
     let histogram = meter.u64_histogram("gen_ai.client.token.usage").with_unit("{token}");
     let histogram = histogram.with_description("Number of input and output tokens used");
     histogram.with_boundaries(TOKENS.to_vec()).build()
 }
 
-fn fault_pairs(fault: Option<&Fault>) -> Vec<KeyValue> {
-    fault.map_or_else(Vec::new, |fault| {
+fn error_attributes(error_class: Option<&ErrorClass>) -> Vec<KeyValue> {
+    error_class.map_or_else(Vec::new, |error_class| {
         vec![
-            KeyValue::new("error.type", fault.kind.clone()),
-            KeyValue::new("turnwheel.fault_domain", fault.domain.name()),
+            KeyValue::new("error.type", error_class.kind.clone()),
+            KeyValue::new("turnwheel.fault_domain", error_class.domain.name()),
         ]
     })
 }

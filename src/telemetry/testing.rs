@@ -19,7 +19,7 @@ pub(crate) struct Recorder {
 
 /// A recorded span, with its values as text.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedSpan {
     pub(crate) name: String,
     pub(crate) kind: String,
     pub(crate) trace: String,
@@ -30,16 +30,16 @@ pub(crate) struct Recorded {
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) is_error: bool,
     /// Debug text of the whole span, for tests that search it for forbidden content.
-    pub(crate) whole: String,
+    pub(crate) debug_text: String,
 }
 
-impl Recorded {
+impl RecordedSpan {
     pub(crate) fn get(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("", String::as_str)
     }
 
     /// Returns the domain and `error.type` of a failed span.
-    pub(crate) fn fault(&self) -> Option<(&str, &str)> {
+    pub(crate) fn error_class(&self) -> Option<(&str, &str)> {
         self.is_error.then(|| (self.get("turnwheel.fault_domain"), self.get("error.type")))
     }
 }
@@ -56,7 +56,7 @@ impl Recorder {
         let reader = PeriodicReader::builder(metrics.clone()).build();
         let meter = SdkMeterProvider::builder().with_reader(reader).build();
         let providers = Providers::new(Some(tracer), Some(meter.clone()), None);
-        let telemetry = Telemetry::of(providers, captures_content);
+        let telemetry = Telemetry::from_providers(providers, captures_content);
         Self { spans, metrics, telemetry, meter }
     }
 
@@ -65,12 +65,12 @@ impl Recorder {
     }
 
     /// Returns the spans in the order in which they ended.
-    pub(crate) fn spans(&self) -> Vec<Recorded> {
+    pub(crate) fn spans(&self) -> Vec<RecordedSpan> {
         let spans = self.spans.get_finished_spans().unwrap();
         spans
             .into_iter()
-            .map(|span| Recorded {
-                whole: format!("{span:?}"),
+            .map(|span| RecordedSpan {
+                debug_text: format!("{span:?}"),
                 name: span.name.to_string(),
                 kind: format!("{:?}", span.span_kind),
                 trace: span.span_context.trace_id().to_string(),
@@ -99,7 +99,7 @@ impl Recorder {
         let exports = self.metrics.get_finished_metrics().unwrap();
         let Some(last) = exports.last() else { return sums };
         for metric in last.scope_metrics().flat_map(ScopeMetrics::metrics) {
-            for (attributes, value) in points(metric.data()) {
+            for (attributes, value) in data_points(metric.data()) {
                 sums.insert(format!("{}{{{attributes}}}", metric.name()), value);
             }
         }
@@ -107,21 +107,21 @@ impl Recorder {
     }
 }
 
-fn points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
+fn data_points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
     fn of<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<(String, f64)> {
         match data {
             MetricData::Sum(sum) => sum
                 .data_points()
-                .map(|at| (attributes(at.attributes()), number(at.value())))
+                .map(|at| (format_attributes(at.attributes()), number(at.value())))
                 .collect(),
             MetricData::Gauge(gauge) => gauge
                 .data_points()
-                .map(|at| (attributes(at.attributes()), number(at.value())))
+                .map(|at| (format_attributes(at.attributes()), number(at.value())))
                 .collect(),
             #[expect(clippy::cast_precision_loss, reason = "counts in tests are small")]
             MetricData::Histogram(histogram) => histogram
                 .data_points()
-                .map(|at| (attributes(at.attributes()), at.count() as f64))
+                .map(|at| (format_attributes(at.attributes()), at.count() as f64))
                 .collect(),
             MetricData::ExponentialHistogram(_) => Vec::new(),
         }
@@ -134,7 +134,7 @@ fn points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
     }
 }
 
-fn attributes<'a>(pairs: impl Iterator<Item = &'a opentelemetry::KeyValue>) -> String {
+fn format_attributes<'a>(pairs: impl Iterator<Item = &'a opentelemetry::KeyValue>) -> String {
     let mut pairs: Vec<String> = pairs.map(|pair| format!("{}={}", pair.key, pair.value)).collect();
     pairs.sort();
     pairs.join(",")

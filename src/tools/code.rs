@@ -1,7 +1,7 @@
 //! Tools written in Rust: the `Tool` trait and its adapter to the tool port.
 
 mod context;
-mod services;
+mod service_registry;
 
 #[cfg(test)]
 mod tests;
@@ -21,19 +21,19 @@ use serde_json::Value;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
-use crate::ids::is_plain;
-use crate::tools::strict;
+use crate::ids::is_plain_text;
+use crate::tools::strict_schema;
 use crate::tools::validate::Checker;
 use crate::tools::{
-    Arguments, Ask, RunTool, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolContext, ToolDefinition,
-    ToolOutcome, ToolResult, sha256_hex,
+    ApprovalRequirement, Arguments, CallableTool, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolContext,
+    ToolDefinition, ToolOutcome, ToolResult, sha256_hex,
 };
 
 pub use context::{CallContext, Workspace};
-pub(crate) use services::Services;
+pub(crate) use service_registry::ServiceRegistry;
 
 /// Default expiry of an approval request.
-const EXPIRES_AFTER_DEFAULT: Duration = Duration::from_hours(7 * 24);
+const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
 /// A tool in Rust. It holds no state of a call, because a call may run again on another instance.
 ///
@@ -159,12 +159,12 @@ impl ToolError {
 /// [`std::error::Error`]: that would conflict with this conversion.
 impl<E: std::error::Error> From<E> for ToolError {
     fn from(error: E) -> Self {
-        Self::Failed(text_with_causes(&error))
+        Self::Failed(error_chain_text(&error))
     }
 }
 
 /// The error and its causes, separated by colons.
-pub(crate) fn text_with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -176,16 +176,16 @@ pub(crate) fn text_with_causes(error: &dyn std::error::Error) -> String {
 
 /// The approval that a call needs before it starts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Approval(Ask);
+pub struct Approval(ApprovalRequirement);
 
 impl Approval {
     /// Requires a decision of the conversation's owner within seven days.
     pub fn because(reason: impl Into<String>) -> Self {
-        Self(Ask {
+        Self(ApprovalRequirement {
             reason: reason.into(),
             approvers: vec!["owner".to_owned()],
-            not_requester: false,
-            expires_after: EXPIRES_AFTER_DEFAULT,
+            is_requester_excluded: false,
+            expires_after: EXPIRY_DEFAULT,
         })
     }
 
@@ -203,7 +203,7 @@ impl Approval {
     /// Excludes the user who started the prompt from the approvers.
     #[must_use]
     pub fn not_by_requester(mut self) -> Self {
-        self.0.not_requester = true;
+        self.0.is_requester_excluded = true;
         self
     }
 
@@ -219,17 +219,17 @@ impl Approval {
 /// # Errors
 /// The declaration is invalid: the name, the time-out, or arguments that are not a struct. Report
 /// the text to the developer at start-up.
-pub fn code_tool<T: Tool>(tool: T) -> Result<Arc<dyn RunTool>, String> {
-    code_tool_with(tool, Services::default())
+pub fn build_code_tool<T: Tool>(tool: T) -> Result<Arc<dyn CallableTool>, String> {
+    build_code_tool_with_services(tool, ServiceRegistry::default())
 }
 
 /// Like [`build_code_tool`], with the services that [`CallContext::service`] returns.
-pub(crate) fn code_tool_with<T: Tool>(
+pub(crate) fn build_code_tool_with_services<T: Tool>(
     tool: T,
-    services: Services,
-) -> Result<Arc<dyn RunTool>, String> {
+    services: ServiceRegistry,
+) -> Result<Arc<dyn CallableTool>, String> {
     let name = tool.name().to_owned();
-    if !is_plain(&name) || name.len() > 128 {
+    if !is_plain_text(&name) || name.len() > 128 {
         return Err(format!(
             "the tool name `{name}` is not usable: use 1 to 128 of A-Z a-z 0-9 _ . -"
         ));
@@ -248,14 +248,14 @@ pub(crate) fn code_tool_with<T: Tool>(
     }
     Checker::new(&parameters).map_err(|problem| format!("the tool `{name}`: {problem}"))?;
     let strict = tool.strict();
-    if let Some(objection) = strict::objection(&parameters).filter(|_| strict) {
+    if let Some(objection) = strict_schema::find_violation(&parameters).filter(|_| strict) {
         return Err(format!("the tool `{name}`: {objection}"));
     }
     let definition = ToolDefinition {
         label: tool.label().to_owned(),
         description: tool.description().to_owned(),
         effect: tool.effect(),
-        strict,
+        is_strict: strict,
         on_unknown: tool.on_unknown(),
         revision: revision_of(&tool, &parameters),
         name,
@@ -288,7 +288,7 @@ fn revision_of<T: Tool>(tool: &T, parameters: &Value) -> String {
 struct CodeTool<T: Tool> {
     tool: T,
     definition: ToolDefinition,
-    services: Services,
+    services: ServiceRegistry,
     args: PhantomData<fn() -> T::Args>,
 }
 
@@ -299,7 +299,7 @@ impl<T: Tool> fmt::Debug for CodeTool<T> {
 }
 
 #[async_trait]
-impl<T: Tool> RunTool for CodeTool<T> {
+impl<T: Tool> CallableTool for CodeTool<T> {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -310,7 +310,7 @@ impl<T: Tool> RunTool for CodeTool<T> {
 
     /// Arguments that the tool cannot read need no approval: the call returns an error before any
     /// effect. A rule that panics requires an approval.
-    fn ask(&self, arguments: &Arguments) -> Option<Ask> {
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         let args: T::Args = serde_json::from_value(arguments.value.clone()).ok()?;
         catch_unwind(AssertUnwindSafe(|| self.tool.approval(&args)))
             .unwrap_or_else(|_| {
@@ -337,9 +337,9 @@ impl<T: Tool> RunTool for CodeTool<T> {
         };
         let cx = CallContext::new(context, self.services.clone());
         // Cancelled at the end of the call, for work that the tool moved to another task or thread.
-        let _over = cx.over().drop_guard();
+        let _finished_guard = cx.finished_token().drop_guard();
         match self.tool.call(args, cx.clone()).await {
-            Ok(result) => ToolOutcome::Returned(cx.finish(result)),
+            Ok(result) => ToolOutcome::Returned(cx.complete_result(result)),
             Err(ToolError::Failed(message)) => ToolOutcome::Failed(message),
             Err(ToolError::Unknown(reason)) => match self.definition.effect {
                 Effect::Write => ToolOutcome::Unknown { reason },

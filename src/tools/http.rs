@@ -10,49 +10,50 @@ use tokio::time::{Instant, timeout_at};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
-use crate::tools::cap::cap_progress;
-use crate::tools::http::answer::refusal_text;
-use crate::tools::http::attempt::{Answer, Attempt, attempt};
+use crate::tools::http::attempt::{AttemptOutcome, ToolResponse, send_once};
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::request::RequestTemplate;
-use crate::tools::http::stream::Progress;
-use crate::tools::http::template::{Given, Redactor, Template};
-use crate::tools::http::text::plain_line;
+use crate::tools::http::response::error_text;
+use crate::tools::http::stream::ProgressCallback;
+use crate::tools::http::template::{CallArguments, Redactor, Template};
+use crate::tools::http::text::sanitize_line;
+use crate::tools::result_limits::limit_progress;
 use crate::tools::{
-    Arguments, Ask, RunTool, TIMEOUT_MAX, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
+    ToolOutcome, ToolResult,
 };
 
-pub mod address;
-pub mod addresses;
-mod answer;
+pub mod address_rules;
 pub mod attempt;
 pub mod client;
 mod full_result;
 #[cfg(test)]
 mod fuzz;
 pub mod request;
+mod response;
 mod stream;
 pub mod template;
 mod text;
+pub mod url_template;
 
 /// Attempts of a repeatable call. All attempts have the same idempotency key.
 const ATTEMPTS_MAX: u32 = 3;
 /// Pause before the second attempt; doubled before the third.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Characters of one argument in the reason of an approval request.
-const REASON_ARGUMENT_LETTERS: usize = 200;
+const REASON_ARGUMENT_CHARS_MAX: usize = 200;
 /// Characters of the reason of an approval request.
-const REASON_LETTERS: usize = 1_000;
+const REASON_CHARS_MAX: usize = 1_000;
 
 /// Approval rule of an HTTP tool.
 #[derive(Debug)]
-pub struct Approval {
+pub struct ApprovalRule {
     /// Calls whose arguments are valid by this schema need an approval; `None`: all calls.
-    pub when: Option<jsonschema::Validator>,
+    pub condition: Option<jsonschema::Validator>,
     pub reason: Template,
     /// `owner`, `link`, `role:NAME`; never empty.
     pub approvers: Vec<String>,
-    pub not_requester: bool,
+    pub is_requester_excluded: bool,
     pub expires_after: Duration,
 }
 
@@ -62,7 +63,7 @@ pub struct HttpTool {
     request: RequestTemplate,
     /// Time-out of one attempt.
     timeout: Duration,
-    approval: Option<Approval>,
+    approval: Option<ApprovalRule>,
     client: HttpClient,
     redactor: Redactor,
 }
@@ -74,7 +75,7 @@ impl fmt::Debug for HttpTool {
 }
 
 /// A failed attempt.
-struct Failure {
+struct AttemptFailure {
     /// Text for the model, or for the approver of a call with unknown outcome.
     reason: String,
     /// Text for the log, without data of the call.
@@ -82,19 +83,19 @@ struct Failure {
     status: Option<u16>,
 }
 
-impl Failure {
+impl AttemptFailure {
     fn new(reason: impl Into<String>, cause: impl Into<String>) -> Self {
         Self { reason: reason.into(), cause: cause.into(), status: None }
     }
 }
 
 /// Next step after a failed attempt.
-enum Next {
-    Done(Failure),
+enum NextStep {
+    Fail(AttemptFailure),
     /// The request may have had its effect.
-    Unknown(Failure),
+    OutcomeUnknown(AttemptFailure),
     /// Retry after that time, if the effect and the deadline allow it.
-    Again(Failure, Option<Duration>),
+    Retry(AttemptFailure, Option<Duration>),
 }
 
 impl HttpTool {
@@ -103,52 +104,52 @@ impl HttpTool {
     pub fn new(
         definition: ToolDefinition,
         request: RequestTemplate,
-        approval: Option<Approval>,
+        approval: Option<ApprovalRule>,
         client: HttpClient,
     ) -> Self {
         let timeout = definition.timeout;
         let whole = match definition.effect {
             Effect::Write => timeout,
-            Effect::Read | Effect::Idempotent => timeout * ATTEMPTS_MAX + PAUSE * 3,
+            Effect::Read | Effect::Idempotent => timeout * ATTEMPTS_MAX + RETRY_DELAY * 3,
         };
         let definition = ToolDefinition { timeout: whole.min(TIMEOUT_MAX), ..definition };
         let redactor = Redactor::new(request.secrets());
         Self { definition, request, timeout, approval, client, redactor }
     }
 
-    fn after(&self, attempt: Attempt, now: Timestamp) -> Next {
+    fn next_step(&self, attempt: AttemptOutcome, now: Timestamp) -> NextStep {
         let is_write = self.definition.effect == Effect::Write;
         let again = |reason: String, cause: String| {
-            Next::Again(Failure { reason, cause, status: None }, None)
+            NextStep::Retry(AttemptFailure { reason, cause, status: None }, None)
         };
         match attempt {
-            Attempt::Refused => Next::Done(Failure::new(
+            AttemptOutcome::AddressRejected => NextStep::Fail(AttemptFailure::new(
                 "The tool's server may not be reached: its address is private or local, and the operator has not listed it.",
                 "its address is private or local and not listed in TURNWHEEL_HTTP_TOOLS_ALLOW",
             )),
-            Attempt::NeverSent(cause) => again(
+            AttemptOutcome::NotSent(cause) => again(
                 format!("The tool's server could not be reached: {cause}. Nothing was sent."),
                 cause,
             ),
-            Attempt::NoToken(cause) => again(
+            AttemptOutcome::NoToken(cause) => again(
                 "The tool's service needs a token of the app's identity, and there is none. Nothing was sent.".to_owned(),
                 cause,
             ),
-            Attempt::Lost(cause) if is_write => {
-                Next::Unknown(Failure::new(cause.clone(), cause))
+            AttemptOutcome::ResponseLost(cause) if is_write => {
+                NextStep::OutcomeUnknown(AttemptFailure::new(cause.clone(), cause))
             }
-            Attempt::Lost(cause) => again(format!("The tool did not respond: {cause}."), cause),
-            Attempt::Answered(answer) => self.judge(&answer, now),
+            AttemptOutcome::ResponseLost(cause) => again(format!("The tool did not respond: {cause}."), cause),
+            AttemptOutcome::Responded(answer) => self.next_step_for_response(&answer, now),
         }
     }
 
     /// Chooses the next step after a response with a status other than 2xx.
-    fn judge(&self, answer: &Answer, now: Timestamp) -> Next {
-        let status = answer.status;
-        let text = self.redactor.hide(&refusal_text(answer));
-        let said = if text.is_empty() { ".".to_owned() } else { format!(":\n{text}") };
+    fn next_step_for_response(&self, response: &ToolResponse, now: Timestamp) -> NextStep {
+        let status = response.status;
+        let text = self.redactor.redact(&error_text(response));
+        let body_text = if text.is_empty() { ".".to_owned() } else { format!(":\n{text}") };
         let is_write = self.definition.effect == Effect::Write;
-        let failure = |reason: String| Failure {
+        let failure = |reason: String| AttemptFailure {
             reason,
             cause: format!("the server responded {status}"),
             status: Some(status.as_u16()),
@@ -158,74 +159,82 @@ impl HttpTool {
                 "The tool responded {status}, a redirect, which is not followed: its url must be the final one."
             );
             // Many servers send a redirect after they have done the work.
-            return if is_write { Next::Unknown(failure(text)) } else { Next::Done(failure(text)) };
+            return if is_write {
+                NextStep::OutcomeUnknown(failure(text))
+            } else {
+                NextStep::Fail(failure(text))
+            };
         }
-        let failure = failure(format!("The tool responded {status}{said}"));
-        let after = retry_after(answer.header(&header::RETRY_AFTER), now);
+        let failure = failure(format!("The tool responded {status}{body_text}"));
+        let after = retry_after(response.header(&header::RETRY_AFTER), now);
         if status == StatusCode::TOO_MANY_REQUESTS {
-            return Next::Again(failure, after);
+            return NextStep::Retry(failure, after);
         }
         // A gateway sends 408 for an upstream server that may still process the request.
         let is_lost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
         match self.definition.effect {
             // The reason becomes part of an approval request, which needs one short line.
             Effect::Write if is_lost => {
-                let reason = plain_line(&failure.reason, REASON_LETTERS);
-                Next::Unknown(Failure { reason, ..failure })
+                let reason = sanitize_line(&failure.reason, REASON_CHARS_MAX);
+                NextStep::OutcomeUnknown(AttemptFailure { reason, ..failure })
             }
             Effect::Read | Effect::Idempotent if status.is_server_error() => {
-                Next::Again(failure, after)
+                NextStep::Retry(failure, after)
             }
-            Effect::Read | Effect::Idempotent | Effect::Write => Next::Done(failure),
+            Effect::Read | Effect::Idempotent | Effect::Write => NextStep::Fail(failure),
         }
     }
 
-    async fn one(
+    async fn attempt_once(
         &self,
-        request: request::Request,
+        request: request::ToolRequest,
         time: Duration,
         context: &ToolContext,
-    ) -> Attempt {
+    ) -> AttemptOutcome {
         let progress = |text: &str| {
-            let hidden = self.redactor.hide_keys(text);
-            let partial = stream::partial_result(hidden.as_deref().unwrap_or(text));
-            (context.progress)(cap_progress(&partial).as_ref().unwrap_or(&partial));
+            let redacted = self.redactor.redact_non_urls(text);
+            let partial = stream::partial_result(redacted.as_deref().unwrap_or(text));
+            (context.on_progress)(limit_progress(&partial).as_ref().unwrap_or(&partial));
         };
-        let mut attempt = Box::pin(self.sent(request, time, &progress)).await;
-        if let Attempt::Answered(answer) = &mut attempt {
-            answer.rewrite(|text| self.redactor.hide_keys(text));
+        let mut attempt = Box::pin(self.send_request(request, time, &progress)).await;
+        if let AttemptOutcome::Responded(response) = &mut attempt {
+            response.rewrite_text(|text| self.redactor.redact_non_urls(text));
         }
         attempt
     }
 
-    async fn sent(
+    async fn send_request(
         &self,
-        mut request: request::Request,
+        mut request: request::ToolRequest,
         time: Duration,
-        progress: Progress<'_>,
-    ) -> Attempt {
-        let Ok(client) = self.client.of(&request.url, self.definition.effect) else {
-            return Attempt::Refused;
+        progress: ProgressCallback<'_>,
+    ) -> AttemptOutcome {
+        let Ok(client) = self.client.client_for(&request.url, self.definition.effect) else {
+            return AttemptOutcome::AddressRejected;
         };
         let Some(scope) = &self.request.entra else {
-            return attempt(client, request, time, progress).await;
+            return send_once(client, request, time, progress).await;
         };
         let until = Instant::now() + time;
         let token = match timeout_at(until, self.client.token(scope)).await {
             Ok(Ok(token)) => token,
-            Ok(Err(reason)) => return Attempt::NoToken(reason),
-            Err(_) => return Attempt::NoToken(format!("the Entra token for {scope} timed out")),
+            Ok(Err(reason)) => return AttemptOutcome::NoToken(reason),
+            Err(_) => {
+                return AttemptOutcome::NoToken(format!("the Entra token for {scope} timed out"));
+            }
         };
         let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.reveal())) else {
-            return Attempt::NoToken(format!("the Entra token for {scope} is not a header value"));
+            return AttemptOutcome::NoToken(format!(
+                "the Entra token for {scope} is not a header value"
+            ));
         };
         value.set_sensitive(true);
         request.headers.insert(header::AUTHORIZATION, value);
         let left = until.saturating_duration_since(Instant::now());
         let progress = |text: &str| progress(&text.replace(token.reveal(), "[token]"));
-        let mut attempt = attempt(client, request, left, &progress).await;
-        if let Attempt::Answered(answer) = &mut attempt {
-            answer.hide(token.reveal());
+        let mut attempt = send_once(client, request, left, &progress).await;
+        if let AttemptOutcome::Responded(response) = &mut attempt {
+            response.redact(token.reveal());
         }
         attempt
     }
@@ -233,12 +242,12 @@ impl HttpTool {
     /// Logs a failed attempt without data of the call.
     fn log_failure(
         &self,
-        failure: &Failure,
+        failure: &AttemptFailure,
         (number, max): (u32, u32),
         retry_in: Option<Duration>,
         context: &ToolContext,
     ) {
-        let Failure { cause, status, .. } = failure;
+        let AttemptFailure { cause, status, .. } = failure;
         let retry_in = retry_in.map(|pause| format!("{}ms", pause.as_millis()));
         tracing::warn!(
             tool = %self.definition.name,
@@ -246,14 +255,14 @@ impl HttpTool {
             attempt = %format_args!("{number}/{max}"),
             retry_in,
             cause,
-            conversation.id = %context.shelf.key.conversation_id,
+            conversation.id = %context.artifact_scope.key.conversation_id,
             effect.id = %context.effect_id,
             "tool call failed"
         );
     }
 }
 
-fn failed(text: &str) -> ToolOutcome {
+fn error_result(text: &str) -> ToolOutcome {
     ToolOutcome::Returned(ToolResult::error(text))
 }
 
@@ -267,49 +276,50 @@ fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
 }
 
 #[async_trait]
-impl RunTool for HttpTool {
+impl CallableTool for HttpTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
 
-    fn ask(&self, arguments: &Arguments) -> Option<Ask> {
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         let approval = self.approval.as_ref()?;
-        if approval.when.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
+        if approval.condition.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
             return None;
         }
-        let given = Given::of(arguments).ok();
+        let given = CallArguments::from_arguments(arguments).ok();
         let shown = |name: &str| {
             let raw = given.as_ref().and_then(|given| given.get(name));
             let text = raw.map_or_else(
                 || "(not given)".to_owned(),
                 |raw| raw.read::<String>().unwrap_or_else(|_| RawJson::text(raw).to_owned()),
             );
-            Ok::<_, std::convert::Infallible>(plain_line(&text, REASON_ARGUMENT_LETTERS))
+            Ok::<_, std::convert::Infallible>(sanitize_line(&text, REASON_ARGUMENT_CHARS_MAX))
         };
         let reason = approval.reason.render(shown).unwrap_or_default();
-        Some(Ask {
-            reason: plain_line(&reason, REASON_LETTERS),
+        Some(ApprovalRequirement {
+            reason: sanitize_line(&reason, REASON_CHARS_MAX),
             approvers: approval.approvers.clone(),
-            not_requester: approval.not_requester,
+            is_requester_excluded: approval.is_requester_excluded,
             expires_after: approval.expires_after,
         })
     }
 
-    fn logs_failures(&self) -> bool {
+    fn has_own_failure_log(&self) -> bool {
         true
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let max = if self.definition.effect == Effect::Write { 1 } else { ATTEMPTS_MAX };
-        let request =
-            match Given::of(&arguments).and_then(|given| self.request.fill(&given, &context)) {
-                Ok(request) => request,
-                Err(reason) => {
-                    let failure = Failure::new(reason, "its arguments do not fit the request");
-                    self.log_failure(&failure, (1, max), None, &context);
-                    return failed(&failure.reason);
-                }
-            };
+        let request = match CallArguments::from_arguments(&arguments)
+            .and_then(|call_arguments| self.request.build_request(&call_arguments, &context))
+        {
+            Ok(request) => request,
+            Err(reason) => {
+                let failure = AttemptFailure::new(reason, "its arguments do not fit the request");
+                self.log_failure(&failure, (1, max), None, &context);
+                return error_result(&failure.reason);
+            }
+        };
         let time = context.clock.now().until(context.deadline);
         // Attempts end shortly before the deadline, when the caller drops this future: only here is
         // it known whether the request was sent.
@@ -318,40 +328,41 @@ impl RunTool for HttpTool {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let attempt =
-                Box::pin(self.one(request.clone(), self.timeout.min(left), &context)).await;
-            if let Attempt::Answered(answer) = &attempt
-                && answer.status.is_success()
+                Box::pin(self.attempt_once(request.clone(), self.timeout.min(left), &context))
+                    .await;
+            if let AttemptOutcome::Responded(response) = &attempt
+                && response.status.is_success()
             {
-                let result = answer::read(answer, &self.definition, &context).await;
+                let result = response::convert_response(response, &self.definition, &context).await;
                 if result.is_error {
-                    let status = Some(answer.status.as_u16());
+                    let status = Some(response.status.as_u16());
                     let cause = "its result is an error, or could not be read";
-                    let failure = Failure { status, ..Failure::new("", cause) };
+                    let failure = AttemptFailure { status, ..AttemptFailure::new("", cause) };
                     self.log_failure(&failure, (number, max), None, &context);
                 }
                 return ToolOutcome::Returned(result);
             }
-            let (failure, after) = match self.after(attempt, context.clock.now()) {
-                Next::Done(failure) => {
+            let (failure, after) = match self.next_step(attempt, context.clock.now()) {
+                NextStep::Fail(failure) => {
                     self.log_failure(&failure, (number, max), None, &context);
-                    return failed(&failure.reason);
+                    return error_result(&failure.reason);
                 }
-                Next::Unknown(failure) => {
+                NextStep::OutcomeUnknown(failure) => {
                     self.log_failure(&failure, (number, max), None, &context);
                     return ToolOutcome::Unknown { reason: failure.reason };
                 }
-                Next::Again(failure, after) => (failure, after),
+                NextStep::Retry(failure, after) => (failure, after),
             };
-            let pause = after.unwrap_or(PAUSE * 2_u32.pow(number - 1));
+            let retry_delay = after.unwrap_or(RETRY_DELAY * 2_u32.pow(number - 1));
             let left = end.saturating_duration_since(Instant::now());
-            if number >= max || pause >= left {
+            if number >= max || retry_delay >= left {
                 self.log_failure(&failure, (number, max), None, &context);
-                let tried =
+                let attempts_note =
                     if number > 1 { format!(" (Tried {number} times.)") } else { String::new() };
-                return failed(&format!("{}{tried}", failure.reason));
+                return error_result(&format!("{}{attempts_note}", failure.reason));
             }
-            self.log_failure(&failure, (number, max), Some(pause), &context);
-            tokio::time::sleep(pause).await;
+            self.log_failure(&failure, (number, max), Some(retry_delay), &context);
+            tokio::time::sleep(retry_delay).await;
             number += 1;
         }
     }

@@ -12,28 +12,28 @@ use serde_json::Value;
 use crate::agent::request::Effect;
 use crate::agent::schedule::rule::Timing;
 use crate::ids::{ConversationKey, EffectId};
-use crate::tools::code::{CallContext, Tool, ToolError, code_tool};
-use crate::tools::{RunTool, ToolResult};
+use crate::tools::code::{CallContext, Tool, ToolError, build_code_tool};
+use crate::tools::{CallableTool, ToolResult};
 
 /// A request for a new schedule: the prompt and its times.
 #[derive(Debug)]
-pub struct Order {
+pub struct ScheduleRequest {
     pub input: String,
     pub timing: Timing,
     /// True if each firing starts a new conversation. Otherwise it continues the requesting one.
-    pub is_elsewhere: bool,
+    pub is_new_conversation: bool,
 }
 
 /// Port of the schedule store. A conversation sees the schedules that it created and those that
 /// prompt it. Errors are texts for the model.
 #[async_trait]
-pub trait Schedules: Send + Sync + fmt::Debug {
+pub trait ScheduleStore: Send + Sync + fmt::Debug {
     /// Creates a schedule. Equal effect ids are one schedule.
     async fn create(
         &self,
         conversation: &ConversationKey,
         effect: &EffectId,
-        order: Order,
+        order: ScheduleRequest,
     ) -> Result<Value, String>;
 
     async fn list(&self, conversation: &ConversationKey) -> Result<Value, String>;
@@ -91,39 +91,39 @@ impl Tool for ScheduleTool {
         let Some(schedules) = cx.schedules() else {
             return Err(ToolError::failed("Schedules are not available here."));
         };
-        let conversation = cx.key();
-        let told = match args.action {
+        let conversation = cx.conversation_key();
+        let result = match args.action {
             Action::List => schedules.list(conversation).await,
             Action::Cancel => {
-                let id = args.id.ok_or_else(|| missing("cancel", "id"))?;
+                let id = args.id.ok_or_else(|| missing_member("cancel", "id"))?;
                 schedules.cancel(conversation, &id).await
             }
             Action::Create => {
                 let input = args.input.filter(|input| !input.is_empty());
-                let order = Order {
-                    input: input.ok_or_else(|| missing("create", "input"))?,
+                let request = ScheduleRequest {
+                    input: input.ok_or_else(|| missing_member("create", "input"))?,
                     timing: Timing {
                         at: args.at,
                         every: args.every,
                         time_zone: args.time_zone,
                         until: args.until,
                     },
-                    is_elsewhere: args.new_conversation.unwrap_or_default(),
+                    is_new_conversation: args.new_conversation.unwrap_or_default(),
                 };
-                schedules.create(conversation, cx.effect_id(), order).await
+                schedules.create(conversation, cx.effect_id(), request).await
             }
         };
-        told.map(|value| ToolResult::json(&value)).map_err(ToolError::Failed)
+        result.map(|value| ToolResult::json(&value)).map_err(ToolError::Failed)
     }
 }
 
-fn missing(action: &str, member: &str) -> ToolError {
+fn missing_member(action: &str, member: &str) -> ToolError {
     ToolError::failed(format!("To {action} a schedule, give `{member}`."))
 }
 
 /// The built-in `schedule` tool.
-pub fn builtin() -> Option<Arc<dyn RunTool>> {
-    let made = code_tool(ScheduleTool);
-    debug_assert!(made.is_ok(), "{made:?}");
-    made.ok()
+pub fn schedule_tool() -> Option<Arc<dyn CallableTool>> {
+    let tool = build_code_tool(ScheduleTool);
+    debug_assert!(tool.is_ok(), "{tool:?}");
+    tool.ok()
 }

@@ -1,9 +1,9 @@
 //! Validation of arguments by a tool's parameters, after AJV's coercions. It reports all problems
 //! at once, with AJV's messages.
 
+mod ajv_messages;
 mod coerce;
 pub mod response;
-mod wording;
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments,
     let checker = CHECKERS
         .get_or_insert_with(&key, || Checker::new(&definition.parameters).map(Arc::new))
         .map_err(|problem| format!("Tool \"{}\" cannot be called: {problem}", definition.name))?;
-    checker.check(&definition.name, raw)
+    checker.validate(&definition.name, raw)
 }
 
 /// Compiled parameters of a tool.
@@ -63,7 +63,7 @@ impl Checker {
     /// has the reason and the place.
     pub fn new(parameters: &Value) -> Result<Self, String> {
         let mut schema = parameters.clone();
-        coerce::spell_out_nullable(&mut schema);
+        coerce::expand_nullable(&mut schema);
         let validator = jsonschema::options()
             .should_validate_formats(true)
             .should_ignore_unknown_formats(true)
@@ -80,29 +80,38 @@ impl Checker {
 
     /// # Errors
     /// The arguments are invalid. Return the text to the model.
-    pub fn check(&self, tool_name: &str, raw: &RawJson) -> Result<Arguments, String> {
+    pub fn validate(&self, tool_name: &str, raw: &RawJson) -> Result<Arguments, String> {
         let received: Value =
-            raw.read().map_err(|error| invalid_json(tool_name, &error.to_string()))?;
+            raw.read().map_err(|error| invalid_json_error(tool_name, &error.to_string()))?;
         if let Value::String(text) = &received {
-            return Err(broken_text(tool_name, text));
+            return Err(string_arguments_error(tool_name, text));
         }
         if !received.is_object() {
-            return Err(report(tool_name, &["root: must be object".to_owned()], 0, &received));
+            return Err(validation_error(
+                tool_name,
+                &["root: must be object".to_owned()],
+                0,
+                &received,
+            ));
         }
         if self.validator.is_valid(&received) {
-            return Ok(as_written(raw, received));
+            return Ok(keep_written_text(raw, received));
         }
         let mut coerced = received.clone();
-        coerce::coerce(&self.schema, &|pointer, value| self.fits(pointer, value), &mut coerced);
+        coerce::coerce(
+            &self.schema,
+            &|pointer, value| self.is_valid_at(pointer, value),
+            &mut coerced,
+        );
         if coerced != received && self.validator.is_valid(&coerced) {
-            return Ok(Arguments { text: RawJson::of(&coerced), value: coerced });
+            return Ok(Arguments { text: RawJson::from_value(&coerced), value: coerced });
         }
-        let (problems, left_out) = self.problems(&coerced, raw.text().len());
-        Err(report(tool_name, &problems, left_out, &received))
+        let (problems, left_out) = self.find_problems(&coerced, raw.text().len());
+        Err(validation_error(tool_name, &problems, left_out, &received))
     }
 
     /// True if a value is valid by the subschema at a pointer that begins with `#`.
-    fn fits(&self, pointer: &str, value: &Value) -> bool {
+    fn is_valid_at(&self, pointer: &str, value: &Value) -> bool {
         let branches = self.branches.get_or_init(|| {
             jsonschema::options().should_validate_formats(true).build_map(&self.schema).ok()
         });
@@ -113,15 +122,17 @@ impl Checker {
     }
 
     /// Returns the problems in AJV's order, and the number of problems left out.
-    fn problems(&self, value: &Value, bytes_count: usize) -> (Vec<String>, usize) {
+    fn find_problems(&self, value: &Value, bytes_count: usize) -> (Vec<String>, usize) {
         let mut errors: Vec<_> = if bytes_count > ALL_PROBLEMS_BYTES_MAX {
             self.validator.validate(value).err().into_iter().collect()
         } else {
             self.validator.iter_errors(value).collect()
         };
-        errors.sort_by_cached_key(|error| wording::place(&self.schema, value, error));
-        let mut lines: Vec<String> =
-            errors.iter().flat_map(|error| wording::lines(&self.schema, error)).collect();
+        errors.sort_by_cached_key(|error| ajv_messages::sort_key(&self.schema, value, error));
+        let mut lines: Vec<String> = errors
+            .iter()
+            .flat_map(|error| ajv_messages::error_lines(&self.schema, error))
+            .collect();
         let left_out = lines.len().saturating_sub(PROBLEMS_MAX);
         lines.truncate(PROBLEMS_MAX);
         (lines, left_out)
@@ -130,17 +141,17 @@ impl Checker {
 
 /// Keeps the model's own text, unless it contains a duplicate member. JSON readers differ in the
 /// duplicate that they use, so an approver could approve one amount while the tool pays another.
-fn as_written(raw: &RawJson, value: Value) -> Arguments {
-    let text = if members_in_text(raw.text()) == members_of(&value) {
+fn keep_written_text(raw: &RawJson, value: Value) -> Arguments {
+    let text = if count_members_in_text(raw.text()) == count_members(&value) {
         raw.clone()
     } else {
-        RawJson::of(&value)
+        RawJson::from_value(&value)
     };
     Arguments { value, text }
 }
 
 /// Counts the members of all objects in the text. Each has one colon outside of strings.
-fn members_in_text(text: &str) -> usize {
+fn count_members_in_text(text: &str) -> usize {
     let mut count = 0;
     let mut in_string = false;
     let mut is_escaped = false;
@@ -156,10 +167,12 @@ fn members_in_text(text: &str) -> usize {
     count
 }
 
-fn members_of(value: &Value) -> usize {
+fn count_members(value: &Value) -> usize {
     match value {
-        Value::Object(members) => members.len() + members.values().map(members_of).sum::<usize>(),
-        Value::Array(items) => items.iter().map(members_of).sum(),
+        Value::Object(members) => {
+            members.len() + members.values().map(count_members).sum::<usize>()
+        }
+        Value::Array(items) => items.iter().map(count_members).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
@@ -167,20 +180,25 @@ fn members_of(value: &Value) -> usize {
 /// Prefix of the error text for arguments that are not a JSON object.
 pub const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
 
-fn invalid_json(tool_name: &str, why: &str) -> String {
+fn invalid_json_error(tool_name: &str, why: &str) -> String {
     format!("{INVALID_JSON} \"{tool_name}\": {why}. Send one complete JSON object.")
 }
 
 /// Error for arguments that are a string: text of the model that is not JSON, or an object in
 /// quotes.
-fn broken_text(tool_name: &str, text: &str) -> String {
+fn string_arguments_error(tool_name: &str, text: &str) -> String {
     match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-        Ok(_) => invalid_json(tool_name, "the arguments are a string, not an object"),
-        Err(error) => invalid_json(tool_name, &error.to_string()),
+        Ok(_) => invalid_json_error(tool_name, "the arguments are a string, not an object"),
+        Err(error) => invalid_json_error(tool_name, &error.to_string()),
     }
 }
 
-fn report(tool_name: &str, problems: &[String], left_out: usize, received: &Value) -> String {
+fn validation_error(
+    tool_name: &str,
+    problems: &[String],
+    left_out: usize,
+    received: &Value,
+) -> String {
     use fmt::Write as _;
 
     let mut text = format!("Validation failed for tool \"{tool_name}\":\n");

@@ -21,39 +21,39 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
-use crate::tools::RunTool;
-use crate::tools::code::{Tool, code_tool};
+use crate::tools::CallableTool;
+use crate::tools::code::{Tool, build_code_tool};
 
 pub use files::{FILE_BYTES_MAX, FILES_MAX, Files, TOTAL_BYTES_MAX};
 pub use path::{FolderPath, WorkspacePath};
-pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, head, shown_size};
+pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix};
 
-static BUILTINS: LazyLock<Vec<Arc<dyn RunTool>>> = LazyLock::new(|| {
+static BUILTINS: LazyLock<Vec<Arc<dyn CallableTool>>> = LazyLock::new(|| {
     [
-        ready(read::Read),
-        ready(write::Write),
-        ready(edit::Edit),
-        ready(ls::Ls),
-        ready(find::Find),
-        ready(grep::Grep),
+        build_builtin(read::ReadTool),
+        build_builtin(write::WriteTool),
+        build_builtin(edit::EditTool),
+        build_builtin(ls::LsTool),
+        build_builtin(find::FindTool),
+        build_builtin(grep::GrepTool),
     ]
     .into_iter()
     .flatten()
     .collect()
 });
 
-fn ready(tool: impl Tool) -> Option<Arc<dyn RunTool>> {
-    let made = code_tool(tool);
-    debug_assert!(made.is_ok(), "{made:?}");
-    made.ok()
+fn build_builtin(tool: impl Tool) -> Option<Arc<dyn CallableTool>> {
+    let built_tool = build_code_tool(tool);
+    debug_assert!(built_tool.is_ok(), "{built_tool:?}");
+    built_tool.ok()
 }
 
 /// The built-in tools `read`, `write`, `edit`, `ls`, `find` and `grep`.
-pub fn builtins() -> Vec<Arc<dyn RunTool>> {
+pub fn builtins() -> Vec<Arc<dyn CallableTool>> {
     BUILTINS.clone()
 }
 
 /// Returns the built-in tool of that name, if there is one.
-pub fn builtin(name: &str) -> Option<Arc<dyn RunTool>> {
+pub fn find_builtin(name: &str) -> Option<Arc<dyn CallableTool>> {
     BUILTINS.iter().find(|tool| tool.definition().name == name).map(Arc::clone)
 }

@@ -1,24 +1,24 @@
 //! Commands: the write side of the API. A 2xx response follows the commit of the request. After a
 //! crash in a command, the caller repeats it with the same key; no effect happens twice.
 
+pub mod abort;
 pub mod artifact;
+pub mod certain_write;
 pub mod compact;
+pub mod continue_prompt;
 pub mod conversation;
 pub mod decide;
 pub mod delete;
-pub mod go_on;
-mod held_key;
 pub mod idempotency;
 pub mod import;
+pub mod inbox_edit;
 pub mod input;
+mod key_reservation;
 pub mod message;
 pub mod patch;
-mod place;
 pub mod prompt;
-pub mod queued;
-pub mod stop;
-pub mod waiting;
-pub mod write;
+pub mod prompt_queue;
+mod routing;
 
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
 use crate::queue::{self, QueueError};
 use crate::store::StoreError;
-use crate::turn::{Nudge, World};
+use crate::turn::{Nudge, Services};
 
-pub(super) const SAYS_NOTHING: &str = "a steer needs an `input`";
+pub(super) const STEER_WITHOUT_INPUT: &str = "a steer needs an `input`";
 
 /// Owner of conversations: the first two parts of every conversation key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +40,11 @@ pub struct Owner {
 }
 
 impl Owner {
-    pub fn of(key: &ConversationKey) -> Self {
+    pub fn from_key(key: &ConversationKey) -> Self {
         Self { tenant: key.tenant.clone(), user: key.user.clone() }
     }
 
-    pub fn key(&self, conversation: &str) -> ConversationKey {
+    pub fn conversation_key(&self, conversation: &str) -> ConversationKey {
         ConversationKey {
             tenant: self.tenant.clone(),
             user: self.user.clone(),
@@ -55,7 +55,7 @@ impl Owner {
 
 /// Response of a command. It is stored, and returned again when the same request is repeated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct CommandResponse {
     pub status: u16,
     pub body: Option<RawJson>,
     /// Path below the API's root, without a leading slash.
@@ -68,14 +68,14 @@ pub struct Answer {
 
 /// One error in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct FieldError {
     /// JSON pointer into the body, or `?name` for a query parameter; empty for the whole body.
     pub pointer: String,
     pub detail: String,
 }
 
-impl Fault {
-    pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+impl FieldError {
+    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { pointer: pointer.into(), detail: detail.into() }
     }
 }
@@ -83,19 +83,19 @@ impl Fault {
 /// Reason why a request was not accepted. After `Unavailable` the outcome is unknown; otherwise
 /// nothing was stored.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum CommandError {
     #[error("The {0} does not exist, or belongs to another user.")]
     NotFound(&'static str),
     /// Never empty.
-    #[error("{}", listed(.0))]
-    Invalid(Vec<Fault>),
+    #[error("{}", join_details(.0))]
+    Invalid(Vec<FieldError>),
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
     #[error("A prompt is already running in this conversation ({prompt_id}). {}", .intent.remedy())]
-    AlreadyProcessing { prompt_id: PromptId, intent: Intent },
+    AlreadyProcessing { prompt_id: PromptId, intent: RequestIntent },
     /// The input is no longer queued: `input` is its current view.
     #[error("{detail}, so it can no longer be changed or removed.")]
-    Landed { detail: String, input: RawJson },
+    AlreadyApplied { detail: String, input: RawJson },
     /// View of the approval with its first decision.
     #[error(
         "This approval was already decided otherwise. `decision`, `decidedBy` and `decidedAt` show how."
@@ -132,12 +132,12 @@ pub enum Refusal {
 
 /// Kind of request that was sent while a prompt was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
+pub enum RequestIntent {
     Prompt,
     Continue,
 }
 
-impl Intent {
+impl RequestIntent {
     fn remedy(self) -> &'static str {
         match self {
             Self::Prompt => {
@@ -148,14 +148,14 @@ impl Intent {
     }
 }
 
-fn listed(faults: &[Fault]) -> String {
-    let texts: Vec<&str> = faults.iter().map(|fault| fault.detail.as_str()).collect();
-    texts.join("; ")
+fn join_details(errors: &[FieldError]) -> String {
+    let details: Vec<&str> = errors.iter().map(|fault| fault.detail.as_str()).collect();
+    details.join("; ")
 }
 
-impl Refusal {
+impl CommandError {
     pub fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::Invalid(vec![Fault::at(pointer, detail)])
+        Self::Invalid(vec![FieldError::new(pointer, detail)])
     }
 
     pub(crate) fn contended() -> Self {
@@ -167,7 +167,7 @@ impl Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict => Self::contended(),
@@ -181,7 +181,7 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl From<ArtifactError> for Refusal {
+impl From<ArtifactError> for CommandError {
     fn from(error: ArtifactError) -> Self {
         match error {
             ArtifactError::NotFound => Self::NotFound("artifact"),
@@ -197,19 +197,19 @@ impl From<ArtifactError> for Refusal {
 
 /// Sends a nudge for the conversation. A failure is only logged: the work is stored, and the
 /// recovery sweep finds it.
-pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&str>) {
-    world.probe.reached("admission.nudge").await;
-    let nudge = Nudge::of(key.clone(), traceparent.map(ToOwned::to_owned));
-    let text = RawJson::of(&nudge).text().to_owned();
-    let sent = world.queue.send(queue::TURNS, text, Duration::ZERO).await;
-    if let Some(metrics) = world.telemetry.metrics() {
-        metrics.message(queue::TURNS, "send", sent.is_ok());
+pub async fn wake_worker(services: &Services, key: &ConversationKey, traceparent: Option<&str>) {
+    services.fail_points.hit("admission.nudge").await;
+    let nudge = Nudge::for_conversation(key.clone(), traceparent.map(ToOwned::to_owned));
+    let text = RawJson::from_value(&nudge).text().to_owned();
+    let sent = services.queue.send(queue::TURNS, text, Duration::ZERO).await;
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_queue_message(queue::TURNS, "send", sent.is_ok());
     }
     if let Err(error) = sent {
-        let why: &dyn std::error::Error = match &error {
+        let cause: &dyn std::error::Error = match &error {
             QueueError::Unavailable(source) => source.as_ref(),
             QueueError::Gone | QueueError::TooLarge(_) | QueueError::BadCharacter(_) => &error,
         };
-        tracing::warn!(conversation.id = %key, error = %why, "nudge send failed: the recovery sweep will enqueue the conversation");
+        tracing::warn!(conversation.id = %key, error = %cause, "nudge send failed: the recovery sweep will enqueue the conversation");
     }
 }

@@ -3,26 +3,26 @@
 
 use std::time::Duration;
 
-use crate::agent::draft::Draft;
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
+use crate::agent::transition::Transition;
 use crate::ids::{CommitId, InputId};
 use crate::live::LiveEvent;
 use crate::queue;
 use crate::store::{
-    ETag, Freshness, HEAD_ID, Kind, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write,
-    events_id,
+    DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
+    Write, events_id,
 };
-use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
+use crate::turn::documents::{self, EventsBody};
 use crate::turn::event_log::{log_commit, report_alerts};
-use crate::turn::hold::Hold;
-use crate::turn::inbox::{Waiting, hand_over};
-use crate::turn::record::{self, EventsBody};
-use crate::turn::reduce::reduced;
-use crate::turn::tried::Tried;
-use crate::turn::{Nudge, World};
+use crate::turn::inbox::{WaitingItem, clear_due};
+use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::oversize::reduce_inputs;
+use crate::turn::plan::CommitPlan;
+use crate::turn::{Nudge, Services};
 
 /// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(super) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
@@ -32,15 +32,15 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
 /// Outcome of a batch.
-enum Verdict {
+enum WriteOutcome {
     Won(ETag),
     /// Another commit came first. Holds the current head, if one exists.
-    Lost(Option<Box<Stored>>),
+    Lost(Option<Box<StoredDocument>>),
     /// The sender changed an inbox item after it was read: this batch can never win.
     Stale,
 }
 
-impl Hold<'_> {
+impl LeasedConversation<'_> {
     /// Applies the inputs and commits the result. If another writer won but left the lease alone (a
     /// PATCH), applies the same inputs to the new head and commits again.
     ///
@@ -49,49 +49,52 @@ impl Hold<'_> {
     pub(super) async fn commit(
         &mut self,
         name: &'static str,
-        tried: Tried,
-        looked_at: &[Waiting],
+        plan: CommitPlan,
+        inbox: &[WaitingItem],
     ) -> Result<(), TurnError> {
-        let (inputs, mut tried) = tried.into_parts(self);
-        let mut less: Option<Vec<Input>> = None;
-        let mut seen: Option<Vec<Waiting>> = None;
-        let mut looks = 0;
+        let (inputs, mut plan) = plan.into_parts(self);
+        let mut smaller: Option<Vec<Input>> = None;
+        let mut fresh_inbox: Option<Vec<WaitingItem>> = None;
+        let mut rereads = 0;
         loop {
-            let inputs = less.as_deref().unwrap_or(&inputs);
+            let inputs = smaller.as_deref().unwrap_or(&inputs);
             // Uncounted items keep their `due`: a reduced step reads no inbox.
-            let is_counted = inputs.iter().any(|input| matches!(input, Input::Looked(_)));
-            let looked_at =
-                if is_counted { seen.as_deref().unwrap_or(looked_at) } else { Default::default() };
+            let is_counted = inputs.iter().any(|input| matches!(input, Input::InboxRead(_)));
+            let inbox = if is_counted {
+                fresh_inbox.as_deref().unwrap_or(inbox)
+            } else {
+                Default::default()
+            };
             // The lease in this batch starts with its transition, however long the write takes.
-            let (mut draft, began) = tried.take().unwrap_or_else(|| {
-                let began = self.world.clock.monotonic();
-                (self.draft(inputs), began)
+            let (mut transition, began) = plan.take().unwrap_or_else(|| {
+                let began = self.services.clock.monotonic();
+                (self.build_transition(inputs), began)
             });
-            self.finish(name, &mut draft);
-            let mut bytes = Bytes::default();
-            let sent = match self.writes(&draft, looked_at) {
+            self.stamp_head(name, &mut transition);
+            let mut bytes = BatchBytes::default();
+            let sent = match self.build_writes(&transition, inbox) {
                 Ok(writes) => {
-                    bytes = Bytes::of(&writes);
-                    self.world.probe.reached(boundary(name, "before")).await;
-                    self.write(writes, &draft).await
+                    bytes = BatchBytes::from_writes(&writes);
+                    self.services.fail_points.hit(fail_point(name, "before")).await;
+                    self.write_until_certain(writes, &transition).await
                 }
                 Err(error) => Err(error),
             };
             self.count_commit(name, &sent);
             match sent {
-                Ok(Verdict::Won(etag)) => {
-                    self.world.probe.reached(boundary(name, "after")).await;
-                    self.won(draft, etag, (began, bytes)).await;
+                Ok(WriteOutcome::Won(etag)) => {
+                    self.services.fail_points.hit(fail_point(name, "after")).await;
+                    self.apply_won(transition, etag, (began, bytes)).await;
                     return Ok(());
                 }
-                Ok(Verdict::Lost(head)) => self.reload(head).await?,
-                Ok(Verdict::Stale) => {
-                    looks += 1;
-                    let (again, waiting) = self.look_again(inputs, looks).await?;
-                    (less, seen) = (Some(again), Some(waiting));
+                Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,
+                Ok(WriteOutcome::Stale) => {
+                    rereads += 1;
+                    let (again, waiting) = self.rebase_inputs(inputs, rereads).await?;
+                    (smaller, fresh_inbox) = (Some(again), Some(waiting));
                 }
-                Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {
-                    Some(reduced) => less = Some(reduced),
+                Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
+                    Some(reduced) => smaller = Some(reduced),
                     None => return Err(self.error("commit", StoreError::TooLarge(what))),
                 },
                 Err(source) => return Err(self.error("commit", source)),
@@ -99,80 +102,91 @@ impl Hold<'_> {
         }
     }
 
-    fn count_commit(&self, name: &'static str, sent: &Result<Verdict, StoreError>) {
+    fn count_commit(&self, name: &'static str, sent: &Result<WriteOutcome, StoreError>) {
         let outcome = match sent {
-            Ok(Verdict::Won(_)) => "won",
-            Ok(Verdict::Lost(_) | Verdict::Stale) => "lost",
+            Ok(WriteOutcome::Won(_)) => "won",
+            Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
             Err(_) => "failed",
         };
-        if let Some(metrics) = self.world.telemetry.metrics() {
-            metrics.commit(name, outcome);
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_commit(name, outcome);
         }
     }
 
     /// Sets the lease, the times and the marks of this commit.
-    fn finish(&self, name: &str, draft: &mut Draft) {
+    fn stamp_head(&self, name: &str, transition: &mut Transition) {
         // A renewal happens in the middle of an effect, which continues whatever time is left in
         // the turn.
-        let is_last = name != "renew" && self.is_last(draft);
-        let head = &mut draft.head;
-        let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
-        head.commit_id = CommitId::new(self.world.ids.fresh());
+        let is_last = name != "renew" && self.is_last_commit(transition);
+        let head = &mut transition.head;
+        let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
+        head.commit_id = CommitId::new(self.services.ids.new_id());
         head.epoch = self.epoch;
         // A conversation that is idle or waits for an approver has no running step, so no death
         // counts against it.
         let is_step = head.phase != Phase::Idle
-            && head.step_owed_at(draft.now).is_some_and(|due| due <= draft.now);
+            && head.next_step_due(transition.now).is_some_and(|due| due <= transition.now);
         if !is_step {
-            head.note_progress();
+            head.reset_suspicion();
         } else if let Some(death) = self.death {
-            head.count_death(death, draft.now);
+            head.count_death(death, transition.now);
         }
-        head.suspicion.is_alone = is_step && self.is_alone && !is_last;
-        head.min_reader = head.reader_needed();
-        if let (Some(run), Some(told)) = (&mut head.prompt, &self.traceparent) {
-            run.last_turn = Some(told.clone());
+        head.suspicion.is_running_alone = is_step && self.is_alone && !is_last;
+        head.min_reader = head.required_reader();
+        if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.traceparent) {
+            run.last_turn = Some(traceparent.clone());
         }
         if has_news {
             head.revision += 1;
-            head.updated_at = draft.now;
+            head.updated_at = transition.now;
         }
         if is_last {
-            head.claim = None;
-            head.due = head.owed_at(draft.now);
+            head.lease = None;
+            head.due = head.next_due(transition.now);
             if let Some(retry_at) = head.suspicion.retry_at {
                 head.due = head.due.map(|due| due.max(retry_at));
             }
         } else {
-            let until = draft.now.plus(CLAIM);
-            head.claim = Some(self.claim(until));
-            head.due = Some(until.plus(TAKE_OVER_AFTER));
+            let until = transition.now.plus(LEASE_DURATION);
+            head.lease = Some(self.lease(until));
+            head.due = Some(until.plus(TAKE_OVER_DELAY));
         }
     }
 
-    fn writes(&self, draft: &Draft, looked_at: &[Waiting]) -> Result<Vec<Write>, StoreError> {
+    fn build_writes(
+        &self,
+        transition: &Transition,
+        inbox: &[WaitingItem],
+    ) -> Result<Vec<Write>, StoreError> {
         let version = |id: &InputId| {
-            let seen = looked_at.iter().find(|waiting| waiting.item.input_id == *id);
+            let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
             seen.map(|waiting| waiting.etag.clone())
         };
-        let mut writes = record::writes(draft, &self.etag, version)?;
-        let landed = |item: &InboxItem| {
-            draft.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
+        let mut writes = documents::commit_writes(transition, &self.etag, version)?;
+        let is_applied = |item: &InboxItem| {
+            transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
         };
         let left_waiting =
-            looked_at.iter().filter(|waiting| waiting.is_due && !landed(&waiting.item));
-        hand_over(&mut writes, left_waiting);
+            inbox.iter().filter(|waiting| waiting.is_due && !is_applied(&waiting.item));
+        clear_due(&mut writes, left_waiting);
         Ok(writes)
     }
 
     /// Sends the batch until its outcome is certain.
-    async fn write(&self, writes: Vec<Write>, draft: &Draft) -> Result<Verdict, StoreError> {
+    async fn write_until_certain(
+        &self,
+        writes: Vec<Write>,
+        transition: &Transition,
+    ) -> Result<WriteOutcome, StoreError> {
         let mut wait = BACK_OFF;
         loop {
-            let answer = self.world.store.write(&self.partition, writes.clone()).await;
-            let doubt = match answer {
+            let response = self.services.store.write(&self.partition, writes.clone()).await;
+            let store_error = match response {
                 Ok(etags) => {
-                    return Ok(etags.into_iter().next().map_or(Verdict::Lost(None), Verdict::Won));
+                    return Ok(etags
+                        .into_iter()
+                        .next()
+                        .map_or(WriteOutcome::Lost(None), WriteOutcome::Won));
                 }
                 Err(StoreError::Conflict) => None,
                 Err(StoreError::Unavailable(source)) => Some(StoreError::Unavailable(source)),
@@ -185,19 +199,20 @@ impl Hold<'_> {
                 }
             };
             // Conclude nothing from the response: the head decides who won.
-            match self.who_won(draft).await {
+            match self.find_winner(transition).await {
                 Ok(Some(verdict)) => return Ok(verdict),
                 Ok(None) => {
-                    if let Some(verdict) = self.is_hopeless(&writes, draft).await? {
+                    if let Some(verdict) = self.check_stale(&writes, transition).await? {
                         return Ok(verdict);
                     }
                 }
                 Err(StoreError::Unavailable(_)) => {}
                 Err(error) => return Err(error),
             }
-            let is_late = self.world.clock.monotonic() + wait + MARGIN >= self.until_monotonic;
+            let is_late =
+                self.services.clock.monotonic() + wait + STOP_MARGIN >= self.lease_until_monotonic;
             if is_late {
-                return Err(doubt.unwrap_or(StoreError::Conflict));
+                return Err(store_error.unwrap_or(StoreError::Conflict));
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(BACK_OFF_MAX);
@@ -207,11 +222,11 @@ impl Hold<'_> {
     /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
     /// so, `None` if not or if the store is unavailable. Reads the head once more afterwards,
     /// because this batch itself may have replaced the items.
-    async fn is_hopeless(
+    async fn check_stale(
         &self,
         writes: &[Write],
-        draft: &Draft,
-    ) -> Result<Option<Verdict>, StoreError> {
+        transition: &Transition,
+    ) -> Result<Option<WriteOutcome>, StoreError> {
         let replaced: Vec<(&str, &ETag)> = writes
             .iter()
             .skip(1)
@@ -223,8 +238,9 @@ impl Hold<'_> {
         if replaced.is_empty() {
             return Ok(None);
         }
-        let all = Selection::all(Kind::Inbox);
-        let inbox = match self.world.store.select(&self.partition, &all, Freshness::Latest).await {
+        let all = Selection::all(DocumentKind::Inbox);
+        let inbox = match self.services.store.select(&self.partition, &all, Freshness::Latest).await
+        {
             Ok(inbox) => inbox,
             Err(StoreError::Unavailable(_)) => return Ok(None),
             Err(error) => return Err(error),
@@ -235,8 +251,8 @@ impl Hold<'_> {
         if replaced.iter().all(is_there) {
             return Ok(None);
         }
-        match self.who_won(draft).await {
-            Ok(verdict) => Ok(Some(verdict.unwrap_or(Verdict::Stale))),
+        match self.find_winner(transition).await {
+            Ok(verdict) => Ok(Some(verdict.unwrap_or(WriteOutcome::Stale))),
             Err(StoreError::Unavailable(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -244,71 +260,86 @@ impl Hold<'_> {
 
     /// Returns `None` if the head is unchanged: the batch is not applied, or not yet. Send the same
     /// batch again, never another one.
-    async fn who_won(&self, draft: &Draft) -> Result<Option<Verdict>, StoreError> {
+    async fn find_winner(
+        &self,
+        transition: &Transition,
+    ) -> Result<Option<WriteOutcome>, StoreError> {
         let Some(stored) =
-            self.world.store.read(&self.partition, HEAD_ID, Freshness::Latest).await?
+            self.services.store.read(&self.partition, HEAD_ID, Freshness::Latest).await?
         else {
-            return Ok(Some(Verdict::Lost(None)));
+            return Ok(Some(WriteOutcome::Lost(None)));
         };
         if stored.etag == self.etag {
             return Ok(None);
         }
-        let head = record::read_head(&stored)?;
-        if head.commit_id == draft.head.commit_id {
-            return Ok(Some(Verdict::Won(stored.etag)));
+        let head = documents::read_head(&stored)?;
+        if head.commit_id == transition.head.commit_id {
+            return Ok(Some(WriteOutcome::Won(stored.etag)));
         }
-        let lost = Verdict::Lost(Some(Box::new(stored)));
+        let lost = WriteOutcome::Lost(Some(Box::new(stored)));
         // A head whose `eventSeq` is below this batch's first event never held the batch: no events
         // document needs to be read.
-        let Some(first) = draft.events.first().filter(|first| first.n <= head.event_seq) else {
+        let Some(first) = transition.events.first().filter(|first| first.n <= head.event_seq)
+        else {
             return Ok(Some(lost));
         };
-        let witness =
-            self.world.store.read(&self.partition, &events_id(first.n), Freshness::Latest).await?;
+        let witness = self
+            .services
+            .store
+            .read(&self.partition, &events_id(first.n), Freshness::Latest)
+            .await?;
         let is_mine = match witness {
             Some(stored) => {
-                record::read::<EventsBody>(&stored.document)?.commit_id == draft.head.commit_id
+                documents::read::<EventsBody>(&stored.document)?.commit_id
+                    == transition.head.commit_id
             }
             None => false,
         };
         // Won, and other commits have followed: the ETag is theirs, so our next commit loses once
         // and reloads.
-        Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { lost }))
+        Ok(Some(if is_mine { WriteOutcome::Won(self.etag.clone()) } else { lost }))
     }
 
-    async fn won(&mut self, draft: Draft, etag: ETag, (began, bytes): (Duration, Bytes)) {
-        if let Some(claim) = &draft.head.claim {
-            self.until = claim.until;
-            self.until_monotonic = began + CLAIM;
+    async fn apply_won(
+        &mut self,
+        transition: Transition,
+        etag: ETag,
+        (began, bytes): (Duration, BatchBytes),
+    ) {
+        if let Some(lease) = &transition.head.lease {
+            self.lease_until = lease.until;
+            self.lease_until_monotonic = began + LEASE_DURATION;
         }
         self.death = None;
         self.etag = etag;
-        if let Some(call) = self.model_call.take() {
-            call.log(&self.key, Some(&draft.head), draft.now);
+        if let Some(call) = self.model_call_log.take() {
+            call.log(&self.key, Some(&transition.head), transition.now);
         }
-        log_commit(&self.key, &draft);
-        report_alerts(self.world, &self.key, &draft.alerts);
-        self.answer = draft.answer;
-        self.kept = draft.kept;
-        self.head = draft.head;
+        log_commit(&self.key, &transition);
+        report_alerts(self.services, &self.key, &transition.alerts);
+        self.response = transition.response;
+        self.buffered = transition.buffered;
+        self.head = transition.head;
         self.head_bytes = bytes.head;
-        self.world.entries.append(&self.head, &draft.entries, bytes.entries);
-        if !draft.events.is_empty() {
+        self.services.entry_cache.append(&self.head, &transition.entries, bytes.entries);
+        if !transition.events.is_empty() {
             // A renewal publishes nothing: readers would take the running response for a finished
             // one.
             let event_seq = self.head.event_seq;
             let busy_with = self.prompt_id().filter(|_| self.head.requests.is_empty());
-            self.world.live.publish(&self.key, LiveEvent::Committed { event_seq, busy_with });
+            self.services
+                .live
+                .publish(&self.key, LiveEvent::Committed { event_seq, running_prompt: busy_with });
         }
-        if self.is_settled && self.head.claim.is_some() {
+        if self.is_outside_head && self.head.lease.is_some() {
             // Renew the lease outside the head together with the one in it.
-            let _ = self.renew_settled().await;
+            let _ = self.renew_outside_head().await;
         }
-        let notice_nudge = !draft.notices.is_empty();
+        let notice_nudge = !transition.notifications.is_empty();
         if notice_nudge {
-            ring(self.world, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
+            enqueue_nudge(self.services, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
         }
-        self.nudge_at = self.head.due.filter(|_| self.head.claim.is_none());
+        self.nudge_at = self.head.due.filter(|_| self.head.lease.is_none());
     }
 
     /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
@@ -317,32 +348,32 @@ impl Hold<'_> {
             Some(run) => run.traceparent.clone(),
             None => self.traceparent.clone(),
         };
-        Nudge::of(self.key.clone(), traceparent)
+        Nudge::for_conversation(self.key.clone(), traceparent)
     }
 }
 
 /// Stored sizes of a batch.
 #[derive(Clone, Copy, Default)]
-struct Bytes {
+struct BatchBytes {
     head: usize,
     entries: usize,
 }
 
-impl Bytes {
-    fn of(writes: &[Write]) -> Self {
+impl BatchBytes {
+    fn from_writes(writes: &[Write]) -> Self {
         let mut bytes = Self::default();
         for write in writes {
             match write {
                 Write::Create(document) | Write::Replace(document, _) => match document.kind {
-                    Kind::Head => bytes.head += document.body.text().len(),
-                    Kind::Entry => bytes.entries += document.body.text().len(),
-                    Kind::Events
-                    | Kind::Inbox
-                    | Kind::Receipt
-                    | Kind::Notice
-                    | Kind::Live
-                    | Kind::Watch
-                    | Kind::Scope => {}
+                    DocumentKind::Head => bytes.head += document.body.text().len(),
+                    DocumentKind::Entry => bytes.entries += document.body.text().len(),
+                    DocumentKind::Events
+                    | DocumentKind::Inbox
+                    | DocumentKind::Receipt
+                    | DocumentKind::Notification
+                    | DocumentKind::Live
+                    | DocumentKind::Watch
+                    | DocumentKind::Scope => {}
                 },
                 Write::Delete(..) => {}
             }
@@ -353,11 +384,16 @@ impl Bytes {
 
 /// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
 /// true if the queue accepted it.
-pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
+pub(super) async fn enqueue_nudge(
+    services: &Services,
+    queue: &str,
+    nudge: &Nudge,
+    delay: Duration,
+) -> bool {
     let text = serde_json::to_string(nudge).unwrap_or_default();
-    let sent = world.queue.send(queue, text, delay).await;
-    if let Some(metrics) = world.telemetry.metrics() {
-        metrics.message(queue, "send", sent.is_ok());
+    let sent = services.queue.send(queue, text, delay).await;
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_queue_message(queue, "send", sent.is_ok());
     }
     if let Err(error) = &sent {
         tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
@@ -365,7 +401,7 @@ pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Durat
     sent.is_ok()
 }
 
-fn boundary(name: &'static str, side: &'static str) -> &'static str {
+fn fail_point(name: &'static str, side: &'static str) -> &'static str {
     match (name, side) {
         ("take-in", "before") => "take-in.before",
         ("take-in", _) => "take-in.after",

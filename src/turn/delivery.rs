@@ -16,16 +16,18 @@ use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
-use crate::store::{StoreError, Stored};
+use crate::store::{StoreError, StoredDocument};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::trace::Span;
-use crate::turn::commit::ring;
-use crate::turn::hold::{Hold, take};
-use crate::turn::inbox::{self, Waiting};
-use crate::turn::isolation::{self, Isolation, Suspect};
-use crate::turn::spans::{self, Visit};
-use crate::turn::tried::Tried;
-use crate::turn::{Nudge, World, expiry, faults, paying, recount, schedules, spending};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::inbox::{self, WaitingItem};
+use crate::turn::isolation::{self, Isolation, SuspectAction};
+use crate::turn::leased_conversation::{LeasedConversation, acquire_lease};
+use crate::turn::plan::CommitPlan;
+use crate::turn::spans::{self, DeliverySpan};
+use crate::turn::{
+    Nudge, Services, budget_check, crash_count, delivery_cost, error_domain, expiry, schedules,
+};
 
 /// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
 /// must not occupy a worker for ever.
@@ -36,7 +38,7 @@ const ROUNDS_MAX: u32 = 16;
 pub enum TurnError {
     /// Another worker has the lease: acknowledge the message.
     #[error("the lease on {key} was lost")]
-    ClaimLost { key: ConversationKey },
+    LeaseLost { key: ConversationKey },
     /// Deliver again later.
     #[error("could not {what} {key}")]
     Store { key: ConversationKey, what: &'static str, source: StoreError },
@@ -44,9 +46,10 @@ pub enum TurnError {
 
 /// Outcome of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Handled {
+pub enum DeliveryOutcome {
     /// No work was pending, or another worker has the lease.
-    Nothing,
+    #[serde(rename = "Nothing")]
+    NoWork,
     Worked,
 }
 
@@ -55,45 +58,49 @@ pub enum Handled {
 /// # Errors
 /// The message must be delivered again; see [`TurnError`].
 #[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
-pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
-    let work = spans::priced(world, async {
+pub async fn handle(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+    let work = spans::record_costs(services, async {
         match &nudge.schedule {
-            Some(document_id) => Box::pin(schedules::fire::fire(world, nudge, document_id)).await,
-            None => Box::pin(rounds(world, nudge)).await,
+            Some(document_id) => {
+                Box::pin(schedules::fire::handle_firing(services, nudge, document_id)).await
+            }
+            None => Box::pin(run_rounds(services, nudge)).await,
         }
     });
-    Box::pin(spending::told(world, &nudge.key, work)).await
+    Box::pin(delivery_cost::log_delivery_cost(services, &nudge.key, work)).await
 }
 
-async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
-    let began = world.clock.monotonic();
+async fn run_rounds(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+    let began = services.clock.monotonic();
     // For all rounds together: the host's time-out covers the whole invocation.
-    let ends = began + world.limits.turn;
-    let mut handled = Handled::Nothing;
+    let ends = began + services.limits.turn_duration;
+    let mut outcome = DeliveryOutcome::NoWork;
     for _ in 0..ROUNDS_MAX {
-        let mut visit = Visit::begin(world, nudge);
-        let round = Box::pin(deliver_shared(world, ends, &mut visit)).await;
+        let mut delivery_span = DeliverySpan::start(services, nudge);
+        let round = Box::pin(run_shared_round(services, ends, &mut delivery_span)).await;
         if let Err(error) = &round {
-            visit.failed(error);
+            delivery_span.record_failure(error);
         }
         match round? {
-            Round::Nothing => return Ok(handled),
-            Round::Suspect => return Box::pin(isolation::isolate(world, nudge, ends)).await,
-            Round::Done => return Ok(Handled::Worked),
-            Round::Again => handled = Handled::Worked,
+            RoundOutcome::NoWork => return Ok(outcome),
+            RoundOutcome::Suspect => {
+                return Box::pin(isolation::run_isolated(services, nudge, ends)).await;
+            }
+            RoundOutcome::Done => return Ok(DeliveryOutcome::Worked),
+            RoundOutcome::Again => outcome = DeliveryOutcome::Worked,
         }
         // Another round may need a whole turn, so it gets a delivery of its own.
-        if world.clock.monotonic() > began + world.limits.turn / 10 {
+        if services.clock.monotonic() > began + services.limits.turn_duration / 10 {
             break;
         }
     }
-    ring(world, queue::TURNS, nudge, Duration::ZERO).await;
-    Ok(handled)
+    enqueue_nudge(services, queue::TURNS, nudge, Duration::ZERO).await;
+    Ok(outcome)
 }
 
 #[derive(PartialEq, Eq)]
-enum Round {
-    Nothing,
+enum RoundOutcome {
+    NoWork,
     Done,
     /// Items arrived during the lease.
     Again,
@@ -102,17 +109,17 @@ enum Round {
 }
 
 /// Runs one round beside other turns of this process.
-async fn deliver_shared(
-    world: &World,
+async fn run_shared_round(
+    services: &Services,
     ends: Duration,
-    visit: &mut Visit<'_>,
-) -> Result<Round, TurnError> {
-    let shared = match &world.isolation {
-        Isolation::By(isolator) => isolator.enter().await,
-        Isolation::Inside => None,
+    delivery_span: &mut DeliverySpan<'_>,
+) -> Result<RoundOutcome, TurnError> {
+    let permit = match &services.isolation {
+        Isolation::Isolator(isolator) => isolator.acquire_shared().await,
+        Isolation::InIsolatedProcess => None,
     };
-    let round = Box::pin(deliver(world, ends, visit, false)).await;
-    drop(shared);
+    let round = Box::pin(run_round(services, ends, delivery_span, false)).await;
+    drop(permit);
     round
 }
 
@@ -121,192 +128,213 @@ async fn deliver_shared(
 /// # Errors
 /// As of [`handle`].
 pub(super) async fn deliver_alone(
-    world: &World,
+    services: &Services,
     nudge: &Nudge,
     ends: Duration,
-) -> Result<Handled, TurnError> {
-    let mut visit = Visit::begin(world, nudge);
-    let round = Box::pin(deliver(world, ends, &mut visit, true)).await;
+) -> Result<DeliveryOutcome, TurnError> {
+    let mut delivery_span = DeliverySpan::start(services, nudge);
+    let round = Box::pin(run_round(services, ends, &mut delivery_span, true)).await;
     if let Err(error) = &round {
-        visit.failed(error);
+        delivery_span.record_failure(error);
     }
     match round? {
-        Round::Nothing | Round::Suspect => Ok(Handled::Nothing),
-        Round::Done => Ok(Handled::Worked),
-        Round::Again => {
-            ring(world, queue::TURNS, nudge, Duration::ZERO).await;
-            Ok(Handled::Worked)
+        RoundOutcome::NoWork | RoundOutcome::Suspect => Ok(DeliveryOutcome::NoWork),
+        RoundOutcome::Done => Ok(DeliveryOutcome::Worked),
+        RoundOutcome::Again => {
+            enqueue_nudge(services, queue::TURNS, nudge, Duration::ZERO).await;
+            Ok(DeliveryOutcome::Worked)
         }
     }
 }
 
-async fn deliver(
-    world: &World,
+async fn run_round(
+    services: &Services,
     ends: Duration,
-    visit: &mut Visit<'_>,
+    delivery_span: &mut DeliverySpan<'_>,
     is_alone: bool,
-) -> Result<Round, TurnError> {
-    let key = visit.key();
-    world.probe.reached("claim.before").await;
-    let Some((mut hold, inbox)) = take(world, key, ends).await? else { return Ok(Round::Nothing) };
-    world.probe.reached("claim.after").await;
-    hold.is_alone = is_alone;
-    let work = AssertUnwindSafe(Box::pin(work(&mut hold, &inbox, visit))).catch_unwind();
+) -> Result<RoundOutcome, TurnError> {
+    let key = delivery_span.key();
+    services.fail_points.hit("claim.before").await;
+    let Some((mut conversation, inbox)) = acquire_lease(services, key, ends).await? else {
+        return Ok(RoundOutcome::NoWork);
+    };
+    services.fail_points.hit("claim.after").await;
+    conversation.is_alone = is_alone;
+    let work =
+        AssertUnwindSafe(Box::pin(run_pending_work(&mut conversation, &inbox, delivery_span)))
+            .catch_unwind();
     let outcome = match work.await {
         Ok(outcome) => outcome,
         Err(panic) => {
             // The step caused the panic, so it counts like the death of a process.
-            let worker = hold.worker.clone();
-            drop(hold);
-            if let Err(error) = Box::pin(recount::bury_panicked(world, key, &worker)).await {
+            let worker = conversation.worker.clone();
+            drop(conversation);
+            if let Err(error) = Box::pin(crash_count::count_panic(services, key, &worker)).await {
                 tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted");
             }
             std::panic::resume_unwind(panic)
         }
     };
     if outcome.is_err() {
-        Box::pin(hold.report_lost_call()).await;
+        Box::pin(conversation.report_lost_call()).await;
     }
-    let is_settled = hold.is_settled;
-    let is_rung = hold.let_go().await;
+    let is_outside_head = conversation.is_outside_head;
+    let is_enqueued = conversation.release().await;
     let may_have_missed = match &outcome {
         // The delivery of the nudge just sent reads the inbox before any other.
-        Ok(Round::Done) => !is_rung,
+        Ok(RoundOutcome::Done) => !is_enqueued,
         // A lease in the head was never written, so it blocked no delivery.
-        Ok(Round::Nothing) => is_settled,
-        Ok(Round::Again | Round::Suspect) | Err(_) => false,
+        Ok(RoundOutcome::NoWork) => is_outside_head,
+        Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => false,
     };
-    if may_have_missed && has_news(world, key).await? {
-        return Ok(Round::Again);
+    if may_have_missed && has_new_items(services, key).await? {
+        return Ok(RoundOutcome::Again);
     }
     outcome
 }
 
 /// Reads the inbox after the release: deliveries of items that arrived during the lease were turned
 /// away.
-async fn has_news(world: &World, key: &ConversationKey) -> Result<bool, TurnError> {
-    let looked = inbox::look(world, key).await;
-    let waiting = looked.map_err(|source| store_error(key, "read the inbox of", source))?;
-    world.probe.reached("look.after").await;
+async fn has_new_items(services: &Services, key: &ConversationKey) -> Result<bool, TurnError> {
+    let read = inbox::read_inbox(services, key).await;
+    let waiting = read.map_err(|source| store_error(key, "read the inbox of", source))?;
+    services.fail_points.hit("look.after").await;
     // Items that were read and stay in the inbox have no `due` of their own.
     Ok(waiting.iter().any(|waiting| waiting.is_due))
 }
 
-async fn work(
-    hold: &mut Hold<'_>,
-    inbox: &[Stored],
-    visit: &mut Visit<'_>,
-) -> Result<Round, TurnError> {
-    let now = hold.world.clock.now();
-    let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
+async fn run_pending_work(
+    conversation: &mut LeasedConversation<'_>,
+    inbox: &[StoredDocument],
+    delivery_span: &mut DeliverySpan<'_>,
+) -> Result<RoundOutcome, TurnError> {
+    let now = conversation.services.clock.now();
+    let has_expired = expiry::decide_expired(conversation.services, &conversation.head, now)
         .await
-        .map_err(|source| hold.error("decide the expired requests of", source))?;
-    let has_room = paying::decide_freed(hold.world, hold, now)
-        .await
-        .map_err(|source| hold.error("check the budget request of", source))?;
-    let inbox = if has_expired || has_room {
-        inbox::look(hold.world, &hold.key).await
+        .map_err(|source| conversation.error("decide the expired requests of", source))?;
+    let has_budget =
+        budget_check::approve_if_budget_freed(conversation.services, conversation, now)
+            .await
+            .map_err(|source| conversation.error("check the budget request of", source))?;
+    let inbox = if has_expired || has_budget {
+        inbox::read_inbox(conversation.services, &conversation.key).await
     } else {
-        inbox::in_order(inbox)
+        inbox::parse_inbox(inbox)
     };
-    hold.world.probe.reached("inbox.after").await;
-    let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
-    let inbox = hold.with_decisions(inbox).await;
-    let inbox = inbox.map_err(|source| hold.error("decide the open requests of", source))?;
-    let tried = hold.try_out(vec![inbox::looked(&inbox), Input::TakeIn]);
-    let draft = tried.draft();
-    let landed = |item: &InboxItem| draft.receipts.iter().any(|it| it.input_id == item.input_id);
-    let is_owed = hold.head.owed_at(now).is_some_and(|due| due <= now);
-    let is_due = (is_owed && !is_backing_off(&hold.head, now)) || hold.is_let_go();
-    let is_left = |waiting: &Waiting| waiting.is_due && !landed(&waiting.item);
-    let is_news = inbox.iter().any(is_left) || draft.head.waiting != hold.head.waiting;
-    if draft.receipts.is_empty() && !is_due && !is_news {
-        return Ok(Round::Nothing);
+    conversation.services.fail_points.hit("inbox.after").await;
+    let inbox = inbox.map_err(|source| conversation.error("read the inbox of", source))?;
+    let inbox = conversation.with_abort_decisions(inbox).await;
+    let inbox =
+        inbox.map_err(|source| conversation.error("decide the open requests of", source))?;
+    let plan = conversation.plan(vec![inbox::inbox_input(&inbox), Input::DrainInbox]);
+    let transition = plan.transition();
+    let is_applied =
+        |item: &InboxItem| transition.receipts.iter().any(|it| it.input_id == item.input_id);
+    let has_due_work = conversation.head.next_due(now).is_some_and(|due| due <= now);
+    let is_due = (has_due_work && !is_backing_off(&conversation.head, now))
+        || conversation.is_pause_lifted();
+    let is_unapplied = |waiting: &WaitingItem| waiting.is_due && !is_applied(&waiting.item);
+    let has_new_items = inbox.iter().any(is_unapplied)
+        || transition.head.waiting_items != conversation.head.waiting_items;
+    if transition.receipts.is_empty() && !is_due && !has_new_items {
+        return Ok(RoundOutcome::NoWork);
     }
-    if draft.receipts.is_empty() && !is_news && hold.is_kept_back(now) {
-        return Ok(Round::Nothing);
+    if transition.receipts.is_empty() && !has_new_items && conversation.is_still_paused(now) {
+        return Ok(RoundOutcome::NoWork);
     }
-    let suspect = hold.suspect(&draft.head, now).filter(|_| !hold.is_stopped_by(&inbox));
-    if suspect == Some(Suspect::Isolate) {
-        return Ok(Round::Suspect);
+    let suspect = conversation
+        .suspect_action(&transition.head, now)
+        .filter(|_| !conversation.is_aborted_by(&inbox));
+    if suspect == Some(SuspectAction::Isolate) {
+        return Ok(RoundOutcome::Suspect);
     }
-    hold.is_counting = suspect.is_some();
-    let landing: Vec<Arc<InboxItem>> =
-        inbox.iter().map(|waiting| Arc::clone(&waiting.item)).filter(|item| landed(item)).collect();
-    let span = visit.turn(&hold.head, &landing);
+    conversation.is_commit_only = suspect.is_some();
+    let applied: Vec<Arc<InboxItem>> = inbox
+        .iter()
+        .map(|waiting| Arc::clone(&waiting.item))
+        .filter(|item| is_applied(item))
+        .collect();
+    let span = delivery_span.start_turn(&conversation.head, &applied);
     if span.is_recording() {
-        hold.traceparent = span.traceparent();
+        conversation.traceparent = span.traceparent();
     }
-    let found = Found { inbox, is_news, tried };
-    let outcome = span.run(Box::pin(take_turn(hold, found, &span))).await;
-    visit.end(&span, &hold.head.agent, outcome.as_ref().err());
-    outcome.map(|()| Round::Done)
+    let pending = PendingWork { inbox, has_new_items, plan };
+    let outcome = span.run(Box::pin(take_turn(conversation, pending, &span))).await;
+    delivery_span.end_turn(&span, &conversation.head.agent, outcome.as_ref().err());
+    outcome.map(|()| RoundOutcome::Done)
 }
 
 /// Pending work of a conversation.
-struct Found {
-    inbox: Vec<Waiting>,
-    is_news: bool,
+struct PendingWork {
+    inbox: Vec<WaitingItem>,
+    has_new_items: bool,
     /// The transition that drains the inbox.
-    tried: Tried,
+    plan: CommitPlan,
 }
 
-async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(), TurnError> {
-    let Found { inbox, is_news, tried } = found;
-    let now = hold.world.clock.now();
-    hold.load_answer().await?;
+async fn take_turn(
+    conversation: &mut LeasedConversation<'_>,
+    pending: PendingWork,
+    span: &Span,
+) -> Result<(), TurnError> {
+    let PendingWork { inbox, has_new_items, plan } = pending;
+    let now = conversation.services.clock.now();
+    conversation.load_response().await?;
     let mut inputs = Vec::new();
-    let is_stopped = hold.is_stopped_by(&inbox);
-    if hold.head.is_hopeless() && hold.death.is_none() && !is_stopped {
+    let is_aborted = conversation.is_aborted_by(&inbox);
+    if conversation.head.is_poisoned() && conversation.death.is_none() && !is_aborted {
         // The end of the prompt is a commit of its own; the next round drains the inbox.
-        let reason = hold.verdict();
-        let tried = hold.try_out(vec![inbox::looked(&inbox), Input::Poisoned { reason }]);
-        hold.commit("take-in", tried, &[]).await?;
-        span.fail(&faults::poisoned());
-        count(hold, |metrics, _| metrics.poison("prompt"));
+        let reason = conversation.give_up_reason();
+        let plan = conversation.plan(vec![inbox::inbox_input(&inbox), Input::Poisoned { reason }]);
+        conversation.commit("take-in", plan, &[]).await?;
+        span.record_error(&error_domain::poisoned_step());
+        record_metric(conversation, |metrics, _| metrics.record_poison("prompt"));
     } else {
-        if was_interrupted(&hold.head) {
-            inputs.push(Input::TakenOver);
-            span.set("turnwheel.recovered", true);
-            count(hold, Metrics::recovered);
+        if was_interrupted(&conversation.head) {
+            inputs.push(Input::LeaseTakenOver);
+            span.set_attribute("turnwheel.recovered", true);
+            record_metric(conversation, Metrics::record_recovery);
         }
         // A write was running when its worker stopped, so its outcome is unknown. No request is
         // made if the prompt is aborted.
-        if !is_stopped {
-            inputs.extend(lost_writes(&hold.head, now));
+        if !is_aborted {
+            inputs.extend(lost_writes(&conversation.head, now));
         }
-        hold.settle_due(&mut inputs).await;
-        let is_as_tried = inputs.is_empty() && hold.answer.is_none();
-        inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
-        let mut tried = if is_as_tried { tried } else { hold.try_out(inputs) };
-        if hold.is_counting {
-            hold.leave_turn_open(&mut tried);
+        conversation.settle_due(&mut inputs).await;
+        let is_plan_current = inputs.is_empty() && conversation.response.is_none();
+        inputs.extend([inbox::inbox_input(&inbox), Input::DrainInbox]);
+        let mut plan = if is_plan_current { plan } else { conversation.plan(inputs) };
+        if conversation.is_commit_only {
+            conversation.leave_turn_open(&mut plan);
         } else {
-            Box::pin(hold.prepare(&mut tried)).await?;
-            hold.finish_turn(&mut tried).await?;
-            hold.measure(&mut tried).await?;
-            hold.brake_agent(&mut tried);
-            hold.reserve(&mut tried).await?;
+            Box::pin(conversation.check_ready_calls(&mut plan)).await?;
+            conversation.run_finish_turn(&mut plan).await?;
+            conversation.check_context_window(&mut plan).await?;
+            conversation.pause_model_call(&mut plan);
+            conversation.plan_reservation(&mut plan).await?;
         }
         // Clearing the mark of a lifted pause needs a commit.
-        let is_marked = hold.head.brake.is_some() || hold.is_alone;
-        let is_plain = tried.inputs().len() == 2 && !is_news && hold.is_settled && !is_marked;
-        if !is_plain || !tried.draft().is_empty() {
-            hold.commit("take-in", tried, &inbox).await?;
+        let is_marked = conversation.head.pause.is_some() || conversation.is_alone;
+        let is_plain = plan.inputs().len() == 2
+            && !has_new_items
+            && conversation.is_outside_head
+            && !is_marked;
+        if !is_plain || !plan.transition().is_empty() {
+            conversation.commit("take-in", plan, &inbox).await?;
         }
     }
-    if hold.is_counting || !is_performing(&hold.head) {
-        Box::pin(hold.settle_at_rest()).await;
+    if conversation.is_commit_only || !is_performing(&conversation.head) {
+        Box::pin(conversation.settle_when_idle()).await;
         return Ok(());
     }
-    let agent = spans::agent(hold);
-    let outcome = agent.run(Box::pin(turn(hold))).await;
-    let fault = hold.fault.take();
-    if let Some(fault) = outcome.as_ref().err().map(faults::of_turn).or(fault) {
-        agent.fail(&fault);
+    let agent = spans::start_agent_span(conversation);
+    let outcome = agent.run(Box::pin(perform_turn(conversation))).await;
+    let fault = conversation.fault.take();
+    if let Some(fault) = outcome.as_ref().err().map(error_domain::classify_turn_error).or(fault) {
+        agent.record_error(&fault);
     }
     if outcome.is_ok() {
-        Box::pin(hold.settle_at_rest()).await;
+        Box::pin(conversation.settle_when_idle()).await;
     }
     outcome
 }
@@ -315,44 +343,52 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted => false,
-        Phase::Model { .. } | Phase::Summary { .. } => !head.is_paused() && head.brake.is_none(),
-        Phase::Calls { .. } => head.phase.batch().is_performing(),
+        Phase::Model { .. } | Phase::Summary { .. } => {
+            !head.is_waiting_for_budget() && head.pause.is_none()
+        }
+        Phase::Calls { .. } => head.phase.call_batch().is_in_progress(),
     }
 }
 
-fn count(hold: &Hold<'_>, told: impl FnOnce(&Metrics, &str)) {
-    if let Some(metrics) = hold.world.telemetry.metrics() {
-        told(metrics, &hold.head.agent);
+fn record_metric(conversation: &LeasedConversation<'_>, record: impl FnOnce(&Metrics, &str)) {
+    if let Some(metrics) = conversation.services.telemetry.metrics() {
+        record(metrics, &conversation.head.agent);
     }
 }
 
 /// Performs pending effects until the turn is over.
-async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
+async fn perform_turn(conversation: &mut LeasedConversation<'_>) -> Result<(), TurnError> {
     loop {
-        let now = hold.world.clock.now();
-        match &hold.head.phase {
+        let now = conversation.services.clock.now();
+        match &conversation.head.phase {
             Phase::Idle | Phase::Deleted => return Ok(()),
             Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the lease has decided to continue, whatever time has passed
                 // since.
-                let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
+                let can_continue = conversation.head.lease.is_some()
+                    || conversation.can_call_model(&conversation.head);
                 // Whatever was committed, paused work is not started.
-                let is_braked = hold.world.brakes.of_agent(&hold.head.agent).is_some();
-                if is_early || is_braked || !goes_on || !Box::pin(hold.pay()).await? {
+                let is_paused =
+                    conversation.services.pauses.find_for_agent(&conversation.head.agent).is_some();
+                if is_early
+                    || is_paused
+                    || !can_continue
+                    || !Box::pin(conversation.check_budget()).await?
+                {
                     return Ok(());
                 }
-                if matches!(hold.head.phase, Phase::Summary { .. }) {
-                    Box::pin(hold.sum_up()).await?;
+                if matches!(conversation.head.phase, Phase::Summary { .. }) {
+                    Box::pin(conversation.compact()).await?;
                 } else {
-                    Box::pin(hold.answer()).await?;
+                    Box::pin(conversation.call_model()).await?;
                 }
             }
             Phase::Calls { .. } => {
-                if !hold.head.phase.batch().is_performing() {
+                if !conversation.head.phase.call_batch().is_in_progress() {
                     return Ok(());
                 }
-                Box::pin(hold.run_calls()).await?;
+                Box::pin(conversation.run_calls()).await?;
             }
         }
     }
@@ -360,7 +396,7 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
 
 /// True if the last worker stopped without releasing its lease.
 fn was_interrupted(head: &Head) -> bool {
-    head.claim.is_some() || head.phase.batch().is_running()
+    head.lease.is_some() || head.phase.call_batch().is_running()
 }
 
 /// True if a suspect step waits for its retry time, however often it is nudged.
@@ -373,18 +409,18 @@ pub(super) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
     let lost = calls.iter().enumerate().filter(|(_, call)| {
         matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
     });
-    lost.map(|(index, _)| Input::OutcomeUnknown {
+    lost.map(|(index, _)| Input::ToolOutcomeUnknown {
         index,
         reason:
             "The worker stopped while this call was under way; whether it happened is not known."
                 .to_owned(),
-        expires_at: now.plus(OUTCOME_EXPIRES),
+        expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
     })
     .collect()
 }
 
 /// Time for an approver to decide the outcome of a write.
-pub(super) const OUTCOME_EXPIRES: Duration = Duration::from_hours(7 * 24);
+pub(super) const OUTCOME_REQUEST_EXPIRES: Duration = Duration::from_hours(7 * 24);
 
 pub(super) fn store_error(
     key: &ConversationKey,

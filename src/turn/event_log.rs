@@ -1,24 +1,24 @@
 //! One log line for each event that an operator looks for. Facts are fields; prompts, responses and
 //! tool data are never logged.
 
-use crate::agent::budget::{BudgetAlert, Period};
-use crate::agent::draft::Draft;
+use crate::agent::budget::{BudgetAlert, BudgetPeriod};
 use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptState};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
 use crate::agent::message::StopReason;
 use crate::agent::phase::Phase;
+use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId};
-use crate::model::{Answer, Failure};
-use crate::turn::World;
+use crate::model::{ModelFailure, ModelResponse};
+use crate::turn::Services;
 
 /// Characters of a provider's error text that a line shows.
-const ERROR_MAX: usize = 300;
+const ERROR_CHARS_MAX: usize = 300;
 
 /// `head`: the head of the conversation that this input creates.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only prompts are logged")]
-pub(super) fn log_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
+pub(super) fn log_prompt_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
     let (mode, prompt) = match &item.body {
         InboxBody::Prompt(prompt) => ("prompt", prompt),
         InboxBody::Steer(prompt) => ("steer", prompt),
@@ -37,16 +37,13 @@ pub(super) fn log_accepted(key: &ConversationKey, item: &InboxItem, head: Option
 }
 
 /// Logs the events of a commit.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "most kinds of entry are not logged"
-)]
-pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are not logged")]
+pub(super) fn log_commit(key: &ConversationKey, transition: &Transition) {
     let id = &key.conversation_id;
-    for entry in &draft.entries {
+    for entry in &transition.entries {
         match &entry.body {
-            EntryBody::Request(asked) => {
-                let request = &asked.request;
+            EntryBody::Request(request_entry) => {
+                let request = &request_entry.request;
                 tracing::info!(
                     conversation.id = %id,
                     approval.id = %request.id,
@@ -56,8 +53,8 @@ pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
                     "approval requested"
                 );
             }
-            EntryBody::Decision(decided) => {
-                let decision = &decided.decision;
+            EntryBody::Decision(decision_entry) => {
+                let decision = &decision_entry.decision;
                 tracing::info!(
                     conversation.id = %id,
                     approval.id = %decision.request_id,
@@ -66,16 +63,16 @@ pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
                     "approval decided"
                 );
             }
-            EntryBody::PromptEnd(end) => log_end(key, draft, (entry, end)),
+            EntryBody::PromptEnd(end) => log_prompt_end(key, transition, (entry, end)),
             _ => {}
         }
     }
 }
 
 /// Logs and counts alerts, after the commit that writes their notifications.
-pub(super) fn report_alerts(world: &World, key: &ConversationKey, alerts: &[BudgetAlert]) {
+pub(super) fn report_alerts(services: &Services, key: &ConversationKey, alerts: &[BudgetAlert]) {
     for alert in alerts {
-        let (level, period) = (alert.level.name(), alert.period.map(Period::name));
+        let (level, period) = (alert.level.name(), alert.period.map(BudgetPeriod::name));
         tracing::warn!(
             conversation.id = %key.conversation_id,
             level,
@@ -83,19 +80,23 @@ pub(super) fn report_alerts(world: &World, key: &ConversationKey, alerts: &[Budg
             period,
             date = alert.date.as_deref(),
             percent = alert.percent,
-            used = alert.unit.told(alert.used),
-            limit = alert.unit.told(alert.limit),
+            used = alert.unit.to_display(alert.used),
+            limit = alert.unit.to_display(alert.limit),
             unit = alert.unit.name(),
             "budget alert"
         );
-        if let Some(metrics) = world.telemetry.metrics() {
-            metrics.budget_alert(level, period, alert.percent);
+        if let Some(metrics) = services.telemetry.metrics() {
+            metrics.record_budget_alert(level, period, alert.percent);
         }
     }
 }
 
-fn log_end(key: &ConversationKey, draft: &Draft, (entry, end): (&Entry, &PromptEnd)) {
-    let (id, agent) = (&key.conversation_id, &draft.head.agent);
+fn log_prompt_end(
+    key: &ConversationKey,
+    transition: &Transition,
+    (entry, end): (&Entry, &PromptEnd),
+) {
+    let (id, agent) = (&key.conversation_id, &transition.head.agent);
     let prompt = entry.base.prompt_id.as_ref().map_or("", PromptId::as_str);
     let stop_reason = end.stop_reason.name();
     match (&end.error, end.state) {
@@ -104,7 +105,7 @@ fn log_end(key: &ConversationKey, draft: &Draft, (entry, end): (&Entry, &PromptE
             agent = %agent,
             prompt.id = prompt,
             error.type = %error.kind,
-            error = shortened(&error.message),
+            error = truncate_error(&error.message),
             "prompt failed"
         ),
         (None, PromptState::Failed) => tracing::warn!(
@@ -123,7 +124,7 @@ fn log_end(key: &ConversationKey, draft: &Draft, (entry, end): (&Entry, &PromptE
 
 /// A finished model call, before its commit.
 #[derive(Debug)]
-pub(super) struct ModelCall {
+pub(super) struct ModelCallLog {
     agent: String,
     model: String,
     /// From 1.
@@ -138,10 +139,14 @@ pub(super) struct ModelCall {
     is_too_large: bool,
 }
 
-impl ModelCall {
+impl ModelCallLog {
     /// `attempt` and `attempts_max` count attempts at the same response.
-    pub(super) fn new(agent: &str, answer: &Answer, (attempt, attempts_max): (u32, u32)) -> Self {
-        let message = &answer.message;
+    pub(super) fn new(
+        agent: &str,
+        response: &ModelResponse,
+        (attempt, attempts_max): (u32, u32),
+    ) -> Self {
+        let message = &response.message;
         let error = message.error_message.as_deref().unwrap_or("no reason was given");
         Self {
             agent: agent.to_owned(),
@@ -151,10 +156,10 @@ impl ModelCall {
             stop_reason: message.stop_reason,
             input_tokens: message.usage.input,
             output_tokens: message.usage.output,
-            status: answer.reply.status,
-            error_type: answer.reply.error.clone(),
-            error: shortened(error).to_owned(),
-            is_too_large: answer.failure == Some(Failure::Overflow),
+            status: response.metadata.status,
+            error_type: response.metadata.error.clone(),
+            error: truncate_error(error).to_owned(),
+            is_too_large: response.failure == Some(ModelFailure::ContextOverflow),
         }
     }
 
@@ -169,7 +174,7 @@ impl ModelCall {
             gen_ai.request.model = %self.model,
             gen_ai.usage.input_tokens = self.input_tokens,
             gen_ai.usage.output_tokens = self.output_tokens,
-            stop_reason = stop_name(self.stop_reason),
+            stop_reason = stop_reason_name(self.stop_reason),
             "{}",
             if self.stop_reason == StopReason::Aborted { "model call aborted" } else { "model call completed" },
         );
@@ -200,7 +205,7 @@ impl ModelCall {
     }
 }
 
-fn stop_name(reason: StopReason) -> &'static str {
+fn stop_reason_name(reason: StopReason) -> &'static str {
     match reason {
         StopReason::Stop => "stop",
         StopReason::Length => "length",
@@ -210,7 +215,7 @@ fn stop_name(reason: StopReason) -> &'static str {
     }
 }
 
-pub(in crate::turn) fn shortened(text: &str) -> &str {
-    let end = text.char_indices().nth(ERROR_MAX).map_or(text.len(), |(end, _)| end);
+pub(in crate::turn) fn truncate_error(text: &str) -> &str {
+    let end = text.char_indices().nth(ERROR_CHARS_MAX).map_or(text.len(), |(end, _)| end);
     text.get(..end).unwrap_or(text)
 }

@@ -2,12 +2,12 @@
 //! creating the same `decision-{id}` item as an approver; create-if-absent picks the winner.
 
 use crate::agent::head::Head;
-use crate::agent::inbox::{Admission, InboxBody, InboxItem};
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::request::{Decision, Request, Verdict};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, InputId, RequestId};
 use crate::store::{Partition, StoreError, Write};
-use crate::turn::{World, record};
+use crate::turn::{Services, documents};
 
 /// Id of the inbox item and the receipt of a request's decision: at most one exists.
 pub fn decision_id(request: &RequestId) -> InputId {
@@ -20,7 +20,7 @@ pub fn decision_id(request: &RequestId) -> InputId {
 /// # Errors
 /// The store is unavailable: deliver again later.
 pub(super) async fn decide_expired(
-    world: &World,
+    services: &Services,
     head: &Head,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
@@ -28,14 +28,14 @@ pub(super) async fn decide_expired(
     let mut is_any = false;
     for request in head.requests.iter().filter(expired) {
         is_any = true;
-        let decision = decision(request, (Verdict::Expired, "expiry"), now);
-        decide(world, &head.key(), decision).await?;
+        let decision = automatic_decision(request, (Verdict::Expired, "expiry"), now);
+        create_decision(services, &head.key(), decision).await?;
     }
     Ok(is_any)
 }
 
 /// A decision by the system, not by an approver.
-pub(super) fn decision(
+pub(super) fn automatic_decision(
     request: &Request,
     (verdict, decided_by): (Verdict, &str),
     now: Timestamp,
@@ -51,8 +51,8 @@ pub(super) fn decision(
 }
 
 /// Accepts the decision, unless another one exists.
-pub(super) async fn decide(
-    world: &World,
+pub(super) async fn create_decision(
+    services: &Services,
     key: &ConversationKey,
     decision: Decision,
 ) -> Result<(), StoreError> {
@@ -60,17 +60,17 @@ pub(super) async fn decide(
     let item = InboxItem {
         input_id: decision_id(&decision.request_id),
         accepted_at: now,
-        admission: Admission::default(),
+        idempotency: IdempotencyRecord::default(),
         traceparent: None,
         body: InboxBody::Decision(decision),
     };
-    let write = Write::Create(record::inbox_document(&item, Some(now)));
-    world.probe.reached("expiry.before").await;
-    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+    let write = Write::Create(documents::inbox_document(&item, Some(now)));
+    services.fail_points.hit("expiry.before").await;
+    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
         // Another decision exists.
         Ok(_) | Err(StoreError::Conflict) => {}
         Err(error) => return Err(error),
     }
-    world.probe.reached("expiry.after").await;
+    services.fail_points.hit("expiry.after").await;
     Ok(())
 }

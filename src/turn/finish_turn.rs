@@ -9,8 +9,8 @@ use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::step::{FinishTurn, Input};
 use crate::extensions::{ClosingTurn, Hook};
 use crate::turn::delivery::TurnError;
-use crate::turn::hold::Hold;
-use crate::turn::tried::Tried;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::plan::CommitPlan;
 
 /// The entries of a turn that closes.
 struct TurnEntries {
@@ -19,53 +19,56 @@ struct TurnEntries {
     rounds: u32,
 }
 
-impl Hold<'_> {
+impl LeasedConversation<'_> {
     /// Runs the hook if the inputs close a turn, and puts its decision before them.
     ///
     /// # Errors
     /// The lease was lost, or an earlier result could not be read: stop the delivery.
-    pub(super) async fn finish_turn(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
-        if self.world.extensions.is_empty() || tried.draft().closed_turn.is_none() {
+    pub(super) async fn run_finish_turn(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
+        if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
             return Ok(());
         }
         // Boxed only here: without extensions nothing is allocated.
-        Box::pin(self.decide_turn(tried)).await
+        Box::pin(self.apply_turn_decision(plan)).await
     }
 
-    async fn decide_turn(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
-        let Some(turn) = self.turn_entries(tried).await? else { return Ok(()) };
-        if let Some(decision) = self.decision_on(&turn).await? {
+    async fn apply_turn_decision(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
+        let Some(turn) = self.closing_entries(plan).await? else { return Ok(()) };
+        if let Some(decision) = self.first_turn_decision(&turn).await? {
             let decision = [Input::FinishTurn(decision)].into_iter();
-            *tried = self.try_out(decision.chain(tried.take_inputs()).collect());
+            *plan = self.plan(decision.chain(plan.take_inputs()).collect());
         }
         Ok(())
     }
 
     /// Removes lost writes whose results would close the turn. No hook runs here, so the next
     /// delivery closes it.
-    pub(super) fn leave_turn_open(&self, tried: &mut Tried) {
-        if self.world.extensions.is_empty() || tried.draft().closed_turn.is_none() {
+    pub(super) fn leave_turn_open(&self, plan: &mut CommitPlan) {
+        if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
             return;
         }
-        let mut inputs = tried.take_inputs();
-        inputs.retain(|input| !matches!(input, Input::OutcomeUnknown { .. }));
-        *tried = self.try_out(inputs);
+        let mut inputs = plan.take_inputs();
+        inputs.retain(|input| !matches!(input, Input::ToolOutcomeUnknown { .. }));
+        *plan = self.plan(inputs);
     }
 
     /// The first decision that an extension returns.
-    async fn decision_on(&mut self, turn: &TurnEntries) -> Result<Option<FinishTurn>, TurnError> {
-        let (world, conversation) = (self.world, self.key.clone());
+    async fn first_turn_decision(
+        &mut self,
+        turn: &TurnEntries,
+    ) -> Result<Option<FinishTurn>, TurnError> {
+        let (services, conversation) = (self.services, self.key.clone());
         let response = turn.response.body.message().and_then(Message::as_assistant);
         let Some(response) = response else { return Ok(None) };
         let tool_results: Vec<&ToolResultMessage> =
-            turn.results.iter().filter_map(|entry| entry.body.result()).collect();
+            turn.results.iter().filter_map(|entry| entry.body.tool_result()).collect();
         let closing = ClosingTurn {
             conversation: &conversation,
             response,
             tool_results: &tool_results,
             rounds: turn.rounds,
         };
-        for extension in &world.extensions {
+        for extension in &services.extensions {
             let work = async { extension.finish_turn(&closing).await };
             if let Ok(Some(decision)) = self.run_hook(&**extension, Hook::FinishTurn, work).await? {
                 return Ok(Some(decision));
@@ -76,24 +79,25 @@ impl Hold<'_> {
 
     /// Earlier results are read from the store. A response without calls is in the transition
     /// itself, so no read delays the commit of a paid response.
-    async fn turn_entries(&self, tried: &Tried) -> Result<Option<TurnEntries>, TurnError> {
-        let draft = tried.draft();
-        let Some(closed) = draft.closed_turn else { return Ok(None) };
-        let Some(EventBody::TurnEnd(end)) = draft.events.get(closed.event).map(|it| &it.body)
+    async fn closing_entries(&self, plan: &CommitPlan) -> Result<Option<TurnEntries>, TurnError> {
+        let transition = plan.transition();
+        let Some(closed) = transition.closed_turn else { return Ok(None) };
+        let Some(EventBody::TurnEnd(end)) = transition.events.get(closed.event).map(|it| &it.body)
         else {
             return Ok(None);
         };
-        let fresh = |seq: u64| draft.entries.iter().find(|it| it.base.seq == seq).cloned();
-        let open = || self.answer.clone().filter(|answer| answer.base.seq == end.message);
-        let Some(response) = fresh(end.message).or_else(open) else { return Ok(None) };
+        let new_entry = |seq: u64| transition.entries.iter().find(|it| it.base.seq == seq).cloned();
+        let open_response =
+            || self.response.clone().filter(|answer| answer.base.seq == end.message);
+        let Some(response) = new_entry(end.message).or_else(open_response) else { return Ok(None) };
         let mut results = Vec::with_capacity(end.tool_results.len());
         for seq in &end.tool_results {
-            if let Some(result) = fresh(*seq) {
+            if let Some(result) = new_entry(*seq) {
                 results.push(result);
             } else {
-                let entries = self.entries().await?;
-                let place = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
-                results.extend(entries.get(place).cloned());
+                let entries = self.load_entries().await?;
+                let index = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
+                results.extend(entries.get(index).cloned());
             }
         }
         Ok(Some(TurnEntries { response, results, rounds: closed.rounds }))

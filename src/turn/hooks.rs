@@ -9,18 +9,18 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use crate::agent::head::Claim;
+use crate::agent::head::Lease;
 use crate::extensions::{Extension, Hook, HookError};
 use crate::ids::ConversationId;
 use crate::model::PayloadHook;
-use crate::turn::World;
+use crate::turn::Services;
 use crate::turn::delivery::TurnError;
-use crate::turn::hold::Hold;
+use crate::turn::leased_conversation::LeasedConversation;
 
 /// Runs hooks for one conversation. Every call of an extension goes through [`HookRunner::run`].
 #[derive(Clone, Debug)]
 pub(super) struct HookRunner<'w> {
-    world: &'w World,
+    services: &'w Services,
     conversation_id: ConversationId,
 }
 
@@ -29,18 +29,18 @@ pub(super) struct HookRunner<'w> {
 pub(super) struct HookFailure {
     pub(super) extension: String,
     pub(super) hook: Hook,
-    pub(super) cause: Cause,
+    pub(super) cause: FailureCause,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum FailureCause {
     Error(String),
     /// The panic's payload is dropped: it may hold data of the conversation.
     Panic,
     Timeout(Duration),
 }
 
-impl Cause {
+impl FailureCause {
     fn kind(&self) -> &'static str {
         match self {
             Self::Error(_) => "error",
@@ -54,9 +54,9 @@ impl fmt::Display for HookFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "extension \"{}\" failed in {}: ", self.extension, self.hook.name())?;
         match &self.cause {
-            Cause::Error(text) => f.write_str(text),
-            Cause::Panic => f.write_str("it panicked"),
-            Cause::Timeout(limit) => write!(f, "no result within {limit:?}"),
+            FailureCause::Error(text) => f.write_str(text),
+            FailureCause::Panic => f.write_str("it panicked"),
+            FailureCause::Timeout(limit) => write!(f, "no result within {limit:?}"),
         }
     }
 }
@@ -72,13 +72,13 @@ impl HookRunner<'_> {
         hook: Hook,
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<T, HookFailure> {
-        let limit = self.world.limits.hook;
+        let limit = self.services.limits.hook_timeout;
         let guarded = AssertUnwindSafe(work).catch_unwind();
         let cause = match tokio::time::timeout(limit, guarded).await {
             Ok(Ok(Ok(result))) => return Ok(result),
-            Ok(Ok(Err(error))) => Cause::Error(error.to_string()),
-            Ok(Err(_panic)) => Cause::Panic,
-            Err(_elapsed) => Cause::Timeout(limit),
+            Ok(Ok(Err(error))) => FailureCause::Error(error.to_string()),
+            Ok(Err(_panic)) => FailureCause::Panic,
+            Err(_elapsed) => FailureCause::Timeout(limit),
         };
         let failure = HookFailure { extension: extension.name().to_owned(), hook, cause };
         self.report(&failure);
@@ -94,20 +94,20 @@ impl HookRunner<'_> {
             error.type = failure.cause.kind(),
             "hook failed: {failure}"
         );
-        if let Some(metrics) = self.world.telemetry.metrics() {
-            metrics.hook_failed(extension, hook, failure.cause.kind());
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_hook_failure(extension, hook, failure.cause.kind());
         }
     }
 }
 
 /// `on_payload` of all extensions. It runs within a model call, which renews the lease.
 #[derive(Debug)]
-pub(super) struct Payloads<'w>(HookRunner<'w>);
+pub(super) struct PayloadHooks<'w>(HookRunner<'w>);
 
 #[async_trait]
-impl PayloadHook for Payloads<'_> {
+impl PayloadHook for PayloadHooks<'_> {
     async fn on_payload(&self, mut payload: Value) -> Result<Value, String> {
-        for extension in &self.0.world.extensions {
+        for extension in &self.0.services.extensions {
             let work = async { extension.on_payload(payload).await };
             let changed = self.0.run(&**extension, Hook::OnPayload, work).await;
             payload = changed.map_err(|failure| failure.to_string())?;
@@ -116,14 +116,14 @@ impl PayloadHook for Payloads<'_> {
     }
 }
 
-impl<'w> Hold<'w> {
+impl<'w> LeasedConversation<'w> {
     /// `None`: there are no extensions.
-    pub(super) fn payloads(&self) -> Option<Payloads<'w>> {
-        (!self.world.extensions.is_empty()).then(|| Payloads(self.hooks()))
+    pub(super) fn payload_hooks(&self) -> Option<PayloadHooks<'w>> {
+        (!self.services.extensions.is_empty()).then(|| PayloadHooks(self.hook_runner()))
     }
 
-    pub(super) fn hooks(&self) -> HookRunner<'w> {
-        HookRunner { world: self.world, conversation_id: self.key.conversation_id.clone() }
+    pub(super) fn hook_runner(&self) -> HookRunner<'w> {
+        HookRunner { services: self.services, conversation_id: self.key.conversation_id.clone() }
     }
 
     /// Runs one hook and renews the lease meanwhile.
@@ -136,16 +136,16 @@ impl<'w> Hold<'w> {
         hook: Hook,
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
-        let runner = self.hooks();
-        let is_mine = |claim: &Claim| claim.worker == self.worker;
-        if !self.is_settled && !self.head.claim.as_ref().is_some_and(is_mine) {
+        let runner = self.hook_runner();
+        let is_ours = |claim: &Lease| claim.worker == self.worker;
+        if !self.is_outside_head && !self.head.lease.as_ref().is_some_and(is_ours) {
             // Nothing to renew: the first commit takes the lease, the last one releases it.
             return Ok(runner.run(extension, hook, work).await);
         }
         tokio::select! {
             biased;
             outcome = runner.run(extension, hook, work) => Ok(outcome),
-            error = self.keep_boxed() => Err(error),
+            error = self.renew_until_lost_boxed() => Err(error),
         }
     }
 }

@@ -2,30 +2,30 @@
 
 use std::sync::Arc;
 
-use crate::agent::draft::Pending;
 use crate::agent::inbox::InboxItem;
-use crate::agent::step::{Input, is_understood};
+use crate::agent::step::{Input, is_supported};
+use crate::agent::transition::PendingItem;
 use crate::ids::ConversationKey;
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ETag, Freshness, Kind, Partition, Selection, StoreError,
-    Stored, Write,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, Partition, Selection,
+    StoreError, StoredDocument, Write,
 };
-use crate::turn::admission::write::bytes_of;
+use crate::turn::admission::certain_write::write_size;
 use crate::turn::delivery::TurnError;
-use crate::turn::hold::Hold;
-use crate::turn::{World, record};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::{Services, documents};
 
 /// Operations that draining the inbox may use, so that a checked call still fits.
-pub(super) const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
+pub(super) const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes that draining may use: an item is written as entry and as receipt.
-pub(super) const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
+pub(super) const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
 
 /// Times that one commit reads an inbox that keeps changing.
-const LOOKS_MAX: u32 = 5;
+const REREADS_MAX: u32 = 5;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingItem {
     pub(super) item: Arc<InboxItem>,
     /// The version that was read.
     pub(super) etag: ETag,
@@ -35,19 +35,22 @@ pub(super) struct Waiting {
 }
 
 /// The items that this version supports, oldest first.
-pub(super) async fn look(world: &World, key: &ConversationKey) -> Result<Vec<Waiting>, StoreError> {
+pub(super) async fn read_inbox(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<Vec<WaitingItem>, StoreError> {
     let partition = Partition::Conversation(key.clone());
-    let selection = Selection::all(Kind::Inbox);
-    in_order(&world.store.select(&partition, &selection, Freshness::Latest).await?)
+    let selection = Selection::all(DocumentKind::Inbox);
+    parse_inbox(&services.store.select(&partition, &selection, Freshness::Latest).await?)
 }
 
 /// As [`read_inbox`], from items that were already read.
-pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
+pub(super) fn parse_inbox(stored: &[StoredDocument]) -> Result<Vec<WaitingItem>, StoreError> {
     let mut items = Vec::with_capacity(stored.len());
     for stored in stored {
-        let item: InboxItem = record::read(&stored.document)?;
-        if is_understood(&item.body) {
-            items.push(Waiting {
+        let item: InboxItem = documents::read(&stored.document)?;
+        if is_supported(&item.body) {
+            items.push(WaitingItem {
                 item: Arc::new(item),
                 etag: stored.etag.clone(),
                 is_due: stored.document.due.is_some(),
@@ -62,21 +65,22 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
 }
 
 /// The input that reports these items to the state machine.
-pub(super) fn looked(waiting: &[Waiting]) -> Input {
-    let pending = |waits: &Waiting| Pending { item: Arc::clone(&waits.item), bytes: waits.bytes };
-    Input::Looked(waiting.iter().map(pending).collect())
+pub(super) fn inbox_input(waiting: &[WaitingItem]) -> Input {
+    let pending =
+        |waits: &WaitingItem| PendingItem { item: Arc::clone(&waits.item), bytes: waits.bytes };
+    Input::InboxRead(waiting.iter().map(pending).collect())
 }
 
-impl Hold<'_> {
+impl LeasedConversation<'_> {
     /// Reads the inbox again just before a commit. Returns `None` if the store is unavailable:
     /// known results are still committed, but nothing new may start, because an abort could be
     /// waiting.
-    pub(super) async fn look(&self) -> Option<Vec<Waiting>> {
-        let looked = match look(self.world, &self.key).await {
-            Ok(waiting) => self.with_decisions(waiting).await,
+    pub(super) async fn reread_inbox(&self) -> Option<Vec<WaitingItem>> {
+        let read = match read_inbox(self.services, &self.key).await {
+            Ok(waiting) => self.with_abort_decisions(waiting).await,
             Err(error) => Err(error),
         };
-        match looked {
+        match read {
             Ok(waiting) => Some(waiting),
             Err(error) => {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
@@ -87,19 +91,22 @@ impl Hold<'_> {
 
     /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
     /// are dropped and computed again.
-    pub(super) async fn look_again(
+    pub(super) async fn rebase_inputs(
         &mut self,
         inputs: &[Input],
-        looks: u32,
-    ) -> Result<(Vec<Input>, Vec<Waiting>), TurnError> {
+        rereads: u32,
+    ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
         let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
         let done = |input: &&Input| {
             !matches!(
                 input,
-                Input::Looked(_) | Input::TakeIn | Input::Prepared { .. } | Input::Braked(_)
+                Input::InboxRead(_)
+                    | Input::DrainInbox
+                    | Input::ToolCallChecked { .. }
+                    | Input::Paused(_)
             )
         };
-        let waiting = if looks < LOOKS_MAX { self.look().await } else { None };
+        let waiting = if rereads < REREADS_MAX { self.reread_inbox().await } else { None };
         let Some(waiting) = waiting else {
             // Keep the results; the next turn reads the inbox.
             let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
@@ -109,64 +116,70 @@ impl Hold<'_> {
                 Ok((done, Vec::new()))
             };
         };
-        let anew = |input: &Input| {
-            if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
+        let rebased = |input: &Input| {
+            if matches!(input, Input::InboxRead(_)) { inbox_input(&waiting) } else { input.clone() }
         };
         let is_decided = |input: &&Input| {
-            !matches!(input, Input::Prepared { .. } | Input::Braked(_) | Input::FinishTurn(_))
+            !matches!(
+                input,
+                Input::ToolCallChecked { .. } | Input::Paused(_) | Input::FinishTurn(_)
+            )
         };
-        let again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
-        if again.iter().any(|input| matches!(input, Input::TakeIn)) {
-            let mut tried = self.try_out(again);
-            Box::pin(self.prepare(&mut tried)).await?;
-            self.finish_turn(&mut tried).await?;
-            self.brake_agent(&mut tried);
-            return Ok((tried.into_inputs(), waiting));
+        let remaining: Vec<Input> = inputs.iter().filter(is_decided).map(rebased).collect();
+        if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
+            let mut plan = self.plan(remaining);
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+            self.run_finish_turn(&mut plan).await?;
+            self.pause_model_call(&mut plan);
+            return Ok((plan.into_inputs(), waiting));
         }
-        Ok((again, waiting))
+        Ok((remaining, waiting))
     }
 
     /// Commits results together with new inbox items and the intents of the next effects.
-    pub(super) async fn commit_done(
+    pub(super) async fn commit_with_inbox(
         &mut self,
         name: &'static str,
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
-        let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
-        let done = told.into_iter().chain(done);
-        let waiting = self.look().await;
+        let ledger_update = self
+            .ledger_update
+            .take()
+            .map(|ledger_update| Input::BudgetChecked(Box::new(ledger_update)));
+        let done = ledger_update.into_iter().chain(done);
+        let waiting = self.reread_inbox().await;
         let inputs = match &waiting {
             Some(waiting) => {
-                [looked(waiting)].into_iter().chain(done).chain([Input::TakeIn]).collect()
+                [inbox_input(waiting)].into_iter().chain(done).chain([Input::DrainInbox]).collect()
             }
             None => done.collect(),
         };
-        let mut tried = self.try_out(inputs);
+        let mut plan = self.plan(inputs);
         if waiting.is_some() {
-            Box::pin(self.prepare(&mut tried)).await?;
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
         }
-        self.finish_turn(&mut tried).await?;
+        self.run_finish_turn(&mut plan).await?;
         if waiting.is_some() {
-            self.measure(&mut tried).await?;
-            self.brake_agent(&mut tried);
-            self.reserve_next(&mut tried).await?;
+            self.check_context_window(&mut plan).await?;
+            self.pause_model_call(&mut plan);
+            self.reserve_next(&mut plan).await?;
         }
-        self.commit(name, tried, waiting.as_deref().unwrap_or_default()).await
+        self.commit(name, plan, waiting.as_deref().unwrap_or_default()).await
     }
 }
 
 /// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's
 /// phase covers them. Items beyond the batch's limits stay due and are read again.
-pub(super) fn hand_over<'a>(
+pub(super) fn clear_due<'a>(
     writes: &mut Vec<Write>,
-    left_waiting: impl Iterator<Item = &'a Waiting>,
+    left_waiting: impl Iterator<Item = &'a WaitingItem>,
 ) {
-    let mut bytes: usize = writes.iter().map(bytes_of).sum();
+    let mut bytes: usize = writes.iter().map(write_size).sum();
     for waiting in left_waiting {
-        let document = record::inbox_document(&waiting.item, None);
+        let document = documents::inbox_document(&waiting.item, None);
         let write = Write::Replace(document, Some(waiting.etag.clone()));
-        bytes += bytes_of(&write);
+        bytes += write_size(&write);
         if writes.len() >= BATCH_OPERATIONS_MAX || bytes > BATCH_BYTES_MAX {
             return;
         }

@@ -16,78 +16,83 @@ use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::queue;
-use crate::turn::commit::ring;
-use crate::turn::delivery::{self, Handled, TurnError};
-use crate::turn::hold::Hold;
-use crate::turn::{Nudge, World, recount};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::delivery::{self, DeliveryOutcome, TurnError};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::{Nudge, Services, crash_count};
 
 /// Longest wait of a suspect step for the other turns of its process, if no separate process can be
 /// started.
-const ALONE_WITHIN: Duration = Duration::from_secs(20);
+const EXCLUSIVE_WAIT: Duration = Duration::from_secs(20);
 /// Delay of the next attempt if the other turns did not end in time.
-const ALONE_AGAIN: Duration = Duration::from_secs(30);
+const EXCLUSIVE_RETRY: Duration = Duration::from_secs(30);
 
 /// Where suspect steps run.
 #[derive(Clone, Debug)]
 pub enum Isolation {
     /// In this process, which was started for one suspect step.
-    Inside,
-    By(Arc<dyn Isolator>),
+    InIsolatedProcess,
+    Isolator(Arc<dyn Isolator>),
 }
 
 impl Default for Isolation {
     fn default() -> Self {
-        Self::By(Arc::<InProcess>::default())
+        Self::Isolator(Arc::<InProcessIsolator>::default())
     }
 }
 
 /// The permit of an ordinary turn, which may run beside others.
-pub type Shared = OwnedRwLockReadGuard<()>;
+pub type SharedTurnPermit = OwnedRwLockReadGuard<()>;
 
 /// Runs a delivery so that the death of its process ends no other.
 #[async_trait]
 pub trait Isolator: Send + Sync + fmt::Debug {
     /// `worker` is the id under which the isolated process takes its lease.
-    async fn run(&self, world: &World, nudge: &Nudge, worker: &WorkerId) -> Isolated;
+    async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome;
 
     /// The permit that an ordinary turn keeps while it runs, if suspect steps share its process.
-    async fn enter(&self) -> Option<Shared> {
+    async fn acquire_shared(&self) -> Option<SharedTurnPermit> {
         None
     }
 }
 
 /// Outcome of an isolated delivery.
 #[derive(Debug)]
-pub enum Isolated {
+pub enum IsolatedOutcome {
     /// The delivery ended normally or with an error.
-    Ended(Result<Handled, TurnError>),
+    Completed(Result<DeliveryOutcome, TurnError>),
     /// The process died. Holds a description.
-    Died(String),
+    ProcessDied(String),
     /// No capacity at the moment: try again after `wait`.
-    NotNow { wait: Duration },
+    RetryLater { wait: Duration },
     /// No process can be started for it, so it may run here. No other turn runs in this process
     /// while the guard lives.
-    Here(OwnedRwLockWriteGuard<()>),
+    RunHere(OwnedRwLockWriteGuard<()>),
 }
 
 /// For programs that cannot start themselves again: a suspect step runs in this process, after its
 /// other turns.
 #[derive(Debug, Default)]
-pub struct InProcess {
+pub struct InProcessIsolator {
     turns: Arc<RwLock<()>>,
 }
 
 #[async_trait]
-impl Isolator for InProcess {
-    async fn run(&self, _world: &World, _nudge: &Nudge, _worker: &WorkerId) -> Isolated {
-        let alone = Arc::clone(&self.turns).write_owned();
-        match tokio::time::timeout(ALONE_WITHIN, alone).await {
-            Ok(guard) => Isolated::Here(guard),
-            Err(_elapsed) => Isolated::NotNow { wait: ALONE_AGAIN },
+impl Isolator for InProcessIsolator {
+    async fn run(
+        &self,
+        _services: &Services,
+        _nudge: &Nudge,
+        _worker: &WorkerId,
+    ) -> IsolatedOutcome {
+        let exclusive = Arc::clone(&self.turns).write_owned();
+        match tokio::time::timeout(EXCLUSIVE_WAIT, exclusive).await {
+            Ok(guard) => IsolatedOutcome::RunHere(guard),
+            Err(_elapsed) => IsolatedOutcome::RetryLater { wait: EXCLUSIVE_RETRY },
         }
     }
 
-    async fn enter(&self) -> Option<Shared> {
+    async fn acquire_shared(&self) -> Option<SharedTurnPermit> {
         Some(Arc::clone(&self.turns).read_owned().await)
     }
 }
@@ -97,27 +102,29 @@ impl Isolator for InProcess {
 ///
 /// # Errors
 /// The store is unavailable or the lease was lost: deliver the nudge again.
-pub(super) async fn isolate(
-    world: &World,
+pub(super) async fn run_isolated(
+    services: &Services,
     nudge: &Nudge,
     ends: Duration,
-) -> Result<Handled, TurnError> {
-    let Isolation::By(isolator) = &world.isolation else { return Ok(Handled::Nothing) };
-    let worker = WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh()));
-    match isolator.run(world, nudge, &worker).await {
-        Isolated::Ended(outcome) => outcome,
-        Isolated::Died(how) => {
+) -> Result<DeliveryOutcome, TurnError> {
+    let Isolation::Isolator(isolator) = &services.isolation else {
+        return Ok(DeliveryOutcome::NoWork);
+    };
+    let worker = WorkerId::new(format!("{}.{}", services.worker, services.ids.new_id()));
+    match isolator.run(services, nudge, &worker).await {
+        IsolatedOutcome::Completed(outcome) => outcome,
+        IsolatedOutcome::ProcessDied(how) => {
             let id = &nudge.key.conversation_id;
             tracing::warn!(conversation.id = %id, %how, "isolated process died");
-            Box::pin(recount::bury(world, nudge, &worker)).await?;
-            Ok(Handled::Worked)
+            Box::pin(crash_count::count_process_death(services, nudge, &worker)).await?;
+            Ok(DeliveryOutcome::Worked)
         }
-        Isolated::NotNow { wait } => {
-            ring(world, queue::TURNS, nudge, wait).await;
-            Ok(Handled::Nothing)
+        IsolatedOutcome::RetryLater { wait } => {
+            enqueue_nudge(services, queue::TURNS, nudge, wait).await;
+            Ok(DeliveryOutcome::NoWork)
         }
-        Isolated::Here(guard) => {
-            let outcome = Box::pin(delivery::deliver_alone(world, nudge, ends)).await;
+        IsolatedOutcome::RunHere(guard) => {
+            let outcome = Box::pin(delivery::deliver_alone(services, nudge, ends)).await;
             drop(guard);
             outcome
         }
@@ -126,7 +133,7 @@ pub(super) async fn isolate(
 
 /// The next action for a suspect step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Suspect {
+pub(super) enum SuspectAction {
     /// Count the death of the last worker first.
     CountDeath,
     /// Wait until the retry time.
@@ -134,33 +141,33 @@ pub(super) enum Suspect {
     Isolate,
 }
 
-impl Hold<'_> {
+impl LeasedConversation<'_> {
     /// Returns `None` if the step runs here like any other, or fails its prompt.
-    pub(super) fn suspect(&self, head: &Head, now: Timestamp) -> Option<Suspect> {
-        let is_clean = head.claims == 0 && head.suspicion.is_blank();
+    pub(super) fn suspect_action(&self, head: &Head, now: Timestamp) -> Option<SuspectAction> {
+        let is_clean = head.leases_without_progress == 0 && head.suspicion.is_blank();
         let is_step = !matches!(head.phase, Phase::Idle | Phase::Deleted)
-            && head.step_owed_at(now).is_some_and(|due| due <= now);
+            && head.next_step_due(now).is_some_and(|due| due <= now);
         if is_clean
             || !is_step
             || self.is_alone
-            || matches!(self.world.isolation, Isolation::Inside)
+            || matches!(self.services.isolation, Isolation::InIsolatedProcess)
         {
             return None;
         }
         if let Some(death) = self.death {
             let mut head = head.clone();
             head.count_death(death, now);
-            return head.is_suspect().then_some(Suspect::CountDeath);
+            return head.is_suspect().then_some(SuspectAction::CountDeath);
         }
-        if !head.is_suspect() || head.is_hopeless() {
+        if !head.is_suspect() || head.is_poisoned() {
             return None;
         }
         let is_early = head.suspicion.retry_at.is_some_and(|time| time > now);
-        Some(if is_early { Suspect::Wait } else { Suspect::Isolate })
+        Some(if is_early { SuspectAction::Wait } else { SuspectAction::Isolate })
     }
 
     /// Why the step is given up, in one sentence. Load the response with open calls first.
-    pub(super) fn verdict(&self) -> String {
+    pub(super) fn give_up_reason(&self) -> String {
         let step = match &self.head.phase {
             Phase::Model { .. } => "the model call".to_owned(),
             Phase::Summary { .. } => "the summary of the conversation".to_owned(),

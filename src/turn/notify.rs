@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::agent::notice::Notice;
+use crate::agent::notification::Notification;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
-use crate::store::{Freshness, Kind, Partition, Selection, StoreError, Stored, Write};
-use crate::telemetry::trace::{self, Role};
-use crate::turn::commit::{NUDGE_WITHIN, ring};
-use crate::turn::{Nudge, World, faults, record};
+use crate::store::{
+    DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
+};
+use crate::telemetry::trace::{self, SpanRole};
+use crate::turn::commit::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::{Nudge, Services, documents, error_domain};
 
 /// Age at which a notification is given up, with an error in the log.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
 
 /// Waits between attempts; the last one repeats.
-const WAITS: [Duration; 7] = [
+const RETRY_WAITS: [Duration; 7] = [
     Duration::from_secs(5),
     Duration::from_mins(1),
     Duration::from_mins(5),
@@ -32,22 +34,22 @@ const WAITS: [Duration; 7] = [
 ];
 
 /// A delivery reserves a retry for this long: the request has 15 s, and a commit follows it.
-const RESERVED: Duration = Duration::from_secs(30);
+const RESERVATION: Duration = Duration::from_secs(30);
 
 /// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    Taken,
+pub enum SendOutcome {
+    Accepted,
     /// The receiver wants no further attempt (HTTP 410).
-    Unwanted,
+    Gone,
     /// Try again later. Holds the reason.
-    NotNow(String),
+    RetryLater(String),
 }
 
 /// Sends notifications to their receiver.
 #[async_trait]
-pub trait Herald: Send + Sync + fmt::Debug {
-    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told;
+pub trait NotificationSender: Send + Sync + fmt::Debug {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome;
 }
 
 /// Sends the due notifications of one conversation. Receivers may get duplicates, which have the
@@ -55,51 +57,55 @@ pub trait Herald: Send + Sync + fmt::Debug {
 ///
 /// # Errors
 /// The store is unavailable: deliver the message again. Notifications stay pending.
-pub async fn notify(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
+pub async fn notify(services: &Services, nudge: &Nudge) -> Result<(), StoreError> {
     let id = nudge.key.conversation_id.to_string();
-    let span = world
+    let span = services
         .telemetry
         .span("notify")
-        .role(Role::Consumer)
-        .under(nudge.traceparent.as_deref())
-        .link(trace::traceparent().as_deref())
-        .with("messaging.system", "azure_storage_queue")
-        .with("messaging.operation.name", "process")
-        .with("messaging.destination.name", queue::NOTIFY)
-        .with("conversation.id", id)
+        .with_role(SpanRole::Consumer)
+        .with_parent(nudge.traceparent.as_deref())
+        .with_link(trace::current_traceparent().as_deref())
+        .with_attribute("messaging.system", "azure_storage_queue")
+        .with_attribute("messaging.operation.name", "process")
+        .with_attribute("messaging.destination.name", queue::NOTIFY)
+        .with_attribute("conversation.id", id)
         .start();
-    let outcome = span.run(Box::pin(tell_all(world, nudge))).await;
+    let outcome = span.run(Box::pin(send_due(services, nudge))).await;
     if let Err(error) = &outcome {
-        span.fail(&faults::of_store(error));
+        span.record_error(&error_domain::classify_store_error(error));
     }
     outcome
 }
 
-async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
+async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> {
     let key = &nudge.key;
-    let began = world.clock.monotonic();
+    let began = services.clock.monotonic();
     let partition = Partition::Conversation(key.clone());
-    let all =
-        world.store.select(&partition, &Selection::all(Kind::Notice), Freshness::Latest).await?;
+    let all = services
+        .store
+        .select(&partition, &Selection::all(DocumentKind::Notification), Freshness::Latest)
+        .await?;
     for stored in all {
-        let now = world.clock.now();
+        let now = services.clock.now();
         if stored.document.due.is_some_and(|due| due <= now) {
             // Each attempt to an unavailable receiver takes its whole time-out, so the rest gets a
             // delivery of its own.
-            if world.clock.monotonic() > began + world.limits.turn / 2 {
-                ring(world, queue::NOTIFY, nudge, Duration::ZERO).await;
+            if services.clock.monotonic() > began + services.limits.turn_duration / 2 {
+                enqueue_nudge(services, queue::NOTIFY, nudge, Duration::ZERO).await;
                 return Ok(());
             }
-            let notice: Notice = record::read(&stored.document)?;
-            let Some(stored) = reserve(world, key, stored, &notice).await? else { continue };
-            world.probe.reached("notice.before").await;
-            let told = match &world.herald {
-                Some(herald) => tell(world, &**herald, (key, &notice)).await,
-                // A webhook was configured when the notification was written, and may be again.
-                None => Told::NotNow("no webhook is configured".to_owned()),
+            let notification: Notification = documents::read(&stored.document)?;
+            let Some(stored) = reserve(services, key, stored, &notification).await? else {
+                continue;
             };
-            world.probe.reached("notice.after").await;
-            settle(world, nudge, &stored, (notice, told)).await?;
+            services.fail_points.hit("notice.before").await;
+            let outcome = match &services.notification_sender {
+                Some(sender) => send(services, &**sender, (key, &notification)).await,
+                // A webhook was configured when the notification was written, and may be again.
+                None => SendOutcome::RetryLater("no webhook is configured".to_owned()),
+            };
+            services.fail_points.hit("notice.after").await;
+            record_outcome(services, nudge, &stored, (notification, outcome)).await?;
         }
     }
     Ok(())
@@ -109,89 +115,90 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
 /// first write wins. A first attempt needs no reservation, because only its own message finds it
 /// that early. Returns `None` if another delivery has it.
 async fn reserve(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
-    stored: Stored,
-    notice: &Notice,
-) -> Result<Option<Stored>, StoreError> {
-    if notice.attempts == 0 || world.herald.is_none() {
+    stored: StoredDocument,
+    notification: &Notification,
+) -> Result<Option<StoredDocument>, StoreError> {
+    if notification.attempts == 0 || services.notification_sender.is_none() {
         return Ok(Some(stored));
     }
-    let due = world.clock.now().plus(RESERVED);
-    let document = record::notice_document(notice, Some(due));
+    let due = services.clock.now().plus(RESERVATION);
+    let document = documents::notice_document(notification, Some(due));
     let write = Write::Replace(document.clone(), Some(stored.etag));
-    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        Ok(etags) => Ok(etags.into_iter().next().map(|etag| Stored { document, etag })),
+    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+        Ok(etags) => Ok(etags.into_iter().next().map(|etag| StoredDocument { document, etag })),
         Err(StoreError::Conflict) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// The span omits the address, which is a secret.
-async fn tell(
-    world: &World,
-    herald: &dyn Herald,
-    (key, notice): (&ConversationKey, &Notice),
-) -> Told {
-    let span = world
+async fn send(
+    services: &Services,
+    sender: &dyn NotificationSender,
+    (key, notification): (&ConversationKey, &Notification),
+) -> SendOutcome {
+    let span = services
         .telemetry
         .span("webhook")
-        .role(Role::Client)
-        .with("turnwheel.notice.type", notice.kind.clone())
-        .with("attempt", i64::from(notice.attempts) + 1)
+        .with_role(SpanRole::Client)
+        .with_attribute("turnwheel.notice.type", notification.kind.clone())
+        .with_attribute("attempt", i64::from(notification.attempts) + 1)
         .start();
-    let told = span.run(herald.tell(key, notice)).await;
-    if let Some(fault) = faults::of_told(&told) {
-        span.fail(&fault);
+    let outcome = span.run(sender.send(key, notification)).await;
+    if let Some(fault) = error_domain::classify_send_outcome(&outcome) {
+        span.record_error(&fault);
     }
-    told
+    outcome
 }
 
-async fn settle(
-    world: &World,
+async fn record_outcome(
+    services: &Services,
     nudge: &Nudge,
-    stored: &Stored,
-    (mut notice, told): (Notice, Told),
+    stored: &StoredDocument,
+    (mut notification, outcome): (Notification, SendOutcome),
 ) -> Result<(), StoreError> {
     let key = &nudge.key;
-    let now = world.clock.now();
-    notice.attempts += 1;
-    let due = match told {
-        Told::Taken => {
-            notice.settled_at = Some(now);
+    let now = services.clock.now();
+    notification.attempts += 1;
+    let due = match outcome {
+        SendOutcome::Accepted => {
+            notification.settled_at = Some(now);
             None
         }
-        Told::Unwanted => give_up(&mut notice, now),
-        Told::NotNow(reason) => {
-            let wait = wait_after(notice.attempts);
-            tracing::warn!(conversation.id = %key.conversation_id, notification.id = %notice.id, attempt = notice.attempts, error = %reason, "notification failed");
-            if now.plus(wait) > notice.at.plus(GIVE_UP_AFTER) {
-                give_up(&mut notice, now)
+        SendOutcome::Gone => give_up(&mut notification, now),
+        SendOutcome::RetryLater(reason) => {
+            let wait = retry_wait(notification.attempts);
+            tracing::warn!(conversation.id = %key.conversation_id, notification.id = %notification.id, attempt = notification.attempts, error = %reason, "notification failed");
+            if now.plus(wait) > notification.at.plus(GIVE_UP_AFTER) {
+                give_up(&mut notification, now)
             } else {
                 Some(now.plus(wait))
             }
         }
     };
-    let write = Write::Replace(record::notice_document(&notice, due), Some(stored.etag.clone()));
-    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+    let write =
+        Write::Replace(documents::notice_document(&notification, due), Some(stored.etag.clone()));
+    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
         // Another delivery sent it too and recorded the outcome.
         Ok(_) | Err(StoreError::Conflict) => {}
         Err(error) => return Err(error),
     }
     if let Some(wait) = due.map(|due| now.until(due)).filter(|wait| *wait < NUDGE_WITHIN) {
-        ring(world, queue::NOTIFY, nudge, wait).await;
+        enqueue_nudge(services, queue::NOTIFY, nudge, wait).await;
     }
     Ok(())
 }
 
-fn give_up(notice: &mut Notice, now: Timestamp) -> Option<Timestamp> {
-    notice.settled_at = Some(now);
-    notice.gave_up = true;
-    tracing::error!(notification.id = %notice.id, attempts = notice.attempts, "notification given up");
+fn give_up(notification: &mut Notification, now: Timestamp) -> Option<Timestamp> {
+    notification.settled_at = Some(now);
+    notification.is_given_up = true;
+    tracing::error!(notification.id = %notification.id, attempts = notification.attempts, "notification given up");
     None
 }
 
-fn wait_after(attempts: u32) -> Duration {
-    let tried = usize::try_from(attempts.saturating_sub(1)).unwrap_or(usize::MAX);
-    WAITS.get(tried).or(WAITS.last()).copied().unwrap_or_default()
+fn retry_wait(attempts: u32) -> Duration {
+    let completed = usize::try_from(attempts.saturating_sub(1)).unwrap_or(usize::MAX);
+    RETRY_WAITS.get(completed).or(RETRY_WAITS.last()).copied().unwrap_or_default()
 }

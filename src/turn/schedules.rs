@@ -2,74 +2,75 @@
 //! This module reads, lists and cancels schedules; [`create`] creates and [`fire`] fires them.
 
 pub mod create;
-mod desk;
 pub mod fire;
+mod tool_adapter;
 
 use std::time::Duration;
 
 use crate::agent::raw::RawJson;
 use crate::agent::schedule::Schedule;
 use crate::clock::Timestamp;
-use crate::ids::{ScheduleId, TenantId, UserId, is_plain};
+use crate::ids::{ScheduleId, TenantId, UserId, is_plain_text};
 use crate::queue;
 use crate::store::{
-    Document, ETag, Freshness, Kind, Page, Partition, Selection, StoreError, Stored, Write,
+    Document, DocumentKind, ETag, Freshness, Partition, ResultPage, Selection, StoreError,
+    StoredDocument, Write,
 };
 use crate::tools::sha256_hex;
-use crate::turn::admission::write::{Written, write_surely_in};
-use crate::turn::admission::{Owner, Refusal};
-use crate::turn::commit::{NUDGE_WITHIN, ring};
-use crate::turn::{Nudge, World, record};
+use crate::turn::admission::certain_write::{BatchOutcome, write_until_certain_in};
+use crate::turn::admission::{CommandError, Owner};
+use crate::turn::commit::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::{Nudge, Services, documents};
 
 /// Maximum number of schedules of a user. Concurrent requests may exceed it by one or two.
 pub const SCHEDULES_MAX: usize = 100;
 /// Maximum length of a schedule's id, in characters.
-pub const ID_MAX: usize = 64;
+pub const ID_LENGTH_MAX: usize = 64;
 /// Maximum bytes of a schedule's input as JSON.
 pub const INPUT_BYTES_MAX: usize = 32 * 1024;
-const TRIES_MAX: u32 = 10;
+const ATTEMPTS_MAX: u32 = 10;
 
 /// First part of the id of a schedule's document, before the owner's tag.
-const SCHEDULE: &str = "schedule-of";
+const SCHEDULE_PREFIX: &str = "schedule-of";
 /// First part of the id of an idempotency receipt, before the owner's tag.
-const RECEIPT: &str = "schedule-key";
+const RECEIPT_PREFIX: &str = "schedule-key";
 
-pub(crate) fn partition(tenant: &TenantId) -> Partition {
+pub(crate) fn scope_partition(tenant: &TenantId) -> Partition {
     Partition::Scope(tenant.clone())
 }
 
 /// True if the id of a scope document belongs to a schedule.
-pub(crate) fn is_schedule(document_id: &str) -> bool {
-    document_id.strip_prefix(SCHEDULE).is_some_and(|rest| rest.starts_with('-'))
+pub(crate) fn is_schedule_id(document_id: &str) -> bool {
+    document_id.strip_prefix(SCHEDULE_PREFIX).is_some_and(|rest| rest.starts_with('-'))
 }
 
 /// Prefix of the ids of a user's documents. User ids may be long and contain hyphens. A tag of 16
 /// hex digits keeps one user's documents together, and apart from those of others.
-fn of_owner(kind: &str, user: &UserId) -> String {
+fn owner_prefix(kind: &str, user: &UserId) -> String {
     let mut tag = sha256_hex(user.as_str().as_bytes());
     tag.truncate(16);
     format!("{kind}-{tag}")
 }
 
-pub(crate) fn id_of(user: &UserId, id: &ScheduleId) -> String {
-    format!("{}-{id}", of_owner(SCHEDULE, user))
+pub(crate) fn schedule_document_id(user: &UserId, id: &ScheduleId) -> String {
+    format!("{}-{id}", owner_prefix(SCHEDULE_PREFIX, user))
 }
 
-/// Selects documents of kind [`Kind::Scope`] whose id continues with a hyphen after the prefix. A
+/// Selects documents of kind [`DocumentKind::Scope`] whose id continues with a hyphen after the prefix. A
 /// dot sorts directly after the hyphen.
-fn range(prefix: &str) -> Selection {
+fn prefix_range(prefix: &str) -> Selection {
     Selection {
         from_id: Some(format!("{prefix}-")),
         to_id: Some(format!("{prefix}.")),
-        ..Selection::all(Kind::Scope)
+        ..Selection::all(DocumentKind::Scope)
     }
 }
 
-fn document(schedule: &Schedule) -> Document {
+fn schedule_document(schedule: &Schedule) -> Document {
     Document {
-        id: id_of(&schedule.user, &schedule.id),
-        kind: Kind::Scope,
-        body: RawJson::of(schedule),
+        id: schedule_document_id(&schedule.user, &schedule.id),
+        kind: DocumentKind::Scope,
+        body: RawJson::from_value(schedule),
         due: schedule.due(),
         created_at: None,
         state: None,
@@ -77,13 +78,14 @@ fn document(schedule: &Schedule) -> Document {
     }
 }
 
-async fn find(
-    world: &World,
+async fn find_document(
+    services: &Services,
     tenant: &TenantId,
     document_id: &str,
 ) -> Result<Option<(Schedule, ETag)>, StoreError> {
-    let found = world.store.read(&partition(tenant), document_id, Freshness::Latest).await?;
-    found.map(|stored| Ok((record::read(&stored.document)?, stored.etag))).transpose()
+    let found =
+        services.store.read(&scope_partition(tenant), document_id, Freshness::Latest).await?;
+    found.map(|stored| Ok((documents::read(&stored.document)?, stored.etag))).transpose()
 }
 
 /// Reads a schedule of the owner.
@@ -91,17 +93,25 @@ async fn find(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn read(world: &World, owner: &Owner, id: &str) -> Result<Schedule, Refusal> {
-    own(world, owner, id).await.map(|(schedule, _)| schedule)
+pub async fn load_schedule(
+    services: &Services,
+    owner: &Owner,
+    id: &str,
+) -> Result<Schedule, CommandError> {
+    find_owned_schedule(services, owner, id).await.map(|(schedule, _)| schedule)
 }
 
-async fn own(world: &World, owner: &Owner, id: &str) -> Result<(Schedule, ETag), Refusal> {
-    const NONE: Refusal = Refusal::NotFound("schedule");
-    if id.len() > ID_MAX || !is_plain(id) {
+async fn find_owned_schedule(
+    services: &Services,
+    owner: &Owner,
+    id: &str,
+) -> Result<(Schedule, ETag), CommandError> {
+    const NONE: CommandError = CommandError::NotFound("schedule");
+    if id.len() > ID_LENGTH_MAX || !is_plain_text(id) {
         return Err(NONE);
     }
-    let document_id = id_of(&owner.user, &ScheduleId::new(id));
-    let found = find(world, &owner.tenant, &document_id).await?;
+    let document_id = schedule_document_id(&owner.user, &ScheduleId::new(id));
+    let found = find_document(services, &owner.tenant, &document_id).await?;
     found.filter(|(schedule, _)| schedule.user == owner.user).ok_or(NONE)
 }
 
@@ -109,11 +119,16 @@ async fn own(world: &World, owner: &Owner, id: &str) -> Result<(Schedule, ETag),
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn of_user(world: &World, owner: &Owner) -> Result<Vec<Schedule>, Refusal> {
-    let selection = range(&of_owner(SCHEDULE, &owner.user));
-    let found =
-        world.store.select(&partition(&owner.tenant), &selection, Freshness::Latest).await?;
-    let mut schedules = read_all(&found)?;
+pub async fn list_user_schedules(
+    services: &Services,
+    owner: &Owner,
+) -> Result<Vec<Schedule>, CommandError> {
+    let selection = prefix_range(&owner_prefix(SCHEDULE_PREFIX, &owner.user));
+    let found = services
+        .store
+        .select(&scope_partition(&owner.tenant), &selection, Freshness::Latest)
+        .await?;
+    let mut schedules = parse_all(&found)?;
     schedules.sort_by(|one, other| (other.created_at, &other.id).cmp(&(one.created_at, &one.id)));
     Ok(schedules)
 }
@@ -122,27 +137,28 @@ pub async fn of_user(world: &World, owner: &Owner) -> Result<Vec<Schedule>, Refu
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn of_tenant(
-    world: &World,
+pub async fn list_tenant_schedules(
+    services: &Services,
     tenant: &TenantId,
     limit: usize,
     from: Option<String>,
-) -> Result<Page<Schedule>, Refusal> {
-    let all = range(SCHEDULE);
+) -> Result<ResultPage<Schedule>, CommandError> {
+    let all = prefix_range(SCHEDULE_PREFIX);
     let from_id = from.clone().or(all.from_id);
     // Two more than a page: the last schedule of the previous page, and one that shows whether
     // another page follows.
     let selection = Selection { from_id, limit: limit + 2, ..all };
-    let mut found = world.store.select(&partition(tenant), &selection, Freshness::Latest).await?;
+    let mut found =
+        services.store.select(&scope_partition(tenant), &selection, Freshness::Latest).await?;
     found.retain(|stored| Some(&stored.document.id) != from.as_ref());
     let is_more = found.len() > limit;
     found.truncate(limit);
     let last = found.last().map(|stored| stored.document.id.clone());
-    Ok(Page { items: read_all(&found)?, continuation: last.filter(|_| is_more) })
+    Ok(ResultPage { items: parse_all(&found)?, continuation: last.filter(|_| is_more) })
 }
 
-fn read_all(found: &[Stored]) -> Result<Vec<Schedule>, StoreError> {
-    found.iter().map(|stored| record::read(&stored.document)).collect()
+fn parse_all(found: &[StoredDocument]) -> Result<Vec<Schedule>, StoreError> {
+    found.iter().map(|stored| documents::read(&stored.document)).collect()
 }
 
 /// Cancels a schedule. A firing that has not been made is never made.
@@ -150,39 +166,44 @@ fn read_all(found: &[Stored]) -> Result<Vec<Schedule>, StoreError> {
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn cancel(world: &World, owner: &Owner, id: &str) -> Result<(), Refusal> {
-    for _ in 0..TRIES_MAX {
-        let (schedule, etag) = own(world, owner, id).await?;
-        let writes = removal(&schedule, Some(etag));
-        world.probe.reached("schedule.cancel").await;
-        match write_surely_in(world, &partition(&owner.tenant), writes).await? {
-            Written::Won(_) => return Ok(()),
-            Written::Lost => {}
+pub async fn cancel_schedule(
+    services: &Services,
+    owner: &Owner,
+    id: &str,
+) -> Result<(), CommandError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let (schedule, etag) = find_owned_schedule(services, owner, id).await?;
+        let writes = removal_writes(&schedule, Some(etag));
+        services.fail_points.hit("schedule.cancel").await;
+        match write_until_certain_in(services, &scope_partition(&owner.tenant), writes).await? {
+            BatchOutcome::Won(_) => return Ok(()),
+            BatchOutcome::Lost => {}
         }
-        match own(world, owner, id).await {
+        match find_owned_schedule(services, owner, id).await {
             // This request itself may have won with a lost response.
-            Err(Refusal::NotFound(_)) => return Ok(()),
+            Err(CommandError::NotFound(_)) => return Ok(()),
             Err(refusal) => return Err(refusal),
             Ok(_) => {}
         }
     }
-    Err(Refusal::contended())
+    Err(CommandError::contended())
 }
 
 /// Writes that remove a schedule and its idempotency receipt.
-fn removal(schedule: &Schedule, etag: Option<ETag>) -> Vec<Write> {
-    let mut writes = vec![Write::Delete(id_of(&schedule.user, &schedule.id), etag)];
+fn removal_writes(schedule: &Schedule, etag: Option<ETag>) -> Vec<Write> {
+    let mut writes = vec![Write::Delete(schedule_document_id(&schedule.user, &schedule.id), etag)];
     writes.extend(schedule.receipt.clone().map(|receipt| Write::Delete(receipt, None)));
     writes
 }
 
 /// Enqueues a nudge if the firing is near. The recovery sweep enqueues the others.
-async fn ring_if_soon(world: &World, tenant: &TenantId, schedule: &Schedule) {
+async fn enqueue_if_near(services: &Services, tenant: &TenantId, schedule: &Schedule) {
     let Some(due) = schedule.due() else { return };
-    let delay = delay_until(world.clock.now(), due);
+    let delay = delay_until(services.clock.now(), due);
     if delay <= NUDGE_WITHIN {
-        let nudge = Nudge::of_schedule(tenant, &id_of(&schedule.user, &schedule.id));
-        ring(world, queue::TURNS, &nudge, delay).await;
+        let nudge =
+            Nudge::for_schedule(tenant, &schedule_document_id(&schedule.user, &schedule.id));
+        enqueue_nudge(services, queue::TURNS, &nudge, delay).await;
     }
 }
 

@@ -9,129 +9,134 @@ use futures_util::{StreamExt as _, stream};
 
 use crate::clock::Timestamp;
 use crate::queue;
-use crate::store::{Kind, Owed, Partition, StoreError};
-use crate::turn::commit::ring;
-use crate::turn::{Nudge, World, faults, schedules};
+use crate::store::{DocumentKind, DueItem, Partition, StoreError};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::{Nudge, Services, error_domain, schedules};
 
 /// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
-pub const GRACE: Duration = Duration::from_secs(20);
+pub const GRACE_PERIOD: Duration = Duration::from_secs(20);
 /// Work due within this time is enqueued with the remaining delay.
-pub const AHEAD: Duration = Duration::from_secs(90);
+pub const HORIZON: Duration = Duration::from_secs(90);
 /// Longest normal sweep. With one sweep a minute, work read first by one sweep and last by the next
 /// is still enqueued in time.
-const LONG: Duration = Duration::from_secs(30);
+const SLOW_SWEEP: Duration = Duration::from_secs(30);
 /// A store with several partitions reads a share of the page from each.
-const PAGE: usize = 800;
+const PAGE_SIZE: usize = 800;
 /// Number of nudges sent concurrently.
-const RING_AT_ONCE: usize = 16;
+const SEND_CONCURRENCY: usize = 16;
 
 /// Enqueues nudges for all due work. Returns the number of nudges.
 ///
 /// # Errors
 /// The store is unavailable: run the next sweep.
-pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> {
-    let span = world.telemetry.span("sweep").start();
-    let swept = span.run(Box::pin(all(world, grace))).await;
-    match &swept {
-        Ok(rung) => span.set("turnwheel.enqueued", i64::try_from(*rung).unwrap_or(i64::MAX)),
-        Err(error) => span.fail(&faults::of_store(error)),
+pub async fn sweep(services: &Services, grace: Duration) -> Result<usize, StoreError> {
+    let span = services.telemetry.span("sweep").start();
+    let result = span.run(Box::pin(enqueue_due_work(services, grace))).await;
+    match &result {
+        Ok(enqueued) => {
+            span.set_attribute("turnwheel.enqueued", i64::try_from(*enqueued).unwrap_or(i64::MAX))
+        }
+        Err(error) => span.record_error(&error_domain::classify_store_error(error)),
     }
-    swept
+    result
 }
 
-async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
-    let now = world.clock.now();
-    let horizon = now.plus(AHEAD);
-    let began = world.clock.monotonic();
-    let mut rung = HashMap::new();
+async fn enqueue_due_work(services: &Services, grace: Duration) -> Result<usize, StoreError> {
+    let now = services.clock.now();
+    let horizon = now.plus(HORIZON);
+    let began = services.clock.monotonic();
+    let mut enqueued = HashMap::new();
     let (mut continuation, mut failure) = (None, None);
     let mut overdue = 0;
     loop {
-        let page = match world.store.due(horizon, PAGE, continuation.as_deref()).await {
+        let page = match services.store.list_due(horizon, PAGE_SIZE, continuation.as_deref()).await
+        {
             Ok(page) => page,
             Err(error) => {
                 failure = Some(error);
                 break;
             }
         };
-        overdue += page.items.iter().filter(|owed| owed.due <= now).count();
-        let mut bells: Vec<Bell> = Vec::new();
-        for bell in page.items.iter().filter_map(|owed| bell_for(owed, now, grace)) {
-            add(&mut bells, &mut rung, bell);
+        overdue += page.items.iter().filter(|document| document.due <= now).count();
+        let mut nudges: Vec<DelayedNudge> = Vec::new();
+        for nudge in page.items.iter().filter_map(|document| nudge_for(document, now, grace)) {
+            add_earliest(&mut nudges, &mut enqueued, nudge);
         }
-        stream::iter(bells)
-            .for_each_concurrent(RING_AT_ONCE, |(queue, nudge, delay)| async move {
-                ring(world, queue, &nudge, delay).await;
+        stream::iter(nudges)
+            .for_each_concurrent(SEND_CONCURRENCY, |(queue, nudge, delay)| async move {
+                enqueue_nudge(services, queue, &nudge, delay).await;
             })
             .await;
         continuation = page.continuation;
         if continuation.is_none() {
             break;
         }
-        if world.clock.monotonic() > began + world.limits.turn {
+        if services.clock.monotonic() > began + services.limits.turn_duration {
             tracing::warn!(
-                count = rung.len(),
+                count = enqueued.len(),
                 "sweep stopped at its time limit; the next sweep continues"
             );
             break;
         }
     }
-    if let Some(metrics) = world.telemetry.metrics()
+    if let Some(metrics) = services.telemetry.metrics()
         && (failure.is_none() || overdue > 0)
     {
-        metrics.backlog(overdue);
+        metrics.record_backlog(overdue);
     }
-    let took = world.clock.monotonic().saturating_sub(began);
-    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    if took > LONG {
+    let duration = services.clock.monotonic().saturating_sub(began);
+    let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if duration > SLOW_SWEEP {
         tracing::warn!(
-            count = rung.len(),
+            count = enqueued.len(),
             duration_ms,
             "sweep was slow; work that fell due meanwhile may be enqueued late"
         );
-    } else if !rung.is_empty() {
-        tracing::info!(count = rung.len(), duration_ms, "sweep enqueued overdue work");
+    } else if !enqueued.is_empty() {
+        tracing::info!(count = enqueued.len(), duration_ms, "sweep enqueued overdue work");
     }
-    failure.map_or(Ok(rung.len()), Err)
+    failure.map_or(Ok(enqueued.len()), Err)
 }
 
 /// Queue, nudge and delay.
-type Bell = (&'static str, Nudge, Duration);
+type DelayedNudge = (&'static str, Nudge, Duration);
 
 /// Keeps one nudge for each conversation and queue, the earliest: the store may return due work in
 /// any order.
-fn add(
-    bells: &mut Vec<Bell>,
-    rung: &mut HashMap<(String, &'static str), Duration>,
-    (queue, nudge, delay): Bell,
+fn add_earliest(
+    nudges: &mut Vec<DelayedNudge>,
+    enqueued: &mut HashMap<(String, &'static str), Duration>,
+    (queue, nudge, delay): DelayedNudge,
 ) {
-    match rung.entry((nudge.key.to_string(), queue)) {
+    match enqueued.entry((nudge.key.to_string(), queue)) {
         Entry::Occupied(earlier) if *earlier.get() <= delay => return,
         Entry::Occupied(mut later) => {
             later.insert(delay);
-            bells.retain(|(other, bell, _)| *other != queue || bell.key != nudge.key);
+            nudges
+                .retain(|(other, other_nudge, _)| *other != queue || other_nudge.key != nudge.key);
         }
-        Entry::Vacant(none) => {
-            none.insert(delay);
+        Entry::Vacant(vacant) => {
+            vacant.insert(delay);
         }
     }
-    bells.push((queue, nudge, delay));
+    nudges.push((queue, nudge, delay));
 }
 
-fn bell_for(owed: &Owed, now: Timestamp, grace: Duration) -> Option<Bell> {
-    let nudge = match &owed.partition {
-        Partition::Conversation(key) => Nudge::of(key.clone(), None),
+fn nudge_for(document: &DueItem, now: Timestamp, grace: Duration) -> Option<DelayedNudge> {
+    let nudge = match &document.partition {
+        Partition::Conversation(key) => Nudge::for_conversation(key.clone(), None),
         // No grace period: a duplicate nudge is harmless, and a schedule may fire at most a minute
         // late.
-        Partition::Scope(tenant) if schedules::is_schedule(&owed.id) => {
-            let nudge = Nudge::of_schedule(tenant, &owed.id);
-            return Some((queue::TURNS, nudge, now.until(owed.due)));
+        Partition::Scope(tenant) if schedules::is_schedule_id(&document.id) => {
+            let nudge = Nudge::for_schedule(tenant, &document.id);
+            return Some((queue::TURNS, nudge, now.until(document.due)));
         }
         Partition::Scope(_) => return None,
     };
-    let is_recent = owed.due <= now && now.minus(grace) < owed.due && !grace.is_zero();
-    let queue = if owed.kind == Kind::Notice { queue::NOTIFY } else { queue::TURNS };
-    (!is_recent).then(|| (queue, nudge, now.until(owed.due)))
+    let is_recent = document.due <= now && now.minus(grace) < document.due && !grace.is_zero();
+    let queue =
+        if document.kind == DocumentKind::Notification { queue::NOTIFY } else { queue::TURNS };
+    (!is_recent).then(|| (queue, nudge, now.until(document.due)))
 }
 
 #[cfg(test)]
@@ -140,23 +145,24 @@ mod tests {
     use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 
     #[test]
-    fn a_conversation_has_one_bell_for_the_first_that_it_is_owed() {
+    fn sweep_enqueues_earliest_nudge_per_conversation_and_queue() {
         let key = |id: &str| ConversationKey {
             tenant: TenantId::new("t"),
             user: UserId::new("u"),
             conversation_id: ConversationId::new(id),
         };
-        let mut rung = HashMap::new();
-        let mut add_all = |owed: &[(&str, &'static str, u64)]| {
-            let mut bells = Vec::new();
-            for (id, queue, delay) in owed {
-                let bell = (*queue, Nudge::of(key(id), None), Duration::from_secs(*delay));
-                add(&mut bells, &mut rung, bell);
+        let mut enqueued = HashMap::new();
+        let mut add_all = |due: &[(&str, &'static str, u64)]| {
+            let mut nudges = Vec::new();
+            for (id, queue, delay) in due {
+                let nudge =
+                    (*queue, Nudge::for_conversation(key(id), None), Duration::from_secs(*delay));
+                add_earliest(&mut nudges, &mut enqueued, nudge);
             }
-            let told = |(queue, nudge, delay): &Bell| {
+            let row = |(queue, nudge, delay): &DelayedNudge| {
                 (nudge.key.conversation_id.as_str().to_owned(), *queue, delay.as_secs())
             };
-            bells.iter().map(told).collect::<Vec<_>>()
+            nudges.iter().map(row).collect::<Vec<_>>()
         };
         let (turns, notify) = (queue::TURNS, queue::NOTIFY);
         let first = add_all(&[
@@ -166,9 +172,9 @@ mod tests {
             ("c", notify, 9),
             ("c", turns, 3),
         ]);
-        let told = |id: &str, queue, delay| (id.to_owned(), queue, delay);
-        assert_eq!(first, [told("d", turns, 5), told("c", turns, 0), told("c", notify, 9)]);
+        let row = |id: &str, queue, delay| (id.to_owned(), queue, delay);
+        assert_eq!(first, [row("d", turns, 5), row("c", turns, 0), row("c", notify, 9)]);
         let next = add_all(&[("c", turns, 0), ("d", turns, 2)]);
-        assert_eq!(next, [told("d", turns, 2)]);
+        assert_eq!(next, [row("d", turns, 2)]);
     }
 }

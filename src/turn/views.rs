@@ -1,6 +1,7 @@
 //! Queries: the read side of the API. Queries decide nothing, and include the queued inbox items.
 
 pub mod approvals;
+pub mod backlog;
 pub mod conversation;
 pub mod inbox;
 pub mod load;
@@ -8,13 +9,12 @@ pub mod prompts;
 pub mod schedules;
 pub mod usage;
 pub mod why;
-pub mod work;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::head::{Head, State};
-use crate::artifacts::ArtifactFacts;
+use crate::artifacts::ArtifactMetadata;
 use crate::clock::{Timestamp, iso};
 use crate::ids::ArtifactId;
 
@@ -29,7 +29,7 @@ pub fn state_name(state: State) -> &'static str {
 
 /// `ETag` of a conversation. It changes with the members that clients may change, not with every
 /// stored version.
-pub fn etag_of(head: &Head) -> String {
+pub fn conversation_etag(head: &Head) -> String {
     format!("\"{}-{}\"", head.incarnation, head.revision)
 }
 
@@ -47,12 +47,12 @@ pub struct ArtifactView {
     pub created_at: Timestamp,
 }
 
-pub fn artifact_view(facts: &ArtifactFacts) -> ArtifactView {
+pub fn artifact_view(metadata: &ArtifactMetadata) -> ArtifactView {
     ArtifactView {
-        id: facts.id.clone(),
-        name: facts.name.clone(),
-        mime_type: facts.mime_type.clone(),
-        size: facts.size,
-        created_at: facts.created_at,
+        id: metadata.id.clone(),
+        name: metadata.name.clone(),
+        mime_type: metadata.mime_type.clone(),
+        size: metadata.size,
+        created_at: metadata.created_at,
     }
 }

@@ -1,8 +1,8 @@
 //! Tests of the API over HTTP, with the complete service.
 
-mod deciding;
-mod owning;
-mod prompting;
-mod reconnecting;
-mod scheduling;
-mod stage;
+mod decisions;
+mod ownership;
+mod prompts;
+mod reconnection;
+mod schedules;
+mod test_app;

@@ -9,33 +9,35 @@ use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions}
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use turnwheel::agent::content::joined_text;
-use turnwheel::agent::event::AnswerEvent;
+use turnwheel::agent::event::AssistantMessageEvent;
 use turnwheel::agent::message::{Message, StopReason};
 use turnwheel::agent::settings::ThinkingLevel;
 use turnwheel::model::responses::{AzureResponses, ResponsesConfig, Secret};
-use turnwheel::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, ToolOffer};
+use turnwheel::model::{
+    Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
+};
 
-use crate::support::fake_model::{FakeModel, Play, Script};
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
-mod bombs;
+mod compression_bombs;
 mod conformance;
 mod vault;
 
 #[derive(Default)]
-struct Heard {
-    events: Mutex<Vec<AnswerEvent>>,
-    any: Notify,
+struct RecordingListener {
+    events: Mutex<Vec<AssistantMessageEvent>>,
+    event_added: Notify,
 }
 
-impl Listener for Heard {
-    fn hear(&self, event: AnswerEvent) {
+impl Listener for RecordingListener {
+    fn on_event(&self, event: AssistantMessageEvent) {
         self.events.lock().unwrap().push(event);
-        self.any.notify_one();
+        self.event_added.notify_one();
     }
 }
 
-impl Heard {
-    fn json(&self) -> Vec<Value> {
+impl RecordingListener {
+    fn events_json(&self) -> Vec<Value> {
         self.events
             .lock()
             .unwrap()
@@ -55,16 +57,16 @@ fn config(base_url: &str) -> ResponsesConfig {
     }
 }
 
-fn user(text: &str) -> Message {
+fn user_message(text: &str) -> Message {
     serde_json::from_value(json!({ "role": "user", "content": text, "timestamp": 0 })).unwrap()
 }
 
-async fn call(
+async fn call_model(
     model: &AzureResponses,
     record: &ModelRecord,
     messages: &[Message],
-    heard: &Heard,
-) -> Answer {
+    listener: &RecordingListener,
+) -> ModelResponse {
     let messages: Vec<&Message> = messages.iter().collect();
     let tools = [ToolOffer {
         name: "test.echo",
@@ -85,46 +87,49 @@ async fn call(
         session_id: "conversation-1",
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     };
-    model.answer(request, heard).await
+    model.respond(request, listener).await
 }
 
-async fn ask(fake: &FakeModel) -> (Answer, Heard) {
-    ask_with(&config(&fake.url)).await
+async fn call_fake(fake: &FakeModel) -> (ModelResponse, RecordingListener) {
+    call_with_config(&config(&fake.url)).await
 }
 
-async fn ask_with(config: &ResponsesConfig) -> (Answer, Heard) {
+async fn call_with_config(config: &ResponsesConfig) -> (ModelResponse, RecordingListener) {
     let model = AzureResponses::new(config, None).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
-    let heard = Heard::default();
-    let answer = call(&model, &record, &[user("hi")], &heard).await;
-    (answer, heard)
+    let listener = RecordingListener::default();
+    let response = call_model(&model, &record, &[user_message("hi")], &listener).await;
+    (response, listener)
 }
 
-fn failed(answer: &Answer) -> (&str, &Failure) {
-    assert_eq!(answer.message.stop_reason, StopReason::Error);
-    (answer.message.error_message.as_deref().unwrap(), answer.failure.as_ref().unwrap())
+fn expect_failure(response: &ModelResponse) -> (&str, &ModelFailure) {
+    assert_eq!(response.message.stop_reason, StopReason::Error);
+    (response.message.error_message.as_deref().unwrap(), response.failure.as_ref().unwrap())
 }
 
 #[tokio::test]
-async fn a_call_sends_what_it_should_and_hears_what_comes() {
-    let mut script = Script::call("call_1", "test.echo", json!({ "value": "x" }));
+async fn model_call_sends_request_and_emits_events() {
+    let mut script = ResponseScript::call("call_1", "test.echo", json!({ "value": "x" }));
     script.thinking = vec!["Hm".to_owned()];
     script.text = vec!["Hel".to_owned(), "lo".to_owned()];
-    let fake = FakeModel::start([Play::Answer(script)]).await;
-    let (answer, heard) = ask(&fake).await;
+    let fake = FakeModel::start([ScriptedResponse::Response(script)]).await;
+    let (response, listener) = call_fake(&fake).await;
 
-    assert_eq!(answer.failure, None);
-    assert_eq!(answer.message.stop_reason, StopReason::ToolUse);
-    assert_eq!(joined_text(&answer.message.content), "Hello");
-    let tool_call = answer.message.tool_calls().next().unwrap();
+    assert_eq!(response.failure, None);
+    assert_eq!(response.message.stop_reason, StopReason::ToolUse);
+    assert_eq!(joined_text(&response.message.content), "Hello");
+    let tool_call = response.message.tool_calls().next().unwrap();
     assert_eq!(
         (tool_call.name.as_str(), tool_call.id.as_str()),
         ("test.echo", "call_1|fc_call_1_0")
     );
-    assert_eq!((answer.message.usage.input, answer.message.usage.output), (10, 5));
-    assert!((answer.message.usage.cost.total - 0.000_012_5).abs() < 1e-12);
-    let kinds: Vec<String> =
-        heard.json().iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!((response.message.usage.input, response.message.usage.output), (10, 5));
+    assert!((response.message.usage.cost.total - 0.000_012_5).abs() < 1e-12);
+    let kinds: Vec<String> = listener
+        .events_json()
+        .iter()
+        .map(|event| event["type"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(
         kinds,
         [
@@ -141,13 +146,14 @@ async fn a_call_sends_what_it_should_and_hears_what_comes() {
         ]
     );
 
-    let asked = fake.asked();
-    let header =
-        |name: &str| asked[0].headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let sent_requests = fake.received_requests();
+    let header = |name: &str| {
+        sent_requests[0].headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
     assert_eq!(header("api-key").as_deref(), Some("key-of-this-test"));
     assert!(header("traceparent").unwrap().starts_with("00-0af7651916cd43dd8448eb211c80319c"));
     assert_eq!(header("authorization"), None);
-    let body = &fake.requests()[0];
+    let body = &fake.request_bodies()[0];
     assert_eq!(
         (&body["model"], &body["stream"], &body["store"]),
         (&json!("prod-mini"), &json!(true), &json!(false))
@@ -158,8 +164,8 @@ async fn a_call_sends_what_it_should_and_hears_what_comes() {
 }
 
 #[tokio::test]
-async fn every_http_failure_says_what_to_do_and_whether_to_try_again() {
-    let retry = |ms: Option<u64>| Failure::Retryable { after: ms.map(Duration::from_millis) };
+async fn http_failures_have_class_and_advice() {
+    let retry = |ms: Option<u64>| ModelFailure::Retryable { after: ms.map(Duration::from_millis) };
     let error =
         |code: &str| json!({ "error": { "code": code, "message": "so it is" } }).to_string();
     let cases = [
@@ -171,52 +177,52 @@ async fn every_http_failure_says_what_to_do_and_whether_to_try_again() {
             "HTTP 429: so it is",
         ),
         (503, vec![], String::new(), retry(None), "HTTP 503 without an explanation"),
-        (401, vec![], error("401"), Failure::Final, "AZURE_OPENAI_API_KEY"),
-        (403, vec![], error("403"), Failure::Final, "Cognitive Services OpenAI User"),
+        (401, vec![], error("401"), ModelFailure::Permanent, "AZURE_OPENAI_API_KEY"),
+        (403, vec![], error("403"), ModelFailure::Permanent, "Cognitive Services OpenAI User"),
         (
             404,
             vec![],
             error("DeploymentNotFound"),
-            Failure::Final,
+            ModelFailure::Permanent,
             "AZURE_OPENAI_DEPLOYMENT_NAME_MAP",
         ),
-        (400, vec![], error("content_filter"), Failure::Final, "content_filter"),
+        (400, vec![], error("content_filter"), ModelFailure::Permanent, "content_filter"),
         (
             400,
             vec![],
             error("context_length_exceeded"),
-            Failure::Overflow,
+            ModelFailure::ContextOverflow,
             "context_length_exceeded",
         ),
         (
             307,
             vec![("location", "http://127.0.0.1:1/")],
             String::new(),
-            Failure::Final,
+            ModelFailure::Permanent,
             "Redirects are not followed",
         ),
         (
             401,
             vec![],
             json!({ "error": { "message": "wrong key: key-of-this-test" } }).to_string(),
-            Failure::Final,
+            ModelFailure::Permanent,
             "wrong key: …",
         ),
     ];
     for (status, headers, body, expected, text) in cases {
         let headers =
             headers.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let fake = FakeModel::start([Play::Http { status, headers, body }]).await;
-        let (answer, heard) = ask(&fake).await;
-        let (said, failure) = failed(&answer);
-        assert_eq!(failure, &expected, "{status} {said}");
-        assert!(said.contains(text), "{said}");
-        assert!(heard.json().is_empty());
+        let fake = FakeModel::start([ScriptedResponse::Http { status, headers, body }]).await;
+        let (response, listener) = call_fake(&fake).await;
+        let (error_text, failure) = expect_failure(&response);
+        assert_eq!(failure, &expected, "{status} {error_text}");
+        assert!(error_text.contains(text), "{error_text}");
+        assert!(listener.events_json().is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_limit_within_a_200_is_a_limit_and_its_header_counts() {
+async fn rate_limit_inside_200_is_retryable_after_header() {
     let events = [
         json!({ "type": "response.failed", "response": { "status": "failed", "error": null } }),
         json!({ "type": "error", "error": { "type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Slow down" } }),
@@ -226,90 +232,91 @@ async fn a_limit_within_a_200_is_a_limit_and_its_header_counts() {
         ("content-type".to_owned(), "text/event-stream".to_owned()),
         ("retry-after".to_owned(), "4".to_owned()),
     ];
-    let fake = FakeModel::start([Play::Http { status: 200, headers, body }]).await;
-    let (answer, _) = ask(&fake).await;
-    let (said, failure) = failed(&answer);
-    assert_eq!(said, "Error Code rate_limit_exceeded: Slow down");
-    assert_eq!(failure, &Failure::Retryable { after: Some(Duration::from_secs(4)) });
+    let fake = FakeModel::start([ScriptedResponse::Http { status: 200, headers, body }]).await;
+    let (response, _) = call_fake(&fake).await;
+    let (error_text, failure) = expect_failure(&response);
+    assert_eq!(error_text, "Error Code rate_limit_exceeded: Slow down");
+    assert_eq!(failure, &ModelFailure::Retryable { after: Some(Duration::from_secs(4)) });
 }
 
 #[tokio::test]
-async fn a_cut_or_silent_stream_keeps_what_came_and_is_tried_again() {
-    let events = Script::text("half an answer").events();
+async fn broken_stream_keeps_text_and_is_retryable() {
+    let events = ResponseScript::text("half an answer").events();
     let unfinished = events[..3].to_vec();
-    let mut silent = Script::text("half an answer");
-    silent.hangs = true;
+    let mut silent = ResponseScript::text("half an answer");
+    silent.is_unending = true;
     let cases = [
-        (Play::CutAfter(3, events), "the connection to the model failed"),
-        (Play::SseEvents(unfinished), "stream closed before response.completed"),
-        (Play::Answer(silent), "no data received from the model for"),
+        (ScriptedResponse::CutAfter(3, events), "the connection to the model failed"),
+        (ScriptedResponse::SseEvents(unfinished), "stream closed before response.completed"),
+        (ScriptedResponse::Response(silent), "no data received from the model for"),
     ];
     for (play, text) in cases {
         let fake = FakeModel::start([play]).await;
         let config =
             ResponsesConfig { idle_timeout: Some(Duration::from_millis(500)), ..config(&fake.url) };
-        let (answer, _) = ask_with(&config).await;
-        let (said, failure) = failed(&answer);
-        assert!(said.starts_with(text), "{said}");
-        assert_eq!(failure, &Failure::Retryable { after: None });
-        assert_eq!(joined_text(&answer.message.content), "half an answer", "{said}");
+        let (response, _) = call_with_config(&config).await;
+        let (error_text, failure) = expect_failure(&response);
+        assert!(error_text.starts_with(text), "{error_text}");
+        assert_eq!(failure, &ModelFailure::Retryable { after: None });
+        assert_eq!(joined_text(&response.message.content), "half an answer", "{error_text}");
     }
 }
 
 #[tokio::test]
-async fn a_model_that_does_not_answer_at_all_is_tried_again() {
-    let fake = FakeModel::start([Play::Hang]).await;
+async fn unreachable_model_is_retryable() {
+    let fake = FakeModel::start([ScriptedResponse::Hang]).await;
     let config =
         ResponsesConfig { idle_timeout: Some(Duration::from_millis(50)), ..config(&fake.url) };
-    let (answer, _) = ask_with(&config).await;
-    assert_eq!(failed(&answer).1, &Failure::Retryable { after: None });
+    let (response, _) = call_with_config(&config).await;
+    assert_eq!(expect_failure(&response).1, &ModelFailure::Retryable { after: None });
 
     let url = fake.url.clone();
     drop(fake);
-    let nobody = ask_with(&self::config(&url.replace("127.0.0.1", "127.0.0.2"))).await.0;
-    let (said, failure) = failed(&nobody);
-    assert!(said.starts_with("connection error: "), "{said}");
-    assert!(!said.contains("127.0.0.2:1/"), "{said}");
-    assert_eq!(failure, &Failure::Retryable { after: None });
+    let unreachable =
+        call_with_config(&self::config(&url.replace("127.0.0.1", "127.0.0.2"))).await.0;
+    let (error_text, failure) = expect_failure(&unreachable);
+    assert!(error_text.starts_with("connection error: "), "{error_text}");
+    assert!(!error_text.contains("127.0.0.2:1/"), "{error_text}");
+    assert_eq!(failure, &ModelFailure::Retryable { after: None });
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_given_up_for_good() {
+async fn oversized_response_fails_permanently() {
     let headers = vec![("content-type".to_owned(), "text/event-stream".to_owned())];
     let body = format!("data: {}", "x".repeat(9 * 1024 * 1024));
-    let fake = FakeModel::start([Play::Http { status: 200, headers, body }]).await;
-    let (answer, _) = ask(&fake).await;
-    let (said, failure) = failed(&answer);
-    assert_eq!(said, "the model response or one of its events exceeds 8388608 bytes");
-    assert_eq!(failure, &Failure::Final);
+    let fake = FakeModel::start([ScriptedResponse::Http { status: 200, headers, body }]).await;
+    let (response, _) = call_fake(&fake).await;
+    let (error_text, failure) = expect_failure(&response);
+    assert_eq!(error_text, "the model response or one of its events exceeds 8388608 bytes");
+    assert_eq!(failure, &ModelFailure::Permanent);
 }
 
 #[tokio::test]
-async fn deltas_are_heard_while_the_answer_is_under_way() {
-    let mut script = Script::text("first words");
-    script.hangs = true;
-    let fake = FakeModel::start([Play::Answer(script)]).await;
+async fn deltas_arrive_while_response_streams() {
+    let mut script = ResponseScript::text("first words");
+    script.is_unending = true;
+    let fake = FakeModel::start([ScriptedResponse::Response(script)]).await;
     let model = AzureResponses::new(&config(&fake.url), None).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
-    let heard = Heard::default();
-    let messages = [user("hi")];
-    let answer = call(&model, &record, &messages, &heard);
+    let listener = RecordingListener::default();
+    let messages = [user_message("hi")];
+    let response = call_model(&model, &record, &messages, &listener);
     let delta = async {
-        while !heard.json().iter().any(|event| event["delta"] == "first words") {
-            heard.any.notified().await;
+        while !listener.events_json().iter().any(|event| event["delta"] == "first words") {
+            listener.event_added.notified().await;
         }
     };
     // The listener finishes first and drops the call, as an abort does.
     tokio::select! {
         biased;
         () = delta => {}
-        _ = answer => panic!("the response never ends"),
+        _ = response => panic!("the response never ends"),
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_read_whole() {
-    let json = |body: Value| Play::Http {
+async fn response_without_stream_is_read_whole() {
+    let json = |body: Value| ScriptedResponse::Http {
         status: 200,
         headers: vec![("content-type".to_owned(), "application/json; charset=utf-8".to_owned())],
         body: body.to_string(),
@@ -321,35 +328,35 @@ async fn an_answer_that_is_no_stream_is_read_whole() {
         json(json!({ "hello": "I am another service" })),
     ])
     .await;
-    let (answer, heard) = ask(&fake).await;
-    assert_eq!(joined_text(&answer.message.content), "hi");
-    assert_eq!(heard.json().len(), 2);
+    let (response, listener) = call_fake(&fake).await;
+    assert_eq!(joined_text(&response.message.content), "hi");
+    assert_eq!(listener.events_json().len(), 2);
     assert_eq!(
-        failed(&ask(&fake).await.0),
-        ("Error Code server_error: x", &Failure::Retryable { after: None })
+        expect_failure(&call_fake(&fake).await.0),
+        ("Error Code server_error: x", &ModelFailure::Retryable { after: None })
     );
-    let (answer, _) = ask(&fake).await;
-    assert_eq!(failed(&answer).1, &Failure::Final);
-    assert!(failed(&answer).0.contains("AZURE_OPENAI_BASE_URL"));
+    let (response, _) = call_fake(&fake).await;
+    assert_eq!(expect_failure(&response).1, &ModelFailure::Permanent);
+    assert!(expect_failure(&response).0.contains("AZURE_OPENAI_BASE_URL"));
     // The fake returns an error after its last scripted response.
-    assert!(failed(&ask(&fake).await.0).0.contains("script is exhausted"));
+    assert!(expect_failure(&call_fake(&fake).await.0).0.contains("script is exhausted"));
 }
 
 #[derive(Debug, Default)]
-struct Tokens {
-    given: AtomicUsize,
+struct CountingCredential {
+    tokens_issued: AtomicUsize,
     scopes: Mutex<Vec<String>>,
 }
 
 #[async_trait::async_trait]
-impl TokenCredential for Tokens {
+impl TokenCredential for CountingCredential {
     async fn get_token(
         &self,
         scopes: &[&str],
         _options: Option<TokenRequestOptions<'_>>,
     ) -> azure_core::Result<AccessToken> {
         self.scopes.lock().unwrap().extend(scopes.iter().map(|scope| (*scope).to_owned()));
-        match self.given.fetch_add(1, Ordering::SeqCst) {
+        match self.tokens_issued.fetch_add(1, Ordering::SeqCst) {
             2 => Err(azure_core::Error::with_message(
                 azure_core::error::ErrorKind::Credential,
                 "no identity here",
@@ -363,10 +370,13 @@ impl TokenCredential for Tokens {
 }
 
 #[tokio::test]
-async fn without_a_key_a_fresh_token_goes_with_every_call() {
-    let fake =
-        FakeModel::start([Play::Answer(Script::text("a")), Play::Answer(Script::text("b"))]).await;
-    let tokens = Arc::new(Tokens::default());
+async fn every_call_sends_entra_token_without_key() {
+    let fake = FakeModel::start([
+        ScriptedResponse::Response(ResponseScript::text("a")),
+        ScriptedResponse::Response(ResponseScript::text("b")),
+    ])
+    .await;
+    let tokens = Arc::new(CountingCredential::default());
     let config = ResponsesConfig {
         api_key: None,
         scope: Some("api://mine/.default".to_owned()),
@@ -376,31 +386,33 @@ async fn without_a_key_a_fresh_token_goes_with_every_call() {
     let model = AzureResponses::new(&config, Some(credential)).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
     for expected in ["a", "b"] {
-        let answer = call(&model, &record, &[user("hi")], &Heard::default()).await;
-        assert_eq!(joined_text(&answer.message.content), expected);
+        let response =
+            call_model(&model, &record, &[user_message("hi")], &RecordingListener::default()).await;
+        assert_eq!(joined_text(&response.message.content), expected);
     }
     let sent: Vec<String> = fake
-        .asked()
+        .received_requests()
         .iter()
-        .map(|asked| asked.headers["authorization"].to_str().unwrap().to_owned())
+        .map(|sent_requests| sent_requests.headers["authorization"].to_str().unwrap().to_owned())
         .collect();
     assert_eq!(sent, ["Bearer token-0", "Bearer token-1"]);
-    let answer = call(&model, &record, &[user("hi")], &Heard::default()).await;
-    let (said, failure) = failed(&answer);
+    let response =
+        call_model(&model, &record, &[user_message("hi")], &RecordingListener::default()).await;
+    let (error_text, failure) = expect_failure(&response);
     assert_eq!(
-        said,
+        error_text,
         "no Entra token for api://mine/.default: no identity here. Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument."
     );
-    assert_eq!(failure, &Failure::Retryable { after: None });
+    assert_eq!(failure, &ModelFailure::Retryable { after: None });
     assert_eq!(*tokens.scopes.lock().unwrap(), ["api://mine/.default"; 3]);
 }
 
 #[test]
-fn tiers_and_deployments_come_from_the_settings() {
+fn tiers_and_deployments_come_from_settings() {
     let mut config = config("https://r.openai.azure.com");
     config.default_model = Some("gpt-5.1".to_owned());
-    let told = AzureResponses::new(&config, None).unwrap().record("high").unwrap_err();
-    assert!(told.contains("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"), "{told}");
+    let error = AzureResponses::new(&config, None).unwrap().record("high").unwrap_err();
+    assert!(error.contains("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"), "{error}");
     config.deployment_map = Some("gpt-5.1=daily,high=gpt-6-sol,gpt-6-sol=big".to_owned());
     let model = AzureResponses::new(&config, None).unwrap();
     let named = |id: &str| {
@@ -413,8 +425,8 @@ fn tiers_and_deployments_come_from_the_settings() {
 }
 
 #[test]
-fn all_mistakes_of_the_settings_are_told_at_once() {
+fn settings_errors_are_reported_together() {
     let config = ResponsesConfig { prices: Some(Secret::new("{")), ..ResponsesConfig::default() };
-    let told = AzureResponses::new(&config, None).unwrap_err();
-    assert_eq!(told.len(), 3, "{told:?}");
+    let error = AzureResponses::new(&config, None).unwrap_err();
+    assert_eq!(error.len(), 3, "{error:?}");
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::support::process::Dev;
+use crate::support::dev_process::DevProcess;
 
 const CLIENT_MJS: &str = include_str!("../../examples/clients/client.mjs");
 
@@ -70,8 +70,8 @@ fn with_floats(value: &Value) -> Value {
     }
 }
 
-fn start_dev(data: &tempfile::TempDir) -> Dev {
-    Dev::start(data.path(), &[])
+fn start_dev(data: &tempfile::TempDir) -> DevProcess {
+    DevProcess::start(data.path(), &[])
 }
 
 /// A proxy that cuts the first event streams, each after a number of response bytes.

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 const AGENT: &str = "---\ndescription: Helps.\n---\nYou help.\n";
 
 /// A folder with one agent and nothing else.
-fn folder() -> TempDir {
+fn agent_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     std::fs::write(folder.path().join("agents/helper.agent.md"), AGENT).unwrap();
@@ -16,7 +16,7 @@ fn folder() -> TempDir {
 }
 
 /// Returns the exit code, and the text of stdout and stderr.
-fn run(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, String) {
+fn run_command(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .args(arguments)
         .current_dir(folder)
@@ -29,7 +29,7 @@ fn run(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, St
 }
 
 /// The smallest program without dependencies: an ELF header without segments.
-fn static_program() -> Vec<u8> {
+fn minimal_elf() -> Vec<u8> {
     let mut program = vec![0; 64];
     program[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     // An executable, for x86-64, of version 1; sizes of the header and of a program header.
@@ -42,12 +42,12 @@ fn static_program() -> Vec<u8> {
 }
 
 #[test]
-fn a_folder_with_agents_alone_is_packaged_for_azd() {
-    let folder = folder();
+fn folder_with_only_agents_is_packaged_for_azd() {
+    let folder = agent_folder();
     let root = folder.path();
-    std::fs::write(root.join("handler"), static_program()).unwrap();
+    std::fs::write(root.join("handler"), minimal_elf()).unwrap();
     let arguments = ["package", "--out", "dist", "--binary", "handler", "--azd"];
-    let (code, text) = run(root, &arguments, &[]);
+    let (code, text) = run_command(root, &arguments, &[]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("From the program, since this folder has none: host.json, functions/."));
     assert!(text.contains("Written into this folder from the program: azure.yaml, infra."));
@@ -61,70 +61,71 @@ fn a_folder_with_agents_alone_is_packaged_for_azd() {
         let [ours, theirs] = [repository, root].map(|root| std::fs::read(root.join(file)).unwrap());
         assert_eq!(ours, theirs, "{file}");
     }
-    let (code, text) = run(root, &arguments, &[]);
+    let (code, text) = run_command(root, &arguments, &[]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("Kept unchanged in this folder: azure.yaml, infra."), "{text}");
 }
 
 #[test]
-fn mistyped_settings_stop_the_start_and_are_in_the_report() {
-    let folder = folder();
+fn mistyped_setting_fails_startup_and_doctor() {
+    let folder = agent_folder();
     let root = folder.path();
     let mistyped = [("TURNWHEEL_BUDGET", r#"{"user": {"day": {"usd": 5}}}"#)];
     for arguments in
         [&["dev", "--port", "0"][..], &["doctor", "--offline"], &["package", "--out", "d"]]
     {
-        let (code, text) = run(root, arguments, &mistyped);
+        let (code, text) = run_command(root, arguments, &mistyped);
         assert_eq!(code, 1, "{text}");
-        let said = ["TURNWHEEL_BUDGET", "is no setting: did you mean TURNWHEEL_BUDGETS?"];
-        assert!(said.iter().all(|part| text.contains(part)), "{arguments:?}: {text}");
+        let expected = ["TURNWHEEL_BUDGET", "is no setting: did you mean TURNWHEEL_BUDGETS?"];
+        assert!(expected.iter().all(|part| text.contains(part)), "{arguments:?}: {text}");
     }
     let file = |values: &str| std::fs::write(root.join("local.settings.json"), values).unwrap();
     file(r#"{"Values": {"TURNWHEEL_AUHT": "keys"}}"#);
-    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    let (code, text) = run_command(root, &["doctor", "--offline"], &[]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("TURNWHEEL_AUHT: is no setting: did you mean TURNWHEEL_AUTH?"), "{text}");
     file("[]");
-    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    let (code, text) = run_command(root, &["doctor", "--offline"], &[]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("local.settings.json: is not a JSON object: expected {"), "{text}");
 }
 
 #[test]
-fn doctor_reports_a_folder_without_agents_and_files_that_nothing_reads() {
-    let folder = folder();
+fn doctor_reports_missing_agents_and_unused_files() {
+    let folder = agent_folder();
     let root = folder.path();
-    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    let (code, text) = run_command(root, &["doctor", "--offline"], &[]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("every agent can be used"), "{text}");
     std::fs::create_dir(root.join("other")).unwrap();
     let other = ["doctor", "--offline", "--agents", "other", "--data", "kept"];
-    let (code, text) = run(root, &other, &[]);
+    let (code, text) = run_command(root, &other, &[]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("No file in `other` ends in .agent.md"), "{text}");
     std::fs::write(root.join("other/x.agent.MD"), AGENT).unwrap();
     std::fs::write(root.join("other/ghost.certify.yaml"), "").unwrap();
-    let (_, text) = run(root, &other, &[]);
+    let (_, text) = run_command(root, &other, &[]);
     for name in ["other/x.agent.MD", "other/ghost.certify.yaml"] {
         assert!(text.contains(&format!("{name}:1: nothing reads this file")), "{text}");
     }
-    let (code, text) = run(root, &["doctor", "--offline"], &[("TURNWHEEL_DEFAULT_AGENT", "gone")]);
+    let (code, text) =
+        run_command(root, &["doctor", "--offline"], &[("TURNWHEEL_DEFAULT_AGENT", "gone")]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("there is no agent `gone`; there are: helper"), "{text}");
 }
 
 #[test]
-fn bad_arguments_end_with_2() {
-    let folder = folder();
-    for (arguments, said) in [
+fn invalid_arguments_exit_with_2() {
+    let folder = agent_folder();
+    for (arguments, expected) in [
         (&["usage", "--by", "day", "--from", "2026-13-01"][..], "`--from` is a day such as"),
         (&["usage", "--by", "day", "--to", "today"], "`--to` is a day such as"),
         (&["usage", "--by", "day", "--from", "2020-01-01"], "days"),
         (&["why", "../x"], "`../x` is no id"),
         (&["why", "x", "--user", "a/b"], "`a/b` is no id"),
     ] {
-        let (code, text) = run(folder.path(), arguments, &[]);
+        let (code, text) = run_command(folder.path(), arguments, &[]);
         assert_eq!(code, 2, "{arguments:?}: {text}");
-        assert!(text.contains(said), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
     }
 }

@@ -1,6 +1,6 @@
 //! The conformance cases against the whole service: HTTP clients, and a fake Responses endpoint.
 
-mod acting;
+mod actions;
 mod approvals;
 mod azure;
 mod case;
@@ -10,26 +10,28 @@ mod in_process;
 mod loops;
 mod notation;
 mod parallel;
-mod stage;
+mod test_app;
 
 use self::case::Case;
 
 /// Runs the shared case with this id; passes with a message if there is no shared folder.
-async fn plays(id: &str) {
-    if let Some(case) = Case::shared(id) {
-        play(&case).await;
+async fn run_shared_case(id: &str) {
+    if let Some(case) = Case::find_shared(id) {
+        run_case(&case).await;
     }
 }
 
-async fn play(case: &Case) {
+async fn run_case(case: &Case) {
     match case.system() {
-        "azure" if case.given("messages").is_array() => Box::pin(azure::history(case)).await,
-        "azure" => Box::pin(azure::streams(case)).await,
-        "approvals" => Box::pin(approvals::play(case)).await,
-        _ if case.runs_at_once() => Box::pin(parallel::play(case)).await,
+        "azure" if case.given("messages").is_array() => {
+            Box::pin(azure::run_history_case(case)).await
+        }
+        "azure" => Box::pin(azure::run_stream_case(case)).await,
+        "approvals" => Box::pin(approvals::run_case(case)).await,
+        _ if case.is_parallel() => Box::pin(parallel::run_case(case)).await,
         _ => {
-            Box::pin(loops::play(case)).await;
-            Box::pin(in_process::play(case)).await;
+            Box::pin(loops::run_case(case)).await;
+            Box::pin(in_process::run_case(case)).await;
         }
     }
 }
@@ -39,71 +41,71 @@ macro_rules! cases {
         $(
             #[tokio::test]
             async fn $name() {
-                plays($id).await;
+                run_shared_case($id).await;
             }
         )*
     };
 }
 
 cases! {
-    l01_a_plain_prompt_tells_its_events_in_order "L01";
-    l02_a_tool_call_is_followed_by_a_second_turn "L02";
-    l03_two_calls_run_one_after_the_other "L03";
-    l04_a_tools_progress_is_told_live "L04";
-    l05_a_failing_tool_is_a_result_that_the_model_reads "L05";
-    l06_an_unknown_tool_is_a_result_that_the_model_reads "L06";
-    l07_arguments_that_do_not_fit_are_a_result_that_the_model_reads "L07";
-    l09_a_steer_during_a_call_skips_the_others_of_its_batch "L09";
-    l10_a_steer_that_waited_joins_the_first_turn "L10";
-    l13_two_follow_ups_are_two_more_turns "L13";
-    l16_an_error_in_the_middle_of_an_answer_ends_the_run "L16";
-    l17_a_stop_while_text_streams_keeps_what_was_said "L17";
-    l18_going_on_from_a_message_that_nobody_has_answered "L18";
-    l19_what_is_refused_is_refused_in_the_sources_words "L19";
-    l22_an_extension_changes_what_the_model_is_sent_and_not_the_record "L22";
-    l23_a_call_that_fails_before_any_event_ends_the_run "L23";
-    l26_an_extension_blocks_calls_with_its_reason_or_without "L26";
-    a01_a_streamed_answer_becomes_events_message_and_cost "A01";
-    a03_an_error_event_becomes_the_messages_error "A03";
+    l01_plain_prompt_emits_events_in_order "L01";
+    l02_tool_call_starts_a_second_turn "L02";
+    l03_two_calls_run_in_sequence "L03";
+    l04_tool_progress_is_emitted_live "L04";
+    l05_failing_tool_gives_model_an_error_result "L05";
+    l06_unknown_tool_gives_model_an_error_result "L06";
+    l07_invalid_arguments_give_model_an_error_result "L07";
+    l09_steer_during_call_skips_remaining_calls "L09";
+    l10_queued_steer_joins_the_first_turn "L10";
+    l13_two_follow_ups_make_two_more_turns "L13";
+    l16_error_inside_response_ends_the_run "L16";
+    l17_abort_while_streaming_keeps_partial_text "L17";
+    l18_continue_responds_to_the_last_message "L18";
+    l19_rejections_have_the_texts_of_the_source "L19";
+    l22_extension_changes_model_input_but_not_record "L22";
+    l23_call_failing_before_events_ends_the_run "L23";
+    l26_extension_blocks_calls_with_optional_reason "L26";
+    a01_streamed_response_becomes_events_message_and_cost "A01";
+    a03_error_event_becomes_message_error "A03";
     a04_history_becomes_input_items "A04";
-    p01_a_gated_call_waits_and_runs_once_approved "P01";
-    p02_a_rejected_call_never_runs "P02";
+    p01_gated_call_waits_and_runs_once_approved "P01";
+    p02_rejected_call_never_runs "P02";
 }
 
 /// Extra workers change no events, requests or stored results of the loop cases.
-async fn plays_among(workers: u32) {
-    let Some(cases) = Case::all_shared() else { return };
-    let of_loop = |case: &Case| case.id().starts_with('L') && !case.runs_at_once();
+async fn run_loop_cases_with_extra_workers(workers: u32) {
+    let Some(cases) = Case::load_shared() else { return };
+    let of_loop = |case: &Case| case.id().starts_with('L') && !case.is_parallel();
     for case in cases.into_iter().filter(of_loop) {
-        Box::pin(loops::play(&case.among(workers))).await;
+        Box::pin(loops::run_case(&case.with_extra_workers(workers))).await;
     }
-    let at_once = Case::of_later_releases("L03", &["c2", "c1"]).unwrap();
-    Box::pin(parallel::play(&at_once.among(workers))).await;
+    let parallel_case = Case::with_parallel_calls("L03", &["c2", "c1"]).unwrap();
+    Box::pin(parallel::run_case(&parallel_case.with_extra_workers(workers))).await;
 }
 
 #[tokio::test]
-async fn the_loop_is_the_same_with_two_workers() {
-    plays_among(1).await;
+async fn loop_is_unchanged_with_two_workers() {
+    run_loop_cases_with_extra_workers(1).await;
 }
 
 #[tokio::test]
-async fn the_loop_is_the_same_with_three_workers() {
-    plays_among(2).await;
+async fn loop_is_unchanged_with_three_workers() {
+    run_loop_cases_with_extra_workers(2).await;
 }
 
 #[tokio::test]
-async fn l03_two_calls_run_at_once_where_the_setting_says_so() {
-    if let Some(case) = Case::of_later_releases("L03", &["c2", "c1"]) {
-        play(&case).await;
+async fn l03_two_calls_run_in_parallel_when_enabled() {
+    if let Some(case) = Case::with_parallel_calls("L03", &["c2", "c1"]) {
+        run_case(&case).await;
     }
 }
 
 /// Local cases exercise the test code where the shared cases are missing.
 #[tokio::test]
-async fn the_cases_made_up_here_are_played() {
-    let own = Case::own();
+async fn local_cases_pass() {
+    let own = Case::load_local();
     assert!(own.len() >= 4, "one of each kind");
     for case in &own {
-        play(case).await;
+        run_case(case).await;
     }
 }

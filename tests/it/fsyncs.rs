@@ -16,31 +16,33 @@ use turnwheel::clock::{Clock, SystemClock};
 use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
-use turnwheel::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
+use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use turnwheel::queue::{self, MemoryQueue};
 use turnwheel::store::embedded::{DATABASE_FILE, EmbeddedStore};
-use turnwheel::tools::code::code_tool;
+use turnwheel::tools::code::build_code_tool;
 use turnwheel::turn::admission::Owner;
 use turnwheel::turn::admission::idempotency::Idempotency;
 use turnwheel::turn::admission::prompt::{
     FirstPromptRequest, Sender, WhenBusy, begin_conversation,
 };
-use turnwheel::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, delivery};
+use turnwheel::turn::{
+    AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, delivery,
+};
 
 use crate::support::tools::Echo;
 
 /// Too few to fill the write-ahead log, so that its growth is visible.
 const ROUNDS: usize = 60;
 /// Number of fsyncs of a checkpoint, measured with strace.
-const SYNCS_OF_A_CHECKPOINT: u64 = 3;
+const SYNCS_PER_CHECKPOINT: u64 = 3;
 
 /// Model with one tool call a round, then a text.
 #[derive(Debug)]
-struct Rounds;
+struct ToolRoundsModel;
 
 #[async_trait]
-impl Model for Rounds {
-    async fn answer(&self, request: ModelRequest<'_>, _listener: &dyn Listener) -> Answer {
+impl Model for ToolRoundsModel {
+    async fn respond(&self, request: ModelRequest<'_>, _listener: &dyn Listener) -> ModelResponse {
         let results = request
             .messages
             .iter()
@@ -52,10 +54,10 @@ impl Model for Rounds {
             json!({"type": "text", "text": "done"})
         };
         let message = json!({"content": [block], "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0});
-        Answer {
+        ModelResponse {
             message: serde_json::from_str(&message.to_string()).unwrap(),
             failure: None,
-            reply: turnwheel::model::Reply::default(),
+            metadata: turnwheel::model::CallMetadata::default(),
         }
     }
 
@@ -64,13 +66,13 @@ impl Model for Rounds {
     }
 }
 
-fn world(store: Arc<EmbeddedStore>) -> World {
+fn build_services(store: Arc<EmbeddedStore>) -> Services {
     let agent = Agent {
         name: "echoing".to_owned(),
         description: String::new(),
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
         instructions: String::new(),
-        tools: vec![code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
+        tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),
@@ -81,35 +83,35 @@ fn world(store: Arc<EmbeddedStore>) -> World {
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-    World {
+    Services {
         store,
-        queue: Arc::new(MemoryQueue::new(Arc::clone(&clock), 0, queue::Faults::default())),
+        queue: Arc::new(MemoryQueue::new(Arc::clone(&clock), 0, queue::QueueFaults::default())),
         artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
         live: Arc::new(EmbeddedLive::default()),
-        model: Arc::new(Rounds),
+        model: Arc::new(ToolRoundsModel),
         agents: agents.into(),
         extensions: Vec::new(),
-        entries: Arc::new(EntryMemory::default()),
-        stops: Stops::default(),
-        writers: Arc::default(),
-        herald: None,
+        entry_cache: Arc::new(EntryCache::default()),
+        abort_signals: AbortSignals::default(),
+        ledger_locks: Arc::default(),
+        notification_sender: None,
         clock,
-        worker: WorkerId::new(ids.fresh()),
+        worker: WorkerId::new(ids.new_id()),
         ids,
-        probe: Arc::new(NoProbe),
+        fail_points: Arc::new(NoFailPoints),
         limits: Limits::default(),
-        money: Arc::default(),
-        brakes: Arc::default(),
+        spending_limits: Arc::default(),
+        pauses: Arc::default(),
         isolation: Isolation::default(),
         telemetry: turnwheel::telemetry::Telemetry::default(),
     }
 }
 
 #[tokio::test]
-async fn a_tool_round_costs_two_fsyncs_and_no_more_bytes_the_longer_it_goes_on() {
+async fn tool_round_costs_two_fsyncs_and_constant_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
-    let world = world(Arc::clone(&store));
+    let services = build_services(Arc::clone(&store));
     let owner = Owner { tenant: TenantId::new("t"), user: UserId::new("u") };
     let request = FirstPromptRequest {
         conversation_id: Some("c".to_owned()),
@@ -122,19 +124,20 @@ async fn a_tool_round_costs_two_fsyncs_and_no_more_bytes_the_longer_it_goes_on()
         route: "POST /prompts",
         body_hash: "h".to_owned(),
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse };
-    begin_conversation(&world, &owner, request, &idempotency, &sender).await.unwrap();
-    let (commits, checkpoints) = (store.commits(), store.checkpoints());
+    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    begin_conversation(&services, &owner, request, &idempotency, &sender).await.unwrap();
+    let (commits, checkpoints) = (store.commit_count(), store.checkpoint_count());
     let log = folder.path().join(format!("{DATABASE_FILE}-wal"));
     let log_bytes = || std::fs::metadata(&log).unwrap().len();
     let mut bytes = vec![log_bytes()];
     let mut deliveries = 0;
     loop {
-        let messages = world.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
+        let messages =
+            services.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
         let Some(message) = messages.into_iter().next() else { break };
         let nudge = serde_json::from_str(&message.text).unwrap();
-        delivery::handle(&world, &nudge).await.unwrap();
-        world.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
+        delivery::handle(&services, &nudge).await.unwrap();
+        services.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
         deliveries += 1;
         if deliveries % (ROUNDS / 2) == 0 {
             bytes.push(log_bytes());
@@ -142,12 +145,12 @@ async fn a_tool_round_costs_two_fsyncs_and_no_more_bytes_the_longer_it_goes_on()
     }
     assert_eq!(deliveries, ROUNDS + 1, "one message is one turn");
     // The commits of the prompt and of the last response are not tool rounds.
-    let commits = store.commits() - commits - 2;
-    let syncs = commits + SYNCS_OF_A_CHECKPOINT * (store.checkpoints() - checkpoints);
+    let commits = store.commit_count() - commits - 2;
+    let syncs = commits + SYNCS_PER_CHECKPOINT * (store.checkpoint_count() - checkpoints);
     let rounds = ROUNDS as u64;
     assert!(10 * syncs <= 22 * rounds, "{syncs} fsyncs in {rounds} tool rounds");
     assert_eq!(commits, 2 * rounds, "the response with its intent, and the result");
-    assert_eq!(store.checkpoints(), checkpoints, "without a checkpoint the log alone grows");
+    assert_eq!(store.checkpoint_count(), checkpoints, "without a checkpoint the log alone grows");
     let (first, second) = (bytes[1] - bytes[0], bytes[2] - bytes[1]);
     // B-trees grow by a level at the start. Writing the history again would double the bytes.
     assert!(second * 4 <= first * 5, "{first} bytes, then {second} for as many rounds");

@@ -2,11 +2,11 @@
 
 mod admin;
 mod handler;
+mod hostile_clients;
 mod outputs;
 mod proxy;
 mod queues;
-mod rig;
-mod shelf;
+mod recording_queue;
 mod storage;
-mod strangers;
+mod test_host;
 mod timer;

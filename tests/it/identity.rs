@@ -18,40 +18,40 @@ use turnwheel::azure::cosmos::CONTAINERS;
 use turnwheel::azurite::{Azurite, AzuriteOptions, Tls};
 
 use crate::support::cosmos_emulator::CosmosHost;
-use crate::support::process::Dev;
+use crate::support::dev_process::DevProcess;
 
 const SECRET: &str = "the-platforms-own-header";
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";
 
 /// Requests of one server: path with query, and the relevant header.
-type Asked = Arc<Mutex<Vec<(String, String)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, String)>>>;
 
 /// App Service's identity endpoint (`/msi/token`), and a service that requires its tokens
 /// (`/look`).
-struct Place {
+struct IdentityServer {
     url: String,
-    asked: Asked,
+    requests: RequestLog,
     task: JoinHandle<()>,
 }
 
-impl Place {
+impl IdentityServer {
     async fn start() -> Self {
-        let asked = Asked::default();
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&asked));
+        let requests = RequestLog::default();
+        let router = Router::new().fallback(handle_request).with_state(Arc::clone(&requests));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, asked, task }
+        Self { url, requests, task }
     }
 
-    fn asked(&self, path: &str) -> Vec<(String, String)> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(asked, _)| asked.starts_with(path)).cloned().collect()
+    fn requests_to(&self, path: &str) -> Vec<(String, String)> {
+        let recorded = self.requests.lock().unwrap();
+        recorded.iter().filter(|(recorded, _)| recorded.starts_with(path)).cloned().collect()
     }
 }
 
-impl Drop for Place {
+impl Drop for IdentityServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -69,16 +69,16 @@ fn token_for(resource: &str) -> String {
     format!("{header}.{}.", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-async fn answer(State(asked): State<Asked>, request: Request) -> Response {
+async fn handle_request(State(log): State<RequestLog>, request: Request) -> Response {
     let is_identity = request.uri().path() == "/msi/token";
     let header = if is_identity { "x-identity-header" } else { "authorization" };
-    let shown = request.headers().get(header).and_then(|value| value.to_str().ok());
-    let shown = shown.unwrap_or_default().to_owned();
-    asked.lock().unwrap().push((request.uri().to_string(), shown.clone()));
+    let token = request.headers().get(header).and_then(|value| value.to_str().ok());
+    let token = token.unwrap_or_default().to_owned();
+    log.lock().unwrap().push((request.uri().to_string(), token.clone()));
     if !is_identity {
         return "fine".into_response();
     }
-    if shown != SECRET {
+    if token != SECRET {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let query: Vec<(String, String)> =
@@ -106,7 +106,7 @@ fn write_agent(folder: &Path) {
     .unwrap();
 }
 
-async fn prompted(dev: &Dev, input: &str) -> Value {
+async fn run_prompt(dev: &DevProcess, input: &str) -> Value {
     let answer = reqwest::Client::new()
         .post(dev.url("/api/prompts?wait=30"))
         .json(&json!({"conversationId": "mine", "input": input}))
@@ -120,30 +120,34 @@ async fn prompted(dev: &Dev, input: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_log() {
-    let place = Place::start().await;
+async fn tool_token_is_requested_once_and_never_logged() {
+    let server = IdentityServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     write_agent(folder.path());
-    let mut dev = Dev::start_in(
+    let mut dev = DevProcess::start_in(
         folder.path(),
         &folder.path().join("data"),
         &[
-            ("SERVICE_URL", place.url.clone()),
-            ("IDENTITY_ENDPOINT", format!("{}/msi/token", place.url)),
+            ("SERVICE_URL", server.url.clone()),
+            ("IDENTITY_ENDPOINT", format!("{}/msi/token", server.url)),
             ("IDENTITY_HEADER", SECRET.to_owned()),
             ("AZURE_CLIENT_ID", CLIENT_ID.to_owned()),
             ("RUST_LOG", "debug".to_owned()),
         ],
     );
-    let prompt = prompted(&dev, "use look with {} then use look with {} then say done").await;
+    let prompt = run_prompt(&dev, "use look with {} then use look with {} then say done").await;
 
     let token = token_for("api://payments");
-    let shown = format!("Bearer {token}");
-    assert_eq!(place.asked("/look"), vec![("/look".to_owned(), shown); 2]);
+    let bearer = format!("Bearer {token}");
+    assert_eq!(server.requests_to("/look"), vec![("/look".to_owned(), bearer); 2]);
     let identity = format!(
         "/msi/token?api-version=2019-08-01&resource=api%3A%2F%2Fpayments&client_id={CLIENT_ID}"
     );
-    assert_eq!(place.asked("/msi"), [(identity, SECRET.to_owned())], "one token request for both calls");
+    assert_eq!(
+        server.requests_to("/msi"),
+        [(identity, SECRET.to_owned())],
+        "one token request for both calls"
+    );
     dev.kill();
     let log = dev.log();
     assert!(log.contains("Turnwheel is at"), "{log}");
@@ -152,11 +156,11 @@ async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_l
 }
 
 /// Starts Azurite with token authentication, over https with a new certificate in this file.
-async fn azurite(certificate: &Path) -> Azurite {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+async fn start_azurite(certificate: &Path) -> Azurite {
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = certificate.with_extension("key");
-    std::fs::write(certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(certificate, certified.cert.pem()).unwrap();
+    std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
     let options = AzuriteOptions {
         install: Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite"),
         tls: Some(Tls { certificate: certificate.to_owned(), key }),
@@ -166,7 +170,7 @@ async fn azurite(certificate: &Path) -> Azurite {
 }
 
 /// The lines of `turnwheel doctor` about identities.
-fn doctor(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
+fn doctor_identity_lines(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
     let ran = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .arg("doctor")
         .current_dir(folder)
@@ -176,26 +180,26 @@ fn doctor(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8(ran.stdout).unwrap();
-    let lines = said.lines().filter(|line| line.starts_with("identity"));
+    let output = String::from_utf8(ran.stdout).unwrap();
+    let lines = output.lines().filter(|line| line.starts_with("identity"));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 /// Without keys and connection strings: queues, artifacts, conversations and a tool use one
 /// identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_whole_service_works_by_its_managed_identity_alone() {
-    let place = Place::start().await;
+async fn service_works_with_managed_identity_alone() {
+    let server = IdentityServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     write_agent(folder.path());
     let certificate = folder.path().join("azurite.pem");
-    let azurite = azurite(&certificate).await;
+    let azurite = start_azurite(&certificate).await;
     let containers: Vec<_> = CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect();
     let cosmos = CosmosHost::start(0, "turnwheel", &containers, 1).unwrap();
     let account = azurite.account();
     let mut settings = vec![
-        ("SERVICE_URL", place.url.clone()),
-        ("IDENTITY_ENDPOINT", format!("{}/msi/token", place.url)),
+        ("SERVICE_URL", server.url.clone()),
+        ("IDENTITY_ENDPOINT", format!("{}/msi/token", server.url)),
         ("IDENTITY_HEADER", SECRET.to_owned()),
         ("SSL_CERT_FILE", certificate.to_string_lossy().into_owned()),
         ("AzureWebJobsStorage__queueServiceUri", account.queue.to_string()),
@@ -205,36 +209,40 @@ async fn the_whole_service_works_by_its_managed_identity_alone() {
     ];
     let arguments = ["--storage", "azure", "--queue-prefix", "mine"];
     let data = folder.path().join("data");
-    let mut dev = Dev::start_with(folder.path(), &data, &arguments, &settings);
-    prompted(&dev, "use look with {} then say done").await;
+    let mut dev = DevProcess::start_with(folder.path(), &data, &arguments, &settings);
+    run_prompt(&dev, "use look with {} then say done").await;
     let artifacts = dev.url("/api/conversations/mine/artifacts");
     let client = reqwest::Client::new();
-    let kept = client.post(format!("{artifacts}?name=a.txt")).body("kept").send().await.unwrap();
-    let kept: Value = kept.json().await.unwrap();
-    let id =
-        kept["id"].as_str().or(kept["artifactId"].as_str()).unwrap_or_else(|| panic!("{kept}"));
+    let uploaded =
+        client.post(format!("{artifacts}?name=a.txt")).body("kept").send().await.unwrap();
+    let uploaded: Value = uploaded.json().await.unwrap();
+    let id = uploaded["id"]
+        .as_str()
+        .or(uploaded["artifactId"].as_str())
+        .unwrap_or_else(|| panic!("{uploaded}"));
     let read = client.get(format!("{artifacts}/{id}")).send().await.unwrap();
     assert_eq!(read.text().await.unwrap(), "kept", "{}", dev.log());
     dev.kill();
 
     let payments = format!("Bearer {}", token_for("api://payments"));
-    assert_eq!(place.asked("/look"), [("/look".to_owned(), payments)]);
-    let mut asked: Vec<String> = place.asked("/msi").into_iter().map(|(path, _)| path).collect();
-    asked.sort();
-    let once_each = [
+    assert_eq!(server.requests_to("/look"), [("/look".to_owned(), payments)]);
+    let mut token_paths: Vec<String> =
+        server.requests_to("/msi").into_iter().map(|(path, _)| path).collect();
+    token_paths.sort();
+    let expected = [
         "api%3A%2F%2Fpayments",
         "https%3A%2F%2Fcosmos.azure.com",
         "https%3A%2F%2Fstorage.azure.com",
     ]
     .map(|resource| format!("/msi/token?api-version=2019-08-01&resource={resource}"));
-    assert_eq!(asked, once_each, "one credential for all uses of the identity");
+    assert_eq!(token_paths, expected, "one credential for all uses of the identity");
     let log = dev.log();
     for resource in ["api://payments", "https://cosmos.azure.com", "https://storage.azure.com"] {
         assert!(!log.contains(&token_for(resource)), "{log}");
     }
 
     assert_eq!(
-        doctor(folder.path(), &settings),
+        doctor_identity_lines(folder.path(), &settings),
         [
             "identity ok storage: the app's managed identity gets tokens for https://storage.azure.com/.default",
             "identity ok cosmos: the app's managed identity gets tokens for https://cosmos.azure.com/.default",
@@ -242,7 +250,7 @@ async fn the_whole_service_works_by_its_managed_identity_alone() {
     );
     settings.retain(|(name, _)| *name != "IDENTITY_HEADER");
     settings.push(("IDENTITY_HEADER", "another".to_owned()));
-    let refused = doctor(folder.path(), &settings);
+    let refused = doctor_identity_lines(folder.path(), &settings);
     assert_eq!(refused.len(), 2, "{refused:?}");
     for line in refused {
         assert!(

@@ -12,7 +12,7 @@ use turnwheel::host::{Function, ScriptRoot, Trigger};
 use turnwheel::settings::table;
 
 use self::bicep::Bicep;
-use self::names::settings;
+use self::names::app_settings;
 
 mod bicep;
 #[cfg(unix)]
@@ -22,7 +22,7 @@ mod types;
 
 /// Functions and namespaces of the language that `infra/` uses. A name missing here is misspelt or
 /// new.
-const LANGUAGE: &[&str] = &[
+const BICEP_BUILTINS: &[&str] = &[
     "allowed",
     "batchSize",
     "description",
@@ -49,29 +49,31 @@ const LANGUAGE: &[&str] = &[
     "uniqueString",
 ];
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn read_file(path: &str) -> String {
+    std::fs::read_to_string(repository_root().join(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Paths of the project's files with this ending, with `/`; without build output and tool folders.
-fn files(end: &str) -> Vec<String> {
+fn find_files(end: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let mut open = vec![root()];
+    let mut open = vec![repository_root()];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             // The corpora are fuzzing inputs, valid or not.
-            let is_left = ["target", "node_modules", "dist", "corpus"].contains(&name.as_str())
+            let is_ignored = ["target", "node_modules", "dist", "corpus"].contains(&name.as_str())
                 || (name.starts_with('.') && name != ".ci");
-            if path.is_dir() && !is_left {
+            if path.is_dir() && !is_ignored {
                 open.push(path);
             } else if name.ends_with(end) && name != "local.settings.json" {
-                let path = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                let path =
+                    path.strip_prefix(repository_root()).unwrap().to_string_lossy().into_owned();
                 found.push(path.replace('\\', "/"));
             }
         }
@@ -80,54 +82,55 @@ fn files(end: &str) -> Vec<String> {
     found
 }
 
-fn bicep(path: &str) -> Bicep {
-    Bicep::parse(path, read(path))
+fn parse_bicep(path: &str) -> Bicep {
+    Bicep::parse(path, read_file(path))
 }
 
-fn all() -> Vec<Bicep> {
-    let found: Vec<Bicep> = files(".bicep").iter().map(|path| bicep(path)).collect();
+fn parse_all_bicep() -> Vec<Bicep> {
+    let found: Vec<Bicep> = find_files(".bicep").iter().map(|path| parse_bicep(path)).collect();
     assert!(found.len() >= 10, "infra/ has its files");
     found
 }
 
 fn variable(file: &str, name: &str) -> Value {
-    let variables = bicep(file).variables();
+    let variables = parse_bicep(file).variables();
     variables.get(name).cloned().unwrap_or_else(|| panic!("{file} has no var {name}"))
 }
 
-fn texts(value: &Value) -> BTreeSet<String> {
+fn string_set(value: &Value) -> BTreeSet<String> {
     let texts = value.as_array().expect("a list").iter();
     texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
 }
 
 #[test]
-fn every_bicep_file_is_bicep() {
-    let errors: Vec<String> = all().iter().flat_map(Bicep::errors).collect();
+fn bicep_files_parse_without_errors() {
+    let errors: Vec<String> = parse_all_bicep().iter().flat_map(Bicep::errors).collect();
     assert_eq!(errors, [""; 0]);
-    let torn =
+    let truncated =
         Bicep::parse("torn.bicep", "param name string\nvar list = ['a'\nvar x = 1\n".to_owned());
-    assert!(!torn.errors().is_empty(), "a truncated file is an error");
+    assert!(!truncated.errors().is_empty(), "a truncated file is an error");
 }
 
 #[test]
-fn every_name_in_a_bicep_file_is_declared_in_it() {
-    let unknown: Vec<String> = all().iter().flat_map(|file| file.unknown_names(LANGUAGE)).collect();
+fn bicep_names_are_declared() {
+    let unknown: Vec<String> =
+        parse_all_bicep().iter().flat_map(|file| file.unknown_names(BICEP_BUILTINS)).collect();
     assert_eq!(unknown, [""; 0]);
-    let slip = "param name string\nvar greeting = toLower(nmae)\n";
-    let slip = Bicep::parse("slip.bicep", slip.to_owned());
-    assert_eq!(slip.unknown_names(LANGUAGE), ["slip.bicep: nmae"]);
+    let misspelt = "param name string\nvar greeting = toLower(nmae)\n";
+    let misspelt = Bicep::parse("slip.bicep", misspelt.to_owned());
+    assert_eq!(misspelt.unknown_names(BICEP_BUILTINS), ["slip.bicep: nmae"]);
 }
 
 /// Errors for unknown, missing and wrong parameters and outputs of modules.
-fn wiring_faults(files: &[Bicep]) -> Vec<String> {
-    let mut faults = Vec::new();
+fn wiring_errors(files: &[Bicep]) -> Vec<String> {
+    let mut errors = Vec::new();
     for file in files {
         let folder = Path::new(&file.path).parent().unwrap();
         let mut outputs = BTreeMap::new();
         for module in file.modules() {
             let path = folder.join(&module.kind).to_string_lossy().replace('\\', "/");
             let Some(target) = files.iter().find(|other| other.path == path) else {
-                faults.push(format!("{}: there is no {path}", file.path));
+                errors.push(format!("{}: there is no {path}", file.path));
                 continue;
             };
             outputs.insert(module.symbol.clone(), target.outputs());
@@ -135,31 +138,31 @@ fn wiring_faults(files: &[Bicep]) -> Vec<String> {
             let given: BTreeSet<String> =
                 module.body["params"].as_object().unwrap().keys().cloned().collect();
             for name in given.iter().filter(|name| !parameters.contains_key(*name)) {
-                faults.push(format!("{}: {path} takes no `{name}`", file.path));
+                errors.push(format!("{}: {path} takes no `{name}`", file.path));
             }
             let required = parameters.iter().filter(|(_, is_required)| **is_required);
             for (name, _) in required.filter(|(name, _)| !given.contains(*name)) {
-                faults.push(format!("{}: {path} needs `{name}`", file.path));
+                errors.push(format!("{}: {path} needs `{name}`", file.path));
             }
         }
         for (symbol, name) in file.outputs_used() {
             if !outputs.get(&symbol).is_some_and(|outputs| outputs.contains(&name)) {
-                faults.push(format!("{}: `{symbol}` has no output `{name}`", file.path));
+                errors.push(format!("{}: `{symbol}` has no output `{name}`", file.path));
             }
         }
     }
-    faults
+    errors
 }
 
 #[test]
-fn modules_are_given_what_they_take() {
-    assert_eq!(wiring_faults(&all()), [""; 0]);
+fn modules_get_the_parameters_they_declare() {
+    assert_eq!(wiring_errors(&parse_all_bicep()), [""; 0]);
     let inner = "param name string\nparam size int = 1\noutput id string = name\n";
     let outer = "module one 'inner.bicep' = {\n  name: 'one'\n  params: { nam: 'x' }\n}\noutput id string = one.outputs.ident\n";
     let files = [("infra/outer.bicep", outer), ("infra/inner.bicep", inner)]
         .map(|(path, text)| Bicep::parse(path, text.to_owned()));
     assert_eq!(
-        wiring_faults(&files),
+        wiring_errors(&files),
         [
             "infra/outer.bicep: infra/inner.bicep takes no `nam`",
             "infra/outer.bicep: infra/inner.bicep needs `name`",
@@ -169,19 +172,19 @@ fn modules_are_given_what_they_take() {
 }
 
 #[test]
-fn every_json_file_is_json() {
-    let files = files(".json");
+fn json_files_are_valid() {
+    let files = find_files(".json");
     assert!(files.contains(&"infra/main.parameters.json".to_owned()), "{files:?}");
     for path in files {
-        serde_json::from_str::<Value>(&read(&path))
+        serde_json::from_str::<Value>(&read_file(&path))
             .unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 
 #[test]
-fn the_parameters_are_those_of_the_main_file() {
-    let parameters = bicep("infra/main.bicep").parameters();
-    let file: Value = serde_json::from_str(&read("infra/main.parameters.json")).unwrap();
+fn parameter_file_matches_main_bicep() {
+    let parameters = parse_bicep("infra/main.bicep").parameters();
+    let file: Value = serde_json::from_str(&read_file("infra/main.parameters.json")).unwrap();
     let given: BTreeSet<&String> = file["parameters"].as_object().unwrap().keys().collect();
     for name in &given {
         assert!(parameters.contains_key(*name), "infra/main.bicep has no param {name}");
@@ -193,18 +196,18 @@ fn the_parameters_are_those_of_the_main_file() {
 
 /// Every secret is a reference to the vault, and settings that the plan rejects are absent.
 #[test]
-fn no_setting_holds_a_key() {
-    let settings = settings();
+fn app_settings_contain_no_keys() {
+    let settings = app_settings();
     for (name, value) in &settings {
-        let is_secret = table::row(name).is_some_and(|row| row.is_secret);
+        let is_secret = table::find_row(name).is_some_and(|row| row.is_secret);
         let is_harmless = name == "APPLICATIONINSIGHTS_CONNECTION_STRING";
         assert!(!is_secret || is_harmless || value.starts_with("@Microsoft.KeyVault("), "{name}");
     }
     for refused in ["FUNCTIONS_WORKER_RUNTIME", "WEBSITE_RUN_FROM_PACKAGE", "AzureWebJobsStorage"] {
         assert!(!settings.contains_key(refused), "{refused}");
     }
-    for file in files(".bicep") {
-        let text = read(&file);
+    for file in find_files(".bicep") {
+        let text = read_file(&file);
         for call in ["listKeys", "listSecrets", "AccountKey", "primaryMasterKey"] {
             assert!(!text.contains(call), "{file} has {call}");
         }
@@ -214,7 +217,8 @@ fn no_setting_holds_a_key() {
 #[test]
 fn accounts_accept_no_keys_and_nothing_is_public() {
     let of = |file: &str, kind: &str| {
-        let found = bicep(file).resources().into_iter().find(|one| one.kind.starts_with(kind));
+        let found =
+            parse_bicep(file).resources().into_iter().find(|one| one.kind.starts_with(kind));
         found.unwrap_or_else(|| panic!("{file} has no {kind}")).body["properties"].clone()
     };
     let storage = of("infra/modules/storage.bicep", "Microsoft.Storage/storageAccounts@");
@@ -235,12 +239,12 @@ fn accounts_accept_no_keys_and_nothing_is_public() {
 
 /// An account runs one operation at a time and rejects others meanwhile.
 #[test]
-fn operations_on_one_account_follow_each_other() {
+fn operations_on_one_account_are_sequential() {
     let after = |file: &str, symbol: &str| {
-        let file = bicep(file);
+        let file = parse_bicep(file);
         let found = file.resources().into_iter().chain(file.modules());
         let found = found.into_iter().find(|one| one.symbol == symbol);
-        texts(&found.unwrap_or_else(|| panic!("there is no {symbol}")).body["dependsOn"])
+        string_set(&found.unwrap_or_else(|| panic!("there is no {symbol}")).body["dependsOn"])
     };
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let chain: [(&str, &str, BTreeSet<String>); 4] = [
@@ -253,14 +257,14 @@ fn operations_on_one_account_follow_each_other() {
         assert_eq!(after(&format!("infra/modules/{module}.bicep"), symbol), before, "{symbol}");
     }
     for (module, loops) in [("storage", "module endpoint"), ("cosmos", "resource sqlContainer")] {
-        let text = read(&format!("infra/modules/{module}.bicep"));
+        let text = read_file(&format!("infra/modules/{module}.bicep"));
         assert!(text.contains(&format!("@batchSize(1)\n{loops} ")), "{module}: {loops}");
     }
 }
 
 #[test]
-fn the_app_runs_a_custom_handler_on_flex_consumption() {
-    let file = bicep("infra/modules/functionApp.bicep");
+fn app_runs_custom_handler_on_flex_consumption() {
+    let file = parse_bicep("infra/modules/functionApp.bicep");
     let resources = file.resources();
     let of = |symbol: &str| &resources.iter().find(|one| one.symbol == symbol).unwrap().body;
     assert_eq!(of("plan")["sku"], json!({ "name": "FC1", "tier": "FlexConsumption" }));
@@ -279,11 +283,11 @@ fn the_app_runs_a_custom_handler_on_flex_consumption() {
         assert!(function.map_or(name == "http", is_there), "there is no group {name}");
     }
     let excluded = &of("signIn")["properties"]["globalValidation"]["excludedPaths"];
-    assert_eq!(texts(excluded), open_paths(), "the anonymous routes of functions/");
+    assert_eq!(string_set(excluded), anonymous_paths(), "the anonymous routes of functions/");
 }
 
 /// Paths of the functions that need no key: the health probe, and approval links with their token.
-fn open_paths() -> BTreeSet<String> {
+fn anonymous_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     let parameter = regex::Regex::new(r"\{\w+\}").unwrap();
     for (name, text) in &ScriptRoot::embedded().functions {
@@ -298,8 +302,8 @@ fn open_paths() -> BTreeSet<String> {
 }
 
 #[test]
-fn azd_builds_packages_and_finds_the_app() {
-    let azure: Value = serde_saphyr::from_str(&read("azure.yaml")).unwrap();
+fn azd_builds_and_finds_the_app() {
+    let azure: Value = serde_saphyr::from_str(&read_file("azure.yaml")).unwrap();
     let services = azure["services"].as_object().unwrap();
     assert_eq!(services.keys().collect::<Vec<_>>(), ["turnwheel"]);
     let service = &services["turnwheel"];
@@ -308,7 +312,7 @@ fn azd_builds_packages_and_finds_the_app() {
     assert_eq!(service["dist"], "dist");
     assert!(service.get("remoteBuild").is_none());
     let tag = "'azd-service-name': 'turnwheel'";
-    assert!(read("infra/main.bicep").contains(tag), "azd looks for {tag}");
+    assert!(read_file("infra/main.bicep").contains(tag), "azd looks for {tag}");
     assert_eq!(
         (&azure["infra"]["path"], &azure["infra"]["module"]),
         (&json!("infra"), &json!("main"))
@@ -317,7 +321,7 @@ fn azd_builds_packages_and_finds_the_app() {
         for (system, shell) in [("posix", "sh"), ("windows", "pwsh")] {
             assert_eq!(hook[system]["shell"], shell);
             let script = hook[system]["run"].as_str().unwrap().trim_start_matches("./");
-            let text = read(script);
+            let text = read_file(script);
             assert!(
                 !script.contains("package") || text.contains("package --out dist "),
                 "{script}"
@@ -325,7 +329,8 @@ fn azd_builds_packages_and_finds_the_app() {
             #[cfg(unix)]
             if system == "posix" {
                 use std::os::unix::fs::PermissionsExt as _;
-                let mode = std::fs::metadata(root().join(script)).unwrap().permissions().mode();
+                let mode =
+                    std::fs::metadata(repository_root().join(script)).unwrap().permissions().mode();
                 assert_eq!(mode & 0o111, 0o111, "chmod +x {script}");
             }
         }

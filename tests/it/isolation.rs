@@ -6,35 +6,36 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use self::town::{Errand, Town, go_on};
-use crate::support::fake_model::{FakeModel, Play, Script};
-use crate::support::process::Dev;
+use self::tool_server::{ClientRun, ToolServer, run_rounds};
+use crate::support::dev_process::DevProcess;
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
 mod agent_files;
-mod town;
+mod tool_server;
 
-const NEIGHBOURS: usize = 12;
-const PATIENCE: Duration = Duration::from_mins(4);
+const NEIGHBOUR_COUNT: usize = 12;
+const TIMEOUT: Duration = Duration::from_mins(4);
 /// Time limit from the start of a process until it continues pending work.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killer_fails_alone_and_all_neighbours_complete() {
     let folder = tempfile::tempdir().unwrap();
-    let (town, client) = (Town::start().await, reqwest::Client::new());
-    let mut errands: Vec<Errand> = vec![Errand::deadly("killer")];
-    errands.extend((1..=NEIGHBOURS).map(|number| Errand::honest(&format!("n{number}"))));
-    let mut dev = town.dev(folder.path());
+    let (server, client) = (ToolServer::start().await, reqwest::Client::new());
+    let mut client_runs: Vec<ClientRun> = vec![ClientRun::with_crash("killer")];
+    client_runs
+        .extend((1..=NEIGHBOUR_COUNT).map(|number| ClientRun::with_write(&format!("n{number}"))));
+    let mut dev = server.start_dev(folder.path());
     let (began, mut starts) = (Instant::now(), 1);
     let (mut neighbours_done, mut why) = (None, String::new());
-    while errands.iter().any(|errand| errand.end.is_none()) {
-        assert!(began.elapsed() < PATIENCE, "{errands:#?} {}", dev.log());
+    while client_runs.iter().any(|client_run| client_run.end.is_none()) {
+        assert!(began.elapsed() < TIMEOUT, "{client_runs:#?} {}", dev.log());
         if dev.has_ended() {
-            dev = town.dev(folder.path());
+            dev = server.start_dev(folder.path());
             starts += 1;
         }
-        go_on(&mut errands, &client, (&dev, &town)).await;
-        if errands[1..].iter().all(|errand| errand.end.is_some()) {
+        run_rounds(&mut client_runs, &client, (&dev, &server)).await;
+        if client_runs[1..].iter().all(|client_run| client_run.end.is_some()) {
             neighbours_done.get_or_insert_with(|| began.elapsed());
         }
         let view = client.get(dev.url("/api/conversations/killer/why")).send().await;
@@ -45,23 +46,27 @@ async fn killer_fails_alone_and_all_neighbours_complete() {
             why = view["why"].as_str().unwrap().to_owned();
         }
     }
-    let end = errands[0].end.as_ref().unwrap();
+    let end = client_runs[0].end.as_ref().unwrap();
     assert_eq!((&end["state"], &end["error"]["type"]), (&json!("failed"), &json!("poisoned")));
     assert_eq!(
         end["error"]["message"],
         "The process died three times while it ran this step alone: the call of tool `crash`."
     );
-    for neighbour in &errands[1..] {
+    for neighbour in &client_runs[1..] {
         let end = neighbour.end.as_ref().unwrap();
         assert_eq!(end["state"], "completed", "{}: {end}", neighbour.id);
     }
-    assert_eq!((town.writes(), town.writes_max()), (NEIGHBOURS, 1), "no write is repeated");
+    assert_eq!(
+        (server.write_count(), server.requests_per_write_max()),
+        (NEIGHBOUR_COUNT, 1),
+        "no write is repeated"
+    );
     // Two deaths beside other work, and three in isolation while the service stayed up.
-    assert_eq!((town.killed().len(), starts), (5, 3));
+    assert_eq!((server.killed_processes().len(), starts), (5, 3));
     assert!(why.contains("while it ran this step alone"), "{why}");
     assert!(why.contains("it is retried in isolation at "), "{why}");
     let report = format!(
-        "the killer failed after {:?}, its {NEIGHBOURS} neighbours completed after {neighbours_done:?}",
+        "the killer failed after {:?}, its {NEIGHBOUR_COUNT} neighbours completed after {neighbours_done:?}",
         began.elapsed()
     );
     writeln!(std::io::stderr(), "{report}").unwrap();
@@ -69,7 +74,7 @@ async fn killer_fails_alone_and_all_neighbours_complete() {
 
 /// Number of kills; `TURNWHEEL_KILLS=200` for a long run.
 #[expect(clippy::disallowed_methods, reason = "the length of a test is no setting of the service")]
-fn kills() -> usize {
+fn kill_count() -> usize {
     std::env::var("TURNWHEEL_KILLS").map_or(8, |kills| kills.parse().unwrap())
 }
 
@@ -77,37 +82,37 @@ fn kills() -> usize {
 async fn random_kills_fail_no_prompt() {
     const AT_ONCE: usize = 20;
     let folder = tempfile::tempdir().unwrap();
-    let (town, client) = (Town::start().await, reqwest::Client::new());
-    let mut dice = fastrand::Rng::with_seed(13);
-    let mut errands: Vec<Errand> = Vec::new();
-    let (kills, mut killed) = (kills(), 0);
-    let mut dev = town.dev(folder.path());
+    let (server, client) = (ToolServer::start().await, reqwest::Client::new());
+    let mut rng = fastrand::Rng::with_seed(13);
+    let mut client_runs: Vec<ClientRun> = Vec::new();
+    let (kills, mut killed) = (kill_count(), 0);
+    let mut dev = server.start_dev(folder.path());
     let mut last_start = Instant::now();
     while killed < kills {
-        let span = Duration::from_millis(dice.u64(300..2_000));
+        let span = Duration::from_millis(rng.u64(300..2_000));
         let until = last_start + span;
         while Instant::now() < until {
-            let open = errands.iter().filter(|errand| errand.end.is_none()).count();
+            let open = client_runs.iter().filter(|client_run| client_run.end.is_none()).count();
             for _ in open..AT_ONCE {
-                errands.push(Errand::honest(&format!("c{}", errands.len())));
+                client_runs.push(ClientRun::with_write(&format!("c{}", client_runs.len())));
             }
-            let round = go_on(&mut errands, &client, (&dev, &town));
+            let round = run_rounds(&mut client_runs, &client, (&dev, &server));
             let _ = tokio::time::timeout(until - Instant::now(), round).await;
         }
         dev.kill();
         killed += 1;
-        dev = town.dev(folder.path());
+        dev = server.start_dev(folder.path());
         last_start = Instant::now();
     }
-    while errands.iter().any(|errand| errand.end.is_none()) {
-        assert!(last_start.elapsed() < PATIENCE, "{}", dev.log());
-        go_on(&mut errands, &client, (&dev, &town)).await;
+    while client_runs.iter().any(|client_run| client_run.end.is_none()) {
+        assert!(last_start.elapsed() < TIMEOUT, "{}", dev.log());
+        run_rounds(&mut client_runs, &client, (&dev, &server)).await;
     }
     let states: Vec<&Value> =
-        errands.iter().map(|errand| &errand.end.as_ref().unwrap()["state"]).collect();
-    let failed: Vec<&Errand> = errands
+        client_runs.iter().map(|client_run| &client_run.end.as_ref().unwrap()["state"]).collect();
+    let failed: Vec<&ClientRun> = client_runs
         .iter()
-        .filter(|errand| errand.end.as_ref().unwrap()["state"] != "completed")
+        .filter(|client_run| client_run.end.as_ref().unwrap()["state"] != "completed")
         .collect();
     let report = format!(
         "{killed} kills: {} of {} prompts failed; all ended within {:?} of the last start",
@@ -117,25 +122,27 @@ async fn random_kills_fail_no_prompt() {
     );
     writeln!(std::io::stderr(), "{report}").unwrap();
     assert!(failed.is_empty(), "{failed:#?}");
-    assert_eq!(town.writes_max(), 1, "no write is repeated");
+    assert_eq!(server.requests_per_write_max(), 1, "no write is repeated");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_with_a_model_call_under_way_delay_nothing() {
+async fn restarts_during_model_call_delay_nothing() {
     const RESTARTS: usize = 7;
     const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-5-mini\n---\nBe brief.\n";
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     std::fs::write(folder.path().join("agents/helper.agent.md"), AGENT).unwrap();
-    let hanging = std::iter::repeat_n(Play::Hang, RESTARTS);
-    let model = FakeModel::start(hanging.chain([Play::Answer(Script::text("done"))])).await;
+    let hanging = std::iter::repeat_n(ScriptedResponse::Hang, RESTARTS);
+    let model =
+        FakeModel::start(hanging.chain([ScriptedResponse::Response(ResponseScript::text("done"))]))
+            .await;
     let settings = [
         ("TURNWHEEL_MODEL", "gpt-5-mini".to_owned()),
         ("AZURE_OPENAI_BASE_URL", model.url.clone()),
         ("AZURE_OPENAI_API_KEY", "a-key".to_owned()),
     ];
     let data = folder.path().join("data");
-    let start = || Dev::start_in(folder.path(), &data, &settings);
+    let start = || DevProcess::start_in(folder.path(), &data, &settings);
     let mut dev = start();
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "go"});
@@ -144,9 +151,9 @@ async fn restarts_with_a_model_call_under_way_delay_nothing() {
     let prompt = format!("/api/conversations/c/prompts/{}", accepted["promptId"].as_str().unwrap());
     let mut longest = Duration::ZERO;
     let mut started = Instant::now();
-    for asked in 1..=RESTARTS {
-        while model.asked().len() < asked {
-            assert!(started.elapsed() < RECOVERY_MAX, "restart {asked}: {}", dev.log());
+    for restart in 1..=RESTARTS {
+        while model.received_requests().len() < restart {
+            assert!(started.elapsed() < RECOVERY_MAX, "restart {restart}: {}", dev.log());
             tokio::task::yield_now().await;
         }
         longest = longest.max(started.elapsed());

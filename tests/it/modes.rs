@@ -11,7 +11,7 @@ use turnwheel::agent::request::Effect;
 use turnwheel::tools::ToolResult;
 use turnwheel::tools::code::{CallContext, Tool, ToolError};
 
-use crate::support::fake_model::{FakeModel, Play, Script};
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Runs};
 
@@ -46,16 +46,16 @@ impl Tool for Camera {
     }
 }
 
-struct Stage {
+struct TestApp {
     service: Service,
     model: FakeModel,
     _folder: tempfile::TempDir,
 }
 
-impl Stage {
+impl TestApp {
     /// Starts with two agents: `helper`, with these keys, and `mute`, whose file lacks
     /// instructions.
-    async fn set(plays: Vec<Play>, keys: &str) -> Self {
+    async fn start(plays: Vec<ScriptedResponse>, keys: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let agents = folder.path().join("agents");
         std::fs::create_dir(&agents).unwrap();
@@ -93,14 +93,14 @@ impl Stage {
     }
 
     /// Sends a prompt and returns it once it has ended.
-    async fn ask(&self, path: &str, body: &Value) -> Value {
+    async fn run_prompt(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.service.post(path, body).await;
         assert_eq!(status, 202, "{answer}");
         let (conversation, prompt) = (&answer["conversationId"], &answer["promptId"]);
-        self.service.settled(conversation.as_str().unwrap(), prompt.as_str().unwrap()).await
+        self.service.wait_for_prompt(conversation.as_str().unwrap(), prompt.as_str().unwrap()).await
     }
 
-    async fn begin(&self, settings: Value) {
+    async fn create_conversation(&self, settings: Value) {
         let body = json!({"id": "c", "settings": settings});
         assert_eq!(self.service.post("/api/conversations", &body).await.0, 201);
     }
@@ -108,12 +108,12 @@ impl Stage {
 
 const PROMPTS: &str = "/api/conversations/c/prompts";
 
-fn says(text: &str) -> Play {
-    Play::Answer(Script::text(text))
+fn text_response(text: &str) -> ScriptedResponse {
+    ScriptedResponse::Response(ResponseScript::text(text))
 }
 
-fn calls(name: &str, arguments: Value) -> Play {
-    Play::Answer(Script::call("c1", name, arguments))
+fn call_response(name: &str, arguments: Value) -> ScriptedResponse {
+    ScriptedResponse::Response(ResponseScript::call("c1", name, arguments))
 }
 
 fn texts(item: &Value) -> Vec<&str> {
@@ -121,20 +121,21 @@ fn texts(item: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn tiers_models_and_levels_reach_the_model_and_the_record() {
-    let stage =
-        Stage::set((0..5).map(|_| says("ok")).collect(), "model: high\nthinking: low").await;
-    stage.begin(json!({})).await;
-    let of_agent = stage.ask(PROMPTS, &json!({"input": "1"})).await;
-    let once = stage.ask(PROMPTS, &json!({"input": "2", "model": "gpt-4o"})).await;
-    let view = stage.patch(json!({"model": "normal", "thinkingLevel": "max"})).await;
-    let patched = stage.ask(PROMPTS, &json!({"input": "3"})).await;
-    stage.patch(json!({"model": "gpt-5.4", "thinkingLevel": "xhigh"})).await;
-    stage.ask(PROMPTS, &json!({"input": "4"})).await;
-    stage.patch(json!({"thinkingLevel": "off"})).await;
-    stage.ask(PROMPTS, &json!({"input": "5"})).await;
+async fn model_settings_reach_requests_and_record() {
+    let app =
+        TestApp::start((0..5).map(|_| text_response("ok")).collect(), "model: high\nthinking: low")
+            .await;
+    app.create_conversation(json!({})).await;
+    let of_agent = app.run_prompt(PROMPTS, &json!({"input": "1"})).await;
+    let once = app.run_prompt(PROMPTS, &json!({"input": "2", "model": "gpt-4o"})).await;
+    let view = app.patch(json!({"model": "normal", "thinkingLevel": "max"})).await;
+    let patched = app.run_prompt(PROMPTS, &json!({"input": "3"})).await;
+    app.patch(json!({"model": "gpt-5.4", "thinkingLevel": "xhigh"})).await;
+    app.run_prompt(PROMPTS, &json!({"input": "4"})).await;
+    app.patch(json!({"thinkingLevel": "off"})).await;
+    app.run_prompt(PROMPTS, &json!({"input": "5"})).await;
 
-    let requests = stage.model.requests();
+    let requests = app.model.request_bodies();
     let sent: Vec<_> = requests
         .iter()
         .map(|request| (&request["model"], &request["reasoning"]["effort"]))
@@ -154,7 +155,7 @@ async fn tiers_models_and_levels_reach_the_model_and_the_record() {
     let models = [&of_agent["model"], &once["model"], &patched["model"]];
     assert_eq!(models, [&json!("high"), &json!("gpt-4o"), &json!("normal")]);
 
-    let entries = stage.service.get("/api/conversations/c/entries?limit=100").await;
+    let entries = app.service.get("/api/conversations/c/entries?limit=100").await;
     let entries = entries["items"].as_array().unwrap();
     let changes = |kind: &str, member: &str| -> Vec<Value> {
         let of_kind = entries.iter().filter(|entry| entry["type"] == kind);
@@ -162,7 +163,7 @@ async fn tiers_models_and_levels_reach_the_model_and_the_record() {
     };
     assert_eq!(changes("model_change", "modelId"), ["gpt-5-mini", "gpt-5.4"]);
     assert_eq!(changes("thinking_level_change", "thinkingLevel"), ["max", "xhigh", "off"]);
-    let messages = stage.service.get("/api/conversations/c/messages").await;
+    let messages = app.service.get("/api/conversations/c/messages").await;
     let models: Vec<_> = messages["items"]
         .as_array()
         .unwrap()
@@ -171,43 +172,48 @@ async fn tiers_models_and_levels_reach_the_model_and_the_record() {
         .map(|message| message["model"].clone())
         .collect();
     assert_eq!(models, ["gpt-5.4", "gpt-4o", "gpt-5-mini", "gpt-5.4", "gpt-5.4"]);
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn what_another_model_thought_is_read_as_said() {
-    let thinking = Script { thinking: vec!["Hm".to_owned()], ..Script::text("one") };
-    let stage =
-        Stage::set(vec![Play::Answer(thinking), says("two"), says("three")], "thinking: low").await;
-    stage.begin(json!({})).await;
-    stage.ask(PROMPTS, &json!({"input": "1"})).await;
-    stage.ask(PROMPTS, &json!({"input": "2"})).await;
-    stage.ask(PROMPTS, &json!({"input": "3", "model": "gpt-5.4"})).await;
-    let requests = stage.model.requests();
+async fn reasoning_of_another_model_becomes_text() {
+    let thinking =
+        ResponseScript { thinking: vec!["Hm".to_owned()], ..ResponseScript::text("one") };
+    let app = TestApp::start(
+        vec![ScriptedResponse::Response(thinking), text_response("two"), text_response("three")],
+        "thinking: low",
+    )
+    .await;
+    app.create_conversation(json!({})).await;
+    app.run_prompt(PROMPTS, &json!({"input": "1"})).await;
+    app.run_prompt(PROMPTS, &json!({"input": "2"})).await;
+    app.run_prompt(PROMPTS, &json!({"input": "3", "model": "gpt-5.4"})).await;
+    let requests = app.model.request_bodies();
     assert_eq!(requests[1]["input"][2]["type"], "reasoning");
     assert_eq!(requests[1]["input"][3]["id"], "msg_1");
     let foreign = &requests[2]["input"];
     assert_eq!((texts(&foreign[2]), texts(&foreign[3])), (vec!["Hm"], vec!["one"]));
     assert!(!foreign.to_string().contains("ENC"), "{foreign}");
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn images_go_in_from_people_and_tools() {
-    let plays = vec![calls("camera", json!({})), says("seen"), says("not seen")];
-    let stage = Stage::set(plays, "").await;
-    stage.begin(json!({})).await;
+async fn images_from_users_and_tools_reach_model() {
+    let plays =
+        vec![call_response("camera", json!({})), text_response("seen"), text_response("not seen")];
+    let app = TestApp::start(plays, "").await;
+    app.create_conversation(json!({})).await;
     let input = json!([{"type": "text", "text": "look"}, {"type": "image", "data": PNG, "mimeType": "image/png"}]);
-    let prompt = stage.ask(PROMPTS, &json!({"input": input})).await;
+    let prompt = app.run_prompt(PROMPTS, &json!({"input": input})).await;
     assert_eq!(prompt["input"], input);
-    stage.ask(PROMPTS, &json!({"input": "and now?", "model": "blind"})).await;
-    let requests = stage.model.requests();
-    let seen = &requests[1]["input"];
+    app.run_prompt(PROMPTS, &json!({"input": "and now?", "model": "blind"})).await;
+    let requests = app.model.request_bodies();
+    let second_input = &requests[1]["input"];
     let url = format!("data:image/png;base64,{PNG}");
-    assert_eq!(seen[1]["content"][1]["image_url"], url);
-    assert_eq!(seen[3]["output"], "(see attached image)");
-    assert_eq!(texts(&seen[4]), ["Attached image(s) from tool result:"]);
-    assert_eq!(seen[4]["content"][1]["image_url"], url);
+    assert_eq!(second_input[1]["content"][1]["image_url"], url);
+    assert_eq!(second_input[3]["output"], "(see attached image)");
+    assert_eq!(texts(&second_input[4]), ["Attached image(s) from tool result:"]);
+    assert_eq!(second_input[4]["content"][1]["image_url"], url);
     let blind = requests[2]["input"].to_string();
     assert!(!blind.contains("base64"), "{blind}");
     assert!(blind.contains("(image omitted: this model takes no images)"), "{blind}");
@@ -218,36 +224,37 @@ async fn images_go_in_from_people_and_tools() {
         (PNG, "image/svg+xml", "mimeType"),
     ] {
         let input = json!([{"type": "image", "data": data, "mimeType": kind}]);
-        let (status, problem) = stage.service.post(PROMPTS, &json!({"input": input})).await;
+        let (status, problem) = app.service.post(PROMPTS, &json!({"input": input})).await;
         let pointer = format!("/input/0/{member}");
         assert_eq!((status, &problem["errors"][0]["pointer"]), (400, &json!(pointer)));
     }
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn a_prompt_without_input_adds_no_message_of_a_person() {
-    let stage = Stage::set(vec![says("Good morning"), says("Still here")], "").await;
-    stage.begin(json!({})).await;
-    for said in ["Good morning", "Still here"] {
-        let prompt = stage.ask(PROMPTS, &json!({})).await;
+async fn prompt_without_input_adds_no_user_message() {
+    let app =
+        TestApp::start(vec![text_response("Good morning"), text_response("Still here")], "").await;
+    app.create_conversation(json!({})).await;
+    for expected in ["Good morning", "Still here"] {
+        let prompt = app.run_prompt(PROMPTS, &json!({})).await;
         assert_eq!((&prompt["state"], prompt.get("input")), (&json!("completed"), None));
-        assert_eq!(prompt["output"][0]["content"], said);
+        assert_eq!(prompt["output"][0]["content"], expected);
     }
     let roles = |request: &Value| -> Vec<String> {
         let items = request["input"].as_array().unwrap().iter();
         items.map(|item| item["role"].as_str().unwrap().to_owned()).collect()
     };
-    let requests: Vec<_> = stage.model.requests().iter().map(roles).collect();
+    let requests: Vec<_> = app.model.request_bodies().iter().map(roles).collect();
     assert_eq!(requests, [vec!["developer"], vec!["developer", "assistant"]]);
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
 async fn broken_agent_file_makes_only_its_agent_unavailable() {
-    let stage = Stage::set(vec![says("Hello.")], "").await;
+    let app = TestApp::start(vec![text_response("Hello.")], "").await;
     let problem = "agents/mute.agent.md:3: there are no instructions";
-    let agents = stage.service.get("/api/agents").await;
+    let agents = app.service.get("/api/agents").await;
     let named = |name: &str| {
         let mut items = agents["items"].as_array().unwrap().iter();
         items.find(|agent| agent["name"] == name).unwrap().clone()
@@ -256,41 +263,42 @@ async fn broken_agent_file_makes_only_its_agent_unavailable() {
     assert_eq!(named("mute")["available"], false);
     assert!(named("mute")["problem"].as_str().unwrap().starts_with(problem), "{agents}");
     let (status, refused) =
-        stage.service.post("/api/prompts", &json!({"agent": "mute", "input": "Hi"})).await;
+        app.service.post("/api/prompts", &json!({"agent": "mute", "input": "Hi"})).await;
     assert_eq!(status, 503, "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains(problem), "{refused}");
-    let prompt = stage.ask("/api/prompts", &json!({"agent": "helper", "input": "Hi"})).await;
+    let prompt = app.run_prompt("/api/prompts", &json!({"agent": "helper", "input": "Hi"})).await;
     assert_eq!(prompt["state"], "completed", "{prompt}");
-    assert_eq!(stage.model.requests().len(), 1);
-    stage.service.stop().await;
+    assert_eq!(app.model.request_bodies().len(), 1);
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn half_a_character_of_a_person_or_model_is_left_out() {
-    let mut events = Script::call("c1", "echo", json!({"value": "HALF"})).events();
+async fn lone_surrogates_are_removed() {
+    let mut events = ResponseScript::call("c1", "echo", json!({"value": "HALF"})).events();
     for event in &mut events {
         let text = event.to_string().replace("HALF", r"\\ud83d");
         *event = serde_json::from_str(&text).unwrap();
     }
-    let stage = Stage::set(vec![Play::SseEvents(events), says("ok")], "").await;
-    let request = stage.service.client.post(format!("{}/api/prompts", stage.service.base));
+    let app =
+        TestApp::start(vec![ScriptedResponse::SseEvents(events), text_response("ok")], "").await;
+    let request = app.service.client.post(format!("{}/api/prompts", app.service.base));
     let answer =
         request.header("content-type", "application/json").body(r#"{"input":"cut \ud83d"}"#);
     let accepted: Value = answer.send().await.unwrap().json().await.unwrap();
     let id = |name: &str| accepted[name].as_str().unwrap().to_owned();
-    let prompt = stage.service.settled(&id("conversationId"), &id("promptId")).await;
+    let prompt = app.service.wait_for_prompt(&id("conversationId"), &id("promptId")).await;
     assert_eq!((&prompt["state"], &prompt["input"]), (&json!("completed"), &json!("cut ")));
-    let requests = stage.model.requests();
+    let requests = app.model.request_bodies();
     assert_eq!(texts(&requests[0]["input"][1]), ["cut "]);
     let items = requests[1]["input"].as_array().unwrap();
     let call = items.iter().find(|item| item["type"] == "function_call").unwrap();
     assert_eq!(call["arguments"], r#"{"value":""}"#);
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn rounds_end_by_the_loop_by_the_setting_and_by_the_ceiling() {
-    let echo = || calls("echo", json!({"value": "x"}));
+async fn rounds_are_limited_by_setting_loop_and_service() {
+    let echo = || call_response("echo", json!({"value": "x"}));
     let cases = [
         (json!({"maxRounds": 2}), 2, "Exceeded maximum number of rounds (2). Stopping."),
         (json!({"loop": "prompt"}), 25, "Exceeded maximum number of rounds (25). Stopping."),
@@ -301,23 +309,24 @@ async fn rounds_end_by_the_loop_by_the_setting_and_by_the_ceiling() {
         ),
     ];
     let rounds: usize = cases.iter().map(|(_, rounds, _)| rounds).sum();
-    let stage = Stage::set((0..rounds).map(|_| echo()).collect(), "continuation: inline").await;
-    let mut asked = 0;
-    for (settings, rounds, said) in cases {
-        let prompt = stage.ask("/api/prompts", &json!({"input": "go", "settings": settings})).await;
+    let app = TestApp::start((0..rounds).map(|_| echo()).collect(), "continuation: inline").await;
+    let mut request_count = 0;
+    for (settings, rounds, expected) in cases {
+        let prompt =
+            app.run_prompt("/api/prompts", &json!({"input": "go", "settings": settings})).await;
         assert_eq!(
             (&prompt["state"], &prompt["stopReason"]),
             (&json!("completed"), &json!("max_rounds"))
         );
-        assert_eq!(prompt["output"].as_array().unwrap().last().unwrap()["content"], said);
-        asked += rounds;
-        assert_eq!(stage.model.requests().len(), asked, "{settings}");
+        assert_eq!(prompt["output"].as_array().unwrap().last().unwrap()["content"], expected);
+        request_count += rounds;
+        assert_eq!(app.model.request_bodies().len(), request_count, "{settings}");
     }
-    stage.service.stop().await;
+    app.service.stop().await;
 }
 
 #[tokio::test]
-async fn two_code_tools_of_one_name_stop_the_start() {
+async fn duplicate_tool_name_fails_startup() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     let app = App::new().tool(Echo(Runs::default())).tool(Camera).tool(Camera);

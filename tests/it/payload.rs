@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use turnwheel::App;
 use turnwheel::extensions::{Extension, HookError};
 
-use crate::support::fake_model::{Asked, FakeModel, Play, Script};
+use crate::support::fake_model::{FakeModel, ReceivedRequest, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
 
 #[derive(Debug)]
-struct Tags;
+struct TagPayload;
 
 #[async_trait]
-impl Extension for Tags {
+impl Extension for TagPayload {
     fn name(&self) -> &'static str {
         "tags"
     }
@@ -27,10 +27,10 @@ impl Extension for Tags {
 }
 
 #[derive(Debug)]
-struct Hangs;
+struct HangingHook;
 
 #[async_trait]
-impl Extension for Hangs {
+impl Extension for HangingHook {
     fn name(&self) -> &'static str {
         "hangs"
     }
@@ -41,13 +41,13 @@ impl Extension for Hangs {
 }
 
 /// Runs one prompt. Returns its view and the model requests.
-async fn asked(app: App, more: &[(&str, &str)]) -> (Value, Vec<Asked>) {
+async fn run_prompt(app: App, more: &[(&str, &str)]) -> (Value, Vec<ReceivedRequest>) {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");
     std::fs::create_dir(&agents).unwrap();
     let file = "---\nretry: { enabled: false }\n---\nHelp.\n";
     std::fs::write(agents.join("helper.agent.md"), file).unwrap();
-    let model = FakeModel::start([Play::Answer(Script::text("hello"))]).await;
+    let model = FakeModel::start([ScriptedResponse::Response(ResponseScript::text("hello"))]).await;
     let mut settings = vec![
         ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
         ("AZURE_OPENAI_API_KEY", "a-key"),
@@ -58,44 +58,44 @@ async fn asked(app: App, more: &[(&str, &str)]) -> (Value, Vec<Asked>) {
     let (status, accepted) = service.post("/api/prompts", &json!({"input": "go"})).await;
     assert_eq!(status, 202, "{accepted}");
     let id = |name: &str| accepted[name].as_str().unwrap().to_owned();
-    let prompt = service.settled(&id("conversationId"), &id("promptId")).await;
+    let prompt = service.wait_for_prompt(&id("conversationId"), &id("promptId")).await;
     service.stop().await;
-    (prompt, model.asked())
+    (prompt, model.received_requests())
 }
 
 #[tokio::test]
-async fn payload_hook_headers_and_cache_retention_reach_the_request() {
+async fn payload_hook_headers_and_cache_retention_reach_request() {
     let more =
         [("AZURE_OPENAI_HEADERS", "x-team=clerks"), ("AZURE_OPENAI_CACHE_RETENTION", "long")];
-    let (prompt, asked) = Box::pin(asked(App::new().extension(Tags), &more)).await;
+    let (prompt, requests) = Box::pin(run_prompt(App::new().extension(TagPayload), &more)).await;
     assert_eq!(prompt["state"], "completed", "{prompt}");
-    assert_eq!(asked[0].body["metadata"], json!({"team": "clerks"}));
-    assert_eq!(asked[0].body["prompt_cache_retention"], "24h");
-    assert!(asked[0].body["prompt_cache_key"].is_string());
-    assert_eq!(asked[0].headers["x-team"], "clerks");
-    assert_eq!(asked[0].headers["api-key"], "a-key");
+    assert_eq!(requests[0].body["metadata"], json!({"team": "clerks"}));
+    assert_eq!(requests[0].body["prompt_cache_retention"], "24h");
+    assert!(requests[0].body["prompt_cache_key"].is_string());
+    assert_eq!(requests[0].headers["x-team"], "clerks");
+    assert_eq!(requests[0].headers["api-key"], "a-key");
 }
 
 #[tokio::test]
-async fn model_headers_win_over_the_headers_of_the_app() {
+async fn model_headers_override_app_headers() {
     let prices = r#"{"gpt-5-mini":{"headers":{"X-Team":"models","x-route":"eu"},"compat":{"supportsDeveloperRole":false}}}"#;
     let more = [("AZURE_OPENAI_HEADERS", "x-team=clerks,x-app=desk"), ("TURNWHEEL_PRICES", prices)];
-    let (prompt, asked) = Box::pin(asked(App::new(), &more)).await;
+    let (prompt, requests) = Box::pin(run_prompt(App::new(), &more)).await;
     assert_eq!(prompt["state"], "completed", "{prompt}");
-    let headers = &asked[0].headers;
+    let headers = &requests[0].headers;
     assert_eq!(headers.get_all("x-team").iter().collect::<Vec<_>>(), ["models"]);
     assert_eq!(headers["x-route"], "eu");
     assert_eq!(headers["x-app"], "desk");
-    assert_eq!(asked[0].body["input"][0]["role"], "system");
+    assert_eq!(requests[0].body["input"][0]["role"], "system");
 }
 
 #[tokio::test]
-async fn cache_retention_is_short_by_default_and_may_be_none() {
-    let (_, short) = Box::pin(asked(App::new(), &[])).await;
+async fn cache_retention_defaults_to_short_and_allows_none() {
+    let (_, short) = Box::pin(run_prompt(App::new(), &[])).await;
     assert!(short[0].body["prompt_cache_key"].is_string());
     assert_eq!(short[0].body.get("prompt_cache_retention"), None);
     let more = [("AZURE_OPENAI_CACHE_RETENTION", "none")];
-    let (_, none) = Box::pin(asked(App::new(), &more)).await;
+    let (_, none) = Box::pin(run_prompt(App::new(), &more)).await;
     assert_eq!(none[0].body.get("prompt_cache_key"), None);
 }
 
@@ -103,12 +103,12 @@ async fn cache_retention_is_short_by_default_and_may_be_none() {
 async fn failing_payload_hook_fails_the_model_call_unsent() {
     let began = std::time::Instant::now();
     let more = [("TURNWHEEL_HOOK_TIMEOUT", "100ms")];
-    let (prompt, asked) = Box::pin(asked(App::new().extension(Hangs), &more)).await;
+    let (prompt, requests) = Box::pin(run_prompt(App::new().extension(HangingHook), &more)).await;
     assert_eq!(prompt["state"], "failed", "{prompt}");
     assert_eq!(
         prompt["error"]["message"],
         "The request was not sent: extension \"hangs\" failed in on_payload: no result within 100ms"
     );
-    assert!(asked.is_empty());
+    assert!(requests.is_empty());
     assert!(began.elapsed() < Duration::from_secs(30));
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use turnwheel::agents::{ToolSet, load};
+use turnwheel::agents::{ToolSet, load_folder};
 use turnwheel::payments::PaymentsServer;
-use turnwheel::tools::http::addresses::AddressRules;
+use turnwheel::tools::http::address_rules::AddressRules;
 use turnwheel::tools::http::client::HttpClient;
 
-use crate::http_tools::bench::{Bench, text};
+use crate::http_tools::tool_caller::{ToolCaller, text};
 
-async fn ask(
+async fn request_payment(
     server: &PaymentsServer,
     key: Option<&str>,
     to: &str,
@@ -28,31 +28,31 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn one_key_pays_once() {
+async fn idempotency_key_pays_once() {
     let server = PaymentsServer::start().await.unwrap();
-    let first = ask(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
-    let again = ask(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
+    let first = request_payment(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
+    let again = request_payment(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
     assert_eq!(first, again);
     assert_eq!(first.0, 200);
     assert_eq!(
         (&first.1["to"], &first.1["amount"], &first.1["status"]),
         (&json!("Ada"), &json!(250), &json!("sent"))
     );
-    let other = ask(&server, Some("k2"), "Ada", r#"{"amount": 250}"#).await;
+    let other = request_payment(&server, Some("k2"), "Ada", r#"{"amount": 250}"#).await;
     assert_ne!(first.1["receipt"], other.1["receipt"]);
     let payments = server.payments();
     assert_eq!(payments.len(), 2);
     assert_eq!(payments[0].requests, 2);
     let elsewhere = PaymentsServer::start().await.unwrap();
     assert_eq!(
-        ask(&elsewhere, Some("k1"), "Ada", r#"{"amount": 250}"#).await,
+        request_payment(&elsewhere, Some("k1"), "Ada", r#"{"amount": 250}"#).await,
         first,
         "the key determines the receipt"
     );
 }
 
 #[tokio::test]
-async fn bad_input_is_answered_with_a_sentence() {
+async fn invalid_payment_gets_an_error_sentence() {
     let server = PaymentsServer::start().await.unwrap();
     for (key, to, body) in [
         (None, "Ada", r#"{"amount": 1}"#),
@@ -63,17 +63,17 @@ async fn bad_input_is_answered_with_a_sentence() {
         (Some("k"), "Ada", r#"{"amount": 1e99}"#),
         (Some("k"), "Ada", "no"),
     ] {
-        let (status, answer) = ask(&server, key, to, body).await;
+        let (status, answer) = request_payment(&server, key, to, body).await;
         assert_eq!(status, 400, "{body}");
         assert!(answer["error"].as_str().unwrap().ends_with('.'), "{answer}");
     }
-    ask(&server, Some("k"), "Ada", r#"{"amount": 1}"#).await;
-    assert_eq!(ask(&server, Some("k"), "Ada", r#"{"amount": 2}"#).await.0, 422);
+    request_payment(&server, Some("k"), "Ada", r#"{"amount": 1}"#).await;
+    assert_eq!(request_payment(&server, Some("k"), "Ada", r#"{"amount": 2}"#).await.0, 422);
     assert_eq!(server.payments().len(), 1);
 }
 
 #[tokio::test]
-async fn it_stops_when_it_is_dropped() {
+async fn payments_server_stops_when_dropped() {
     let server = PaymentsServer::start().await.unwrap();
     let url = format!("{}/payments", server.base_url);
     reqwest::get(&url).await.unwrap();
@@ -88,38 +88,40 @@ async fn it_stops_when_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn the_clerk_pays_once_however_often_a_call_is_delivered() {
+async fn repeated_call_of_clerk_pays_once() {
     let server = PaymentsServer::start().await.unwrap();
     let app_settings = |name: &str| (name == "PAYMENTS_URL").then(|| server.base_url.clone());
     let client = HttpClient::new(AddressRules::default().with_loopback()).unwrap();
-    let tool = |name: &str| Arc::new(turnwheel_plain(name)) as Arc<dyn turnwheel::tools::RunTool>;
+    let tool =
+        |name: &str| Arc::new(placeholder_tool(name)) as Arc<dyn turnwheel::tools::CallableTool>;
     let tools: ToolSet = ["read", "write", "edit", "ls", "find", "grep"]
         .into_iter()
         .map(|name| (name.to_owned(), tool(name)))
         .collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
-    let loaded = load(&folder, "agents", &tools, &app_settings, &client);
+    let loaded = load_folder(&folder, "agents", &tools, &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
-    let (send, list) = (clerk.tool("send_payment").unwrap(), clerk.tool("list_payments").unwrap());
-    let bench = Bench::new();
-    let first = bench.returned(send, r#"{"to":"Ada","amount":250}"#).await;
-    let again = bench.returned(send, r#"{"to":"Ada","amount":250}"#).await;
+    let (send, list) =
+        (clerk.find_tool("send_payment").unwrap(), clerk.find_tool("list_payments").unwrap());
+    let caller = ToolCaller::new();
+    let first = caller.expect_result(send, r#"{"to":"Ada","amount":250}"#).await;
+    let again = caller.expect_result(send, r#"{"to":"Ada","amount":250}"#).await;
     assert_eq!(first, again);
-    let receipt = first.structured.unwrap().value()["receipt"].clone();
+    let receipt = first.structured.unwrap().to_value()["receipt"].clone();
     let payments = server.payments();
-    assert_eq!((payments.len(), payments[0].key.as_str()), (1, bench.effect_id.as_str()));
-    let listed = bench.returned(list, "{}").await;
+    assert_eq!((payments.len(), payments[0].key.as_str()), (1, caller.effect_id.as_str()));
+    let listed = caller.expect_result(list, "{}").await;
     assert!(text(&listed).contains(receipt.as_str().unwrap()), "{}", text(&listed));
 }
 
 /// Placeholder for a built-in tool that no test here calls.
 #[derive(Debug)]
-struct Plain(turnwheel::tools::ToolDefinition);
+struct PlaceholderTool(turnwheel::tools::ToolDefinition);
 
-fn turnwheel_plain(name: &str) -> Plain {
-    Plain(turnwheel::tools::ToolDefinition {
-        strict: false,
+fn placeholder_tool(name: &str) -> PlaceholderTool {
+    PlaceholderTool(turnwheel::tools::ToolDefinition {
+        is_strict: false,
         name: name.to_owned(),
         label: name.to_owned(),
         description: String::new(),
@@ -132,12 +134,15 @@ fn turnwheel_plain(name: &str) -> Plain {
 }
 
 #[async_trait::async_trait]
-impl turnwheel::tools::RunTool for Plain {
+impl turnwheel::tools::CallableTool for PlaceholderTool {
     fn definition(&self) -> &turnwheel::tools::ToolDefinition {
         &self.0
     }
 
-    fn ask(&self, _: &turnwheel::tools::Arguments) -> Option<turnwheel::tools::Ask> {
+    fn required_approval(
+        &self,
+        _: &turnwheel::tools::Arguments,
+    ) -> Option<turnwheel::tools::ApprovalRequirement> {
         None
     }
 

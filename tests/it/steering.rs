@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use turnwheel::App;
 
-use crate::support::fake_model::{FakeModel, Play, Script};
-use crate::support::gate::{Gate, Gatekept};
-use crate::support::process::Dev;
+use crate::support::call_blocker::{BlockableTool, CallBlocker};
+use crate::support::dev_process::DevProcess;
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Runs};
 
 /// Longer than any step takes here, on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const AGENT: &str = "---\ndescription: Plays.\nmodel: gpt-5.1\n---\nYou are helpful.\n";
-const TOOLED: &str =
+const AGENT_WITH_TOOL: &str =
     "---\ndescription: Plays.\nmodel: gpt-5.1\ntools: [echo]\n---\nYou are helpful.\n";
 
-fn folder(agent: &str) -> tempfile::TempDir {
+fn agent_folder(agent: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     std::fs::write(folder.path().join("agents/player.agent.md"), agent).unwrap();
@@ -25,10 +25,10 @@ fn folder(agent: &str) -> tempfile::TempDir {
 }
 
 /// Time of the first model request that contains the text; polled each millisecond.
-async fn read_by(model: &FakeModel, text: &str) -> Instant {
-    let deadline = Instant::now() + PATIENCE;
+async fn wait_for_model_input(model: &FakeModel, text: &str) -> Instant {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if model.requests().iter().any(|body| body["input"].to_string().contains(text)) {
+        if model.request_bodies().iter().any(|body| body["input"].to_string().contains(text)) {
             return Instant::now();
         }
         assert!(Instant::now() < deadline, "the model never read {text}");
@@ -37,12 +37,12 @@ async fn read_by(model: &FakeModel, text: &str) -> Instant {
 }
 
 #[expect(clippy::print_stderr, reason = "the test measures these figures")]
-fn tell(what: &str, took: Duration) {
-    eprintln!("{what}: {} ms", took.as_millis());
-    assert!(took < Duration::from_secs(5), "{what}: {took:?}");
+fn report_latency(label: &str, took: Duration) {
+    eprintln!("{label}: {} ms", took.as_millis());
+    assert!(took < Duration::from_secs(5), "{label}: {took:?}");
 }
 
-async fn steer(service: &Service, text: &str) -> Instant {
+async fn send_steer(service: &Service, text: &str) -> Instant {
     let body = json!({"input": text, "mode": "steer"});
     let (status, answer) = service.post("/api/conversations/c/prompts", &body).await;
     assert_eq!(status, 202, "{answer}");
@@ -50,36 +50,44 @@ async fn steer(service: &Service, text: &str) -> Instant {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_steer_is_soon_in_the_models_request() {
+async fn steer_reaches_model_request_quickly() {
     let calls = [
-        Play::Answer(Script::call("c1", "echo", json!({"value": "1"}))),
-        Play::Answer(Script::text("turned")),
-        Play::Answer(Script::text("again")),
+        ScriptedResponse::Response(ResponseScript::call("c1", "echo", json!({"value": "1"}))),
+        ScriptedResponse::Response(ResponseScript::text("turned")),
+        ScriptedResponse::Response(ResponseScript::text("again")),
     ];
     let model = FakeModel::start(calls).await;
-    let (gate, folder) = (Gate::default(), folder(TOOLED));
+    let (gate, folder) = (CallBlocker::default(), agent_folder(AGENT_WITH_TOOL));
     let settings =
         [("AZURE_OPENAI_BASE_URL", model.url.as_str()), ("AZURE_OPENAI_API_KEY", "a-key")];
-    let app = App::new().tool(Gatekept(Echo(Runs::default()), gate.clone()));
+    let app = App::new().tool(BlockableTool(Echo(Runs::default()), gate.clone()));
     let service = Service::start(app, folder.path(), &settings).await;
-    gate.hold("c1");
+    gate.block("c1");
     let body = json!({"conversationId": "c", "input": "go"});
     let (_, begun) = service.post("/api/prompts", &body).await;
-    gate.begun("c1").await;
-    let accepted = steer(&service, "turn left").await;
+    gate.started("c1").await;
+    let accepted = send_steer(&service, "turn left").await;
     gate.release("c1");
-    tell("steer applied by a busy worker", read_by(&model, "turn left").await - accepted);
-    service.settled("c", begun["promptId"].as_str().unwrap()).await;
-    let accepted = steer(&service, "turn right").await;
-    tell("steer applied by an idle worker", read_by(&model, "turn right").await - accepted);
+    report_latency(
+        "steer applied by a busy worker",
+        wait_for_model_input(&model, "turn left").await - accepted,
+    );
+    service.wait_for_prompt("c", begun["promptId"].as_str().unwrap()).await;
+    let accepted = send_steer(&service, "turn right").await;
+    report_latency(
+        "steer applied by an idle worker",
+        wait_for_model_input(&model, "turn right").await - accepted,
+    );
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_steer_that_no_worker_lived_to_see_is_taken_up_by_the_next() {
-    let model =
-        FakeModel::start(["hello", "turned"].map(|text| Play::Answer(Script::text(text)))).await;
-    let folder = folder(AGENT);
+async fn stored_steer_is_applied_after_restart() {
+    let model = FakeModel::start(
+        ["hello", "turned"].map(|text| ScriptedResponse::Response(ResponseScript::text(text))),
+    )
+    .await;
+    let folder = agent_folder(AGENT);
     let data = folder.path().join("data");
     let settings = |halt_at: &str| {
         let mut settings = vec![
@@ -91,30 +99,30 @@ async fn a_steer_that_no_worker_lived_to_see_is_taken_up_by_the_next() {
         settings
     };
     // The process stops when the second input is stored and no nudge is sent.
-    let mut dev = Dev::start_in(folder.path(), &data, &settings("admission.accepted#2"));
+    let mut dev = DevProcess::start_in(folder.path(), &data, &settings("admission.accepted#2"));
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "go"});
     let begun = client.post(dev.url("/api/prompts?wait=20")).json(&body).send().await.unwrap();
     assert_eq!(begun.json::<Value>().await.unwrap()["state"], "completed");
     let body = json!({"input": "turn left", "mode": "steer"});
     let path = "/api/conversations/c/prompts";
-    let asked = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
+    let request = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
     let halted = data.join("halted");
-    let deadline = Instant::now() + PATIENCE;
-    let mut asked = std::pin::pin!(asked.send());
+    let deadline = Instant::now() + TIMEOUT;
+    let mut request = std::pin::pin!(request.send());
     while !halted.exists() {
         assert!(Instant::now() < deadline, "{}", dev.log());
-        let _ = tokio::time::timeout(Duration::from_millis(10), &mut asked).await;
+        let _ = tokio::time::timeout(Duration::from_millis(10), &mut request).await;
     }
     dev.kill();
     let killed = Instant::now();
-    let dev = Dev::start_in(folder.path(), &data, &settings(""));
+    let dev = DevProcess::start_in(folder.path(), &data, &settings(""));
     let alive = Instant::now();
-    let read = read_by(&model, "turn left").await;
-    tell("start of a worker", alive - killed);
-    tell("stored steer applied after that start", read.saturating_duration_since(alive));
+    let read = wait_for_model_input(&model, "turn left").await;
+    report_latency("start of a worker", alive - killed);
+    report_latency("stored steer applied after that start", read.saturating_duration_since(alive));
     // A repeated request returns the first response.
-    let asked = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
-    let again = asked.send().await.unwrap();
+    let request = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
+    let again = request.send().await.unwrap();
     assert_eq!(again.headers()["idempotency-replayed"], "true");
 }

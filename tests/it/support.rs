@@ -2,15 +2,15 @@
 
 pub(crate) mod azure;
 pub(crate) mod azurite;
-pub(crate) mod clerk;
+pub(crate) mod call_blocker;
 #[path = "../support/cosmos_emulator.rs"]
 pub(crate) mod cosmos_emulator;
+pub(crate) mod dev_process;
+pub(crate) mod event_stream;
 pub(crate) mod fake_model;
-pub(crate) mod gate;
-pub(crate) mod normal;
-pub(crate) mod process;
+pub(crate) mod normalise;
+pub(crate) mod payments_model;
 pub(crate) mod service;
-pub(crate) mod shared;
-pub(crate) mod steps;
-pub(crate) mod stream;
+pub(crate) mod shared_data;
+pub(crate) mod step_server;
 pub(crate) mod tools;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use turnwheel::payments::PaymentsServer;
 
-use crate::support::process::Dev;
-use collector::{Collector, Told};
+use crate::support::dev_process::DevProcess;
+use collector::{Collector, Exports};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client that starts one prompt and approves its call.
 struct Client {
@@ -23,21 +23,21 @@ impl Client {
         Self { http: reqwest::Client::new() }
     }
 
-    async fn post(&self, dev: &Dev, path: &str, body: &Value) -> Value {
-        let request = self.http.post(dev.url(path)).json(body).timeout(PATIENCE);
+    async fn post(&self, dev: &DevProcess, path: &str, body: &Value) -> Value {
+        let request = self.http.post(dev.url(path)).json(body).timeout(TIMEOUT);
         let answer = request.send().await.unwrap();
         let (status, text) = (answer.status(), answer.text().await.unwrap());
         assert!(status.is_success(), "{path}: {status} {text}");
         serde_json::from_str(&text).unwrap()
     }
 
-    async fn get(&self, dev: &Dev, path: &str) -> Value {
-        let answer = self.http.get(dev.url(path)).timeout(PATIENCE).send().await.unwrap();
+    async fn get(&self, dev: &DevProcess, path: &str) -> Value {
+        let answer = self.http.get(dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
         answer.json().await.unwrap()
     }
 
     /// Starts the prompt and waits until it needs an approval.
-    async fn begin(&self, dev: &Dev) -> Value {
+    async fn start_prompt(&self, dev: &DevProcess) -> Value {
         let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to CANARY"});
         let prompt = self.post(dev, "/api/prompts?wait=20", &body).await;
         assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}");
@@ -45,12 +45,12 @@ impl Client {
     }
 
     /// Approves the call and waits until the prompt has ended.
-    async fn approve(&self, dev: &Dev) -> Value {
+    async fn approve_and_wait(&self, dev: &DevProcess) -> Value {
         let conversation = self.get(dev, "/api/conversations/story").await;
         let approval = conversation["pendingApprovals"][0]["id"].as_str().unwrap();
         let path = format!("/api/conversations/story/approvals/{approval}");
         self.post(dev, &path, &json!({"decision": "approve"})).await;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let prompts = self.get(dev, "/api/conversations/story/prompts").await;
             let prompt = &prompts["items"][0];
@@ -76,24 +76,26 @@ fn settings(collector: &Collector, payments: &PaymentsServer) -> Vec<(&'static s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_prompt_is_one_trace_at_every_collector_though_its_process_was_killed() {
+async fn prompt_is_one_trace_across_process_kill() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start().await;
     let payments = PaymentsServer::start().await.unwrap();
     let settings = settings(&collector, &payments);
     let client = Client::new();
-    let mut dev = Dev::start(folder.path(), &settings);
-    client.begin(&dev).await;
-    collector.until(PATIENCE, |told| told.has("turn") && told.has("POST /api/prompts")).await;
+    let mut dev = DevProcess::start(folder.path(), &settings);
+    client.start_prompt(&dev).await;
+    collector
+        .until(TIMEOUT, |exports| exports.has_span("turn") && exports.has_span("POST /api/prompts"))
+        .await;
     dev.kill();
-    let mut dev = Dev::start(folder.path(), &settings);
-    client.approve(&dev).await;
+    let mut dev = DevProcess::start(folder.path(), &settings);
+    client.approve_and_wait(&dev).await;
     let stopped = dev.interrupt(Duration::from_secs(20));
     assert!(stopped.is_some(), "the process did not stop: {}", dev.log());
 
-    let told = collector.told();
-    let request = told.named("POST /api/prompts")[0].clone();
-    let turns = told.named("turn");
+    let exports = collector.exports();
+    let request = exports.spans_named("POST /api/prompts")[0].clone();
+    let turns = exports.spans_named("turn");
     let instances: BTreeSet<&str> = turns.iter().map(|turn| turn.instance.as_str()).collect();
     assert_eq!(instances.len(), 2, "before the kill and after it");
     for turn in &turns {
@@ -101,44 +103,44 @@ async fn a_prompt_is_one_trace_at_every_collector_though_its_process_was_killed(
         assert_eq!(turn.service, "wheel");
     }
     let decision = "POST /api/conversations/{id}/approvals/{approvalId}";
-    let decided = &told.named(decision)[0];
+    let decided = &exports.spans_named(decision)[0];
     assert!(turns.iter().any(|turn| turn.links.contains(&decided.id)));
     for name in ["chat scripted", "invoke_agent payments-clerk", "execute_tool send_payment"] {
-        let spans = told.named(name);
-        assert!(!spans.is_empty(), "no {name}: {:?}", told.names());
+        let spans = exports.spans_named(name);
+        assert!(!spans.is_empty(), "no {name}: {:?}", exports.span_names());
         assert!(spans.iter().all(|span| span.trace == request.trace), "{name}");
     }
-    assert!(told.metrics.contains("gen_ai.client.operation.duration"), "{:?}", told.metrics);
-    assert!(told.metrics.contains("turnwheel.turn.duration"), "{:?}", told.metrics);
-    let line = told.logs.iter().find(|(text, _)| text.starts_with("model call completed"));
+    assert!(exports.metrics.contains("gen_ai.client.operation.duration"), "{:?}", exports.metrics);
+    assert!(exports.metrics.contains("turnwheel.turn.duration"), "{:?}", exports.metrics);
+    let line = exports.logs.iter().find(|(text, _)| text.starts_with("model call completed"));
     assert_eq!(line.unwrap().1, request.trace, "log lines have the trace id");
-    check_insights(&told, &request.trace);
-    check_silence(&told);
+    check_insights(&exports, &request.trace);
+    check_no_content_or_keys(&exports);
 }
 
-fn check_insights(told: &Told, trace: &str) {
-    let in_trace = told.insights.iter().filter(|item| item["tags"]["ai.operation.id"] == trace);
+fn check_insights(exports: &Exports, trace: &str) {
+    let in_trace = exports.insights.iter().filter(|item| item["tags"]["ai.operation.id"] == trace);
     let kinds: BTreeSet<&str> =
         in_trace.filter_map(|item| item["data"]["baseType"].as_str()).collect();
     for kind in ["RequestData", "RemoteDependencyData", "MessageData"] {
         assert!(kinds.contains(kind), "{kind} of {kinds:?}");
     }
-    assert!(told.insights.iter().any(|item| item["data"]["baseType"] == "MetricData"));
-    assert!(told.insights.iter().all(|item| item["tags"]["ai.cloud.role"] == "wheel"));
+    assert!(exports.insights.iter().any(|item| item["data"]["baseType"] == "MetricData"));
+    assert!(exports.insights.iter().all(|item| item["tags"]["ai.cloud.role"] == "wheel"));
 }
 
 /// Asserts that no export contains a text of the conversation or a key.
-fn check_silence(told: &Told) {
-    assert_eq!(told.keys, BTreeSet::from(["hush key".to_owned()]));
-    assert!(!told.everything.is_empty());
+fn check_no_content_or_keys(exports: &Exports) {
+    assert_eq!(exports.keys, BTreeSet::from(["hush key".to_owned()]));
+    assert!(!exports.raw_requests.is_empty());
     for secret in ["CANARY", "hush key", "Pay 250"] {
-        let found = told.everything.iter().find(|text| text.contains(secret));
+        let found = exports.raw_requests.iter().find(|text| text.contains(secret));
         assert!(found.is_none(), "{secret} in {found:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_away_or_hangs_changes_nothing_but_a_line_in_the_log() {
+async fn unreachable_collector_only_adds_log_lines() {
     let payments = PaymentsServer::start().await.unwrap();
     let hanging = Collector::hanging().await;
     // Bound and released: no server listens on this port.
@@ -154,19 +156,23 @@ async fn a_collector_that_is_away_or_hangs_changes_nothing_but_a_line_in_the_log
                 format!("InstrumentationKey=k;IngestionEndpoint={endpoint}/"),
             ),
         ];
-        let mut dev = Dev::start(folder.path(), &settings);
+        let mut dev = DevProcess::start(folder.path(), &settings);
         let client = Client::new();
         let began = Instant::now();
-        client.begin(&dev).await;
-        client.approve(&dev).await;
+        client.start_prompt(&dev).await;
+        client.approve_and_wait(&dev).await;
         let took = began.elapsed();
         assert!(took < Duration::from_secs(9), "a turn waited for {endpoint}: {took:?}");
         let began = Instant::now();
         assert!(dev.interrupt(Duration::from_secs(20)).is_some(), "{}", dev.log());
         assert!(began.elapsed() < Duration::from_secs(10), "the stop waited for {endpoint}");
         if endpoint.ends_with(&free.port().to_string()) {
-            let told = dev.log().matches("telemetry export failed").count();
-            assert!((1..=5).contains(&told), "once for each of five exporters: {}", dev.log());
+            let failure_lines = dev.log().matches("telemetry export failed").count();
+            assert!(
+                (1..=5).contains(&failure_lines),
+                "once for each of five exporters: {}",
+                dev.log()
+            );
         }
     }
 }

@@ -37,16 +37,16 @@ const LINES_MAX: usize = 500;
 const IMPURE: &str = r"\basync\b|\.await\b|\btokio\b|\b(System|Manual)?Clock\b|\bSystemTime\b|\bInstant\b|\.fresh\(|\bgetrandom\b|\btracing\b|\bstd::(env|fs|io|net|process|thread)\b|\bsettings::environment\b";
 
 /// Clippy denies these too; this check also finds them where an attribute silences clippy.
-const UNFINISHED: &str = r"\.unwrap\(\)|\btodo!|\bunimplemented!|\bdbg!|#!?\[allow\(";
+const UNFINISHED_CODE: &str = r"\.unwrap\(\)|\btodo!|\bunimplemented!|\bdbg!|#!?\[allow\(";
 
 /// The project's folder.
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files below `folder` (relative to the project) that pass `is_wanted`, sorted, as relative paths
+/// Files below `folder` (relative to the project) that pass `is_match_allowed`, sorted, as relative paths
 /// with `/`.
-fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+fn files(folder: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root().join(folder)];
     while let Some(dir) = open.pop() {
@@ -58,7 +58,7 @@ fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
             }
             let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
             let name = name.replace('\\', "/");
-            if wanted(&name) {
+            if is_wanted(&name) {
                 found.push(name);
             }
         }
@@ -77,42 +77,42 @@ fn read(path: &str) -> String {
 }
 
 /// All files of `src` that belong to the product, without tests.
-fn product() -> Vec<Source> {
+fn product_sources() -> Vec<Source> {
     let sources = files("src", is_rust).into_iter().map(|path| Source::new(&path, &read(&path)));
     source::without_test_files(sources.collect())
 }
 
-fn row(module: &str) -> Option<usize> {
+fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|row| row.contains(&module))
 }
 
 /// Violations of the layer rules, as sentences.
-fn layer_faults(sources: &[Source]) -> Vec<String> {
-    let mut faults = Vec::new();
+fn layer_violations(sources: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
     for source in sources {
         let user = source.module();
         if user == "lib" {
             continue;
         }
-        let Some(user_row) = row(&user) else {
-            faults.push(format!("{}: put the module `{user}` into LAYERS", source.path));
+        let Some(user_row) = layer_of(&user) else {
+            violations.push(format!("{}: put the module `{user}` into LAYERS", source.path));
             continue;
         };
         for used in source.modules_used() {
             let is_exception = EXCEPTIONS
                 .iter()
                 .any(|(from, to, _)| (*from, *to) == (user.as_str(), used.as_str()));
-            let is_below = row(&used).is_some_and(|used_row| used_row > user_row);
+            let is_below = layer_of(&used).is_some_and(|used_row| used_row > user_row);
             if used != user && !is_below && !is_exception {
-                faults.push(format!("{}: `{user}` must not use `{used}`", source.path));
+                violations.push(format!("{}: `{user}` must not use `{used}`", source.path));
             }
         }
     }
-    faults
+    violations
 }
 
 /// All matches as `path:line: text`.
-fn matches(sources: &[Source], pattern: &str) -> Vec<String> {
+fn find_matches(sources: &[Source], pattern: &str) -> Vec<String> {
     let pattern = regex::Regex::new(pattern).expect("the pattern must be valid");
     let mut found = Vec::new();
     for source in sources {
@@ -130,13 +130,13 @@ fn in_core(source: &Source) -> bool {
 }
 
 #[test]
-fn modules_use_only_what_is_below_them() {
-    assert_eq!(layer_faults(&product()), [""; 0]);
+fn modules_use_only_lower_layers() {
+    assert_eq!(layer_violations(&product_sources()), [""; 0]);
 }
 
 #[test]
-fn exceptions_to_the_layers_are_still_needed() {
-    let used: BTreeSet<(String, String)> = product()
+fn layer_exceptions_are_used() {
+    let used: BTreeSet<(String, String)> = product_sources()
         .iter()
         .flat_map(|source| {
             let user = source.module();
@@ -150,32 +150,42 @@ fn exceptions_to_the_layers_are_still_needed() {
 }
 
 #[test]
-fn a_use_that_goes_up_or_sideways_is_noticed() {
-    let of = |path: &str, text: &str| layer_faults(&[Source::new(path, text)]);
-    assert_eq!(of("src/turn.rs", "use crate::{agent::head::Head, clock, ids::{A, B}};"), [""; 0]);
-    assert_eq!(of("src/agent/step.rs", "// crate::store\nlet s = \"crate::store\";"), [""; 0]);
-    assert_eq!(of("src/tools/run.rs", "use crate::artifacts::Shelf;"), [""; 0]);
+fn layer_violations_are_detected() {
+    let violations_of = |path: &str, text: &str| layer_violations(&[Source::new(path, text)]);
     assert_eq!(
-        of("src/store/memory.rs", "use crate::{ids::A, queue::Queue};"),
+        violations_of("src/turn.rs", "use crate::{agent::head::Head, clock, ids::{A, B}};"),
+        [""; 0]
+    );
+    assert_eq!(
+        violations_of("src/agent/step.rs", "// crate::store\nlet s = \"crate::store\";"),
+        [""; 0]
+    );
+    assert_eq!(violations_of("src/tools/run.rs", "use crate::artifacts::Shelf;"), [""; 0]);
+    assert_eq!(
+        violations_of("src/store/memory.rs", "use crate::{ids::A, queue::Queue};"),
         ["src/store/memory.rs: `store` must not use `queue`"]
     );
     assert_eq!(
-        of("src/agent/step.rs", "fn f() { crate::turn::handle() }"),
+        violations_of("src/agent/step.rs", "fn f() { crate::turn::handle() }"),
         ["src/agent/step.rs: `agent` must not use `turn`"]
     );
-    assert_eq!(of("src/misc.rs", ""), ["src/misc.rs: put the module `misc` into LAYERS"]);
+    assert_eq!(
+        violations_of("src/misc.rs", ""),
+        ["src/misc.rs: put the module `misc` into LAYERS"]
+    );
 }
 
 #[test]
 fn agent_is_pure() {
-    let core: Vec<Source> = product().into_iter().filter(in_core).collect();
+    let core: Vec<Source> = product_sources().into_iter().filter(in_core).collect();
     assert!(core.len() > 5, "src/agent must contain the core");
-    assert_eq!(matches(&core, IMPURE), [""; 0]);
+    assert_eq!(find_matches(&core, IMPURE), [""; 0]);
 }
 
 #[test]
-fn an_impure_core_is_noticed() {
-    let of = |text: &str| matches(&[Source::new("src/agent/step.rs", text)], IMPURE).len();
+fn impure_core_is_detected() {
+    let count_matches =
+        |text: &str| find_matches(&[Source::new("src/agent/step.rs", text)], IMPURE).len();
     for impure in [
         "async fn step() {}",
         "let now = clock.now(); use crate::clock::{Clock, Timestamp};",
@@ -185,25 +195,28 @@ fn an_impure_core_is_noticed() {
         "Instant::now()",
         "std::fs::read(p)",
     ] {
-        assert_eq!(of(impure), 1, "{impure}");
+        assert_eq!(count_matches(impure), 1, "{impure}");
     }
     for pure in ["use crate::clock::Timestamp;", "/// async, Clock", "let s = \"tokio\";"] {
-        assert_eq!(of(pure), 0, "{pure}");
+        assert_eq!(count_matches(pure), 0, "{pure}");
     }
-    assert_eq!(of("#[cfg(test)]\nmod tests {\n    fn f() { async {} }\n}\nfn g() {}"), 0);
+    assert_eq!(
+        count_matches("#[cfg(test)]\nmod tests {\n    fn f() { async {} }\n}\nfn g() {}"),
+        0
+    );
 }
 
 #[test]
-fn every_boundary_is_in_the_list_that_proofs_cut_at() {
+fn fail_points_are_listed() {
     let named = regex::Regex::new(r#"(?:reached|hit)\("([^"]+)"\)"#).unwrap();
     let mut found = 0;
     for name in files("src", is_rust) {
-        for boundary in named.captures_iter(&read(&name)) {
+        for fail_point in named.captures_iter(&read(&name)) {
             found += 1;
             assert!(
-                turnwheel::turn::BOUNDARIES.contains(&&boundary[1]),
+                turnwheel::turn::FAIL_POINTS.contains(&&fail_point[1]),
                 "{name}: {}",
-                &boundary[1]
+                &fail_point[1]
             );
         }
     }
@@ -211,28 +224,29 @@ fn every_boundary_is_in_the_list_that_proofs_cut_at() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
-    assert_eq!(matches(&product(), UNFINISHED), [""; 0]);
+fn product_has_no_unfinished_code() {
+    assert_eq!(find_matches(&product_sources(), UNFINISHED_CODE), [""; 0]);
 }
 
 #[test]
-fn files_are_short_and_say_what_they_are_for() {
-    let mut faults = Vec::new();
+fn files_are_short_and_state_their_purpose() {
+    let mut violations = Vec::new();
     for folder in ["src", "tests", "benches", "examples"] {
         for path in files(folder, is_rust) {
             let text = read(&path);
             let lines = text.lines().count();
             if lines > LINES_MAX {
-                faults.push(format!(
+                violations.push(format!(
                     "{path} has {lines} lines: split it by noun ({LINES_MAX} at most)"
                 ));
             }
             let first = text.lines().next().unwrap_or_default();
             if first.strip_prefix("//! ").is_none_or(|purpose| purpose.len() <= 10) {
-                faults
-                    .push(format!("{path} does not begin with a `//!` line that states its purpose"));
+                violations.push(format!(
+                    "{path} does not begin with a `//!` line that states its purpose"
+                ));
             }
         }
     }
-    assert_eq!(faults, [""; 0]);
+    assert_eq!(violations, [""; 0]);
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use turnwheel::App;
 
-use crate::support::fake_model::{Call, FakeModel, Play, Script};
+use crate::support::fake_model::{Call, FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
 use crate::support::tools::{Boom, Echo, Runs};
 
@@ -16,14 +16,18 @@ const HTTP_TOOL: &str = r"
 
 /// Runs the script in a new conversation. Returns the model requests, the tool results, and the
 /// number of tool runs.
-async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usize) {
+async fn run_script(script: ResponseScript, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usize) {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");
     std::fs::create_dir(&agents).unwrap();
     let file =
         format!("---\nloop: {loop_kind}\ntools:\n  - echo\n  - boom{HTTP_TOOL}\n---\nHelp.\n");
     std::fs::write(agents.join("helper.agent.md"), file).unwrap();
-    let model = FakeModel::start([Play::Answer(script), Play::Answer(Script::text("done"))]).await;
+    let model = FakeModel::start([
+        ScriptedResponse::Response(script),
+        ScriptedResponse::Response(ResponseScript::text("done")),
+    ])
+    .await;
     let settings = [
         ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
         ("AZURE_OPENAI_API_KEY", "a-key"),
@@ -35,7 +39,8 @@ async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usi
     let (status, accepted) = service.post("/api/prompts", &json!({"input": "go"})).await;
     assert_eq!(status, 202, "{accepted}");
     let conversation = accepted["conversationId"].as_str().unwrap();
-    let prompt = service.settled(conversation, accepted["promptId"].as_str().unwrap()).await;
+    let prompt =
+        service.wait_for_prompt(conversation, accepted["promptId"].as_str().unwrap()).await;
     assert_eq!(prompt["state"], "completed", "{prompt}");
     let messages = service.get(&format!("/api/conversations/{conversation}/messages")).await;
     let results =
@@ -43,30 +48,35 @@ async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usi
     let results = results.cloned().collect();
     service.stop().await;
     let ran = runs.lock().unwrap().len();
-    (model.requests(), results, ran)
+    (model.request_bodies(), results, ran)
 }
 
-fn outputs(request: &Value) -> Vec<String> {
+fn call_outputs(request: &Value) -> Vec<String> {
     let items = request["input"].as_array().unwrap().iter();
     let outputs = items.filter(|item| item["type"] == "function_call_output");
     outputs.map(|item| item["output"].as_str().unwrap().to_owned()).collect()
 }
 
-fn calls(calls: &[(&str, Value)], stop: Option<&str>) -> Script {
+fn script_with_calls(calls: &[(&str, Value)], stop: Option<&str>) -> ResponseScript {
     let calls = calls.iter().enumerate().map(|(number, (name, arguments))| Call {
         id: format!("c{number}"),
         name: (*name).to_owned(),
         arguments: arguments.clone(),
     });
-    Script { calls: calls.collect(), stop: stop.map(ToOwned::to_owned), ..Script::default() }
+    ResponseScript {
+        calls: calls.collect(),
+        stop: stop.map(ToOwned::to_owned),
+        ..ResponseScript::default()
+    }
 }
 
 #[tokio::test]
-async fn failed_calls_are_worded_by_the_loop() {
-    let failing =
-        || calls(&[("boom", json!({})), ("echo", json!({})), ("nosuch", json!({}))], None);
-    let (requests, results, _) = played(failing(), "prompt").await;
-    let sent = outputs(&requests[1]);
+async fn error_text_of_failed_calls_depends_on_loop() {
+    let failing = || {
+        script_with_calls(&[("boom", json!({})), ("echo", json!({})), ("nosuch", json!({}))], None)
+    };
+    let (requests, results, _) = run_script(failing(), "prompt").await;
+    let sent = call_outputs(&requests[1]);
     assert_eq!(sent[0], r#""Error in tool \"boom\": kaboom""#);
     let invalid: String = serde_json::from_str(&sent[1]).unwrap();
     assert!(invalid.starts_with("Error in tool \"echo\": Validation failed for tool"), "{invalid}");
@@ -74,22 +84,23 @@ async fn failed_calls_are_worded_by_the_loop() {
     assert!(results.iter().all(|result| result["details"] == json!({})), "{results:?}");
     assert_eq!(results[0]["content"][0]["text"], "Error in tool \"boom\": kaboom");
 
-    let (requests, _, _) = played(failing(), "agent").await;
-    let sent = outputs(&requests[1]);
+    let (requests, _, _) = run_script(failing(), "agent").await;
+    let sent = call_outputs(&requests[1]);
     assert_eq!((sent[0].as_str(), sent[2].as_str()), ("kaboom", "Tool nosuch not found"));
     assert!(sent[1].starts_with("Validation failed for tool \"echo\":"), "{}", sent[1]);
 }
 
 #[tokio::test]
-async fn calls_of_a_length_cut_response_are_not_executed() {
-    let cut = calls(&[("echo", json!({"value": "x"})), ("boom", json!({}))], Some("length"));
-    let (requests, results, ran) = played(cut, "agent").await;
+async fn calls_of_truncated_response_are_not_executed() {
+    let cut =
+        script_with_calls(&[("echo", json!({"value": "x"})), ("boom", json!({}))], Some("length"));
+    let (requests, results, ran) = run_script(cut, "agent").await;
     let text = |name: &str| {
         format!(
             "Tool call \"{name}\" was not executed: the response hit the output token limit, so its arguments may be truncated. Re-issue the tool call with complete arguments."
         )
     };
-    assert_eq!(outputs(&requests[1]), [text("echo"), text("boom")]);
+    assert_eq!(call_outputs(&requests[1]), [text("echo"), text("boom")]);
     assert!(
         results.iter().all(|result| result["isError"] == true && result["details"] == json!({}))
     );
@@ -97,8 +108,9 @@ async fn calls_of_a_length_cut_response_are_not_executed() {
 }
 
 #[tokio::test]
-async fn strict_is_sent_for_tools_that_ask_for_it() {
-    let (requests, _, _) = played(calls(&[("echo", json!({"value": "x"}))], None), "agent").await;
+async fn strict_flag_is_sent_per_tool() {
+    let (requests, _, _) =
+        run_script(script_with_calls(&[("echo", json!({"value": "x"}))], None), "agent").await;
     let tools = requests[0]["tools"].as_array().unwrap().iter();
     let strict: Vec<_> =
         tools.map(|tool| (tool["name"].as_str().unwrap(), &tool["strict"])).collect();

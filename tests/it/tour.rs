@@ -1,34 +1,64 @@
-//! The README's tour, run as printed from a copy of the tracked files.
+//! The blocks of README.md and docs/quickstart.md, run as printed in a copy of the tracked files.
+//!
+//! | block | test |
+//! |---|---|
+//! | `sh start` | one of [`STARTS`], which the tests replace |
+//! | `sh tour` | runs with bash beside `dev` |
+//! | `json output`, `text output` | is part of the output of the `sh tour` block before it |
+//! | `markdown agents/NAME.agent.md` | is written; `dev` loads it |
+//! | `sh model` | `getting_started` starts `dev` with these settings |
+//!
+//! Any other block fails with page and line, so no page prints a command that no test runs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::support::process::Dev;
+use serde_json::Value;
 
-/// A block that the tour marks `sh tour`, or the marker for a kill and a restart.
-enum Step {
-    Run(String),
-    PullThePlug,
+use crate::support::dev_process::DevProcess;
+
+/// Address in the pages. The tests replace it with that of their process.
+const ADDRESS: &str = "http://127.0.0.1:7071";
+const RESTART: &str = "<!-- tour: kill -9, start again -->";
+/// Commands that the tests replace: they start `dev` themselves, and they are what `cargo test` runs.
+const STARTS: [&str; 2] = ["cargo run -- dev", "cargo test"];
+/// Time for `dev` to load an agent file.
+const LOADING_MAX: Duration = Duration::from_secs(20);
+
+/// A fenced block of a page, or a restart marker.
+pub(crate) struct Block {
+    /// Page and line, such as `README.md:20`.
+    pub(crate) location: String,
+    /// Text after the opening fence; [`RESTART`] for a marker.
+    pub(crate) info: String,
+    pub(crate) text: String,
 }
 
-fn steps(readme: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut block: Option<String> = None;
-    for line in readme.lines() {
-        match (&mut block, line.trim_end()) {
-            (None, "```sh tour") => block = Some(String::new()),
-            (Some(_), "```") => steps.extend(block.take().map(Step::Run)),
-            (Some(text), line) => {
-                text.push_str(line);
-                text.push('\n');
+/// Returns the blocks and restart markers of a page in order.
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{page}: {error}"));
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut is_open = false;
+    for (number, line) in text.lines().enumerate() {
+        let location = format!("{page}:{}", number + 1);
+        if is_open {
+            if line.trim_end() == "```" {
+                is_open = false;
+            } else if let Some(block) = blocks.last_mut() {
+                block.text.push_str(line);
+                block.text.push('\n');
             }
-            (None, line) if line.contains("<!-- tour: kill -9, start again -->") => {
-                steps.push(Step::PullThePlug);
-            }
-            (None, _) => {}
+        } else if let Some(info) = line.strip_prefix("```") {
+            is_open = true;
+            blocks.push(Block { location, info: info.trim().to_owned(), text: String::new() });
+        } else if line.contains(RESTART) {
+            blocks.push(Block { location, info: RESTART.to_owned(), text: String::new() });
         }
     }
-    steps
+    assert!(!is_open, "{page}: the last block has no closing fence");
+    blocks
 }
 
 /// Copies the files that git tracks, as in a fresh clone.
@@ -38,7 +68,7 @@ fn copy_tracked(to: &Path) {
         .args(["ls-files", "-z"])
         .current_dir(root)
         .output()
-        .expect("git lists the files");
+        .expect("git must list the files");
     assert!(listed.status.success(), "install git, and run the tests in a clone");
     for name in
         String::from_utf8(listed.stdout).unwrap().split('\0').filter(|name| !name.is_empty())
@@ -52,50 +82,195 @@ fn copy_tracked(to: &Path) {
     }
 }
 
-fn shell(text: &str, folder: &Path) -> String {
-    let ran = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", text])
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(ran.status.success(), "{text}\n{said}{}", String::from_utf8_lossy(&ran.stderr));
-    said
+/// `dev` in a clone, with the outputs of the commands so far. Drops the process before its folder.
+struct Tour {
+    dev: DevProcess,
+    clone: tempfile::TempDir,
+    outputs: Vec<String>,
 }
 
-#[test]
-fn the_readme_tour_runs_as_it_is_printed() {
-    let clone = tempfile::tempdir().unwrap();
-    copy_tracked(clone.path());
-    let readme = std::fs::read_to_string(clone.path().join("README.md")).unwrap();
-    let data: PathBuf = clone.path().join(".turnwheel");
-    let mut dev = Dev::start_in(clone.path(), &data, &[]);
-    let mut said = Vec::new();
-    for step in steps(&readme) {
-        match step {
-            Step::Run(text) => {
-                let text = text.replace("http://127.0.0.1:7071", &dev.url(""));
-                said.push(shell(&text, clone.path()));
+impl Tour {
+    /// Runs all blocks of a page. Panics with page and line of the first failing block.
+    fn of(page: &str) -> Self {
+        let clone = tempfile::tempdir().unwrap();
+        copy_tracked(clone.path());
+        let mut tour = Self { dev: start_dev(clone.path()), clone, outputs: Vec::new() };
+        for block in blocks(page) {
+            if let Err(problem) = tour.run_block(&block) {
+                let Block { location, info, text } = block;
+                panic!("{location}: `{info}`: {problem}\n\n{text}\nlog:\n{}", tour.dev.log());
             }
-            Step::PullThePlug => {
-                dev.kill();
-                dev = Dev::start_in(clone.path(), &data, &[]);
+        }
+        tour
+    }
+
+    fn run_block(&mut self, block: &Block) -> Result<(), String> {
+        match block.info.as_str() {
+            RESTART => {
+                self.dev.kill();
+                self.dev = start_dev(self.clone.path());
+                Ok(())
+            }
+            "sh start" => check_starts(&block.text),
+            "sh tour" => {
+                let output = self.run(&block.text)?;
+                self.outputs.push(output);
+                Ok(())
+            }
+            "json output" => self.check_json(&block.text),
+            "text output" => self.check_lines(&block.text),
+            "sh model" => Ok(()),
+            info => match info.strip_prefix("markdown ") {
+                Some(path) => self.add_agent(path, &block.text),
+                None => Err("no test runs a block of this kind: see tests/it/tour.rs".to_owned()),
+            },
+        }
+    }
+
+    /// Runs commands with bash and returns their output.
+    fn run(&self, commands: &str) -> Result<String, String> {
+        let commands = commands.replace(ADDRESS, &self.dev.url(""));
+        let ran = Command::new("bash")
+            .args(["-euo", "pipefail", "-c"])
+            .arg(commands.replace("cargo run -- ", "\"$PROGRAM\" "))
+            .current_dir(self.clone.path())
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+            .env("PROGRAM", env!("CARGO_BIN_EXE_turnwheel"))
+            .output()
+            .map_err(|error| format!("bash: {error}"))?;
+        let output = String::from_utf8_lossy(&ran.stdout).into_owned();
+        if ran.status.success() {
+            return Ok(output);
+        }
+        Err(format!("{}\n{output}{}", ran.status, String::from_utf8_lossy(&ran.stderr)))
+    }
+
+    fn last_output(&self) -> Result<&str, String> {
+        self.outputs.last().map(String::as_str).ok_or_else(|| "no command before it".to_owned())
+    }
+
+    fn check_json(&self, printed: &str) -> Result<(), String> {
+        let output = self.last_output()?;
+        let found: Value = serde_json::from_str(output)
+            .map_err(|error| format!("the output is not JSON: {error}\n{output}"))?;
+        let printed: Value =
+            serde_json::from_str(printed).map_err(|error| format!("not JSON: {error}"))?;
+        if includes(&found, &printed) {
+            return Ok(());
+        }
+        Err(format!("the output differs:\n{output}"))
+    }
+
+    fn check_lines(&self, printed: &str) -> Result<(), String> {
+        let output = self.last_output()?;
+        let mut lines = output.lines();
+        match printed.lines().find(|line| !lines.any(|found| is_like(found.trim_end(), line))) {
+            Some(line) => Err(format!("the output has no line `{line}`:\n{output}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes an agent file and waits until `dev` has loaded it.
+    fn add_agent(&self, path: &str, text: &str) -> Result<(), String> {
+        let name = path.strip_prefix("agents/").and_then(|name| name.strip_suffix(".agent.md"));
+        let name = name.ok_or("not the path of an agent file")?;
+        let file = self.clone.path().join(path);
+        if file.exists() {
+            return Err(format!("{path} exists in the repository: use another name"));
+        }
+        std::fs::write(file, text.replace(ADDRESS, &self.dev.url("")))
+            .map_err(|error| format!("{path}: {error}"))?;
+        let deadline = Instant::now() + LOADING_MAX;
+        loop {
+            let listed = self.run(&format!("curl -sS {ADDRESS}/api/agents"))?;
+            let agents: Value = serde_json::from_str(&listed).unwrap_or_default();
+            let mut items = agents["items"].as_array().into_iter().flatten();
+            if items.any(|agent| agent["name"] == name && agent["available"] == true) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("`dev` did not load the agent: {listed}"));
             }
         }
     }
-    let [agents, asked, events, approvals, decided, settled, record] = &said[..] else {
-        panic!("the tour has {} blocks, not seven: {said:#?}", said.len());
+}
+
+fn start_dev(clone: &Path) -> DevProcess {
+    DevProcess::start_in(clone, &clone.join(".turnwheel"), &[])
+}
+
+fn check_starts(text: &str) -> Result<(), String> {
+    let commands = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+    match commands.into_iter().find(|command| !STARTS.contains(command)) {
+        Some(command) => Err(format!("`{command}` is not one of {STARTS:?}")),
+        None => Ok(()),
+    }
+}
+
+/// True if `found` has all members of `printed`. Arrays have the same length.
+fn includes(found: &Value, printed: &Value) -> bool {
+    match (found, printed) {
+        (Value::Object(found), Value::Object(printed)) => printed
+            .iter()
+            .all(|(name, value)| found.get(name).is_some_and(|found| includes(found, value))),
+        (Value::Array(found), Value::Array(printed)) => {
+            found.len() == printed.len()
+                && found.iter().zip(printed).all(|(found, printed)| includes(found, printed))
+        }
+        (Value::String(found), Value::String(printed)) => is_like(found, printed),
+        (found, printed) => found == printed,
+    }
+}
+
+/// True if the texts are equal, where `…` in `printed` matches any text.
+fn is_like(found: &str, printed: &str) -> bool {
+    let Some((start, others)) = printed.split_once('…') else { return found == printed };
+    let Some(mut rest) = found.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = others.split('…').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(end)
+}
+
+#[test]
+fn output_with_ellipsis_matches_any_text() {
+    assert!(is_like("371 runs ok, 0 broken, 2 not possible.", "… ok, 0 broken, …"));
+    assert!(!is_like("370 runs ok, 1 broken, 2 not possible.", "… ok, 0 broken, …"));
+    assert!(is_like("Receipt rcpt_1.", "Receipt rcpt_…."));
+    assert!(!is_like("Receipt rcpt_1!", "Receipt rcpt_…."));
+    let found = serde_json::json!({"state": "completed", "output": [{"id": "a", "content": "Hi"}]});
+    assert!(includes(&found, &serde_json::json!({"output": [{"content": "H…"}]})));
+    assert!(!includes(&found, &serde_json::json!({"output": []})));
+    assert!(!includes(&found, &serde_json::json!({"error": null})));
+}
+
+#[test]
+fn readme_commands_run_as_printed() {
+    let tour = Tour::of("README.md");
+    let [paid, _, restarted] = &tour.outputs[..] else {
+        panic!("README.md has {} blocks `sh tour`, not three", tour.outputs.len());
     };
-    assert!(agents.contains("payments-clerk"), "{agents}");
-    assert!(asked.contains(r#""state":"waiting_for_approval""#), "{asked}");
-    assert!(events.contains("event: prompt.approval-requested"), "{events}");
-    assert!(approvals.contains("Sending 250 to Ada requires approval."), "{approvals}");
-    assert!(decided.contains(r#""decision":"approve""#), "{decided}");
-    assert!(settled.contains("event: agent_settled"), "{settled}");
-    assert!(record.contains("rcpt_") && record.contains(r#""state":"completed""#), "{record}");
-    assert!(
-        dev.interrupt(std::time::Duration::from_secs(15)).is_some_and(|status| status.success()),
-        "{}",
-        dev.log()
-    );
+    assert!(paid.contains(r#""state":"waiting_for_approval""#), "{paid}");
+    assert!(restarted.contains("Restart web?"), "{restarted}\n{}", tour.dev.log());
+}
+
+#[test]
+fn quickstart_commands_run_as_printed() {
+    let page = "docs/quickstart.md";
+    let mut tour = Tour::of(page);
+    let agents = &tour.outputs[0];
+    assert!(agents.contains("payments-clerk") && agents.contains("assistant"), "{agents}");
+    assert!(tour.outputs.iter().any(|output| output.contains("Sending 250 to Ada requires")));
+    let blocks = blocks(page);
+    let first = blocks.iter().find(|block| block.text.contains("idempotency-key")).unwrap();
+    let again = tour.run(&first.text).unwrap_or_else(|error| panic!("{}: {error}", first.location));
+    let id = |prompt: &str| serde_json::from_str::<Value>(prompt).unwrap()["promptId"].clone();
+    assert_eq!(id(&again), id(&tour.outputs[1]), "{}: {again}", first.location);
+    let status = tour.dev.interrupt(Duration::from_secs(15));
+    assert!(status.is_some_and(|status| status.success()), "{}", tour.dev.log());
 }

@@ -18,7 +18,7 @@ use crate::support::service::Service;
 const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 #[derive(Clone, Debug)]
-struct Hook {
+struct Delivery {
     id: String,
     timestamp: String,
     signature: String,
@@ -27,45 +27,47 @@ struct Hook {
 
 #[derive(Clone, Default)]
 struct Receiver {
-    heard: Arc<Mutex<Vec<Hook>>>,
+    deliveries: Arc<Mutex<Vec<Delivery>>>,
     arrived: Arc<tokio::sync::Notify>,
 }
 
-async fn hear(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let header = |name: &str| headers[name].to_str().unwrap().to_owned();
-    let hook = Hook {
+    let delivery = Delivery {
         id: header("webhook-id"),
         timestamp: header("webhook-timestamp"),
         signature: header("webhook-signature"),
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
-    let mut heard = receiver.heard.lock().unwrap();
-    let is_first_try = heard.iter().all(|earlier| earlier.id != hook.id);
-    heard.push(hook);
+    let mut deliveries = receiver.deliveries.lock().unwrap();
+    let is_first_attempt = deliveries.iter().all(|earlier| earlier.id != delivery.id);
+    deliveries.push(delivery);
     receiver.arrived.notify_waiters();
-    if is_first_try { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::NO_CONTENT }
+    if is_first_attempt { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::NO_CONTENT }
 }
 
 impl Receiver {
     async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/hook", post(hear)).with_state(self.clone());
+        let router = Router::new().route("/hook", post(receive)).with_state(self.clone());
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         format!("http://{address}/hook")
     }
 
     /// Waits for `count` webhooks of a type and returns them.
-    async fn until(&self, kind: &str, count: usize) -> Vec<Hook> {
+    async fn until(&self, kind: &str, count: usize) -> Vec<Delivery> {
         let wait = async {
             loop {
                 let arrived = self.arrived.notified();
-                let hooks: Vec<Hook> = self.heard.lock().unwrap().clone();
-                let hooks: Vec<Hook> =
-                    hooks.into_iter().filter(|hook| body(hook)["type"] == kind).collect();
-                if hooks.len() >= count {
-                    return hooks;
+                let deliveries: Vec<Delivery> = self.deliveries.lock().unwrap().clone();
+                let deliveries: Vec<Delivery> = deliveries
+                    .into_iter()
+                    .filter(|delivery| body(delivery)["type"] == kind)
+                    .collect();
+                if deliveries.len() >= count {
+                    return deliveries;
                 }
                 arrived.await;
             }
@@ -74,8 +76,8 @@ impl Receiver {
     }
 }
 
-fn body(hook: &Hook) -> Value {
-    serde_json::from_str(&hook.body).unwrap()
+fn body(delivery: &Delivery) -> Value {
+    serde_json::from_str(&delivery.body).unwrap()
 }
 
 /// Starts a service with the agent `payments-clerk` that notifies the receiver.
@@ -101,25 +103,25 @@ async fn start(receiver: &Receiver, more: &[(&str, &str)]) -> (tempfile::TempDir
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides() {
+async fn signed_webhook_link_decides_the_approval() {
     let receiver = Receiver::default();
     let (_folder, service) = start(&receiver, &[]).await;
-    let asked = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
-    let (status, prompt) = service.post("/api/prompts?wait=10", &asked).await;
+    let request = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
+    let (status, prompt) = service.post("/api/prompts?wait=10", &request).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
     // The receiver rejected the first attempt; the second has the same id.
-    let hooks = receiver.until("prompt.approval-requested", 2).await;
-    assert_eq!(hooks[0].id, hooks[1].id);
-    let hook = &hooks[1];
+    let deliveries = receiver.until("prompt.approval-requested", 2).await;
+    assert_eq!(deliveries[0].id, deliveries[1].id);
+    let delivery = &deliveries[1];
     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&STANDARD.decode(SECRET).unwrap()).unwrap();
-    mac.update(format!("{}.{}.{}", hook.id, hook.timestamp, hook.body).as_bytes());
-    assert_eq!(hook.signature, format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())));
-    let said = body(hook);
-    assert!(!hook.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
-    let link = said["data"]["approval"]["url"].as_str().unwrap();
-    assert!(said["text"].as_str().unwrap().ends_with(link), "{said}");
-    assert_eq!(said["data"]["approvalId"], said["data"]["requestId"]);
-    assert_eq!(said["data"]["approval"]["toolName"], "send_payment");
+    mac.update(format!("{}.{}.{}", delivery.id, delivery.timestamp, delivery.body).as_bytes());
+    assert_eq!(delivery.signature, format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())));
+    let payload = body(delivery);
+    assert!(!delivery.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
+    let link = payload["data"]["approval"]["url"].as_str().unwrap();
+    assert!(payload["text"].as_str().unwrap().ends_with(link), "{payload}");
+    assert_eq!(payload["data"]["approvalId"], payload["data"]["requestId"]);
+    assert_eq!(payload["data"]["approval"]["toolName"], "send_payment");
     // A GET never decides.
     let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
     assert!(page.status().is_success());
@@ -135,7 +137,7 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
         .await
         .unwrap();
     assert!(decided.status().is_success(), "{}", decided.status());
-    let done = service.settled("c", prompt["id"].as_str().unwrap()).await;
+    let done = service.wait_for_prompt("c", prompt["id"].as_str().unwrap()).await;
     assert_eq!(done["state"], "completed");
     let completed = receiver.until("prompt.completed", 2).await;
     assert_eq!(body(&completed[0])["data"]["promptId"], prompt["id"]);
@@ -150,9 +152,9 @@ async fn budget_alert_reaches_the_webhook() {
     let prompt = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
     let (status, prompt) = service.post("/api/prompts?wait=10", &prompt).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
-    let hooks = receiver.until("budget.alert", 2).await;
-    assert_eq!(hooks[0].id, hooks[1].id, "the receiver refused the first attempt");
-    let alert = body(&hooks[1]);
+    let deliveries = receiver.until("budget.alert", 2).await;
+    assert_eq!(deliveries[0].id, deliveries[1].id, "the receiver refused the first attempt");
+    let alert = body(&deliveries[1]);
     let data = &alert["data"];
     let facts = ["level", "period", "unit", "percent", "limit", "conversationId", "userId"];
     assert_eq!(

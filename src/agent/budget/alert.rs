@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::agent::budget::{Level, Limit, Period, Raise, Unit, raised_to};
+use crate::agent::budget::{
+    BudgetLevel, BudgetPeriod, BudgetUnit, Limit, LimitIncrease, increased_limit,
+};
 use crate::agent::head::Head;
-use crate::agent::notice::Notice;
+use crate::agent::notification::Notification;
 use crate::agent::raw::RawJson;
-use crate::agent::usage::Tally;
+use crate::agent::usage::UsageTotals;
 use crate::clock::Timestamp;
 
 /// Percentages of a limit at which an alert is issued, highest first.
@@ -17,7 +19,7 @@ const THRESHOLDS: [u8; 3] = [100, 80, 50];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AlertMark {
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     /// Tokens or billionths of a dollar, with the limit increase that was in force.
     pub limit: u64,
     pub percent: u8,
@@ -26,7 +28,7 @@ pub struct AlertMark {
 /// A threshold that spending reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     pub percent: u8,
     pub used: u64,
     /// With the limit increase in force.
@@ -37,16 +39,16 @@ pub struct Crossing {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetAlert {
-    pub level: Level,
+    pub level: BudgetLevel,
     /// The id of the prompt, conversation, user, agent or tenant.
     pub subject: String,
     /// Absent at the levels of prompt and conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub period: Option<Period>,
+    pub period: Option<BudgetPeriod>,
     /// UTC day (`2026-11-22`) or month (`2026-11`); absent where no period ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     pub percent: u8,
     /// Tokens or billionths of a dollar.
     pub used: u64,
@@ -69,17 +71,17 @@ impl Limit {
     /// if the earlier spending reaches it.
     pub fn crossings(
         &self,
-        raised: &[Raise],
+        increases: &[LimitIncrease],
         marks: &[AlertMark],
-        used: &Tally,
-        cost: &Tally,
+        used: &UsageTotals,
+        cost: &UsageTotals,
     ) -> Vec<Crossing> {
         let crossings = self.bounds().into_iter().filter_map(|(unit, limit)| {
-            let limit = raised_to(raised, unit, limit?);
-            let used = unit.of(used);
+            let limit = increased_limit(increases, unit, limit?);
+            let used = unit.amount_in(used);
             let reported = marks.iter().find(|mark| mark.unit == unit).map_or(0, |mark| {
                 if limit > mark.limit {
-                    let before = used.saturating_sub(unit.of(cost));
+                    let before = used.saturating_sub(unit.amount_in(cost));
                     mark.percent.min(threshold(before, limit))
                 } else {
                     mark.percent
@@ -95,8 +97,8 @@ impl Limit {
 /// The highest percentage that is reached; 0: none is.
 fn threshold(used: u64, limit: u64) -> u8 {
     let (used, limit) = (u128::from(used) * 100, u128::from(limit));
-    let reached = |percent: &u8| limit > 0 && used >= limit * u128::from(*percent);
-    THRESHOLDS.into_iter().find(reached).unwrap_or(0)
+    let is_reached = |percent: &u8| limit > 0 && used >= limit * u128::from(*percent);
+    THRESHOLDS.into_iter().find(is_reached).unwrap_or(0)
 }
 
 impl Crossing {
@@ -105,7 +107,7 @@ impl Crossing {
     }
 
     /// The alert of a limit without a period; an account adds it.
-    pub fn alert(&self, level: Level, subject: &str) -> BudgetAlert {
+    pub fn alert(&self, level: BudgetLevel, subject: &str) -> BudgetAlert {
         BudgetAlert {
             level,
             subject: subject.to_owned(),
@@ -128,28 +130,28 @@ impl BudgetAlert {
 
     /// The notification of the conversation that crossed the threshold. `number` is unique among
     /// the conversation's alerts.
-    pub fn notification(&self, head: &Head, number: &str, now: Timestamp) -> Notice {
+    pub fn notification(&self, head: &Head, number: &str, now: Timestamp) -> Notification {
         // The epoch keeps ids unique even if an older version dropped the numbers of earlier
         // alerts.
         let (conversation, incarnation) = (&head.conversation_id, &head.incarnation);
-        Notice {
+        Notification {
             id: format!("nt_{conversation}_{incarnation}_{}_{number}", head.epoch),
             kind: "budget.alert".to_owned(),
             at: now,
-            data: RawJson::of(&head.notification_data(&self.data())),
+            data: RawJson::from_value(&head.notification_data(&self.data())),
             text: self.text(head),
             attempts: 0,
             settled_at: None,
-            gave_up: false,
+            is_given_up: false,
         }
     }
 
     fn data(&self) -> Value {
         let mut data = json!({
             "level": self.level, "unit": self.unit, "percent": self.percent,
-            "used": self.unit.json(self.used), "limit": self.unit.json(self.limit),
+            "used": self.unit.to_json(self.used), "limit": self.unit.to_json(self.limit),
         });
-        let prompt = (self.level == Level::Prompt).then(|| json!(self.subject));
+        let prompt = (self.level == BudgetLevel::Prompt).then(|| json!(self.subject));
         let period = self.period.map(|period| json!(period));
         let date = self.date.as_ref().map(|date| json!(date));
         if let Some(data) = data.as_object_mut() {
@@ -163,14 +165,14 @@ impl BudgetAlert {
     /// One sentence with the figures.
     fn text(&self, head: &Head) -> String {
         let budget = match self.level {
-            Level::Prompt => format!("of a prompt of {}", head.agent),
-            Level::Conversation => format!("of a conversation with {}", head.agent),
-            Level::User | Level::Agent | Level::Tenant => {
+            BudgetLevel::Prompt => format!("of a prompt of {}", head.agent),
+            BudgetLevel::Conversation => format!("of a conversation with {}", head.agent),
+            BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant => {
                 format!("of {} {}", self.level.name(), self.subject)
             }
         };
         let date = self.date.as_ref().map_or_else(String::new, |date| format!(" for {date}"));
-        let figures = self.unit.figures(self.used, self.limit);
+        let figures = self.unit.format_amounts(self.used, self.limit);
         format!("{} % of the budget {budget}{date} is used: {figures}.", self.percent)
     }
 }
@@ -179,8 +181,8 @@ impl BudgetAlert {
 mod tests {
     use super::*;
 
-    fn tokens(total_tokens: u64) -> Tally {
-        Tally { total_tokens, ..Tally::default() }
+    fn tokens(total_tokens: u64) -> UsageTotals {
+        UsageTotals { total_tokens, ..UsageTotals::default() }
     }
 
     /// Percentages reported as 10 tokens are spent at a time, with the limits in force.
@@ -191,8 +193,8 @@ mod tests {
         for to in limits {
             used += 10;
             let limit = Limit { tokens: Some(100), usd: None };
-            let raised = [Raise { unit: Unit::Tokens, from: 100, to }];
-            for crossing in limit.crossings(&raised, &marks, &tokens(used), &tokens(10)) {
+            let increases = [LimitIncrease { unit: BudgetUnit::Tokens, from: 100, to }];
+            for crossing in limit.crossings(&increases, &marks, &tokens(used), &tokens(10)) {
                 reported.push((crossing.used, crossing.percent));
                 marks = vec![crossing.mark()];
             }
@@ -208,10 +210,10 @@ mod tests {
     #[test]
     fn highest_of_several_thresholds_is_reported() {
         let limit = Limit { tokens: Some(100), usd: Some(1.0) };
-        let cost = Tally { total_tokens: 85, nanos: 2_000_000_000, ..Tally::default() };
+        let cost = UsageTotals { total_tokens: 85, nanos: 2_000_000_000, ..UsageTotals::default() };
         let crossed = limit.crossings(&[], &[], &cost, &cost);
         let percents: Vec<_> = crossed.iter().map(|it| (it.unit, it.percent)).collect();
-        assert_eq!(percents, [(Unit::Usd, 100), (Unit::Tokens, 80)]);
+        assert_eq!(percents, [(BudgetUnit::Usd, 100), (BudgetUnit::Tokens, 80)]);
     }
 
     #[test]
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_hold_at_the_bounds_of_numbers() {
+    fn threshold_handles_extreme_values() {
         assert_eq!((threshold(u64::MAX, u64::MAX), threshold(0, 0)), (100, 0));
         assert_eq!((threshold(49, 100), threshold(50, 100), threshold(1, 1)), (0, 50, 100));
     }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::agent::compaction::{Count, files::Files, tokens};
+use crate::agent::compaction::{TokenCounter, file_lists::FileLists, tokens};
 use crate::agent::entry::{Compaction, Entry, EntryBody};
 use crate::agent::message::Message;
-use crate::agent::projection::last_compaction;
+use crate::agent::projection::find_last_compaction;
 use crate::ids::EntryId;
 
 /// The parts of a compaction, as slices of the path.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct CompactionPlan<'a> {
     /// Entries to summarise, up to the divided turn if the cut divides one. May be empty.
     pub history: &'a [Arc<Entry>],
     /// First part of the turn that the cut divides, otherwise empty.
@@ -22,14 +22,14 @@ pub struct Plan<'a> {
 
 /// Why nothing can be compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Uncut {
+pub enum CutError {
     /// No message since the last compaction.
     AlreadyCompacted,
     TooSmall,
 }
 
-impl Uncut {
-    pub fn text(self) -> &'static str {
+impl CutError {
+    pub fn message(self) -> &'static str {
         match self {
             Self::AlreadyCompacted => "Already compacted",
             Self::TooSmall => "Nothing to compact (session too small)",
@@ -41,16 +41,16 @@ impl Uncut {
 ///
 /// # Errors
 /// There is nothing to summarise: end the compaction and report the text.
-pub fn plan<'a>(
+pub fn plan_compaction<'a>(
     path: &'a [Arc<Entry>],
     keep_recent: u64,
-    count: Count<'_>,
-) -> Result<Plan<'a>, Uncut> {
-    let (last, previous) = last_compaction(path).unzip();
+    count: TokenCounter<'_>,
+) -> Result<CompactionPlan<'a>, CutError> {
+    let (last, previous) = find_last_compaction(path).unzip();
     if let Some(last) = last
-        && !path.iter().skip(last).any(|entry| is_said(entry))
+        && !path.iter().skip(last).any(|entry| is_model_input(entry))
     {
-        return Err(Uncut::AlreadyCompacted);
+        return Err(CutError::AlreadyCompacted);
     }
     // The entries that the last compaction kept precede it on the path. They are summarised now.
     let kept = previous.and_then(|compaction| {
@@ -61,33 +61,33 @@ pub fn plan<'a>(
         (Some(last), _) => last + 1,
         (None, _) => 0,
     };
-    let point = cut_point(path, start, keep_recent, count).ok_or(Uncut::TooSmall)?;
-    let first = with_what_stands_before(path, start, point);
-    let turn = turn_of(path, start, point).filter(|turn| *turn < first);
+    let point = find_cut_point(path, start, keep_recent, count).ok_or(CutError::TooSmall)?;
+    let first = include_preceding_entries(path, start, point);
+    let turn = find_divided_turn(path, start, point).filter(|turn| *turn < first);
     let history = path.get(start..turn.unwrap_or(first)).unwrap_or_default();
     let prefix = turn.and_then(|turn| path.get(turn..first)).unwrap_or_default();
-    let is_any = history.iter().chain(prefix).any(|entry| is_said(entry));
+    let is_any = history.iter().chain(prefix).any(|entry| is_model_input(entry));
     let first_kept = path.get(first).map(|entry| &entry.base.entry_id);
     match first_kept.filter(|_| is_any) {
-        Some(first_kept) => Ok(Plan { history, prefix, first_kept, previous }),
-        None => Err(Uncut::TooSmall),
+        Some(first_kept) => Ok(CompactionPlan { history, prefix, first_kept, previous }),
+        None => Err(CutError::TooSmall),
     }
 }
 
-impl Plan<'_> {
+impl CompactionPlan<'_> {
     /// Tokens of the summarised entries and the previous summary.
-    pub fn tokens(&self, count: Count<'_>) -> u64 {
+    pub fn count_tokens(&self, count: TokenCounter<'_>) -> u64 {
         let entries = self.history.iter().chain(self.prefix);
-        let said: u64 = entries.map(|entry| tokens::of_entry(entry, count)).sum();
-        said + self.previous.map_or(0, |previous| count(&previous.summary))
+        let summarised: u64 = entries.map(|entry| tokens::count_entry(entry, count)).sum();
+        summarised + self.previous.map_or(0, |previous| count(&previous.summary))
     }
 
     /// Files read and changed before the cut.
-    pub fn files(&self) -> Files {
-        let mut files = self.previous.map(Files::of).unwrap_or_default();
+    pub fn collect_files(&self) -> FileLists {
+        let mut files = self.previous.map(FileLists::from_compaction).unwrap_or_default();
         for entry in self.history.iter().chain(self.prefix) {
-            if let Some(answer) = entry.body.message().and_then(Message::as_assistant) {
-                files.note(answer);
+            if let Some(response) = entry.body.message().and_then(Message::as_assistant) {
+                files.add_calls(response);
             }
         }
         files
@@ -96,18 +96,18 @@ impl Plan<'_> {
 
 /// Index of the first kept entry: walks back until enough is kept, then takes the next valid cut. A
 /// cut never separates a result from its call. `None`: everything is kept.
-fn cut_point(
+fn find_cut_point(
     path: &[Arc<Entry>],
     start: usize,
     keep_recent: u64,
-    count: Count<'_>,
+    count: TokenCounter<'_>,
 ) -> Option<usize> {
     let mut kept = 0;
     let enough = (start..path.len()).rev().find(|at| {
-        kept += path.get(*at).map_or(0, |entry| tokens::of_entry(entry, count));
+        kept += path.get(*at).map_or(0, |entry| tokens::count_entry(entry, count));
         kept >= keep_recent
     })?;
-    let may_cut = |at: &usize| path.get(*at).is_some_and(|entry| begins_well(entry));
+    let may_cut = |at: &usize| path.get(*at).is_some_and(|entry| is_valid_cut(entry));
     // The last response's results alone are enough: they are kept with their calls.
     (enough..path.len())
         .find(may_cut)
@@ -116,7 +116,7 @@ fn cut_point(
 }
 
 /// Moves the cut before directly preceding entries that hold no message, such as labels.
-fn with_what_stands_before(path: &[Arc<Entry>], start: usize, point: usize) -> usize {
+fn include_preceding_entries(path: &[Arc<Entry>], start: usize, point: usize) -> usize {
     let mut first = point;
     while first > start
         && let Some(before) = path.get(first - 1)
@@ -128,20 +128,20 @@ fn with_what_stands_before(path: &[Arc<Entry>], start: usize, point: usize) -> u
 }
 
 /// Start of the turn that a cut at `point` divides. `None`: the cut is between two turns.
-fn turn_of(path: &[Arc<Entry>], start: usize, point: usize) -> Option<usize> {
+fn find_divided_turn(path: &[Arc<Entry>], start: usize, point: usize) -> Option<usize> {
     let is_user = |entry: &Entry| matches!(entry.body.message(), Some(Message::User(_)));
     if path.get(point).is_some_and(|entry| is_user(entry)) {
         return None;
     }
-    (start..=point).rev().find(|at| path.get(*at).is_some_and(|entry| begins_turn(entry)))
+    (start..=point).rev().find(|at| path.get(*at).is_some_and(|entry| is_turn_start(entry)))
 }
 
-fn begins_turn(entry: &Entry) -> bool {
+fn is_turn_start(entry: &Entry) -> bool {
     matches!(entry.body, EntryBody::BranchSummary(_) | EntryBody::CustomMessage(_))
         || matches!(entry.body.message(), Some(Message::User(_) | Message::BashExecution(_)))
 }
 
-fn begins_well(entry: &Entry) -> bool {
+fn is_valid_cut(entry: &Entry) -> bool {
     match entry.body.message() {
         Some(Message::ToolResult(_) | Message::Other(_)) => false,
         Some(
@@ -157,6 +157,6 @@ fn begins_well(entry: &Entry) -> bool {
 }
 
 /// True if the entry adds to the model's input.
-fn is_said(entry: &Entry) -> bool {
-    begins_well(entry) || matches!(entry.body.message(), Some(Message::ToolResult(_)))
+fn is_model_input(entry: &Entry) -> bool {
+    is_valid_cut(entry) || matches!(entry.body.message(), Some(Message::ToolResult(_)))
 }

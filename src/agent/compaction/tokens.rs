@@ -3,18 +3,20 @@
 
 use std::sync::Arc;
 
-use crate::agent::compaction::Count;
+use crate::agent::compaction::TokenCounter;
 use crate::agent::content::{Block, Content};
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::message::{AssistantMessage, Message};
-use crate::agent::projection::wording::{FileAccess, branch_text, compaction_text, file_text};
+use crate::agent::projection::render::{
+    FileAccess, render_branch_summary, render_compaction_summary, render_file,
+};
 use crate::agent::usage::Usage;
 
 /// Tokens of an image: as many as of 4,800 characters.
 const IMAGE_TOKENS: u64 = 1_200;
 
 /// Tokens that the provider counted, input and output together.
-pub fn of_usage(usage: &Usage) -> u64 {
+pub fn count_usage(usage: &Usage) -> u64 {
     match usage.total_tokens {
         0 => usage.input + usage.output + usage.cache_read + usage.cache_write,
         total => total,
@@ -22,48 +24,48 @@ pub fn of_usage(usage: &Usage) -> u64 {
 }
 
 /// Tokens of one message in the model's input. 0 if it is not sent.
-pub fn of_message(message: &Message, count: Count<'_>) -> u64 {
+pub fn count_message(message: &Message, count: TokenCounter<'_>) -> u64 {
     match message {
-        Message::User(user) => of_content(&user.content, count),
-        Message::Assistant(answer) if answer.is_failed() => 0,
-        Message::Assistant(answer) => of_blocks(&answer.content, count),
-        Message::ToolResult(result) => of_blocks(&result.content, count),
+        Message::User(user) => count_content(&user.content, count),
+        Message::Assistant(response) if response.is_failed() => 0,
+        Message::Assistant(response) => count_blocks(&response.content, count),
+        Message::ToolResult(result) => count_blocks(&result.content, count),
         Message::BashExecution(bash) if bash.exclude_from_context == Some(true) => 0,
         Message::BashExecution(bash) => count(&bash.command) + count(&bash.output),
-        Message::Custom(custom) => of_content(&custom.content, count),
-        Message::BranchSummary(branch) => count(&branch_text(&branch.summary)),
-        Message::CompactionSummary(summary) => count(&compaction_text(&summary.summary)),
+        Message::Custom(custom) => count_content(&custom.content, count),
+        Message::BranchSummary(branch) => count(&render_branch_summary(&branch.summary)),
+        Message::CompactionSummary(summary) => count(&render_compaction_summary(&summary.summary)),
         Message::Other(_) => 0,
     }
 }
 
 /// Tokens of an entry in the model's input.
-pub fn of_entry(entry: &Entry, count: Count<'_>) -> u64 {
+pub fn count_entry(entry: &Entry, count: TokenCounter<'_>) -> u64 {
     if let Some(message) = entry.body.message() {
-        of_message(message, count)
+        count_message(message, count)
     } else if let EntryBody::CustomMessage(custom) = &entry.body {
-        of_content(&custom.content, count)
+        count_content(&custom.content, count)
     } else if let EntryBody::BranchSummary(branch) = &entry.body {
-        count(&branch_text(&branch.summary))
+        count(&render_branch_summary(&branch.summary))
     } else {
         0
     }
 }
 
-fn of_content(content: &Content, count: Count<'_>) -> u64 {
+fn count_content(content: &Content, count: TokenCounter<'_>) -> u64 {
     match content {
         Content::Text(text) => count(text),
-        Content::Blocks(blocks) => of_blocks(blocks, count),
+        Content::Blocks(blocks) => count_blocks(blocks, count),
     }
 }
 
-fn of_blocks(blocks: &[Block], count: Count<'_>) -> u64 {
+fn count_blocks(blocks: &[Block], count: TokenCounter<'_>) -> u64 {
     let of_block = |block: &Block| match block {
         Block::Text(text) => count(&text.text),
         Block::Thinking(thinking) => count(&thinking.thinking),
         Block::Image(_) => IMAGE_TOKENS,
         Block::ToolCall(call) => count(&call.name) + count(call.arguments.text()),
-        Block::File(file) => count(&file_text(file, FileAccess::WithRead)),
+        Block::File(file) => count(&render_file(file, FileAccess::ReadTool)),
         Block::Other(_) => 0,
     };
     blocks.iter().map(of_block).sum()
@@ -72,35 +74,35 @@ fn of_blocks(blocks: &[Block], count: Count<'_>) -> u64 {
 /// Tokens of the next model input. `back` is the path from the leaf to the root. It is read only up
 /// to the last response with usage, so the cost does not grow with the conversation. `frame` counts
 /// instructions and tools.
-pub fn in_context<'a>(
+pub fn count_context<'a>(
     back: impl Iterator<Item = &'a Arc<Entry>>,
     frame: &dyn Fn() -> u64,
-    count: Count<'_>,
+    count: TokenCounter<'_>,
 ) -> u64 {
     let mut after = 0;
     let mut back = back;
     while let Some(entry) = back.next() {
-        if let Some(usage) = told_usage(entry) {
-            return of_usage(&usage) + after;
+        if let Some(usage) = reported_usage(entry) {
+            return count_usage(&usage) + after;
         }
         if let Some(compaction) = entry.body.compaction() {
             // Usage reported before the compaction counts a context that no longer applies.
             let mut kept = 0;
             let mut is_kept = entry.base.entry_id == compaction.first_kept_entry_id;
             while !is_kept && let Some(earlier) = back.next() {
-                kept += of_entry(earlier, count);
+                kept += count_entry(earlier, count);
                 is_kept = earlier.base.entry_id == compaction.first_kept_entry_id;
             }
-            let summary = count(&compaction_text(&compaction.summary));
+            let summary = count(&render_compaction_summary(&compaction.summary));
             return frame() + summary + if is_kept { kept } else { 0 } + after;
         }
-        after += of_entry(entry, count);
+        after += count_entry(entry, count);
     }
     frame() + after
 }
 
 /// Usage of a response that did not fail and whose provider reported its tokens.
-fn told_usage(entry: &Entry) -> Option<Usage> {
-    let answer: &AssistantMessage = entry.body.message()?.as_assistant()?;
-    (!answer.is_failed() && of_usage(&answer.usage) > 0).then_some(answer.usage)
+fn reported_usage(entry: &Entry) -> Option<Usage> {
+    let response: &AssistantMessage = entry.body.message()?.as_assistant()?;
+    (!response.is_failed() && count_usage(&response.usage) > 0).then_some(response.usage)
 }

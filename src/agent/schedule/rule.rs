@@ -20,9 +20,9 @@ use crate::clock::{Timestamp, millis, parse_iso};
 pub const INTERVAL_MIN: Duration = Duration::from_mins(1);
 const TEXT_BYTES_MAX: usize = 128;
 /// Local times that may repeat after a clock change: two days of minutes.
-const REPEATED_MAX: usize = 2 * 24 * 60;
-const EVERY: &str = "write an ISO 8601 duration such as P1D or PT15M, or five cron fields such as `0 9 * * MON-FRI`";
-const WHEN: &str = "write an ISO 8601 time with an offset (2027-01-05T09:00:00+01:00), a local one with a `timeZone` \
+const REPEATED_TIMES_MAX: usize = 2 * 24 * 60;
+const EVERY_HELP: &str = "write an ISO 8601 duration such as P1D or PT15M, or five cron fields such as `0 9 * * MON-FRI`";
+const TIME_HELP: &str = "write an ISO 8601 time with an offset (2027-01-05T09:00:00+01:00), a local one with a `timeZone` \
      (2027-01-05T09:00), or a time from now (PT10M)";
 
 /// The timing as requested.
@@ -45,28 +45,28 @@ pub struct Timing {
 
 /// An error in one member of a [`Timing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct TimingError {
     pub member: &'static str,
     pub detail: String,
 }
 
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct ScheduleRule {
     zone: Zone,
-    start: Start,
-    every: Every,
+    start: StartTime,
+    every: Recurrence,
     until: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct StartTime {
     moment: Timestamp,
     /// The local time, which may be in a gap.
     local: DateTime,
 }
 
 #[derive(Clone, Debug)]
-enum Every {
+enum Recurrence {
     Once,
     Cron(Box<Cron>),
     /// Calendar months and days, at the same local time.
@@ -79,56 +79,60 @@ enum Every {
 
 /// A duration with a calendar part and an elapsed part.
 #[derive(Clone, Copy)]
-struct Stretch {
+struct CalendarDuration {
     months: i64,
     days: i64,
     elapsed: Duration,
 }
 
-impl Rule {
+impl ScheduleRule {
     /// Parses a timing. Durations count from `created_at`.
     ///
     /// # Errors
     /// All errors, by member: return them to the client. The texts state what to write.
-    pub fn read(timing: &Timing, made_at: Timestamp) -> Result<Self, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
-        let mut note = |member, detail| mistakes.push(Mistake { member, detail });
-        let zone = match timing.time_zone.as_deref().map(Zone::named) {
+    pub fn parse(timing: &Timing, created_at: Timestamp) -> Result<Self, Vec<TimingError>> {
+        let mut errors = Vec::new();
+        let mut add_error = |member, detail| errors.push(TimingError { member, detail });
+        let zone = match timing.time_zone.as_deref().map(Zone::from_name) {
             None => Zone::utc(),
             Some(Ok(zone)) => zone,
             Some(Err(detail)) => {
-                note("timeZone", detail);
+                add_error("timeZone", detail);
                 Zone::utc()
             }
         };
-        let place = Place { zone: &zone, is_named: timing.time_zone.is_some(), made_at };
-        let mut moment =
-            |member, text: &Option<String>| match text.as_deref().map(|text| place.moment(text)) {
-                None => None,
-                Some(Ok(start)) => Some(start),
-                Some(Err(detail)) => {
-                    note(member, detail);
-                    None
-                }
-            };
-        let given = moment("at", &timing.at);
-        let until = moment("until", &timing.until).map(|until| until.moment);
-        let every = match timing.every.as_deref().map(every) {
-            None if timing.at.is_none() => {
-                note("at", "`at` or `every` is missing: give one of them or both".to_owned());
-                Every::Once
-            }
-            None => Every::Once,
-            Some(Ok(every)) => every,
+        let context =
+            TimingContext { zone: &zone, has_zone: timing.time_zone.is_some(), created_at };
+        let mut moment = |member, text: &Option<String>| match text
+            .as_deref()
+            .map(|text| context.parse_start(text))
+        {
+            None => None,
+            Some(Ok(start)) => Some(start),
             Some(Err(detail)) => {
-                note("every", detail);
-                Every::Once
+                add_error(member, detail);
+                None
             }
         };
-        if !mistakes.is_empty() {
-            return Err(mistakes);
+        let given = moment("at", &timing.at);
+        let until = moment("until", &timing.until).map(|until| until.moment);
+        let every = match timing.every.as_deref().map(parse_recurrence) {
+            None if timing.at.is_none() => {
+                add_error("at", "`at` or `every` is missing: give one of them or both".to_owned());
+                Recurrence::Once
+            }
+            None => Recurrence::Once,
+            Some(Ok(every)) => every,
+            Some(Err(detail)) => {
+                add_error("every", detail);
+                Recurrence::Once
+            }
+        };
+        if !errors.is_empty() {
+            return Err(errors);
         }
-        let start = given.unwrap_or_else(|| Start { moment: made_at, local: zone.local(made_at) });
+        let start = given
+            .unwrap_or_else(|| StartTime { moment: created_at, local: zone.to_local(created_at) });
         Ok(Self { zone, start, every, until })
     }
 
@@ -137,29 +141,29 @@ impl Rule {
     }
 
     pub fn is_recurring(&self) -> bool {
-        !matches!(self.every, Every::Once)
+        !matches!(self.every, Recurrence::Once)
     }
 
     /// The first firing after `moment`. `None`: never again.
-    pub fn after(&self, moment: Timestamp) -> Option<Timestamp> {
+    pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let next = match &self.every {
-            Every::Once => Some(self.start.moment).filter(|at| *at > moment),
-            Every::Cron(cron) => self.of_cron(cron, moment),
-            Every::Calendar { months, days } => self.of_calendar(*months, *days, moment),
-            Every::Elapsed(span) => self.of_elapsed(*span, moment),
+            Recurrence::Once => Some(self.start.moment).filter(|at| *at > moment),
+            Recurrence::Cron(cron) => self.next_cron(cron, moment),
+            Recurrence::Calendar { months, days } => self.next_calendar(*months, *days, moment),
+            Recurrence::Elapsed(span) => self.next_elapsed(*span, moment),
         };
         next.filter(|next| self.until.is_none_or(|until| *next <= until))
     }
 
     /// Next match of the pattern as a local time without gaps, then resolved in the zone.
-    fn of_cron(&self, cron: &Cron, moment: Timestamp) -> Option<Timestamp> {
+    fn next_cron(&self, cron: &Cron, moment: Timestamp) -> Option<Timestamp> {
         let before_start = self.start.moment.minus(Duration::from_millis(1));
         let moment = moment.max(before_start);
-        let mut local = self.zone.local(moment);
-        for _ in 0..REPEATED_MAX {
+        let mut local = self.zone.to_local(moment);
+        for _ in 0..REPEATED_TIMES_MAX {
             let from = local.to_zoned(TimeZone::UTC).ok()?;
             local = cron.find_next_occurrence(&from, false).ok()?.datetime();
-            let next = self.zone.first(local)?;
+            let next = self.zone.resolve_local(local)?;
             // After the clock is set back, local times repeat that have already fired.
             if next > moment {
                 return Some(next);
@@ -170,19 +174,20 @@ impl Rule {
 
     /// The `n`-th firing; the start is number 0. Counting from the start makes the 31st come back
     /// after February.
-    fn nth(&self, months: i64, days: i64, n: i64) -> Option<Timestamp> {
+    fn nth_calendar_firing(&self, months: i64, days: i64, n: i64) -> Option<Timestamp> {
         if n == 0 {
             return Some(self.start.moment);
         }
         let span = Span::new().try_months(months.checked_mul(n)?).ok()?;
         let local = self.start.local.checked_add(span).ok()?;
         let span = Span::new().try_days(days.checked_mul(n)?).ok()?;
-        self.zone.first(local.checked_add(span).ok()?)
+        self.zone.resolve_local(local.checked_add(span).ok()?)
     }
 
-    fn of_calendar(&self, months: i64, days: i64, moment: Timestamp) -> Option<Timestamp> {
+    fn next_calendar(&self, months: i64, days: i64, moment: Timestamp) -> Option<Timestamp> {
         // An unrepresentable time is after every moment.
-        let is_after = |n| self.nth(months, days, n).is_none_or(|time| time > moment);
+        let is_after =
+            |n| self.nth_calendar_firing(months, days, n).is_none_or(|time| time > moment);
         let mut high = 1;
         while !is_after(high) {
             high *= 2;
@@ -196,10 +201,10 @@ impl Rule {
                 low = middle;
             }
         }
-        self.nth(months, days, high)
+        self.nth_calendar_firing(months, days, high)
     }
 
-    fn of_elapsed(&self, span: Duration, moment: Timestamp) -> Option<Timestamp> {
+    fn next_elapsed(&self, span: Duration, moment: Timestamp) -> Option<Timestamp> {
         let start = self.start.moment;
         if moment < start {
             return Some(start);
@@ -211,81 +216,83 @@ impl Rule {
 }
 
 /// Context for parsing the members of a timing.
-struct Place<'a> {
+struct TimingContext<'a> {
     zone: &'a Zone,
-    is_named: bool,
-    made_at: Timestamp,
+    has_zone: bool,
+    created_at: Timestamp,
 }
 
-impl Place<'_> {
-    fn moment(&self, text: &str) -> Result<Start, String> {
-        let refuse = |why: &str| format!("`{}` {why}: {WHEN}", cut(text));
-        let at = |moment: Timestamp| Start { moment, local: self.zone.local(moment) };
+impl TimingContext<'_> {
+    fn parse_start(&self, text: &str) -> Result<StartTime, String> {
+        let reject = |why: &str| format!("`{}` {why}: {TIME_HELP}", truncate(text));
+        let at = |moment: Timestamp| StartTime { moment, local: self.zone.to_local(moment) };
         if text.starts_with(['P', 'p']) {
-            let stretch = stretch(text).ok_or_else(|| refuse("is not a duration"))?;
-            return self.later(stretch).map(at).ok_or_else(|| refuse("is after the year 9998"));
+            let duration = parse_duration(text).ok_or_else(|| reject("is not a duration"))?;
+            return self
+                .add_to_creation(duration)
+                .map(at)
+                .ok_or_else(|| reject("is after the year 9998"));
         }
         if let Some(moment) = parse_iso(text) {
             return Ok(at(moment));
         }
-        let is_local = text.len() <= TEXT_BYTES_MAX && !says_where(text);
+        let is_local = text.len() <= TEXT_BYTES_MAX && !has_zone_or_offset(text);
         let local = is_local.then(|| text.parse::<DateTime>().ok()).flatten();
-        let Some(local) = local else { return Err(refuse("is not a time")) };
-        if !self.is_named {
-            return Err(refuse("has neither an offset nor a `timeZone`"));
+        let Some(local) = local else { return Err(reject("is not a time")) };
+        if !self.has_zone {
+            return Err(reject("has neither an offset nor a `timeZone`"));
         }
-        let moment = self.zone.first(local).ok_or_else(|| refuse("is not between 1970 and 9999"))?;
-        Ok(Start { moment, local })
+        let moment =
+            self.zone.resolve_local(local).ok_or_else(|| reject("is not between 1970 and 9999"))?;
+        Ok(StartTime { moment, local })
     }
 
     /// Adds a duration to the creation time.
-    fn later(&self, stretch: Stretch) -> Option<Timestamp> {
-        let Stretch { months, days, elapsed } = stretch;
+    fn add_to_creation(&self, duration: CalendarDuration) -> Option<Timestamp> {
+        let CalendarDuration { months, days, elapsed } = duration;
         let moment = if months == 0 && days == 0 {
-            self.made_at
+            self.created_at
         } else {
-            let local = self.zone.local(self.made_at);
+            let local = self.zone.to_local(self.created_at);
             let local = local.checked_add(Span::new().try_months(months).ok()?).ok()?;
-            self.zone.first(local.checked_add(Span::new().try_days(days).ok()?).ok()?)?
+            self.zone.resolve_local(local.checked_add(Span::new().try_days(days).ok()?).ok()?)?
         };
         let moment = Timestamp(moment.0.checked_add(millis(elapsed))?);
         // Later times are not representable.
-        (moment.0 <= LATEST).then_some(moment)
+        (moment.0 <= LATEST_MILLIS).then_some(moment)
     }
 }
 
 /// The end of the year 9998, in milliseconds.
-const LATEST: u64 = 253_370_764_800_000;
+const LATEST_MILLIS: u64 = 253_370_764_800_000;
 
-fn every(text: &str) -> Result<Every, String> {
-    let refuse = |why: &str| format!("`{}` {why}: {EVERY}", cut(text));
+fn parse_recurrence(text: &str) -> Result<Recurrence, String> {
+    let reject = |why: &str| format!("`{}` {why}: {EVERY_HELP}", truncate(text));
     if text.len() > TEXT_BYTES_MAX {
-        return Err(refuse("is too long"));
+        return Err(reject("is too long"));
     }
     if text.starts_with(['P', 'p']) {
-        let stretch = stretch(text).ok_or_else(|| refuse("is not a duration"))?;
-        let Stretch { months, days, elapsed } = stretch;
+        let duration = parse_duration(text).ok_or_else(|| reject("is not a duration"))?;
+        let CalendarDuration { months, days, elapsed } = duration;
         return match (months == 0 && days == 0, elapsed.is_zero()) {
-            (true, _) if elapsed < INTERVAL_MIN => Err(refuse("is shorter than a minute")),
-            (true, _) => Ok(Every::Elapsed(elapsed)),
-            (false, true) => Ok(Every::Calendar { months, days }),
-            (false, false) => {
-                Err(refuse("mixes calendar units with hours or minutes"))
-            }
+            (true, _) if elapsed < INTERVAL_MIN => Err(reject("is shorter than a minute")),
+            (true, _) => Ok(Recurrence::Elapsed(elapsed)),
+            (false, true) => Ok(Recurrence::Calendar { months, days }),
+            (false, false) => Err(reject("mixes calendar units with hours or minutes")),
         };
     }
     if text.split_whitespace().count() != 5 {
-        return Err(refuse("is neither a duration nor five cron fields"));
+        return Err(reject("is neither a duration nor five cron fields"));
     }
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
     let cron = parser
         .parse(text)
-        .map_err(|error| refuse(&format!("is not a cron expression ({error})")))?;
-    Ok(Every::Cron(Box::new(cron)))
+        .map_err(|error| reject(&format!("is not a cron expression ({error})")))?;
+    Ok(Recurrence::Cron(Box::new(cron)))
 }
 
 /// Parses an ISO 8601 duration. `None`: invalid, negative or empty.
-fn stretch(text: &str) -> Option<Stretch> {
+fn parse_duration(text: &str) -> Option<CalendarDuration> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
     }
@@ -295,11 +302,11 @@ fn stretch(text: &str) -> Option<Stretch> {
     }
     let months = i64::from(span.get_years()) * 12 + i64::from(span.get_months());
     let days = i64::from(span.get_weeks()) * 7 + i64::from(span.get_days());
-    Some(Stretch { months, days, elapsed: elapsed(&span)? })
+    Some(CalendarDuration { months, days, elapsed: elapsed_part(&span)? })
 }
 
 /// The hours, minutes, seconds and milliseconds of a span.
-fn elapsed(span: &Span) -> Option<Duration> {
+fn elapsed_part(span: &Span) -> Option<Duration> {
     let minutes = i64::from(span.get_hours()).checked_mul(60)?.checked_add(span.get_minutes())?;
     let seconds = minutes.checked_mul(60)?.checked_add(span.get_seconds())?;
     let millis = seconds.checked_mul(1000)?.checked_add(span.get_milliseconds())?;
@@ -307,12 +314,12 @@ fn elapsed(span: &Span) -> Option<Duration> {
 }
 
 /// Truncates client text for an error message.
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(TEXT_BYTES_MAX).collect()
 }
 
 /// True if the text names a zone or an offset, which the parser of local times would ignore.
-fn says_where(text: &str) -> bool {
+fn has_zone_or_offset(text: &str) -> bool {
     let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
     text.contains(['[', 'Z', 'z']) || time.contains(['+', '-'])
 }

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// Characters of an unknown name in the error text.
-const SHOWN_LETTERS: usize = 128;
+const SHOWN_CHARS_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Zone(TimeZone);
@@ -25,9 +25,9 @@ impl Zone {
     ///
     /// # Errors
     /// Unknown zone: return the text to the client. It states what to write.
-    pub fn named(name: &str) -> Result<Self, String> {
+    pub fn from_name(name: &str) -> Result<Self, String> {
         ZONES.get(name).map(Self).map_err(|_| {
-            let shown: String = name.chars().take(SHOWN_LETTERS).collect();
+            let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
             format!("there is no time zone `{shown}`: write an IANA name such as Europe/Berlin")
         })
     }
@@ -37,48 +37,48 @@ impl Zone {
     }
 
     /// The local time in the zone.
-    pub fn local(&self, time: Timestamp) -> DateTime {
-        self.0.to_datetime(outer(time))
+    pub fn to_local(&self, time: Timestamp) -> DateTime {
+        self.0.to_datetime(to_jiff(time))
     }
 
     /// The first instant with that local time. For a local time in a gap, the first instant after
     /// the gap. `None`: after the year 9999 or before 1970.
-    pub fn first(&self, local: DateTime) -> Option<Timestamp> {
+    pub fn resolve_local(&self, local: DateTime) -> Option<Timestamp> {
         let moment = match self.0.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset }
             | AmbiguousOffset::Fold { before: offset, after: _ } => offset.to_timestamp(local),
             AmbiguousOffset::Gap { before: _, after } => {
-                let before_the_jump = after.to_timestamp(local).ok()?;
+                let before_gap = after.to_timestamp(local).ok()?;
                 return self
                     .0
-                    .following(before_the_jump)
+                    .following(before_gap)
                     .next()
-                    .and_then(|jump| inner(jump.timestamp()));
+                    .and_then(|gap_end| from_jiff(gap_end.timestamp()));
             }
         };
-        moment.ok().and_then(inner)
+        moment.ok().and_then(from_jiff)
     }
 
     /// The time with offset and zone name, for display and models:
     /// `2027-01-05T09:00:00+01:00[Europe/Berlin]`.
-    pub fn shown(&self, time: Timestamp) -> String {
-        outer(time).to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z[%Q]").to_string()
+    pub fn format(&self, time: Timestamp) -> String {
+        to_jiff(time).to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z[%Q]").to_string()
     }
 }
 
-fn outer(time: Timestamp) -> jiff::Timestamp {
+fn to_jiff(time: Timestamp) -> jiff::Timestamp {
     let millis = i64::try_from(time.0).ok();
     millis
         .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok())
         .unwrap_or(jiff::Timestamp::MAX)
 }
 
-fn inner(time: jiff::Timestamp) -> Option<Timestamp> {
+fn from_jiff(time: jiff::Timestamp) -> Option<Timestamp> {
     u64::try_from(time.as_millisecond()).ok().map(Timestamp)
 }
 
 /// The next change of the zone's offset.
 #[cfg(test)]
-pub(super) fn change_after(zone: &Zone, time: Timestamp) -> Option<Timestamp> {
-    zone.0.following(outer(time)).next().and_then(|change| inner(change.timestamp()))
+pub(super) fn next_offset_change(zone: &Zone, time: Timestamp) -> Option<Timestamp> {
+    zone.0.following(to_jiff(time)).next().and_then(|change| from_jiff(change.timestamp()))
 }

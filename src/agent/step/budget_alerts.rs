@@ -1,31 +1,32 @@
 //! Budget alerts of a transition: for limits that the head stores, and for accounts in the ledger.
 
-use crate::agent::budget::{AccountAlert, AlertMark, Crossing, Level};
-use crate::agent::draft::Draft;
-use crate::agent::usage::Tally;
+use crate::agent::budget::{AccountAlert, AlertMark, BudgetLevel, Crossing};
+use crate::agent::transition::Transition;
+use crate::agent::usage::UsageTotals;
 
 /// Issues alerts for the limits of prompt and conversation. The usage already includes `cost`.
-pub(super) fn issue(draft: &mut Draft, cost: &Tally) {
-    let Some(budget) = draft.rules.budget else { return };
+pub(super) fn issue_own_alerts(transition: &mut Transition, cost: &UsageTotals) {
+    let Some(budget) = transition.policy.budget else { return };
     let mut alerts = Vec::new();
-    if let (Some(limit), Some(run)) = (budget.prompt, &mut draft.head.prompt) {
-        let crossings = limit.crossings(&run.raised, &run.alert_marks, &run.spent(), cost);
+    if let (Some(limit), Some(run)) = (budget.prompt, &mut transition.head.prompt) {
+        let crossings = limit.crossings(&run.increases, &run.alert_marks, &run.spent(), cost);
         set_marks(&mut run.alert_marks, &crossings);
         let id = run.id.as_str();
-        alerts.extend(crossings.iter().map(|crossing| crossing.alert(Level::Prompt, id)));
+        alerts.extend(crossings.iter().map(|crossing| crossing.alert(BudgetLevel::Prompt, id)));
     }
     if let Some(limit) = budget.conversation {
-        let used = draft.head.spent();
-        let books = &mut draft.head.books;
-        let crossings = limit.crossings(&books.raised, &books.alert_marks, &used, cost);
-        set_marks(&mut books.alert_marks, &crossings);
-        let id = draft.head.conversation_id.as_str();
-        alerts.extend(crossings.iter().map(|crossing| crossing.alert(Level::Conversation, id)));
+        let used = transition.head.spent();
+        let metering = &mut transition.head.metering;
+        let crossings = limit.crossings(&metering.increases, &metering.alert_marks, &used, cost);
+        set_marks(&mut metering.alert_marks, &crossings);
+        let id = transition.head.conversation_id.as_str();
+        alerts
+            .extend(crossings.iter().map(|crossing| crossing.alert(BudgetLevel::Conversation, id)));
     }
     for alert in alerts {
-        draft.head.books.own_alerts += 1;
-        let number = format!("alert{}", draft.head.books.own_alerts);
-        draft.issue_alert(alert, &number);
+        transition.head.metering.own_alerts += 1;
+        let number = format!("alert{}", transition.head.metering.own_alerts);
+        transition.issue_alert(alert, &number);
     }
 }
 
@@ -35,11 +36,11 @@ fn set_marks(marks: &mut Vec<AlertMark>, crossings: &[Crossing]) {
 }
 
 /// Issues alerts of accounts, each once: the head stores the number of the newest one.
-pub(super) fn issue_of_accounts(draft: &mut Draft, alerts: &[AccountAlert]) {
+pub(super) fn issue_account_alerts(transition: &mut Transition, alerts: &[AccountAlert]) {
     for AccountAlert { number, alert } in alerts {
-        if *number > draft.head.books.account_alerts {
-            draft.head.books.account_alerts = *number;
-            draft.issue_alert(alert.clone(), &format!("account{number}"));
+        if *number > transition.head.metering.account_alerts {
+            transition.head.metering.account_alerts = *number;
+            transition.issue_alert(alert.clone(), &format!("account{number}"));
         }
     }
 }

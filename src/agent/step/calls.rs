@@ -3,15 +3,15 @@
 use serde_json::json;
 
 use crate::agent::content::ToolCall;
-use crate::agent::draft::Draft;
 use crate::agent::entry::{CallRef, EntryBody, RequestEntry, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, RequestRef, ToolExecutionStart};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
-use crate::agent::step::results::{self, Ended};
-use crate::agent::step::{Asked, CallResult, Gate, Start, paying, stopping};
+use crate::agent::step::results::{self, FinishedCall};
+use crate::agent::step::{ApprovalSpec, CallPlan, CallResult, Preflight, abort, budget};
+use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
@@ -19,139 +19,145 @@ use crate::ids::{EffectId, EntryId, RequestId};
 pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
 /// Value in `unknownWrites` in place of a request id: no decision about this write will follow.
-pub(super) const TOLD: &str = "told";
+pub(super) const UNRESOLVED: &str = "told";
 
 /// Prefix of the reason of a request that replaces an approved one.
 const TOOL_CHANGED: &str =
     "The tool changed after this call was approved, so it needs a new decision.";
 
 /// Maximum number of indeterminate writes in the head. One more removes the one with the first key.
-const UNKNOWN_WRITES_MAX: usize = 100;
+const INDETERMINATE_WRITES_MAX: usize = 100;
 
 /// Reference and content of an open call, copied so that the transition can be changed.
-struct Named {
+struct OpenCall {
     call: CallRef,
     tool_call: ToolCall,
 }
 
-fn named(draft: &Draft, index: usize) -> Option<Named> {
-    let Phase::Calls { answer, .. } = &draft.head.phase else { return None };
-    let tool_call = draft.open_answer()?.tool_calls().nth(index)?.clone();
-    Some(Named { call: CallRef { answer: *answer, index }, tool_call })
+fn open_call(transition: &Transition, index: usize) -> Option<OpenCall> {
+    let Phase::Calls { response_seq: answer, .. } = &transition.head.phase else { return None };
+    let tool_call = transition.open_response()?.tool_calls().nth(index)?.clone();
+    Some(OpenCall { call: CallRef { response_seq: *answer, index }, tool_call })
 }
 
-pub(super) fn pass_gate(draft: &mut Draft, index: usize, gate: &Gate) {
-    let is_ready = draft.calls().get(index).is_some_and(|call| call.status == CallStatus::Ready);
+pub(super) fn apply_preflight(transition: &mut Transition, index: usize, preflight: &Preflight) {
+    let is_ready =
+        transition.calls().get(index).is_some_and(|call| call.status == CallStatus::Ready);
     if !is_ready {
         return;
     }
-    match gate {
-        Gate::Refused { text, terminate } => {
+    match preflight {
+        Preflight::Rejected { text, terminate } => {
             let result = CallResult { terminate: *terminate, ..CallResult::error(text.clone()) };
-            refuse(draft, index, &result);
+            reject_call(transition, index, &result);
         }
-        Gate::Behind { earlier } => {
-            if let Some(call) = draft.call_mut(index).filter(|_| *earlier < index) {
-                call.behind = Some(*earlier);
+        Preflight::BlockedBy { earlier } => {
+            if let Some(call) = transition.call_mut(index).filter(|_| *earlier < index) {
+                call.depends_on = Some(*earlier);
             }
         }
-        Gate::Open(start) => open(draft, index, start),
+        Preflight::Admitted(plan) => admit_call(transition, index, plan),
     }
 }
 
-fn open(draft: &mut Draft, index: usize, start: &Start) {
-    let call = draft.calls().get(index);
-    let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&start.binding);
+fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
+    let call = transition.calls().get(index);
+    let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&plan.binding);
     // Later attempts of a call were approved before its first one.
     let is_first = call.is_some_and(|call| call.attempts == 0);
-    if is_first && draft.head.unknown_writes.contains_key(&start.fingerprint) {
+    if is_first && transition.head.indeterminate_writes.contains_key(&plan.fingerprint) {
         let text = "An earlier call with the same arguments has an unknown outcome, so this one was not started.";
-        refuse(draft, index, &CallResult::error(text));
+        reject_call(transition, index, &CallResult::error(text));
         return;
     }
-    match &start.ask {
-        Some(asked) if !is_approved => ask(draft, index, start, asked),
-        _ => begin(draft, index, start),
+    match &plan.approval {
+        Some(approval) if !is_approved => request_approval(transition, index, plan, approval),
+        _ => start_call(transition, index, plan),
     }
 }
 
 /// Settles a call that does not run. Every call has one start event, also if it never runs.
-pub(super) fn refuse(draft: &mut Draft, index: usize, result: &CallResult) {
-    let is_announced = draft.calls().get(index).is_some_and(|call| call.attempts > 0);
-    if !is_announced {
-        announce(draft, index);
+pub(super) fn reject_call(transition: &mut Transition, index: usize, result: &CallResult) {
+    let has_start_event = transition.calls().get(index).is_some_and(|call| call.attempts > 0);
+    if !has_start_event {
+        emit_execution_start(transition, index);
     }
-    settle(draft, index, result);
+    settle_call(transition, index, result);
 }
 
-fn announce(draft: &mut Draft, index: usize) {
-    let Some(named) = named(draft, index) else { return };
-    draft.tell(EventBody::ToolExecutionStart(ToolExecutionStart {
-        tool_call_id: named.tool_call.id,
-        tool_name: named.tool_call.name,
-        call: named.call,
+fn emit_execution_start(transition: &mut Transition, index: usize) {
+    let Some(open_call) = open_call(transition, index) else { return };
+    transition.emit(EventBody::ToolExecutionStart(ToolExecutionStart {
+        tool_call_id: open_call.tool_call.id,
+        tool_name: open_call.tool_call.name,
+        call: open_call.call,
     }));
 }
 
 /// Stores the intent before the call is sent (invariant 6).
-fn begin(draft: &mut Draft, index: usize, start: &Start) {
-    let Some(named) = named(draft, index) else { return };
-    let effect_id = EffectId::of_call(
-        &draft.head.conversation_id,
-        &draft.head.incarnation,
-        named.call.answer,
+fn start_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
+    let Some(open_call) = open_call(transition, index) else { return };
+    let effect_id = EffectId::from_call(
+        &transition.head.conversation_id,
+        &transition.head.incarnation,
+        open_call.call.response_seq,
         index,
     );
-    let Some(call) = draft.call_mut(index) else { return };
+    let Some(call) = transition.call_mut(index) else { return };
     call.attempts += 1;
     let attempt = call.attempts;
-    call.approved = Some(start.binding.clone());
+    call.approved = Some(plan.binding.clone());
     call.status = CallStatus::Started {
         effect_id: effect_id.clone(),
-        effect: start.effect,
-        on_unknown: start.on_unknown,
-        fingerprint: start.fingerprint.clone(),
-        until: start.until,
+        effect: plan.effect,
+        on_unknown: plan.on_unknown,
+        fingerprint: plan.fingerprint.clone(),
+        until: plan.until,
     };
     if attempt == 1 {
-        announce(draft, index);
+        emit_execution_start(transition, index);
     }
-    draft.append(EntryBody::ToolStarted(ToolStarted {
-        call: named.call,
+    transition.append(EntryBody::ToolStarted(ToolStarted {
+        call: open_call.call,
         effect_id,
-        tool_name: named.tool_call.name,
+        tool_name: open_call.tool_call.name,
         attempt,
-        effect: Some(start.effect),
+        effect: Some(plan.effect),
     }));
 }
 
-fn ask(draft: &mut Draft, index: usize, start: &Start, asked: &Asked) {
-    let Some(named) = named(draft, index) else { return };
+fn request_approval(
+    transition: &mut Transition,
+    index: usize,
+    plan: &CallPlan,
+    approval: &ApprovalSpec,
+) {
+    let Some(open_call) = open_call(transition, index) else { return };
     // An approval is bound to the tool's definition: see `CallPlan::binding`.
-    let was_approved = draft.calls().get(index).is_some_and(|call| call.approved.is_some());
+    let was_approved = transition.calls().get(index).is_some_and(|call| call.approved.is_some());
     let reason = if was_approved {
-        format!("{TOOL_CHANGED} {}", asked.reason)
+        format!("{TOOL_CHANGED} {}", approval.reason)
     } else {
-        asked.reason.clone()
+        approval.reason.clone()
     };
     let request = Request {
         id: RequestId::new(""),
         kind: RequestKind::Tool,
-        title: format!("May {} run?", named.tool_call.name),
+        title: format!("May {} run?", open_call.tool_call.name),
         reason,
-        binding: Some(start.binding.clone()),
-        effect: Some(start.effect),
-        expires_at: Some(asked.expires_at),
-        approvers: asked.approvers.clone(),
-        not_requester: asked.not_requester,
-        ..blank_request(draft, &named)
+        binding: Some(plan.binding.clone()),
+        effect: Some(plan.effect),
+        expires_at: Some(approval.expires_at),
+        approvers: approval.approvers.clone(),
+        is_requester_excluded: approval.not_requester,
+        ..new_request(transition, &open_call)
     };
-    put_request(draft, index, &named, request);
+    append_request(transition, index, &open_call, request);
 }
 
-fn blank_request(draft: &Draft, named: &Named) -> Request {
-    let (prompt_id, user) = draft.head.prompt.as_ref().map_or_else(
-        || (crate::ids::PromptId::new(""), draft.head.user.clone()),
+fn new_request(transition: &Transition, open_call: &OpenCall) -> Request {
+    let (prompt_id, user) = transition.head.prompt.as_ref().map_or_else(
+        || (crate::ids::PromptId::new(""), transition.head.user.clone()),
         |run| (run.id.clone(), run.user.clone()),
     );
     Request {
@@ -160,46 +166,51 @@ fn blank_request(draft: &Draft, named: &Named) -> Request {
         title: String::new(),
         reason: String::new(),
         prompt_id,
-        call: Some(named.call),
-        tool_call_id: Some(named.tool_call.id.clone()),
-        tool: Some(named.tool_call.name.clone()),
+        call: Some(open_call.call),
+        tool_call_id: Some(open_call.tool_call.id.clone()),
+        tool: Some(open_call.tool_call.name.clone()),
         effect: None,
         binding: None,
         budget: None,
         schema: None,
-        requested_at: draft.now,
+        requested_at: transition.now,
         requested_by: user,
         expires_at: None,
         approvers: vec!["owner".to_owned()],
-        not_requester: false,
+        is_requester_excluded: false,
     }
 }
 
-fn put_request(draft: &mut Draft, index: usize, named: &Named, mut request: Request) {
-    draft.head.requests_made += 1;
+fn append_request(
+    transition: &mut Transition,
+    index: usize,
+    open_call: &OpenCall,
+    mut request: Request,
+) {
+    transition.head.requests_made += 1;
     request.id = RequestId::new(format!(
         "rq_{}_{}_{}",
-        draft.head.conversation_id, draft.head.incarnation, draft.head.requests_made
+        transition.head.conversation_id, transition.head.incarnation, transition.head.requests_made
     ));
-    let was_asked = draft.call_mut(index).is_some_and(|call| {
+    let has_output = transition.call_mut(index).is_some_and(|call| {
         call.status =
             CallStatus::Waiting { on: WaitsFor::Request { request_id: request.id.clone() } };
-        std::mem::replace(&mut call.is_asked, true)
+        std::mem::replace(&mut call.has_approval_request, true)
     });
-    draft.head.requests.push(request.clone());
-    let entry = draft.append(EntryBody::Request(RequestEntry { request: request.clone() }));
-    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(named.call) };
-    draft.tell(if was_asked {
+    transition.head.requests.push(request.clone());
+    let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
+    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(open_call.call) };
+    transition.emit(if has_output {
         EventBody::PromptOutputUpdated(output)
     } else {
         EventBody::PromptOutput(output)
     });
-    tell_request(draft, &request, entry.base.seq);
+    emit_approval_requested(transition, &request, entry.base.seq);
 }
 
 /// Emits the event and the notification about a new request.
-pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
-    draft.tell(EventBody::PromptApprovalRequested(RequestRef {
+pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Request, seq: u64) {
+    transition.emit(EventBody::PromptApprovalRequested(RequestRef {
         request_id: request.id.clone(),
         seq,
         tool_call_id: request.tool_call_id.clone(),
@@ -211,24 +222,24 @@ pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
         "decisions": request.kind.decisions(), "requestedAt": request.requested_at.to_string(),
         "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
     }});
-    draft.owe_notice("prompt.approval-requested", &data, text);
+    transition.enqueue_notification("prompt.approval-requested", &data, text);
 }
 
 /// Stores the result of a call and sets the pending work: the next call or the next model call.
-pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
-    let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
-    let Some(named) = named(draft, index).filter(|_| is_open) else { return };
-    draft.head.note_progress();
+pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &CallResult) {
+    let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
+    let Some(open_call) = open_call(transition, index).filter(|_| is_open) else { return };
+    transition.head.reset_suspicion();
     if let Some(usage) = result.usage.as_deref() {
-        paying::spend_in_tool(draft, *usage);
+        budget::record_tool_usage(transition, *usage);
     }
-    let was_asked = draft.call_mut(index).is_some_and(|call| {
-        call.terminates = result.terminate;
-        call.is_asked
+    let has_output = transition.call_mut(index).is_some_and(|call| {
+        call.should_terminate = result.terminate;
+        call.has_approval_request
     });
     let message = ToolResultMessage {
-        tool_call_id: named.tool_call.id.clone(),
-        tool_name: named.tool_call.name.clone(),
+        tool_call_id: open_call.tool_call.id.clone(),
+        tool_name: open_call.tool_call.name.clone(),
         content: result.content.clone(),
         details: result.details.clone(),
         structured_content: result.structured.clone(),
@@ -236,50 +247,59 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         is_error: result.is_error,
         terminate: result.terminate,
         rejected: result.rejected.clone(),
-        timestamp: draft.now,
+        timestamp: transition.now,
         workspace: result.workspace.clone(),
         extra: Extra::new(),
     };
-    let ended = Ended { call: named.call, is_asked: was_asked };
-    if draft.batch().next_placed() == Some(index) {
-        results::put(draft, &ended, message, &result.outputs);
+    let finished_call = FinishedCall { call: open_call.call, has_output };
+    if transition.call_batch().next_in_order() == Some(index) {
+        results::append_result(transition, &finished_call, message, &result.outputs);
     } else {
-        results::keep(draft, &ended, message, &result.outputs);
+        results::buffer_result(transition, &finished_call, message, &result.outputs);
     }
-    results::put_kept(draft);
+    results::flush_buffered(transition);
 }
 
 /// Handles a lost result. If an abort is pending, no approver is involved: the prompt ends, and the
 /// result says that the outcome is unknown.
-pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expires_at: Timestamp) {
+pub(super) fn handle_unknown_outcome(
+    transition: &mut Transition,
+    index: usize,
+    reason: &str,
+    expires_at: Timestamp,
+) {
     let Some(CallStatus::Started { on_unknown, effect, fingerprint, .. }) =
-        draft.calls().get(index).map(|call| call.status.clone())
+        transition.calls().get(index).map(|call| call.status.clone())
     else {
         return;
     };
-    let Some(named) = named(draft, index) else { return };
-    let on_unknown = if stopping::is_coming(draft) { OnUnknown::Tell } else { on_unknown };
+    let Some(open_call) = open_call(transition, index) else { return };
+    let on_unknown = if abort::is_abort_pending(transition) { OnUnknown::Tell } else { on_unknown };
     match on_unknown {
         OnUnknown::Tell => {
-            block_told(draft, index, fingerprint);
-            settle(draft, index, &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")));
+            block_repeat(transition, index, fingerprint);
+            settle_call(
+                transition,
+                index,
+                &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")),
+            );
         }
         OnUnknown::Ask => {
-            let binding = draft.calls().get(index).and_then(|call| call.approved.clone());
+            let binding = transition.calls().get(index).and_then(|call| call.approved.clone());
             let request = Request {
                 kind: RequestKind::Outcome,
-                title: format!("Did {} happen?", named.tool_call.name),
+                title: format!("Did {} happen?", open_call.tool_call.name),
                 reason: reason.to_owned(),
                 binding,
                 effect: Some(effect),
                 expires_at: Some(expires_at),
                 approvers: vec!["owner".to_owned(), "link".to_owned()],
-                ..blank_request(draft, &named)
+                ..new_request(transition, &open_call)
             };
-            put_request(draft, index, &named, request);
-            if let Some(open) = draft.head.requests.last() {
+            append_request(transition, index, &open_call, request);
+            if let Some(open) = transition.head.requests.last() {
                 let id = open.id.as_str().to_owned();
-                block_equal(draft, fingerprint, id);
+                block_equal_calls(transition, fingerprint, id);
             }
         }
     }
@@ -287,46 +307,50 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
 
 /// Blocks equal calls without a request. The value is the call's effect id, because a late result
 /// may still settle the outcome.
-pub(super) fn block_told(draft: &mut Draft, index: usize, fingerprint: String) {
-    let why = effect_id(draft, index).map_or_else(|| TOLD.to_owned(), |effect| effect.to_string());
-    block_equal(draft, fingerprint, why);
+pub(super) fn block_repeat(transition: &mut Transition, index: usize, fingerprint: String) {
+    let marker = effect_id(transition, index)
+        .map_or_else(|| UNRESOLVED.to_owned(), |effect| effect.to_string());
+    block_equal_calls(transition, fingerprint, marker);
 }
 
 /// True if the outcome of a call of the open response is unknown.
-pub(super) fn is_in_doubt(draft: &Draft, index: usize) -> bool {
-    let Some(effect) = effect_id(draft, index) else { return false };
-    draft.head.unknown_writes.values().any(|why| why == effect.as_str())
+pub(super) fn is_indeterminate(transition: &Transition, index: usize) -> bool {
+    let Some(effect) = effect_id(transition, index) else { return false };
+    transition.head.indeterminate_writes.values().any(|marker| marker == effect.as_str())
 }
 
 /// Effect id of a call of the open response.
-pub(super) fn effect_id(draft: &Draft, index: usize) -> Option<EffectId> {
-    let Phase::Calls { answer, .. } = draft.head.phase else { return None };
-    let head = &draft.head;
-    Some(EffectId::of_call(&head.conversation_id, &head.incarnation, answer, index))
+pub(super) fn effect_id(transition: &Transition, index: usize) -> Option<EffectId> {
+    let Phase::Calls { response_seq: answer, .. } = transition.head.phase else { return None };
+    let head = &transition.head;
+    Some(EffectId::from_call(&head.conversation_id, &head.incarnation, answer, index))
 }
 
 /// Blocks later calls with the same tool name and arguments.
-pub(super) fn block_equal(draft: &mut Draft, fingerprint: String, why: String) {
-    while draft.head.unknown_writes.len() >= UNKNOWN_WRITES_MAX {
-        draft.head.unknown_writes.pop_first();
+pub(super) fn block_equal_calls(transition: &mut Transition, fingerprint: String, marker: String) {
+    while transition.head.indeterminate_writes.len() >= INDETERMINATE_WRITES_MAX {
+        transition.head.indeterminate_writes.pop_first();
     }
-    draft.head.unknown_writes.insert(fingerprint, why);
+    transition.head.indeterminate_writes.insert(fingerprint, marker);
 }
 
 /// Continues after another worker stopped. Its streamed deltas are void. Started `read` and
 /// `idempotent` calls become ready again under the same effect id. A `write` stays started: the
 /// driver reports its outcome as unknown.
-pub(super) fn take_over(draft: &mut Draft) {
-    match &mut draft.head.phase {
+pub(super) fn take_over(transition: &mut Transition) {
+    match &mut transition.head.phase {
         Phase::Model { .. } => {
-            let message_id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers + 1);
-            draft.tell(EventBody::MessageReset(MessageReset { message_id }));
-            paying::lose(draft);
+            let message_id = EntryId::from_call_number(
+                &transition.head.incarnation,
+                transition.head.response_count + 1,
+            );
+            transition.emit(EventBody::MessageReset(MessageReset { message_id }));
+            budget::record_lost_call(transition);
         }
         Phase::Calls { calls, .. } => {
             for call in calls {
                 // The next preflight computes the dependency again.
-                call.behind = None;
+                call.depends_on = None;
                 if let CallStatus::Started { effect: Effect::Read | Effect::Idempotent, .. } =
                     call.status
                 {
@@ -334,7 +358,7 @@ pub(super) fn take_over(draft: &mut Draft) {
                 }
             }
         }
-        Phase::Summary { .. } => paying::lose(draft),
+        Phase::Summary { .. } => budget::record_lost_call(transition),
         Phase::Idle | Phase::Deleted => {}
     }
 }

@@ -1,9 +1,9 @@
 //! An extension's decision on a turn that closes: the prompt ends, or one more model call follows.
 
-use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
-use crate::agent::step::{ending, response_schema, stopping, taking_in};
+use crate::agent::step::{abort, finish, inbox, response_schema};
+use crate::agent::transition::Transition;
 
 /// How a prompt continues after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,46 +28,48 @@ pub struct ClosedTurn {
 
 /// Records that an extension may decide on the turn whose `turn_end` is the newest event, and
 /// returns the decision. An aborted or failing prompt ends in any case.
-fn take_decision(draft: &mut Draft) -> Option<FinishTurn> {
-    let rounds = draft.head.prompt.as_ref().map(|run| run.rounds)?;
-    if draft.gives_up || stopping::is_coming(draft) {
+fn take_decision(transition: &mut Transition) -> Option<FinishTurn> {
+    let rounds = transition.head.prompt.as_ref().map(|run| run.rounds)?;
+    if transition.is_prompt_ending || abort::is_abort_pending(transition) {
         return None;
     }
-    let event = draft.events.len().saturating_sub(1);
-    draft.closed_turn = Some(ClosedTurn { event, rounds });
-    draft.finish_turn.take()
+    let event = transition.events.len().saturating_sub(1);
+    transition.closed_turn = Some(ClosedTurn { event, rounds });
+    transition.finish_turn.take()
 }
 
 /// Continues after a response without tool calls. `schema_error`: why the response does not fit the
 /// agent's response schema.
-pub(super) fn after_response(draft: &mut Draft, misfit: Option<&str>) {
-    let decision = take_decision(draft);
-    match (decision, misfit) {
-        (Some(FinishTurn::End), Some(misfit)) => response_schema::fail(draft, misfit),
-        (Some(FinishTurn::End), None) => complete(draft),
+pub(super) fn continue_after_response(transition: &mut Transition, schema_error: Option<&str>) {
+    let decision = take_decision(transition);
+    match (decision, schema_error) {
+        (Some(FinishTurn::End), Some(schema_error)) => {
+            response_schema::fail_prompt(transition, schema_error)
+        }
+        (Some(FinishTurn::End), None) => complete_prompt(transition),
         // A waiting steer continues the prompt: this response was not its last.
-        (_, Some(misfit)) if !taking_in::waits(draft, taking_in::is_steer) => {
-            response_schema::accept_misfit(draft, misfit);
+        (_, Some(schema_error)) if !inbox::has_pending(transition, inbox::is_steer) => {
+            response_schema::request_correction(transition, schema_error);
         }
         // The `DrainInbox` that follows appends the steers.
         (Some(FinishTurn::Continue), _) => {
-            draft.head.phase = Phase::Model { attempt: 1, not_before: None };
-            ending::limit_rounds(draft);
+            transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+            finish::enforce_round_limits(transition);
         }
-        (None, _) => taking_in::stop(draft),
+        (None, _) => inbox::finish_or_continue(transition),
     }
 }
 
 /// Continues after the results of a response's calls. `terminates`: all of them ask for an end.
-pub(super) fn after_results(draft: &mut Draft, terminates: bool) {
-    match take_decision(draft) {
-        Some(FinishTurn::End) => complete(draft),
-        None if terminates => taking_in::stop(draft),
-        Some(FinishTurn::Continue) | None => ending::limit_rounds(draft),
+pub(super) fn continue_after_results(transition: &mut Transition, terminates: bool) {
+    match take_decision(transition) {
+        Some(FinishTurn::End) => complete_prompt(transition),
+        None if terminates => inbox::finish_or_continue(transition),
+        Some(FinishTurn::Continue) | None => finish::enforce_round_limits(transition),
     }
 }
 
 /// Ends the prompt without polling the queues.
-fn complete(draft: &mut Draft) {
-    ending::end(draft, PromptState::Completed, PromptStop::End, None);
+fn complete_prompt(transition: &mut Transition) {
+    finish::end_run(transition, PromptState::Completed, PromptStop::End, None);
 }

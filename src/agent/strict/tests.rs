@@ -5,13 +5,13 @@ use crate::agent::content::Content;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 
-fn mistake_of<'de, T: Deserialize<'de> + fmt::Debug>(text: &'de str) -> (String, String) {
-    let Mistake { pointer, detail } = read::<T>(text).unwrap_err();
+fn error_of<'de, T: Deserialize<'de> + fmt::Debug>(text: &'de str) -> (String, String) {
+    let JsonError { pointer, detail } = from_str::<T>(text).unwrap_err();
     (pointer, detail)
 }
 
 #[test]
-fn list_is_no_object_at_any_depth() {
+fn list_is_rejected_as_object_at_any_depth() {
     for (text, pointer) in [
         (r#"["agent","gpt-evil"]"#, ""),
         ("[]", ""),
@@ -19,14 +19,14 @@ fn list_is_no_object_at_any_depth() {
         (r#"{"compaction":[false]}"#, "/compaction"),
     ] {
         let expected = (pointer.to_owned(), "this must be an object, not a list".to_owned());
-        assert_eq!(mistake_of::<Settings>(text), expected, "{text}");
+        assert_eq!(error_of::<Settings>(text), expected, "{text}");
     }
-    let nested = mistake_of::<Vec<Option<Settings>>>(r#"[null,{"retry":[1]}]"#);
+    let nested = error_of::<Vec<Option<Settings>>>(r#"[null,{"retry":[1]}]"#);
     assert_eq!(nested.0, "/1/retry");
 }
 
 #[test]
-fn mistakes_are_in_plain_words() {
+fn json_errors_have_plain_messages() {
     for (text, pointer, detail) in [
         ("5", "", "this must be an object, not 5"),
         (
@@ -43,30 +43,30 @@ fn mistakes_are_in_plain_words() {
         (r#"{"activeTools":"x"}"#, "/activeTools", "this must be a list, not a text"),
         (r#"{"retry":{"enabled":null}}"#, "/retry/enabled", "this must be true or false, not null"),
     ] {
-        assert_eq!(mistake_of::<Settings>(text), (pointer.to_owned(), detail.to_owned()), "{text}");
+        assert_eq!(error_of::<Settings>(text), (pointer.to_owned(), detail.to_owned()), "{text}");
     }
-    let (pointer, detail) = mistake_of::<Settings>(r#"{"loop":"x"}"#);
+    let (pointer, detail) = error_of::<Settings>(r#"{"loop":"x"}"#);
     assert_eq!(pointer, "/loop");
     assert!(detail.starts_with("unknown value `x`, expected one of `prompt`"), "{detail}");
 }
 
 #[test]
-fn mistakes_in_blocks_have_their_index() {
+fn block_errors_have_their_index() {
     for (text, pointer) in [
         (r#"[{"type":"text","text":"a"},{"type":"text"}]"#, "/1/text"),
         (r#"[{"type":"text","text":5}]"#, "/0/text"),
         (r#"[{"type":"image","data":"x"}]"#, "/0/mimeType"),
     ] {
-        assert_eq!(mistake_of::<Content>(text).0, pointer, "{text}");
+        assert_eq!(error_of::<Content>(text).0, pointer, "{text}");
     }
     let expected = (String::new(), "this must be a text or a list of blocks".to_owned());
-    assert_eq!(mistake_of::<Content>("5"), expected);
+    assert_eq!(error_of::<Content>("5"), expected);
 }
 
 #[test]
-fn carried_json_stays_as_it_was_written() {
-    let carried: RawJson = read(r#"{"n": 12345678901234567890123.4500}"#).unwrap();
-    assert_eq!(carried.text(), r#"{"n": 12345678901234567890123.4500}"#);
-    let settings: Settings = read(r#"{"budget": {"prompt": {"usd": 1.50}}}"#).unwrap();
+fn raw_json_keeps_its_text() {
+    let raw: RawJson = from_str(r#"{"n": 12345678901234567890123.4500}"#).unwrap();
+    assert_eq!(raw.text(), r#"{"n": 12345678901234567890123.4500}"#);
+    let settings: Settings = from_str(r#"{"budget": {"prompt": {"usd": 1.50}}}"#).unwrap();
     assert_eq!(settings.budget.unwrap().text(), r#"{"prompt": {"usd": 1.50}}"#);
 }

@@ -15,7 +15,7 @@ fn mistakes(text: &str) -> String {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_said_at_once_each_with_its_line() {
+fn all_mistakes_are_reported_with_their_lines() {
     assert_snapshot!(mistakes(r#"---
 descripton: A clerk.
 model: 5
@@ -71,7 +71,7 @@ x"#), @r#"
 }
 
 #[test]
-fn requests_that_could_leak_or_mislead_are_mistakes() {
+fn unsafe_http_requests_are_mistakes() {
     assert_snapshot!(mistakes(r#"---
 description: "Uses ${KEY}"
 activeTools: [reads]
@@ -130,7 +130,7 @@ x"#), @r#"
 }
 
 #[test]
-fn broken_yaml_says_where() {
+fn invalid_yaml_is_reported_with_its_line() {
     assert_snapshot!(mistakes("---\ndescription: a\ntools:\n  - read\n - write\n---\nx"), @"agents/clerk.agent.md:5: this is not YAML: while parsing a block mapping, did not find expected key");
     assert_snapshot!(mistakes("---\ndescription: works: always\n---\nx"), @"agents/clerk.agent.md:2: this is not YAML: mapping values are not allowed in this context: put text that holds `: ` in quotes");
     assert_snapshot!(mistakes("---\nmodel: a\nmodel: b\n---\nx"), @"agents/clerk.agent.md:3: this is not YAML: duplicate mapping key: model");
@@ -141,7 +141,7 @@ fn broken_yaml_says_where() {
 }
 
 #[test]
-fn an_alias_bomb_is_a_mistake() {
+fn yaml_alias_bomb_is_a_mistake() {
     let mut text = "---\na: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (name, of) in [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f')] {
         use std::fmt::Write as _;
@@ -151,13 +151,13 @@ fn an_alias_bomb_is_a_mistake() {
 }
 
 #[test]
-fn lines_are_right_with_windows_line_ends_and_a_mark() {
+fn line_numbers_are_correct_with_crlf_and_bom() {
     let text = "\u{feff}---\r\nmodel: a\r\nthinkin: low\r\n---\r\nx\r\n";
     assert_snapshot!(mistakes(text), @"agents/clerk.agent.md:3: unknown key `thinkin` of the front matter: did you mean `thinking`?");
 }
 
 #[test]
-fn a_schema_that_lies_elsewhere_is_not_fetched() {
+fn remote_response_schema_is_not_fetched() {
     for place in ["https://schemas.example/a.json", "file:///etc/hostname"] {
         let text = format!("---\nresponseSchema: {{ $ref: '{place}' }}\n---\nx");
         assert!(mistakes(&text).contains("`responseSchema` is not a JSON Schema"), "{place}");
@@ -165,7 +165,7 @@ fn a_schema_that_lies_elsewhere_is_not_fetched() {
 }
 
 #[test]
-fn a_missing_setting_can_be_told_from_what_the_file_does_wrong() {
+fn missing_app_setting_is_distinct_from_file_mistakes() {
     let text =
         "---\nmodl: x\ntools:\n  - http: { name: t, url: 'https://x.example/${GONE}' }\n---\nx";
     let loaded = load_files(&[("clerk.agent.md", text)]);
@@ -175,7 +175,7 @@ fn a_missing_setting_can_be_told_from_what_the_file_does_wrong() {
 }
 
 #[test]
-fn calls_that_run_at_once_are_bounded() {
+fn parallel_tools_max_is_bounded() {
     assert_snapshot!(mistakes("---\ntoolExecution: all\nparallelToolsMax: 17\n---\nx"), @r"
     agents/clerk.agent.md:2: `toolExecution`: unknown value `all`, expected `sequential` or `parallel`
     agents/clerk.agent.md:3: `parallelToolsMax` must be from 1 to 16
@@ -183,7 +183,7 @@ fn calls_that_run_at_once_are_bounded() {
 }
 
 #[test]
-fn protocol_loop_and_unfit_strict_schemas_are_mistakes() {
+fn protocol_loop_and_invalid_strict_schema_are_mistakes() {
     assert_snapshot!(mistakes("---\nloop: protocol\ntools:\n  - http: { name: a, url: 'https://a.example', strict: true, parameters: { properties: { q: {} } } }\n---\nx"), @r"
     agents/clerk.agent.md:2: `loop: protocol` is not available yet: use `prompt` or `agent`
     agents/clerk.agent.md:4: `strict` needs every property in `required`: at # `q` is not (let it be null instead)
@@ -191,7 +191,7 @@ fn protocol_loop_and_unfit_strict_schemas_are_mistakes() {
 }
 
 #[test]
-fn words_of_other_formats_are_answered_with_ours() {
+fn keys_of_other_formats_suggest_replacements() {
     assert_snapshot!(mistakes(r#"---
 trigger: { type: timer }
 builtin_endpoints: true
@@ -225,7 +225,7 @@ x"#), @r#"
 }
 
 #[test]
-fn name_of_the_file_and_plain_approval_are_accepted() {
+fn matching_name_and_plain_approval_are_accepted() {
     for approval in ["always", "true", "{}"] {
         let text = format!(
             "---\nname: clerk\ntools:\n  - http: {{ name: pay, method: POST, url: 'https://x.example/', approval: {approval} }}\n---\nx"
@@ -234,8 +234,9 @@ fn name_of_the_file_and_plain_approval_are_accepted() {
         assert_eq!(loaded.mistakes, [], "{approval}");
         let tool = &loaded.catalog.agents["clerk"].tools[0];
         let value = serde_json::json!({});
-        let text = crate::agent::raw::RawJson::of(&value);
-        let asked = tool.ask(&crate::tools::Arguments { value, text }).expect(approval);
-        assert_eq!(asked.approvers, ["owner"]);
+        let text = crate::agent::raw::RawJson::from_value(&value);
+        let requirement =
+            tool.required_approval(&crate::tools::Arguments { value, text }).expect(approval);
+        assert_eq!(requirement.approvers, ["owner"]);
     }
 }

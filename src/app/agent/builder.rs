@@ -9,17 +9,17 @@ use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
 use crate::app::agent::{Agent, AgentError};
 use crate::extensions::Extension;
 use crate::model::Model;
-use crate::tools::RunTool;
-use crate::tools::code::{Services, Tool, code_tool_with};
+use crate::tools::CallableTool;
+use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 /// Configuration of a new agent; [`AgentBuilder::start`] creates the agent.
 #[derive(Default)]
 pub struct AgentBuilder {
     pub(super) system_prompt: String,
     pub(super) settings: Settings,
-    pub(super) tools: Vec<Arc<dyn RunTool>>,
+    pub(super) tools: Vec<Arc<dyn CallableTool>>,
     pub(super) extensions: Vec<Arc<dyn Extension>>,
-    services: Services,
+    services: ServiceRegistry,
     pub(super) messages: Vec<Message>,
     pub(super) models: Option<Arc<dyn Model>>,
     pub(super) data: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl AgentBuilder {
 
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match code_tool_with(tool, self.services.clone()) {
+        match build_code_tool_with_services(tool, self.services.clone()) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::agent::{AgentEvent, Inner};
-use crate::http::events::{Feed, Frame, Until};
+use crate::app::agent::{AgentEvent, AgentInner};
+use crate::http::events::{EventReader, SseFrame, StreamEnd};
 use crate::queue;
 use crate::turn::delivery::handle;
 use crate::turn::{Nudge, sweep};
 
 /// Time without a nudge until the recovery sweep runs.
-const SWEEP_EVERY: Duration = Duration::from_mins(1);
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// Delay before the next attempt after a failed read of the conversation.
-const ONCE_MORE_AFTER: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Visibility timeout of a received nudge: longer than any turn.
-const HIDE: Duration = Duration::from_mins(10);
+const VISIBILITY_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Runs one delivery for each nudge.
-pub(super) async fn turn(inner: Arc<Inner>) {
-    let mut arrivals = inner.world.queue.arrivals(queue::TURNS);
+pub(super) async fn process_nudges(inner: Arc<AgentInner>) {
+    let mut arrivals = inner.services.queue.arrivals(queue::TURNS);
     loop {
         if let Some(arrivals) = &mut arrivals {
             arrivals.borrow_and_update();
         }
-        let received = inner.world.queue.receive(queue::TURNS, 1, HIDE).await;
+        let received = inner.services.queue.receive(queue::TURNS, 1, VISIBILITY_TIMEOUT).await;
         let Some(message) = received.ok().and_then(|messages| messages.into_iter().next()) else {
             let arrived = async {
                 match &mut arrivals {
@@ -31,32 +31,33 @@ pub(super) async fn turn(inner: Arc<Inner>) {
                     None => std::future::pending().await,
                 }
             };
-            if tokio::time::timeout(SWEEP_EVERY, arrived).await.is_err()
-                && let Err(error) = sweep::sweep(&inner.world, sweep::GRACE).await
+            if tokio::time::timeout(SWEEP_INTERVAL, arrived).await.is_err()
+                && let Err(error) = sweep::sweep(&inner.services, sweep::GRACE_PERIOD).await
             {
                 tracing::warn!(error = %error, "recovery sweep failed; will retry in a minute");
             }
             continue;
         };
-        let _ = inner.world.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
+        let _ = inner.services.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
         let Ok(nudge) = serde_json::from_str::<Nudge>(&message.text) else { continue };
-        if let Err(error) = Box::pin(handle(&inner.world, &nudge)).await {
+        if let Err(error) = Box::pin(handle(&inner.services, &nudge)).await {
             tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "turn failed; will retry");
         }
     }
 }
 
 /// Publishes the events of the current conversation that follow event number `after`.
-pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
-    let mut followed = inner.key.subscribe();
-    let mut key = followed.borrow_and_update().clone();
+pub(super) async fn publish_events(inner: Arc<AgentInner>, mut after: u64) {
+    let mut current_key = inner.key.subscribe();
+    let mut key = current_key.borrow_and_update().clone();
     loop {
-        let mut feed = Feed::new(inner.world.clone(), key.clone(), after, Until::Dropped);
+        let mut reader =
+            EventReader::new(inner.services.clone(), key.clone(), after, StreamEnd::OnDrop);
         loop {
             let frame = tokio::select! {
                 biased;
-                frame = feed.next() => frame,
-                changed = followed.changed() => {
+                frame = reader.next() => frame,
+                changed = current_key.changed() => {
                     if changed.is_err() {
                         return;
                     }
@@ -66,20 +67,20 @@ pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
             match frame {
                 // The read failed; a new reader continues after the last event.
                 None => {
-                    tokio::time::sleep(ONCE_MORE_AFTER).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                     break;
                 }
-                Some(Frame::Event { id, name, data }) => {
+                Some(SseFrame::Event { id, name, data }) => {
                     after = id.unwrap_or(after);
-                    inner.hear(&AgentEvent::of(&name, &data));
+                    inner.on_event(&AgentEvent::from_api(&name, &data));
                 }
-                Some(Frame::IdOnly(id)) => after = id,
-                Some(Frame::Retry | Frame::Comment) => {}
+                Some(SseFrame::IdOnly(id)) => after = id,
+                Some(SseFrame::Retry | SseFrame::Comment) => {}
             }
         }
-        let now = followed.borrow_and_update().clone();
-        if now != key {
-            (key, after) = (now, 0);
+        let next_key = current_key.borrow_and_update().clone();
+        if next_key != key {
+            (key, after) = (next_key, 0);
         }
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, Rejection};
 use crate::agent::raw::RawJson;
 
@@ -37,7 +37,7 @@ pub enum AgentEvent {
     MessageUpdate {
         message_id: String,
         #[serde(rename = "assistantMessageEvent")]
-        event: AnswerEvent,
+        event: AssistantMessageEvent,
     },
     /// Earlier events of this message are void; it starts again.
     MessageReset {
@@ -80,38 +80,38 @@ pub enum AgentEvent {
 
 impl AgentEvent {
     /// Parses an event of the HTTP API. An unknown or invalid event becomes [`AgentEvent::Other`].
-    pub(super) fn of(name: &str, data: &Value) -> Self {
+    pub(super) fn from_api(name: &str, data: &Value) -> Self {
         let other = || Self::Other { name: name.to_owned(), data: data.clone() };
-        Self::known(name, data).unwrap_or_else(other)
+        Self::parse_known(name, data).unwrap_or_else(other)
     }
 
-    fn known(name: &str, data: &Value) -> Option<Self> {
+    fn parse_known(name: &str, data: &Value) -> Option<Self> {
         let text = |member: &str| Some(data.get(member)?.as_str()?.to_owned());
         let value = |member: &str| data.get(member).cloned();
         Some(match name {
             "agent_start" => Self::AgentStart,
             "agent_end" => Self::AgentEnd {
-                messages: messages(data.get("messages")?),
+                messages: parse_messages(data.get("messages")?),
                 will_retry: data.get("willRetry")?.as_bool()?,
             },
             "agent_settled" => Self::AgentSettled,
             "turn_start" => Self::TurnStart,
             "turn_end" => Self::TurnEnd {
-                message: data.get("message").and_then(message),
-                tool_results: messages(data.get("toolResults")?),
+                message: data.get("message").and_then(parse_message),
+                tool_results: parse_messages(data.get("toolResults")?),
             },
             "message_start" => Self::MessageStart {
                 message_id: text("messageId")?,
-                message: message(data.get("message")?)?,
+                message: parse_message(data.get("message")?)?,
             },
             "message_update" => Self::MessageUpdate {
                 message_id: text("messageId")?,
-                event: read(data.get("assistantMessageEvent")?)?,
+                event: deserialize(data.get("assistantMessageEvent")?)?,
             },
             "message_reset" => Self::MessageReset { message_id: text("messageId")? },
             "message_end" => Self::MessageEnd {
                 message_id: text("messageId")?,
-                message: message(data.get("message")?)?,
+                message: parse_message(data.get("message")?)?,
             },
             "tool_execution_start" => Self::ToolExecutionStart {
                 tool_call_id: text("toolCallId")?,
@@ -129,7 +129,7 @@ impl AgentEvent {
                 tool_name: text("toolName")?,
                 result: value("result")?,
                 is_error: data.get("isError")?.as_bool()?,
-                rejected: data.get("rejected").and_then(read),
+                rejected: data.get("rejected").and_then(deserialize),
             },
             _ => return None,
         })
@@ -137,14 +137,14 @@ impl AgentEvent {
 }
 
 /// Deserialises through text, so that raw JSON members keep the original form of numbers.
-fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
+fn deserialize<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_str(&value.to_string()).ok()
 }
 
-fn message(value: &Value) -> Option<Message> {
-    Message::from_raw(RawJson::of(value)).ok()
+fn parse_message(value: &Value) -> Option<Message> {
+    Message::from_raw(RawJson::from_value(value)).ok()
 }
 
-fn messages(value: &Value) -> Vec<Message> {
-    value.as_array().map(|all| all.iter().filter_map(message).collect()).unwrap_or_default()
+fn parse_messages(value: &Value) -> Vec<Message> {
+    value.as_array().map(|all| all.iter().filter_map(parse_message).collect()).unwrap_or_default()
 }

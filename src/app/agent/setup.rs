@@ -11,13 +11,13 @@ use crate::agent::entry::Source;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
-use crate::agents::{self, Agents, Catalog};
+use crate::agents::{self, Catalog, SharedCatalog};
 use crate::app::agent::driver;
-use crate::app::agent::state::Seen;
-use crate::app::agent::{Activity, Agent, AgentBuilder, AgentError, Config, Inner, lock};
-use crate::app::model::model_of;
-use crate::app::ports::embedded_queue;
-use crate::app::service::{StartError, io};
+use crate::app::agent::state::ObservedState;
+use crate::app::agent::{Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, RunState, lock};
+use crate::app::model::create_model;
+use crate::app::ports::open_embedded_queue;
+use crate::app::service::{StartError, io_error};
 use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
@@ -29,96 +29,98 @@ use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
-use crate::tools::{name_conflicts, sha256_hex};
+use crate::tools::{find_name_conflicts, sha256_hex};
 use crate::turn::admission::Owner;
-use crate::turn::admission::conversation::settings_faults;
+use crate::turn::admission::conversation::validate_settings;
 use crate::turn::admission::prompt::{Sender, WhenBusy};
 use crate::turn::views::load;
-use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, record, recount};
+use crate::turn::{
+    AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, crash_count, documents,
+};
 
 /// Name of the only agent in the catalog.
-pub(super) const NAME: &str = "agent";
+pub(super) const AGENT_NAME: &str = "agent";
 
 /// Builds the catalog with the one agent from its current configuration.
-pub(super) fn catalog(config: &Config) -> Catalog {
-    let names: Vec<&str> =
+pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
+    let tool_revisions: Vec<&str> =
         config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
-    let settings = RawJson::of(&config.settings);
-    let written = format!("{:?}", (&config.system_prompt, names, settings.text()));
+    let settings = RawJson::from_value(&config.settings);
+    let revision_source = format!("{:?}", (&config.system_prompt, tool_revisions, settings.text()));
     let agent = agents::Agent {
-        name: NAME.to_owned(),
+        name: AGENT_NAME.to_owned(),
         description: String::new(),
         settings: config.settings.clone(),
         instructions: config.system_prompt.clone(),
         tools: config.tools.clone(),
         response_schema: None,
         session_id: config.session_id.clone(),
-        revision: sha256_hex(written.as_bytes()),
+        revision: sha256_hex(revision_source.as_bytes()),
     };
     Catalog {
-        agents: BTreeMap::from([(NAME.to_owned(), Arc::new(agent))]),
+        agents: BTreeMap::from([(AGENT_NAME.to_owned(), Arc::new(agent))]),
         broken: BTreeMap::new(),
         texts: BTreeMap::new(),
         default_agent: None,
     }
 }
 
-pub(super) fn sender() -> Sender {
-    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse }
+pub(super) fn user_sender() -> Sender {
+    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject }
 }
 
 /// Selects the agent loop by default, which has no limit of rounds.
-fn agents_loop(settings: Wanted) -> Wanted {
+fn with_agent_loop(settings: Wanted) -> Wanted {
     let loop_kind = settings.loop_kind.or(Some(LoopKind::Agent));
     Wanted { loop_kind, ..settings }
 }
 
 /// Returns one sentence for each mistake in the tools and settings.
-fn mistakes(world: &World, config: &Config) -> Vec<String> {
-    let mut mistakes = name_conflicts(&config.tools);
-    let Ok(agent) = world.agents.find(None) else { return mistakes };
-    let faults = settings_faults(world, &agent, &config.settings);
-    mistakes.extend(faults.into_iter().map(|fault| fault.detail));
+fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
+    let mut mistakes = find_name_conflicts(&config.tools);
+    let Ok(agent) = services.agents.find(None) else { return mistakes };
+    let errors = validate_settings(services, &agent, &config.settings);
+    mistakes.extend(errors.into_iter().map(|error| error.detail));
     mistakes
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
-    let settings = Settings::of_environment().map_err(StartError::from)?;
-    model_of(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
+    let settings = Settings::from_environment().map_err(StartError::from)?;
+    create_model(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
 }
 
 /// Opens the services of the engine over a data folder.
-pub(super) async fn world(
+pub(super) async fn open_services(
     data: &Path,
     model: Arc<dyn Model>,
-    agents: Agents,
+    agents: SharedCatalog,
     extensions: Vec<Arc<dyn Extension>>,
-) -> Result<World, AgentError> {
+) -> Result<Services, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-    Ok(World {
+    Ok(Services {
         store: Arc::new(EmbeddedStore::open(data).map_err(StartError::from)?),
-        queue: Arc::new(embedded_queue(data, &clock, &ids).await?),
+        queue: Arc::new(open_embedded_queue(data, &clock, &ids).await?),
         artifacts: Arc::new(
             EmbeddedArtifacts::open(&data.join("artifacts"))
                 .await
-                .map_err(io("open the artifacts"))?,
+                .map_err(io_error("open the artifacts"))?,
         ),
         live: Arc::new(EmbeddedLive::default()),
         model,
         agents,
         extensions,
-        entries: Arc::new(EntryMemory::default()),
-        herald: None,
-        worker: WorkerId::new(ids.fresh()),
+        entry_cache: Arc::new(EntryCache::default()),
+        notification_sender: None,
+        worker: WorkerId::new(ids.new_id()),
         clock,
         ids,
-        probe: Arc::new(NoProbe),
-        stops: Stops::default(),
-        writers: Arc::default(),
+        fail_points: Arc::new(NoFailPoints),
+        abort_signals: AbortSignals::default(),
+        ledger_locks: Arc::default(),
         limits: Limits::default(),
-        money: Arc::default(),
-        brakes: Arc::default(),
+        spending_limits: Arc::default(),
+        pauses: Arc::default(),
         isolation: Isolation::default(),
         telemetry: Telemetry::default(),
     })
@@ -135,48 +137,50 @@ impl Agent {
         };
         let folder = match builder.data {
             Some(_) => None,
-            None => Some(tempfile::tempdir().map_err(io("create a temporary folder"))?),
+            None => Some(tempfile::tempdir().map_err(io_error("create a temporary folder"))?),
         };
-        let own = folder.as_ref().map(|folder| folder.path().to_owned());
-        let data = builder.data.or(own).unwrap_or_default();
-        let config = Config {
+        let temp_dir = folder.as_ref().map(|folder| folder.path().to_owned());
+        let data = builder.data.or(temp_dir).unwrap_or_default();
+        let config = AgentConfig {
             system_prompt: builder.system_prompt,
-            settings: agents_loop(builder.settings),
+            settings: with_agent_loop(builder.settings),
             tools: builder.tools,
             session_id: builder.session_id,
         };
-        let agents = Agents::from(catalog(&config));
-        let world = world(&data, models, agents, builder.extensions).await?;
-        let mistakes = mistakes(&world, &config);
+        let agents = SharedCatalog::from(build_catalog(&config));
+        let services = open_services(&data, models, agents, builder.extensions).await?;
+        let mistakes = find_mistakes(&services, &config);
         if !mistakes.is_empty() {
             return Err(AgentError::Mistakes(mistakes));
         }
         let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };
-        let found = newest(&world, &owner).await?;
-        let is_new = found.is_none() || !builder.messages.is_empty();
-        let key = found.unwrap_or_else(|| owner.key(""));
-        let inner = Arc::new(Inner {
+        let existing = find_newest_conversation(&services, &owner).await?;
+        let is_new = existing.is_none() || !builder.messages.is_empty();
+        let key = existing.unwrap_or_else(|| owner.conversation_key(""));
+        let inner = Arc::new(AgentInner {
             owner,
             config: Mutex::new(config),
             key: watch::Sender::new(key),
-            seen: Mutex::new(Seen::default()),
-            moving: tokio::sync::Mutex::default(),
-            activity: watch::Sender::new(Activity::default()),
+            observed: Mutex::new(ObservedState::default()),
+            switch: tokio::sync::Mutex::default(),
+            run_state: watch::Sender::new(RunState::default()),
             listeners: Mutex::default(),
-            _folder: folder,
-            world,
+            _temp_dir: folder,
+            services,
         });
         let after = if is_new {
-            lock(&inner.seen).messages = builder.messages;
-            inner.begin(None).await?;
+            lock(&inner.observed).messages = builder.messages;
+            inner.create_conversation(None).await?;
             0
         } else {
-            inner.remember().await?
+            inner.restore().await?
         };
-        recount::start_up(&inner.world).await.map_err(io("read pending work"))?;
-        let turning = start(driver::turn(Arc::clone(&inner)));
-        let telling = start(driver::tell(Arc::clone(&inner), after));
-        Ok(Self { inner, _tasks: Arc::new([turning, telling]) })
+        crash_count::recover_at_start_up(&inner.services)
+            .await
+            .map_err(io_error("read pending work"))?;
+        let nudge_task = spawn_task(driver::process_nudges(Arc::clone(&inner)));
+        let event_task = spawn_task(driver::publish_events(Arc::clone(&inner), after));
+        Ok(Self { inner, _tasks: Arc::new([nudge_task, event_task]) })
     }
 }
 
@@ -184,12 +188,15 @@ impl Agent {
     clippy::disallowed_methods,
     reason = "ends with the agent; its work is stored in the folder and recovered later"
 )]
-fn start(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(work))
+fn spawn_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 /// Returns the newest conversation of the folder.
-async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>, AgentError> {
+async fn find_newest_conversation(
+    services: &Services,
+    owner: &Owner,
+) -> Result<Option<ConversationKey>, AgentError> {
     let query = HeadQuery {
         tenant: owner.tenant.clone(),
         user: Some(owner.user.clone()),
@@ -197,29 +204,33 @@ async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>,
         limit: 1,
         continuation: None,
     };
-    let page = world.store.heads(&query).await.map_err(crate::turn::admission::Refusal::from)?;
+    let page = services
+        .store
+        .list_heads(&query)
+        .await
+        .map_err(crate::turn::admission::CommandError::from)?;
     let Some(stored) = page.items.first() else { return Ok(None) };
-    let head = record::read_head(stored).map_err(crate::turn::admission::Refusal::from)?;
+    let head = documents::read_head(stored).map_err(crate::turn::admission::CommandError::from)?;
     Ok(Some(head.key()))
 }
 
-impl Inner {
+impl AgentInner {
     /// Loads messages and run state from the folder, and completes a switch of conversations that a
     /// crash interrupted. Returns the number of the last stored event.
-    async fn remember(&self) -> Result<u64, AgentError> {
+    async fn restore(&self) -> Result<u64, AgentError> {
         let key = self.key.borrow().clone();
-        let (head, _) = load::head(&self.world, &key).await?;
-        let mut moving = self.left_by(&head.metadata);
-        self.bring_left(&mut moving).await?;
-        *self.moving.lock().await = moving;
-        let (inbox, head) = load::inbox_then_head(&self.world, &key).await?;
-        let entries = load::all_entries(&self.world, &head).await?;
-        let path = crate::agent::path::path(&entries, head.leaf_id.as_ref());
+        let (head, _) = load::head(&self.services, &key).await?;
+        let mut switch = self.find_pending_switch(&head.metadata);
+        self.move_queued_inputs(&mut switch).await?;
+        *self.switch.lock().await = switch;
+        let (inbox, head) = load::inbox_then_head(&self.services, &key).await?;
+        let entries = load::all_entries(&self.services, &head).await?;
+        let path = crate::agent::path::path_to_leaf(&entries, head.leaf_id.as_ref());
         let messages: Vec<Message> =
             path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
-        lock(&self.seen).messages = messages;
-        let is_to_come = load::to_come(&head, &inbox).next().is_some();
-        self.activity.send_replace(Activity::of(&head, is_to_come));
+        lock(&self.observed).messages = messages;
+        let has_queued_prompt = load::queued_prompts(&head, &inbox).next().is_some();
+        self.run_state.send_replace(RunState::from_head(&head, has_queued_prompt));
         Ok(head.event_seq)
     }
 }

@@ -28,21 +28,21 @@ pub struct AgentState {
 
 /// State derived from published events.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedState {
     pub(super) messages: Vec<Message>,
     pub(super) pending_tool_calls: BTreeSet<String>,
     pub(super) error: Option<String>,
     /// Version of the messages, incremented by setters but not by events. After a change, the next
     /// run begins a new conversation.
-    pub(super) changes: u64,
+    pub(super) messages_version: u64,
 }
 
-impl Seen {
-    pub(super) fn forget(&mut self) {
-        *self = Self { changes: self.changes + 1, ..Self::default() };
+impl ObservedState {
+    pub(super) fn clear(&mut self) {
+        *self = Self { messages_version: self.messages_version + 1, ..Self::default() };
     }
 
-    pub(super) fn take_in(&mut self, event: &AgentEvent) {
+    pub(super) fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::AgentStart => self.error = None,
             AgentEvent::MessageEnd { message, .. } => self.messages.push(message.clone()),
@@ -53,8 +53,8 @@ impl Seen {
                 self.pending_tool_calls.remove(tool_call_id);
             }
             AgentEvent::TurnEnd { message, .. } => {
-                let answer = message.as_ref().and_then(Message::as_assistant);
-                self.error = answer.and_then(error_of);
+                let response = message.as_ref().and_then(Message::as_assistant);
+                self.error = response.and_then(response_error);
             }
             AgentEvent::AgentEnd { .. }
             | AgentEvent::AgentSettled
@@ -68,6 +68,6 @@ impl Seen {
     }
 }
 
-fn error_of(answer: &AssistantMessage) -> Option<String> {
-    if answer.is_failed() { answer.error_message.clone() } else { None }
+fn response_error(response: &AssistantMessage) -> Option<String> {
+    if response.is_failed() { response.error_message.clone() } else { None }
 }

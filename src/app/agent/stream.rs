@@ -15,13 +15,13 @@ pub struct EventStream<E, R> {
     shared: Arc<Shared<E, R>>,
 }
 
-type Completes<E, R> = Box<dyn Fn(&E) -> Option<R> + Send + Sync>;
+type CompleteFn<E, R> = Box<dyn Fn(&E) -> Option<R> + Send + Sync>;
 
 struct Shared<E, R> {
     state: Mutex<State<E, R>>,
     changed: Notify,
     /// Returns the result if this event completes the stream.
-    completes: Completes<E, R>,
+    completes: CompleteFn<E, R>,
 }
 
 struct State<E, R> {
@@ -131,7 +131,7 @@ impl AgentEvents {
 }
 
 /// Returns the messages of an event that ends the run. `agent_end` before a retry does not end it.
-pub(super) fn messages_at_end(event: &AgentEvent) -> Option<Vec<Message>> {
+pub(super) fn final_messages(event: &AgentEvent) -> Option<Vec<Message>> {
     let AgentEvent::AgentEnd { messages, will_retry: false } = event else { return None };
     Some(messages.clone())
 }
@@ -142,13 +142,13 @@ mod tests {
 
     use super::*;
 
-    fn numbers() -> EventStream<u32, String> {
+    fn number_stream() -> EventStream<u32, String> {
         EventStream::new(|number| (*number == 9).then(|| "nine".to_owned()))
     }
 
     #[tokio::test]
-    async fn stream_gives_the_queue_then_waits_and_ends_with_its_result() {
-        let stream = numbers();
+    async fn stream_returns_events_then_result() {
+        let stream = number_stream();
         stream.push(1);
         stream.push(2);
         assert_eq!((stream.next().await, stream.next().await), (Some(1), Some(2)));
@@ -165,8 +165,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_releases_all_waiters_and_later_events_are_ignored() {
-        let stream = numbers();
+    async fn end_wakes_waiters_and_ignores_later_events() {
+        let stream = number_stream();
         let (one, two, result, ()) =
             tokio::join!(stream.next(), stream.next(), stream.result(), async {
                 tokio::task::yield_now().await;
@@ -176,7 +176,7 @@ mod tests {
         stream.push(9);
         assert_eq!(stream.next().await, None);
         assert_eq!(stream.result().await.as_deref(), Some("over"));
-        let other = numbers();
+        let other = number_stream();
         other.end(None);
         assert_eq!(other.result().await, None);
     }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::app::agent::{Inner, lock};
+use crate::app::agent::{AgentInner, lock};
 
 /// A subscription. Dropping it removes the listener.
 #[must_use = "dropping the subscription removes the listener"]
 pub struct Subscription {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<AgentInner>,
     pub(super) number: u64,
 }
 

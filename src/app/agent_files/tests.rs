@@ -6,7 +6,7 @@ use super::*;
 use crate::app::ports::Storage;
 use crate::telemetry::Telemetry;
 
-fn files(root: &Path) -> AgentFiles {
+fn agent_files(root: &Path) -> AgentFiles {
     let options = ServiceOptions {
         root: root.to_owned(),
         data: root.join(".turnwheel"),
@@ -25,8 +25,8 @@ fn files(root: &Path) -> AgentFiles {
 /// A folder with one agent, its catalog and the watcher of its files.
 struct TestFolder {
     root: tempfile::TempDir,
-    agents: Agents,
-    watched: Watched,
+    agents: SharedCatalog,
+    watcher: AgentFileWatcher,
 }
 
 impl TestFolder {
@@ -34,9 +34,9 @@ impl TestFolder {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("agents")).unwrap();
         std::fs::write(root.path().join("agents/ops.agent.md"), "Be kind.").unwrap();
-        let mut files = files(root.path());
-        let agents = Agents::from(files.load().unwrap().catalog);
-        Self { watched: Watched::new(files), agents, root }
+        let mut files = agent_files(root.path());
+        let agents = SharedCatalog::from(files.load().unwrap().catalog);
+        Self { watcher: AgentFileWatcher::new(files), agents, root }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -45,7 +45,7 @@ impl TestFolder {
 
     /// Polls twice, so that a change takes effect. Returns true if the files were reloaded.
     fn poll(&mut self) -> bool {
-        (0..2).any(|_| self.watched.poll(&self.agents))
+        (0..2).any(|_| self.watcher.poll(&self.agents))
     }
 
     fn instructions(&self, agent: &str) -> Option<String> {
@@ -53,7 +53,7 @@ impl TestFolder {
     }
 
     fn problem(&self) -> String {
-        let broken = &self.agents.now().broken;
+        let broken = &self.agents.current().broken;
         broken.get("ops").map(|broken| broken.problem.clone()).unwrap_or_default()
     }
 }
@@ -64,7 +64,7 @@ fn changed_agent_file_takes_effect_without_restart() {
     assert!(!folder.poll(), "no file has changed");
     folder.write("ops.agent.md", "Be very kind.");
     folder.write("new.agent.md", "I am new.");
-    assert!(!folder.watched.poll(&folder.agents), "the file may be incomplete");
+    assert!(!folder.watcher.poll(&folder.agents), "the file may be incomplete");
     assert!(folder.poll());
     assert_eq!(folder.instructions("ops").as_deref(), Some("Be very kind."));
     assert_eq!(folder.instructions("new").as_deref(), Some("I am new."));
@@ -75,7 +75,7 @@ fn changed_agent_file_takes_effect_without_restart() {
 }
 
 #[test]
-fn wrong_agent_file_leaves_its_revision_in_force() {
+fn invalid_agent_file_keeps_previous_revision() {
     let mut folder = TestFolder::new();
     folder.write("ops.agent.md", "---\nmodl: x\n---\nBe rude.");
     assert!(folder.poll());
@@ -91,19 +91,19 @@ fn wrong_agent_file_leaves_its_revision_in_force() {
 }
 
 #[test]
-fn change_between_start_and_first_look_is_seen() {
+fn change_between_start_and_first_poll_is_loaded() {
     let root = tempfile::tempdir().unwrap();
-    let mut files = files(root.path());
-    let agents = Agents::from(files.load().unwrap().catalog);
+    let mut files = agent_files(root.path());
+    let agents = SharedCatalog::from(files.load().unwrap().catalog);
     std::fs::create_dir(root.path().join("agents")).unwrap();
     std::fs::write(root.path().join("agents/ops.agent.md"), "Be kind.").unwrap();
-    let mut folder = TestFolder { watched: Watched::new(files), agents, root };
+    let mut folder = TestFolder { watcher: AgentFileWatcher::new(files), agents, root };
     assert!(folder.poll());
     assert_eq!(folder.instructions("ops").as_deref(), Some("Be kind."));
 }
 
 #[test]
-fn vanished_agents_folder_is_read_again_when_it_returns() {
+fn deleted_agents_folder_is_reloaded_when_restored() {
     let mut folder = TestFolder::new();
     let (there, away) = (folder.root.path().join("agents"), folder.root.path().join("away"));
     std::fs::rename(&there, &away).unwrap();
@@ -115,10 +115,10 @@ fn vanished_agents_folder_is_read_again_when_it_returns() {
 }
 
 #[test]
-fn service_starts_and_commands_stop_at_a_wrong_file() {
+fn invalid_file_fails_commands_but_not_service_start() {
     let folder = TestFolder::new();
     folder.write("bad.agent.md", "---\nmodl: x\n---\nx");
-    let mut files = files(folder.root.path());
+    let mut files = agent_files(folder.root.path());
     let loaded = files.load().unwrap().catalog;
     assert!(loaded.find(Some("ops")).is_ok());
     let refused = loaded.find(Some("bad")).unwrap_err().to_string();

@@ -3,13 +3,13 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use crate::app::commands::{agents, read_settings};
-use crate::app::{App, checks, model};
+use crate::app::commands::{load_agents, read_settings};
+use crate::app::{App, doctor_checks, model};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 
 /// Options of the command.
-pub(super) struct Examined {
+pub(super) struct DoctorOptions {
     /// `None`: the folder of the settings.
     pub(super) agents: Option<PathBuf>,
     pub(super) data: PathBuf,
@@ -17,8 +17,8 @@ pub(super) struct Examined {
     pub(super) is_offline: bool,
 }
 
-pub(super) fn examine(app: &App, examined: &Examined, format: Format) -> u8 {
-    let is_offline = examined.is_offline;
+pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> u8 {
+    let is_offline = options.is_offline;
     let read = read_settings();
     let mut checks = doctor::configuration_checks(&read);
     if let Ok(program) = std::env::current_exe() {
@@ -29,20 +29,18 @@ pub(super) fn examine(app: &App, examined: &Examined, format: Format) -> u8 {
         let scope = model::token_scope(settings);
         let identities =
             doctor::identity_checks(settings, scope.as_deref(), &credentials, is_offline);
-        checks.extend(checks::block_on_value(identities).unwrap_or_default());
-        let storage = checks::storage_check(settings, &credentials, is_offline);
-        checks.extend(checks::block_on_value(storage).flatten());
-        let store = checks::store_check(settings, &credentials, (&examined.data, is_offline));
-        checks.extend(checks::block_on_value(store).unwrap_or_default());
-        let agents = agents(app, settings, examined.agents.clone());
-        let folder = examined.agents.as_ref().unwrap_or(&settings.agents_dir);
-        checks.extend(checks::agent_checks(settings, folder, &agents));
-        checks.push(checks::model_check(settings, &credentials, is_offline));
-        checks.extend(
-            agents
-                .ok()
-                .and_then(|loaded| checks::price_check(settings, &credentials, &loaded.catalog)),
-        );
+        checks.extend(doctor_checks::block_on_value(identities).unwrap_or_default());
+        let storage = doctor_checks::storage_check(settings, &credentials, is_offline);
+        checks.extend(doctor_checks::block_on_value(storage).flatten());
+        let store = doctor_checks::store_check(settings, &credentials, (&options.data, is_offline));
+        checks.extend(doctor_checks::block_on_value(store).unwrap_or_default());
+        let agents = load_agents(app, settings, options.agents.clone());
+        let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);
+        checks.extend(doctor_checks::agent_checks(settings, folder, &agents));
+        checks.push(doctor_checks::model_check(settings, &credentials, is_offline));
+        checks.extend(agents.ok().and_then(|loaded| {
+            doctor_checks::price_check(settings, &credentials, &loaded.catalog)
+        }));
     }
     let report = doctor::Report::new(checks);
     let _ = write!(std::io::stdout(), "{}", report.render(format));

@@ -13,23 +13,25 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::ports::Parent;
-use super::wire::{Beginning, Frame, FromChild, PREFIX, SettingsSource, TurnFault, lengths};
-use crate::agent::notice::Notice;
+use super::protocol::{
+    ChildInit, ChildMessage, Frame, PREFIX_BYTES, SettingsSource, WireTurnError, decode_lengths,
+};
+use super::remote_ports::ParentConnection;
+use crate::agent::notification::Notification;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::ports::Storage;
-use crate::app::service::{self, ServiceOptions, StartError, io};
-use crate::app::voice;
+use crate::app::service::{self, ServiceOptions, StartError, io_error};
+use crate::app::telemetry_setup;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
 use crate::ids::{ConversationKey, Ids, SystemIds};
 use crate::settings::{self, Settings};
-use crate::telemetry::{Style, Telemetry};
+use crate::telemetry::{LogStyle, Telemetry};
 use crate::turn::delivery::handle;
-use crate::turn::money::Money;
-use crate::turn::notify::{Herald, Told};
-use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World};
+use crate::turn::notify::{NotificationSender, SendOutcome};
+use crate::turn::spending_limits::SpendingLimits;
+use crate::turn::{AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services};
 
 /// Runs the turn that the parent assigns.
 ///
@@ -37,55 +39,55 @@ use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World};
 /// No parent started this process, or its set-up failed: print the error to standard error and
 /// exit. The operator sees it in the output of the parent.
 pub(in crate::app) async fn run(app: App) -> Result<(), StartError> {
-    let (parent, beginning) =
-        connect().map_err(io("connect to the parent process"))?;
-    volunteer();
-    let _ignored = ignore_stops().map_err(io("handle signals"))?;
-    let settings = read_settings(&beginning)?;
-    let style = match beginning.settings {
-        SettingsSource::Local => Style::dev(),
-        SettingsSource::Environment => Style::served(settings.is_in_azure),
+    let (parent, init) = connect_parent().map_err(io_error("connect to the parent process"))?;
+    raise_oom_score();
+    let _ignored = ignore_stop_signals().map_err(io_error("handle signals"))?;
+    let settings = read_settings(&init)?;
+    let style = match init.settings {
+        SettingsSource::Local => LogStyle::dev(),
+        SettingsSource::Environment => LogStyle::for_handler(settings.is_in_azure),
     };
-    let is_carried = matches!(beginning.settings, SettingsSource::Environment);
-    let telemetry = voice::start(&settings, style, is_carried).map_err(io("start telemetry"))?;
-    let nudge = beginning.nudge.clone();
-    let world = world(app, &settings, beginning, (&parent, telemetry.clone()))?;
-    let outcome = Box::pin(handle(&world, &nudge)).await;
-    parent.send(&FromChild::Ended(outcome.map_err(TurnFault::from)), b"");
+    let is_forwarded = matches!(init.settings, SettingsSource::Environment);
+    let telemetry = telemetry_setup::start_telemetry(&settings, style, is_forwarded)
+        .map_err(io_error("start telemetry"))?;
+    let nudge = init.nudge.clone();
+    let services = build_services(app, &settings, init, (&parent, telemetry.clone()))?;
+    let outcome = Box::pin(handle(&services, &nudge)).await;
+    parent.send(&ChildMessage::Ended(outcome.map_err(WireTurnError::from)), b"");
     telemetry.stop().await;
     Ok(())
 }
 
 /// Connects to the parent, reads the first frame and starts the thread that reads replies.
-fn connect() -> std::io::Result<(Arc<Parent>, Beginning)> {
+fn connect_parent() -> std::io::Result<(Arc<ParentConnection>, ChildInit)> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let beginning = read(&mut socket)?.message()?;
-    let parent = Parent::over(socket.try_clone()?);
+    let init = read_frame(&mut socket)?.parse()?;
+    let parent = ParentConnection::new(socket.try_clone()?);
     let replies = Arc::clone(&parent);
     std::thread::Builder::new()
         .name("parent".to_owned())
-        .spawn(move || listen(socket, &replies))?;
-    Ok((parent, beginning))
+        .spawn(move || read_replies(socket, &replies))?;
+    Ok((parent, init))
 }
 
 /// Reads replies until the socket closes, then exits the process. Without its parent, this process
 /// cannot commit any result.
 #[expect(clippy::exit, reason = "no tool call may continue after the end of the parent")]
-fn listen(mut socket: UnixStream, parent: &Parent) {
-    while let Ok(frame) = read(&mut socket) {
+fn read_replies(mut socket: UnixStream, parent: &ParentConnection) {
+    while let Ok(frame) = read_frame(&mut socket) {
         let bytes = frame.bytes.clone();
-        match frame.message() {
-            Ok(reply) => parent.take(reply, bytes),
+        match frame.parse() {
+            Ok(reply) => parent.deliver_reply(reply, bytes),
             Err(_) => break,
         }
     }
     std::process::exit(1)
 }
 
-fn read(socket: &mut UnixStream) -> std::io::Result<Frame> {
-    let mut prefix = [0; PREFIX];
+fn read_frame(socket: &mut UnixStream) -> std::io::Result<Frame> {
+    let mut prefix = [0; PREFIX_BYTES];
     socket.read_exact(&mut prefix)?;
-    let (json, bytes) = lengths(prefix);
+    let (json, bytes) = decode_lengths(prefix);
     let mut part = |length: usize| {
         let mut part = vec![0; length];
         socket.read_exact(&mut part).map(|()| Bytes::from(part))
@@ -94,13 +96,13 @@ fn read(socket: &mut UnixStream) -> std::io::Result<Frame> {
 }
 
 impl Frame {
-    fn message<T: DeserializeOwned>(&self) -> std::io::Result<T> {
+    fn parse<T: DeserializeOwned>(&self) -> std::io::Result<T> {
         Ok(serde_json::from_slice(&self.json)?)
     }
 }
 
 /// Makes Linux kill this process before its parent when memory runs out.
-fn volunteer() {
+fn raise_oom_score() {
     if cfg!(target_os = "linux") {
         // Ignoring an error is safe: Linux otherwise kills the largest process, which is probably
         // this one.
@@ -110,32 +112,32 @@ fn volunteer() {
 
 /// Ignores stop signals. The parent handles a stop: it lets the turn finish, or its exit ends this
 /// process.
-fn ignore_stops() -> std::io::Result<[Signal; 2]> {
+fn ignore_stop_signals() -> std::io::Result<[Signal; 2]> {
     Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
 }
 
-fn read_settings(beginning: &Beginning) -> Result<Settings, StartError> {
-    let settings = match beginning.settings {
+fn read_settings(init: &ChildInit) -> Result<Settings, StartError> {
+    let settings = match init.settings {
         SettingsSource::Environment => Settings::read(settings::environment),
         SettingsSource::Local => crate::app::commands::read_settings(),
     };
     let settings = settings.map_err(StartError::from)?;
-    Ok(match &beginning.payments_url {
+    Ok(match &init.payments_url {
         Some(url) => settings.with_app_setting("PAYMENTS_URL", url.clone()),
         None => settings,
     })
 }
 
-fn world(
+fn build_services(
     app: App,
     settings: &Settings,
-    beginning: Beginning,
-    (parent, telemetry): (&Arc<Parent>, Telemetry),
-) -> Result<World, StartError> {
+    init: ChildInit,
+    (parent, telemetry): (&Arc<ParentConnection>, Telemetry),
+) -> Result<Services, StartError> {
     let options = ServiceOptions {
-        root: beginning.root,
+        root: init.root,
         data: PathBuf::new(),
-        agents: beginning.agents,
+        agents: init.agents,
         port: 0,
         handler_port: 0,
         storage: Storage::Embedded,
@@ -144,20 +146,22 @@ fn world(
         telemetry: telemetry.clone(),
     };
     let credentials = Credentials::default();
-    let (_, loaded, model) = service::with_model(settings, &credentials, || {
+    let (_, loaded, model) = service::load_with_model(settings, &credentials, || {
         let files = AgentFiles::new(&app, settings, &options, &credentials)?;
-        let loaded = files.load_in_force(beginning.agents_in_force);
+        let loaded = files.load_active(init.active_agents);
         Ok((files, loaded))
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-    let herald = beginning.writes_notices.then(|| Arc::new(SentByParent) as Arc<dyn Herald>);
+    let notification_sender = init
+        .stores_notifications
+        .then(|| Arc::new(ParentNotificationSender) as Arc<dyn NotificationSender>);
     let limits = Limits {
-        turn: Duration::from_millis(beginning.turn_ms),
-        settle_after: Duration::from_millis(beginning.settle_after_ms),
-        ..service::limits(settings, false)
+        turn_duration: Duration::from_millis(init.turn_ms),
+        settle_after: Duration::from_millis(init.settle_after_ms),
+        ..service::turn_limits(settings, false)
     };
-    Ok(World {
+    Ok(Services {
         store: Arc::clone(parent) as _,
         queue: Arc::clone(parent) as _,
         artifacts: Arc::clone(parent) as _,
@@ -165,18 +169,18 @@ fn world(
         model,
         agents: loaded.catalog.into(),
         extensions: app.extensions,
-        entries: Arc::new(EntryMemory::default()),
-        stops: Stops::default(),
-        writers: Arc::default(),
-        herald,
+        entry_cache: Arc::new(EntryCache::default()),
+        abort_signals: AbortSignals::default(),
+        ledger_locks: Arc::default(),
+        notification_sender,
         clock,
         ids,
-        probe: Arc::new(NoProbe),
-        worker: beginning.worker,
+        fail_points: Arc::new(NoFailPoints),
+        worker: init.worker,
         limits,
-        money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
-        brakes: Arc::new(settings.brakes.clone()),
-        isolation: Isolation::Inside,
+        spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),
+        pauses: Arc::new(settings.pauses.clone()),
+        isolation: Isolation::InIsolatedProcess,
         telemetry,
     })
 }
@@ -184,11 +188,11 @@ fn world(
 /// Marks notifications as enabled. This process only stores notifications; the parent receives
 /// their nudges and sends them.
 #[derive(Debug)]
-struct SentByParent;
+struct ParentNotificationSender;
 
 #[async_trait]
-impl Herald for SentByParent {
-    async fn tell(&self, _key: &ConversationKey, _notice: &Notice) -> Told {
-        Told::NotNow("an isolated process sends no notifications".to_owned())
+impl NotificationSender for ParentNotificationSender {
+    async fn send(&self, _key: &ConversationKey, _notice: &Notification) -> SendOutcome {
+        SendOutcome::RetryLater("an isolated process sends no notifications".to_owned())
     }
 }

@@ -12,33 +12,33 @@ use azure_storage_sas::{SasBuilder, SasProtocol};
 use tokio::sync::Mutex;
 use url::Url;
 
-use super::super::Shown;
+use super::super::ContentHeaders;
 use crate::azure::storage;
 use crate::clock::{Clock, SystemClock, Timestamp};
 
 /// Long enough to start a download, too short to be shared.
-const LINK_LIFE: Duration = Duration::from_mins(5);
+const LINK_LIFETIME: Duration = Duration::from_mins(5);
 /// Lifetime of a delegation key: one request for each hour of links.
-const KEY_LIFE: Duration = Duration::from_hours(1);
+const KEY_LIFETIME: Duration = Duration::from_hours(1);
 /// Allowed clock skew.
-const SKEW: Duration = Duration::from_mins(5);
+const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-pub(super) struct Links {
+pub(super) struct LinkSigner {
     account: String,
     protocol: SasProtocol,
     clock: SystemClock,
-    key: Mutex<Option<Key>>,
+    key: Mutex<Option<DelegationKey>>,
 }
 
-struct Key {
+struct DelegationKey {
     key: UserDelegationKey,
     expires_at: Timestamp,
 }
 
-impl Links {
+impl LinkSigner {
     pub(super) fn new(endpoint: &Url) -> Self {
         Self {
-            account: account_of(endpoint),
+            account: account_name(endpoint),
             protocol: SasProtocol::Https,
             clock: SystemClock::default(),
             key: Mutex::new(None),
@@ -50,48 +50,51 @@ impl Links {
         &self,
         service: &BlobServiceClient,
         (container, blob): (&str, &str),
-        shown: &Shown,
+        headers: &ContentHeaders,
     ) -> azure_core::Result<String> {
         let now = self.clock.now();
-        let expires_at = now.plus(LINK_LIFE);
-        let mut held = self.key.lock().await;
-        let key = match held.take() {
+        let expires_at = now.plus(LINK_LIFETIME);
+        let mut cached = self.key.lock().await;
+        let key = match cached.take() {
             Some(key) if key.expires_at > expires_at => key,
-            Some(_) | None => ask(service, now).await?,
+            Some(_) | None => request_delegation_key(service, now).await?,
         };
-        let key = held.insert(key);
-        let link = SasBuilder::new(&*self.account, &key.key, time(expires_at))?
+        let key = cached.insert(key);
+        let link = SasBuilder::new(&*self.account, &key.key, to_offset_time(expires_at))?
             .protocol(self.protocol)
             .blob(container, blob)
             .read()
-            .content_type(&*shown.content_type)
-            .content_disposition(&*shown.content_disposition);
+            .content_type(&*headers.content_type)
+            .content_disposition(&*headers.content_disposition);
         Ok(link.build())
     }
 }
 
-async fn ask(service: &BlobServiceClient, now: Timestamp) -> azure_core::Result<Key> {
-    let expires_at = now.plus(KEY_LIFE);
+async fn request_delegation_key(
+    service: &BlobServiceClient,
+    now: Timestamp,
+) -> azure_core::Result<DelegationKey> {
+    let expires_at = now.plus(KEY_LIFETIME);
     let info = KeyInfo {
-        start: Some(time(now.minus(SKEW))),
-        expiry: Some(time(expires_at)),
+        start: Some(to_offset_time(now.minus(CLOCK_SKEW))),
+        expiry: Some(to_offset_time(expires_at)),
         ..Default::default()
     };
     let options = BlobServiceClientGetUserDelegationKeyOptions {
-        method_options: ClientMethodOptions { context: storage::operation("blob.key") },
+        method_options: ClientMethodOptions { context: storage::operation_context("blob.key") },
         ..Default::default()
     };
     let answer = service.get_user_delegation_key(info.try_into()?, Some(options)).await?;
-    Ok(Key { key: answer.into_model()?, expires_at })
+    Ok(DelegationKey { key: answer.into_model()?, expires_at })
 }
 
-fn time(at: Timestamp) -> OffsetDateTime {
+fn to_offset_time(at: Timestamp) -> OffsetDateTime {
     let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// Returns `name` of `https://name.blob.core.windows.net`. An emulator has it in the path.
-fn account_of(endpoint: &Url) -> String {
+fn account_name(endpoint: &Url) -> String {
     let in_path = endpoint.path_segments().and_then(|mut parts| parts.next());
     match (in_path, endpoint.domain()) {
         (Some(name), _) if !name.is_empty() => name.to_owned(),
@@ -105,13 +108,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_account_is_named_by_the_host_or_the_path() {
+    fn account_name_comes_from_host_or_path() {
         for (endpoint, name) in [
             ("https://name.blob.core.windows.net", "name"),
             ("https://name.blob.core.windows.net/", "name"),
             ("https://127.0.0.1:10000/devstoreaccount1", "devstoreaccount1"),
         ] {
-            assert_eq!(account_of(&Url::parse(endpoint).unwrap()), name);
+            assert_eq!(account_name(&Url::parse(endpoint).unwrap()), name);
         }
     }
 }

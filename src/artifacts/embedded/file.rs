@@ -6,76 +6,77 @@ use std::io::{Error, ErrorKind, Read as _, Result, Seek as _, SeekFrom, Write as
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::super::{ArtifactFacts, cut};
+use super::super::{ArtifactMetadata, clamp_range};
 
 /// Magic bytes; the last digit is the version of the format.
-const MARK: &[u8; 8] = b"turnart1";
+const MAGIC: &[u8; 8] = b"turnart1";
 const HEADER_BYTES: u64 = 12;
 /// Bytes of the metadata. A larger length is damage and must not allocate memory.
-const FACTS_BYTES_MAX: u32 = 1024 * 1024;
+const METADATA_BYTES_MAX: u32 = 1024 * 1024;
 
 /// Writes and syncs a file that must not exist.
-pub(super) fn write_new(path: &Path, facts: &ArtifactFacts, bytes: &[u8]) -> Result<()> {
-    let json = serde_json::to_vec(facts)?;
-    let length = u32::try_from(json.len()).ok().filter(|length| *length <= FACTS_BYTES_MAX);
+pub(super) fn write_artifact(path: &Path, metadata: &ArtifactMetadata, bytes: &[u8]) -> Result<()> {
+    let json = serde_json::to_vec(metadata)?;
+    let length = u32::try_from(json.len()).ok().filter(|length| *length <= METADATA_BYTES_MAX);
     let Some(length) = length else {
         return Err(Error::new(ErrorKind::InvalidInput, "the artifact's name is too long"));
     };
     let mut file = File::create_new(path)?;
-    file.write_all(MARK)?;
+    file.write_all(MAGIC)?;
     file.write_all(&length.to_le_bytes())?;
     file.write_all(&json)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-pub(super) fn facts(path: &Path) -> Result<ArtifactFacts> {
-    Ok(open(path)?.facts)
+pub(super) fn read_metadata(path: &Path) -> Result<ArtifactMetadata> {
+    Ok(open_artifact(path)?.metadata)
 }
 
-pub(super) fn bytes(path: &Path, range: Option<Range<u64>>) -> Result<Vec<u8>> {
-    let mut opened = open(path)?;
-    let range = cut(range, opened.facts.size);
+pub(super) fn read_content(path: &Path, range: Option<Range<u64>>) -> Result<Vec<u8>> {
+    let mut opened = open_artifact(path)?;
+    let range = clamp_range(range, opened.metadata.size);
     let length = range.end - range.start;
-    opened.file.seek(SeekFrom::Start(opened.starts_at + range.start))?;
+    opened.file.seek(SeekFrom::Start(opened.content_offset + range.start))?;
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
     opened.file.take(length).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-struct Opened {
+struct OpenArtifact {
     file: File,
-    facts: ArtifactFacts,
+    metadata: ArtifactMetadata,
     /// Offset of the content.
-    starts_at: u64,
+    content_offset: u64,
 }
 
-fn open(path: &Path) -> Result<Opened> {
+fn open_artifact(path: &Path) -> Result<OpenArtifact> {
     let mut file = File::open(path)?;
     let mut mark = [0; 8];
     let mut length = [0; 4];
     file.read_exact(&mut mark)?;
     file.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if mark != *MARK || length > FACTS_BYTES_MAX {
-        return Err(damaged());
+    if mark != *MAGIC || length > METADATA_BYTES_MAX {
+        return Err(damaged_file_error());
     }
     let mut json = Vec::new();
     (&file).take(length.into()).read_to_end(&mut json)?;
-    let facts: ArtifactFacts = serde_json::from_slice(&json).map_err(|_| damaged())?;
-    let starts_at = HEADER_BYTES + u64::from(length);
-    if file.metadata()?.len() != starts_at + facts.size {
-        return Err(damaged());
+    let metadata: ArtifactMetadata =
+        serde_json::from_slice(&json).map_err(|_| damaged_file_error())?;
+    let content_offset = HEADER_BYTES + u64::from(length);
+    if file.metadata()?.len() != content_offset + metadata.size {
+        return Err(damaged_file_error());
     }
-    Ok(Opened { file, facts, starts_at })
+    Ok(OpenArtifact { file, metadata, content_offset })
 }
 
-fn damaged() -> Error {
+fn damaged_file_error() -> Error {
     Error::new(ErrorKind::InvalidData, "the file is damaged: restore it from a backup or delete it")
 }
 
 /// Lists the entries of a folder; a missing folder is empty.
-pub(super) fn children(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use super::pass;
+use super::send_next;
 use crate::clock::{Clock, Timestamp};
 use crate::settings::secret::Secret;
 
@@ -62,7 +62,7 @@ impl Policy for SharedKeyPolicy {
         next: &[Arc<dyn Policy>],
     ) -> PolicyResult {
         self.sign(request);
-        pass(ctx, request, next).await
+        send_next(ctx, request, next).await
     }
 }
 
@@ -98,14 +98,14 @@ fn string_to_sign(account: &str, request: &Request) -> String {
         header("if-unmodified-since"),
         header("range"),
     ];
-    let mut ours = BTreeMap::new();
+    let mut storage_headers = BTreeMap::new();
     for (name, value) in request.headers().iter() {
         let name = name.as_str().to_ascii_lowercase();
         if name.starts_with("x-ms-") {
-            ours.insert(name, value.as_str().trim().to_owned());
+            storage_headers.insert(name, value.as_str().trim().to_owned());
         }
     }
-    lines.extend(ours.into_iter().map(|(name, value)| format!("{name}:{value}")));
+    lines.extend(storage_headers.into_iter().map(|(name, value)| format!("{name}:{value}")));
     lines.push(format!("/{account}{}", request.url().path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in request.url().query_pairs() {
@@ -135,7 +135,7 @@ mod tests {
 
     /// The example of Microsoft's documentation.
     #[test]
-    fn the_text_to_sign_is_microsofts() {
+    fn string_to_sign_matches_microsoft_example() {
         let url = "https://myaccount.blob.core.windows.net/mycontainer?restype=container&comp=metadata&timeout=20";
         let headers =
             [("x-ms-version", "2015-02-21"), ("x-ms-date", "Fri, 26 Jun 2015 23:39:12 GMT")];
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_conditions_ranges_and_repeated_parameters_are_part_of_it() {
+    fn string_to_sign_covers_body_conditions_and_query() {
         let url = "http://127.0.0.1:1/acc/c/dir%2Fx?Include=b&include=a%2Cc&sv=1";
         let mut request = request(
             Method::Put,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_that_of_openssl() {
+    fn signature_matches_openssl() {
         let clock = Arc::new(ManualClock::new(Timestamp(1_435_361_952_000)));
         let key = Secret::new(b"0123456789abcdef".to_vec());
         let policy = SharedKeyPolicy::new("myaccount", &key, clock);

@@ -11,42 +11,42 @@ use super::*;
 
 /// A fake vault with one secret. Challenges requests without a token, as Azure does.
 #[derive(Debug, Default)]
-struct Vault {
+struct FakeVault {
     /// Absent if reads fail.
     value: Mutex<Option<&'static str>>,
-    read: AtomicUsize,
+    reads: AtomicUsize,
     paths: Mutex<Vec<String>>,
 }
 
-impl Vault {
-    fn holding(value: &'static str) -> Arc<Self> {
+impl FakeVault {
+    fn with_value(value: &'static str) -> Arc<Self> {
         let vault = Arc::new(Self::default());
-        vault.now_holds(Some(value));
+        vault.set_value(Some(value));
         vault
     }
 
-    fn now_holds(&self, value: Option<&'static str>) {
+    fn set_value(&self, value: Option<&'static str>) {
         *self.value.lock().unwrap() = value;
     }
 
-    fn times_read(&self) -> usize {
-        self.read.load(Ordering::SeqCst)
+    fn read_count(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
     }
 
     fn secret(self: &Arc<Self>, version: Option<&str>) -> VaultSecret {
-        let place = SecretPlace {
+        let place = KeyVaultSecret {
             vault: Url::parse("https://mine.vault.azure.net").unwrap(),
             name: "model-key".to_owned(),
             version: version.map(str::to_owned),
         };
         let transport = Some(Transport::new(Arc::clone(self) as Arc<dyn HttpClient>));
         let options = ClientOptions { transport, ..ClientOptions::default() };
-        VaultSecret::with_options(place, Arc::new(Guest), options).unwrap()
+        VaultSecret::with_options(place, Arc::new(FakeCredential), options).unwrap()
     }
 }
 
 #[async_trait::async_trait]
-impl HttpClient for Vault {
+impl HttpClient for FakeVault {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
         let answer =
             |status, headers, body: String| Ok(AsyncRawResponse::from_bytes(status, headers, body));
@@ -59,7 +59,7 @@ impl HttpClient for Vault {
             );
             return answer(StatusCode::Unauthorized, headers, String::new());
         }
-        self.read.fetch_add(1, Ordering::SeqCst);
+        self.reads.fetch_add(1, Ordering::SeqCst);
         self.paths.lock().unwrap().push(request.url().path().to_owned());
         match *self.value.lock().unwrap() {
             Some(value) => {
@@ -75,10 +75,10 @@ impl HttpClient for Vault {
 }
 
 #[derive(Debug)]
-struct Guest;
+struct FakeCredential;
 
 #[async_trait::async_trait]
-impl TokenCredential for Guest {
+impl TokenCredential for FakeCredential {
     async fn get_token(
         &self,
         scopes: &[&str],
@@ -95,17 +95,17 @@ async fn value(secret: &VaultSecret) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_is_read_once_and_again_when_it_may_have_changed() {
-    let vault = Vault::holding("first");
+async fn secret_is_refreshed_after_interval() {
+    let vault = FakeVault::with_value("first");
     let secret = vault.secret(None);
     assert_eq!(value(&secret).await, "first", "trimmed");
-    vault.now_holds(Some("second"));
-    tokio::time::advance(FRESH.saturating_sub(Duration::from_secs(1))).await;
+    vault.set_value(Some("second"));
+    tokio::time::advance(REFRESH_INTERVAL.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(value(&secret).await, "first");
-    assert_eq!(vault.times_read(), 1);
+    assert_eq!(vault.read_count(), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(value(&secret).await, "second");
-    assert_eq!(vault.times_read(), 2);
+    assert_eq!(vault.read_count(), 2);
     assert_eq!(*vault.paths.lock().unwrap(), ["/secrets/model-key/"; 2], "the newest version");
     value(&vault.secret(Some("v7"))).await;
     assert_eq!(vault.paths.lock().unwrap().last().unwrap(), "/secrets/model-key/v7");
@@ -113,57 +113,57 @@ async fn a_value_is_read_once_and_again_when_it_may_have_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_value_is_read_again_at_once_and_not_for_every_refusal() {
-    let vault = Vault::holding("first");
+async fn rejected_secret_is_refreshed_once_per_interval() {
+    let vault = FakeVault::with_value("first");
     let secret = vault.secret(None);
     value(&secret).await;
-    assert!(secret.instead_of("first").await.is_none(), "there is no other value");
-    assert_eq!(vault.times_read(), 2);
-    assert!(secret.instead_of("first").await.is_none());
-    assert_eq!(vault.times_read(), 2, "repeated rejections cause one read");
-    vault.now_holds(Some("second"));
-    tokio::time::advance(PAUSE).await;
-    let (one, other) = tokio::join!(secret.instead_of("first"), secret.instead_of("first"));
+    assert!(secret.replacement_of("first").await.is_none(), "there is no other value");
+    assert_eq!(vault.read_count(), 2);
+    assert!(secret.replacement_of("first").await.is_none());
+    assert_eq!(vault.read_count(), 2, "repeated rejections cause one read");
+    vault.set_value(Some("second"));
+    tokio::time::advance(RETRY_INTERVAL).await;
+    let (one, other) = tokio::join!(secret.replacement_of("first"), secret.replacement_of("first"));
     assert_eq!(one.unwrap().reveal(), "second");
     assert_eq!(other.unwrap().reveal(), "second");
-    assert_eq!(vault.times_read(), 3, "concurrent rejections cause one read");
+    assert_eq!(vault.read_count(), 3, "concurrent rejections cause one read");
     assert_eq!(value(&secret).await, "second");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vault_that_fails_takes_no_good_value_away() {
-    let vault = Vault::holding("first");
+async fn cached_secret_is_used_when_vault_fails() {
+    let vault = FakeVault::with_value("first");
     let secret = vault.secret(None);
     value(&secret).await;
-    vault.now_holds(None);
-    tokio::time::advance(FRESH).await;
+    vault.set_value(None);
+    tokio::time::advance(REFRESH_INTERVAL).await;
     assert_eq!(value(&secret).await, "first");
-    let asked = vault.times_read();
+    let reads_before = vault.read_count();
     assert_eq!(value(&secret).await, "first");
-    assert_eq!(vault.times_read(), asked, "no read within the retry interval");
-    vault.now_holds(Some("second"));
-    tokio::time::advance(PAUSE).await;
+    assert_eq!(vault.read_count(), reads_before, "no read within the retry interval");
+    vault.set_value(Some("second"));
+    tokio::time::advance(RETRY_INTERVAL).await;
     assert_eq!(value(&secret).await, "second");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_was_never_read_says_why_and_what_to_do() {
-    let vault = Vault::holding("first");
-    vault.now_holds(None);
-    let said = vault.secret(None).value().await.unwrap_err();
+async fn unread_secret_error_gives_reason_and_advice() {
+    let vault = FakeVault::with_value("first");
+    vault.set_value(None);
+    let error = vault.secret(None).value().await.unwrap_err();
     assert!(
-        said.starts_with(
+        error.starts_with(
             "the secret https://mine.vault.azure.net/secrets/model-key could not be read: "
-        ) && said.contains("give the app's identity the role `Key Vault Secrets User`"),
-        "{said}"
+        ) && error.contains("give the app's identity the role `Key Vault Secrets User`"),
+        "{error}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_begins_together_reads_once() {
-    let vault = Vault::holding("first");
+async fn concurrent_first_reads_share_one_request() {
+    let vault = FakeVault::with_value("first");
     let secret = vault.secret(None);
-    let crowd = (0..20).map(|_| value(&secret));
-    assert_eq!(futures_util::future::join_all(crowd).await, ["first"; 20]);
-    assert_eq!(vault.times_read(), 1);
+    let reads = (0..20).map(|_| value(&secret));
+    assert_eq!(futures_util::future::join_all(reads).await, ["first"; 20]);
+    assert_eq!(vault.read_count(), 1);
 }

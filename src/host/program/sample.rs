@@ -2,7 +2,7 @@
 
 /// Contents of the file. The default fits Azure and needs glibc 2.34.
 #[derive(Clone, Copy)]
-pub(crate) struct Sample {
+pub(crate) struct SampleElf {
     /// `e_machine`.
     pub(crate) machine: u16,
     pub(crate) loader: Option<&'static str>,
@@ -11,7 +11,7 @@ pub(crate) struct Sample {
     pub(crate) versions: &'static [&'static str],
 }
 
-impl Default for Sample {
+impl Default for SampleElf {
     fn default() -> Self {
         Self {
             machine: 62,
@@ -22,8 +22,8 @@ impl Default for Sample {
     }
 }
 
-impl Sample {
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+impl SampleElf {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut strings = vec![0];
         let mut name = |text: &str| {
             let at = u32::try_from(strings.len()).unwrap();
@@ -58,23 +58,23 @@ impl Sample {
                 needed.extend(next.to_le_bytes());
             }
         }
-        self.file(&loader, &strings, &dynamic, &needed)
+        self.write_file(&loader, &strings, &dynamic, &needed)
     }
 
     /// Writes the header, program headers, the four parts and the section headers.
-    fn file(&self, loader: &[u8], strings: &[u8], dynamic: &[u8], needed: &[u8]) -> Vec<u8> {
+    fn write_file(&self, loader: &[u8], strings: &[u8], dynamic: &[u8], needed: &[u8]) -> Vec<u8> {
         let segments = u16::from(!loader.is_empty());
         let mut at = 64 + 56 * u64::from(segments);
-        let mut place = |bytes: &[u8]| {
+        let mut section_span = |bytes: &[u8]| {
             let size = bytes.len().next_multiple_of(8) as u64;
             at += size;
             (at - size, bytes.len() as u64)
         };
-        let loader_at = place(loader);
-        let strings_at = place(strings);
-        let dynamic_at = place(dynamic);
-        let needed_at = place(needed);
-        let sections_at = place(&[]).0;
+        let loader_at = section_span(loader);
+        let strings_at = section_span(strings);
+        let dynamic_at = section_span(dynamic);
+        let needed_at = section_span(needed);
+        let sections_at = section_span(&[]).0;
 
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(16, 0);
@@ -100,14 +100,14 @@ impl Sample {
             file.resize(file.len().next_multiple_of(8), 0);
         }
         // None, SHT_STRTAB, SHT_DYNAMIC, SHT_GNU_VERNEED; the last two refer to the strings.
-        for (kind, place, link) in [
+        for (kind, section_span, link) in [
             (0_u32, (0, 0), 0_u32),
             (3, strings_at, 0),
             (6, dynamic_at, 1),
             (if needed.is_empty() { 0 } else { 0x6fff_fffe }, needed_at, 1),
         ] {
             file.extend([0_u32.to_le_bytes(), kind.to_le_bytes()].concat());
-            for long in [0, 0, place.0, place.1] {
+            for long in [0, 0, section_span.0, section_span.1] {
                 file.extend(long.to_le_bytes());
             }
             file.extend([link.to_le_bytes(), 1_u32.to_le_bytes()].concat());

@@ -1,22 +1,23 @@
 //! Tests of which programs Azure can start, and of the texts for the others.
 
-use super::sample::Sample;
+use super::sample::SampleElf;
 use super::*;
 
-fn told(bytes: &[u8]) -> String {
+fn describe_program(bytes: &[u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("turnwheel");
     std::fs::write(&path, bytes).unwrap();
-    match needs(&path) {
+    match read_requirements(&path) {
         Ok(needs) => needs.to_string(),
         Err(misfit) => misfit.to_string(),
     }
 }
 
 #[test]
-fn the_newest_version_that_is_asked_for_counts() {
-    assert_eq!(told(&Sample::default().bytes()), "glibc 2.34");
-    let of = |versions| told(&Sample { versions, ..Sample::default() }.bytes());
+fn newest_required_glibc_version_decides() {
+    assert_eq!(describe_program(&SampleElf::default().to_bytes()), "glibc 2.34");
+    let of =
+        |versions| describe_program(&SampleElf { versions, ..SampleElf::default() }.to_bytes());
     assert_eq!(of(&["GLIBC_2.9", "GLIBC_2.31"]), "glibc 2.31");
     // A version with three parts is older than the version that the next number of its second part
     // names.
@@ -27,37 +28,38 @@ fn the_newest_version_that_is_asked_for_counts() {
 }
 
 #[test]
-fn program_for_newer_glibc_is_warned_about() {
-    let warning = |minor| Needs::Glibc(Version { major: 2, minor }).warning();
+fn program_warns_about_newer_glibc() {
+    let warning = |minor| Requirements::Glibc(GlibcVersion { major: 2, minor }).warning();
     assert_eq!(warning(17), None);
     assert_eq!(warning(31), None);
     let text = warning(32).unwrap();
     assert!(text.starts_with("it needs glibc 2.32, so it starts on Debian 12"), "{text}");
     assert!(warning(36).is_some());
-    assert_eq!(Needs::Nothing.warning(), None);
+    assert_eq!(Requirements::Nothing.warning(), None);
 }
 
 #[test]
-fn a_static_program_needs_nothing() {
-    let program = Sample { loader: None, libraries: &[], versions: &[], ..Sample::default() };
-    assert_eq!(told(&program.bytes()), "static");
+fn static_program_has_no_requirements() {
+    let program = SampleElf { loader: None, libraries: &[], versions: &[], ..SampleElf::default() };
+    assert_eq!(describe_program(&program.to_bytes()), "static");
 }
 
 #[test]
-fn what_azure_cannot_start_says_what_to_do() {
-    let fits = Sample::default();
+fn incompatible_program_error_states_the_fix() {
+    let fits = SampleElf::default();
     let programs = [
-        Sample { versions: &["GLIBC_2.34", "GLIBC_2.38"], ..fits },
-        Sample { versions: &["GLIBC_2.34", "GLIBC_ABI_GNU2_TLS"], ..fits },
-        Sample { versions: &[], ..fits },
-        Sample { loader: Some("/lib/ld-musl-x86_64.so.1"), libraries: &["libc.so"], ..fits },
-        Sample { libraries: &["libc.so.6", "libssl.so.3", "libcrypto.so.3"], ..fits },
-        Sample { machine: 183, ..fits },
-        Sample { machine: 243, ..fits },
-        Sample { loader: None, ..fits },
+        SampleElf { versions: &["GLIBC_2.34", "GLIBC_2.38"], ..fits },
+        SampleElf { versions: &["GLIBC_2.34", "GLIBC_ABI_GNU2_TLS"], ..fits },
+        SampleElf { versions: &[], ..fits },
+        SampleElf { loader: Some("/lib/ld-musl-x86_64.so.1"), libraries: &["libc.so"], ..fits },
+        SampleElf { libraries: &["libc.so.6", "libssl.so.3", "libcrypto.so.3"], ..fits },
+        SampleElf { machine: 183, ..fits },
+        SampleElf { machine: 243, ..fits },
+        SampleElf { loader: None, ..fits },
     ];
-    let mut lines: Vec<String> = programs.iter().map(|program| told(&program.bytes())).collect();
-    for begin in [
+    let mut lines: Vec<String> =
+        programs.iter().map(|program| describe_program(&program.to_bytes())).collect();
+    for header in [
         &b"MZ\x90\0"[..],
         b"\xcf\xfa\xed\xfe",
         b"#!/bin/sh\nexec ./other\n",
@@ -66,7 +68,7 @@ fn what_azure_cannot_start_says_what_to_do() {
         b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x03\0",
         b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0>\0 and then nothing",
     ] {
-        lines.push(told(begin));
+        lines.push(describe_program(header));
     }
     insta::assert_snapshot!(lines.join("\n"));
 }
@@ -74,13 +76,13 @@ fn what_azure_cannot_start_says_what_to_do() {
 /// Only on such machines; the hand-made files cover the same everywhere.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 #[test]
-fn a_program_of_the_real_linker_is_read() {
+fn program_of_real_linker_is_read() {
     let path = std::env::current_exe().unwrap();
     let cache = ReadCache::new(File::open(path).unwrap());
-    let facts = Facts::read(&cache).unwrap();
+    let facts = ElfFacts::read(&cache).unwrap();
     assert_eq!(facts.loader.as_deref(), Some(LOADER));
     assert!(facts.libraries.iter().any(|name| name == "libc.so.6"), "{:?}", facts.libraries);
     // Every program with Rust's standard library needs this version.
     assert!(facts.versions.iter().any(|name| name == "GLIBC_2.2.5"), "{:?}", facts.versions);
-    assert!(facts.versions.iter().filter_map(|name| glibc(name)).count() > 3);
+    assert!(facts.versions.iter().filter_map(|name| parse_glibc_version(name)).count() > 3);
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// One frame. Its `Display` text is the wire format.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
+pub enum SseFrame {
     /// The first frame: sets the reconnection delay.
     Retry,
     /// A comment that keeps the connection open. Clients ignore it.
@@ -17,7 +17,7 @@ pub enum Frame {
     IdOnly(u64),
 }
 
-impl fmt::Display for Frame {
+impl fmt::Display for SseFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Retry => f.write_str("retry: 1000\n\n"),
@@ -41,12 +41,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_cannot_be_broken_by_what_it_carries() {
+    fn event_data_cannot_break_sse_frame() {
         let event =
-            |id, name: &str, data| Frame::Event { id, name: name.to_owned(), data }.to_string();
-        let told = event(Some(7), "a\nb", json!({"text": "one\ntwo\r\n\ndata: x"}));
-        assert_eq!(told, "id: 7\nevent: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\n\n");
+            |id, name: &str, data| SseFrame::Event { id, name: name.to_owned(), data }.to_string();
+        let text = event(Some(7), "a\nb", json!({"text": "one\ntwo\r\n\ndata: x"}));
+        assert_eq!(text, "id: 7\nevent: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\n\n");
         assert_eq!(event(None, "a", json!({})), "event: a\ndata: {}\n\n");
-        assert_eq!(Frame::IdOnly(8).to_string(), "id: 8\n\n");
+        assert_eq!(SseFrame::IdOnly(8).to_string(), "id: 8\n\n");
     }
 }

@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::agent::raw::RawJson;
 
 /// The binding's name in every queue function's `function.json`.
-pub const MESSAGE: &str = "message";
+pub const MESSAGE_BINDING: &str = "message";
 /// The binding's name in `sweep`'s `function.json`.
-pub const TIMER: &str = "timer";
+pub const TIMER_BINDING: &str = "timer";
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
@@ -40,7 +40,7 @@ pub struct Invocation {
 
 /// Metadata of an invocation, apart from its input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
+pub struct InvocationMeta {
     pub invocation_id: Option<String>,
     pub traceparent: Option<String>,
     /// The queue's id of the message. `None` if the message could have forged it.
@@ -88,12 +88,12 @@ impl Invocation {
     ///
     /// The trigger has another name, a mistake in `function.json`. Respond that the invocation
     /// failed.
-    pub fn message(&self) -> Result<(String, Meta), EnvelopeError> {
-        let binding = self.data.get(MESSAGE).ok_or_else(|| EnvelopeError::NoBinding {
+    pub fn message(&self) -> Result<(String, InvocationMeta), EnvelopeError> {
+        let binding = self.data.get(MESSAGE_BINDING).ok_or_else(|| EnvelopeError::NoBinding {
             function: self.function.clone(),
-            name: MESSAGE,
+            name: MESSAGE_BINDING,
         })?;
-        let text = text_of(binding);
+        let text = binding_text(binding);
         let meta = self.meta(Some(&text));
         Ok((text, meta))
     }
@@ -102,20 +102,20 @@ impl Invocation {
     pub fn timer(&self) -> TimerInfo {
         let is_past_due = self
             .data
-            .get(TIMER)
-            .map(RawJson::value)
+            .get(TIMER_BINDING)
+            .map(RawJson::to_value)
             .and_then(|timer| timer.get("IsPastDue").and_then(Value::as_bool))
             .unwrap_or_default();
         TimerInfo { is_past_due }
     }
 
     /// Returns the metadata. `message` is the text of the queue message, if there is one.
-    pub fn meta(&self, message: Option<&str>) -> Meta {
+    pub fn meta(&self, message: Option<&str>) -> InvocationMeta {
         let message_id = message
-            .filter(|text| !writes_metadata(text, "id"))
+            .filter(|text| !is_metadata_overwritten(text, "id"))
             .and_then(|_| self.metadata.get("Id"))
-            .map(text_of);
-        Meta {
+            .map(binding_text);
+        InvocationMeta {
             invocation_id: self.invocation_id.clone(),
             traceparent: self.traceparent.clone(),
             message_id,
@@ -125,7 +125,7 @@ impl Invocation {
 
 /// Returns the text of a binding. The host sends strings as JSON inside a JSON string, but its
 /// documentation shows plain strings, so both are accepted. Other values are returned as JSON.
-pub fn text_of(binding: &RawJson) -> String {
+pub fn binding_text(binding: &RawJson) -> String {
     match binding.read::<String>() {
         Ok(outer) => serde_json::from_str::<String>(&outer).unwrap_or(outer),
         Err(_) => binding.text().to_owned(),
@@ -133,7 +133,7 @@ pub fn text_of(binding: &RawJson) -> String {
 }
 
 /// True if the host replaced its metadata `name` by a member of the message. The host ignores case.
-fn writes_metadata(message: &str, name: &str) -> bool {
+fn is_metadata_overwritten(message: &str, name: &str) -> bool {
     serde_json::from_str::<BTreeMap<String, RawJson>>(message).is_ok_and(|members| {
         members
             .keys()
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_double_encoded_and_plain() {
+    fn binding_text_reads_double_encoded_and_plain_strings() {
         for (binding, text) in [
             (r#""\"hello\"""#, "hello"),
             (r#""hello""#, "hello"),
@@ -162,12 +162,12 @@ mod tests {
             ("3", "3"),
             (r#""\"a\\nb\\u00fc\"""#, "a\nbü"),
         ] {
-            assert_eq!(text_of(&raw(binding)), text, "{binding}");
+            assert_eq!(binding_text(&raw(binding)), text, "{binding}");
         }
     }
 
     #[test]
-    fn a_message_id_that_the_message_may_have_written_is_not_believed() {
+    fn forged_message_id_is_ignored() {
         let meta = |message: &str| {
             let invocation = Invocation {
                 function: "prompt".into(),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_envelope_is_refused_in_words() {
+    fn invalid_envelope_error_quotes_no_content() {
         let headers = HeaderMap::new();
         for body in ["", "\"secret\"", "null", "{\"Data\":", "\u{0}"] {
             let error = Invocation::decode("turn".into(), &headers, body.as_bytes()).unwrap_err();

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 
 /// `schemas` add or replace generated schemas. `properties` replace single members of generated
 /// schemas.
-const SHAPES: &str = include_str!("shapes.json");
+const SCHEMAS: &str = include_str!("shapes.json");
 
 /// Paths of operations without authentication.
-const OPEN: [&str; 3] = ["/api/health", "/api/approvals/{token}", "/api/openapi.json"];
-const APPROVALS: [&str; 2] =
+const PUBLIC_PATHS: [&str; 3] = ["/api/health", "/api/approvals/{token}", "/api/openapi.json"];
+const APPROVAL_PATHS: [&str; 2] =
     ["/api/approvals/{token}", "/api/conversations/{id}/approvals/{approvalId}"];
-const ARTIFACT: &str = "/api/conversations/{id}/artifacts/{artifactId}";
-const CONVERSATION: &str = "/api/conversations/{id}";
-const EVENTS: &str = "/api/conversations/{id}/events";
+const ARTIFACT_PATH: &str = "/api/conversations/{id}/artifacts/{artifactId}";
+const CONVERSATION_PATH: &str = "/api/conversations/{id}";
+const EVENTS_PATH: &str = "/api/conversations/{id}/events";
 
 /// Status, HTTP's phrase, and the header of the response.
 const PROBLEMS: [(&str, &str, Option<&str>); 16] = [
@@ -35,19 +35,19 @@ const PROBLEMS: [(&str, &str, Option<&str>); 16] = [
     ("405", "Method Not Allowed", Some("Allow")),
 ];
 
-pub(super) fn complete(mut document: Value) -> Value {
-    let shapes: Value = serde_json::from_str(SHAPES).unwrap_or_default();
-    if let Some(schemas) = object(&mut document, "/components/schemas") {
-        add_shapes(schemas, &shapes);
+pub(super) fn complete_document(mut document: Value) -> Value {
+    let shapes: Value = serde_json::from_str(SCHEMAS).unwrap_or_default();
+    if let Some(schemas) = object_mut(&mut document, "/components/schemas") {
+        add_schemas(schemas, &shapes);
     }
-    if let Some(components) = object(&mut document, "/components") {
-        components.insert("securitySchemes".to_owned(), credentials());
-        components.insert("responses".to_owned(), problems());
+    if let Some(components) = object_mut(&mut document, "/components") {
+        components.insert("securitySchemes".to_owned(), security_schemes());
+        components.insert("responses".to_owned(), problem_responses());
     }
     if let Some(root) = document.as_object_mut() {
-        root.insert("security".to_owned(), security());
+        root.insert("security".to_owned(), security_requirements());
     }
-    for (path, methods) in object(&mut document, "/paths").into_iter().flatten() {
+    for (path, methods) in object_mut(&mut document, "/paths").into_iter().flatten() {
         for (method, operation) in methods.as_object_mut().into_iter().flatten() {
             complete_operation(path, method, operation);
         }
@@ -55,18 +55,18 @@ pub(super) fn complete(mut document: Value) -> Value {
     document
 }
 
-fn object<'a>(value: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
+fn object_mut<'a>(value: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
     value.pointer_mut(pointer)?.as_object_mut()
 }
 
-fn add_shapes(schemas: &mut Map<String, Value>, shapes: &Value) {
+fn add_schemas(schemas: &mut Map<String, Value>, shapes: &Value) {
     for (name, schema) in shapes.get("schemas").and_then(Value::as_object).into_iter().flatten() {
         schemas.insert(name.clone(), schema.clone());
     }
     for (name, members) in shapes.get("properties").and_then(Value::as_object).into_iter().flatten()
     {
         let Some(properties) =
-            schemas.get_mut(name).and_then(|schema| object(schema, "/properties"))
+            schemas.get_mut(name).and_then(|schema| object_mut(schema, "/properties"))
         else {
             continue;
         };
@@ -76,7 +76,7 @@ fn add_shapes(schemas: &mut Map<String, Value>, shapes: &Value) {
     }
 }
 
-fn credentials() -> Value {
+fn security_schemes() -> Value {
     let header = |name: &str, description: &str| json!({"type": "apiKey", "in": "header", "name": name, "description": description});
     json!({
         "functionKey": header("x-functions-key", "Modes `keys` and `header`."),
@@ -88,7 +88,7 @@ fn credentials() -> Value {
     })
 }
 
-fn security() -> Value {
+fn security_requirements() -> Value {
     json!([
         {"functionKey": []},
         {"functionKeyInQuery": []},
@@ -97,7 +97,7 @@ fn security() -> Value {
     ])
 }
 
-fn problems() -> Value {
+fn problem_responses() -> Value {
     let problem = |(status, phrase, header): &(&str, &str, Option<&str>)| {
         let mut response = json!({
             "description": phrase,
@@ -113,19 +113,19 @@ fn problems() -> Value {
 }
 
 fn complete_operation(path: &str, method: &str, operation: &mut Value) {
-    let statuses = statuses(path, method, operation);
+    let statuses = problem_statuses(path, method, operation);
     let Some(members) = operation.as_object_mut() else { return };
-    if method == "get" && path.starts_with(CONVERSATION) {
-        add_user(members);
+    if method == "get" && path.starts_with(CONVERSATION_PATH) {
+        add_user_parameter(members);
     }
-    if OPEN.contains(&path) {
+    if PUBLIC_PATHS.contains(&path) {
         members.insert("security".to_owned(), json!([]));
     }
-    if path == EVENTS {
+    if path == EVENTS_PATH {
         let schema = json!({"$ref": "#/components/schemas/Event"});
         if let Some(content) = members
             .get_mut("responses")
-            .and_then(|responses| object(responses, "/200/content/text~1event-stream"))
+            .and_then(|responses| object_mut(responses, "/200/content/text~1event-stream"))
         {
             content.insert("schema".to_owned(), schema);
         }
@@ -133,7 +133,7 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     let Some(responses) = members.get_mut("responses").and_then(Value::as_object_mut) else {
         return;
     };
-    if method == "get" && path == ARTIFACT {
+    if method == "get" && path == ARTIFACT_PATH {
         // The bytes have the artifact's own type and no schema.
         for status in ["200", "206"] {
             if let Some(response) = responses.get_mut(status).and_then(Value::as_object_mut) {
@@ -148,7 +148,7 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
 }
 
 /// Adds the parameter `userId`, with which operators select a user on every read of a conversation.
-fn add_user(operation: &mut Map<String, Value>) {
+fn add_user_parameter(operation: &mut Map<String, Value>) {
     let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
     let Some(parameters) = parameters.as_array_mut() else { return };
     if parameters.iter().all(|parameter| parameter.get("name") != Some(&json!("userId"))) {
@@ -160,7 +160,7 @@ fn add_user(operation: &mut Map<String, Value>) {
 }
 
 /// Returns the problem statuses of an operation.
-fn statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
+fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
     if path == "/api/health" || path == "/api/openapi.json" {
         return Vec::new();
     }
@@ -181,8 +181,8 @@ fn statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
         (has_body, &["408", "413", "415"]),
         (has_header("Idempotency-Key"), &["422"]),
         (has_header("If-Match"), &["412"]),
-        (is_change && APPROVALS.contains(&path), &["410"]),
-        (method == "get" && path == ARTIFACT, &["416"]),
+        (is_change && APPROVAL_PATHS.contains(&path), &["410"]),
+        (method == "get" && path == ARTIFACT_PATH, &["416"]),
     ];
     rules
         .iter()

@@ -8,25 +8,25 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::compat::Compat;
-use crate::model::responses::check::objection;
 use crate::model::responses::config::CacheRetention;
-use crate::model::responses::effort::{effort, takes_parallel_calls};
-use crate::model::responses::ids::{WIRE_ID_MAX, plain};
-use crate::model::responses::input::plan_input;
-use crate::model::responses::item::Item;
-use crate::model::responses::names::Names;
+use crate::model::responses::effort::{allows_parallel_calls, nearest_effort};
+use crate::model::responses::ids::{WIRE_ID_MAX, plain_id};
+use crate::model::responses::input::build_input;
+use crate::model::responses::item::InputItem;
+use crate::model::responses::names::ToolNames;
+use crate::model::responses::validate::find_violation;
 use crate::model::{ModelRequest, ToolOffer};
 
 /// Estimated bytes of an item's names and ids.
-const ITEM_BYTES: usize = 160;
+const ITEM_OVERHEAD_BYTES: usize = 160;
 /// Estimated bytes of the body without its items.
-const FRAME_BYTES: usize = 4 * 1024;
+const BODY_OVERHEAD_BYTES: usize = 4 * 1024;
 
 /// The request body. It borrows the history and the tools. Members are serialised in this order.
 #[derive(Serialize)]
-pub struct Body<'a> {
+pub struct RequestBody<'a> {
     model: &'a str,
-    input: Vec<Item<'a>>,
+    input: Vec<InputItem<'a>>,
     stream: bool,
     /// Always `false`. With `true`, the service looks up ids of earlier items in a store that
     /// expires them.
@@ -44,26 +44,26 @@ pub struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Function<'a>>,
+    tools: Vec<FunctionTool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parallel_tool_calls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<Answer<'a>>,
+    text: Option<TextOptions<'a>>,
 }
 
-impl fmt::Debug for Body<'_> {
+impl fmt::Debug for RequestBody<'_> {
     /// Prints no content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestBody({} items)", self.input.len())
     }
 }
 
-impl Body<'_> {
+impl RequestBody<'_> {
     /// Sets the retention of the provider's prompt cache (AZ-23).
     #[must_use]
-    pub fn retained(mut self, retention: CacheRetention, compat: Compat) -> Self {
+    pub fn with_cache_retention(mut self, retention: CacheRetention, compat: Compat) -> Self {
         match retention {
             CacheRetention::None => self.prompt_cache_key = None,
             CacheRetention::Long if compat.supports_long_cache_retention => {
@@ -75,8 +75,8 @@ impl Body<'_> {
     }
 
     /// Returns the first reason why the service would reject the input; `None` without any.
-    pub fn objection(&self) -> Option<String> {
-        objection(&self.input)
+    pub fn find_violation(&self) -> Option<String> {
+        find_violation(&self.input)
     }
 
     /// Serialises the body.
@@ -84,33 +84,38 @@ impl Body<'_> {
     /// # Errors
     /// None is known: every value has a JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        let texts: usize = self.input.iter().map(|item| item.bytes() + ITEM_BYTES).sum();
+        let texts: usize =
+            self.input.iter().map(|item| item.text_bytes() + ITEM_OVERHEAD_BYTES).sum();
         // Allowance for escaped characters.
-        let mut bytes = Vec::with_capacity(FRAME_BYTES + texts + texts / 16);
+        let mut bytes = Vec::with_capacity(BODY_OVERHEAD_BYTES + texts + texts / 16);
         serde_json::to_writer(&mut bytes, self)?;
         Ok(bytes)
     }
 }
 
-pub fn request_body<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Body<'a> {
+pub fn build_request_body<'a>(request: &ModelRequest<'a>, names: &'a ToolNames) -> RequestBody<'a> {
     let model = request.model;
-    let effort = effort(&model.id, request.thinking).filter(|_| model.reasoning);
+    let effort = nearest_effort(&model.id, request.thinking).filter(|_| model.reasoning);
     let has_tools = !request.tools.is_empty();
-    Body {
+    RequestBody {
         model: &model.deployment_name,
-        input: plan_input(request, names),
+        input: build_input(request, names),
         stream: true,
         store: false,
-        max_output_tokens: model.output_max(request.max_output_tokens),
+        max_output_tokens: model.output_token_limit(request.max_output_tokens),
         prompt_cache_key: cache_key(request.session_id),
         prompt_cache_retention: None,
         include: model.reasoning.then_some(["reasoning.encrypted_content"]),
-        reasoning: effort.map(Reasoning::of),
+        reasoning: effort.map(Reasoning::from_effort),
         temperature: request.temperature.filter(|_| !model.reasoning),
-        tools: request.tools.iter().map(|tool| Function::of(tool, names, model.compat)).collect(),
+        tools: request
+            .tools
+            .iter()
+            .map(|tool| FunctionTool::from_tool(tool, names, model.compat))
+            .collect(),
         tool_choice: has_tools.then_some("auto"),
-        parallel_tool_calls: has_tools.then(|| takes_parallel_calls(effort)),
-        text: request.response_schema.map(Answer::of),
+        parallel_tool_calls: has_tools.then(|| allows_parallel_calls(effort)),
+        text: request.response_schema.map(TextOptions::from_schema),
     }
 }
 
@@ -122,38 +127,38 @@ struct Reasoning {
 }
 
 impl Reasoning {
-    fn of(effort: &'static str) -> Self {
+    fn from_effort(effort: &'static str) -> Self {
         Self { effort, summary: (effort != "none").then_some("auto") }
     }
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "function")]
-struct Function<'a> {
+struct FunctionTool<'a> {
     name: Cow<'a, str>,
     description: &'a str,
-    parameters: Parameters<'a>,
+    parameters: ToolParameters<'a>,
     /// Always sent, because Azure OpenAI treats an absent member as `true`. Omitted only for an
     /// endpoint without strict mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
 }
 
-impl<'a> Function<'a> {
-    fn of(tool: &ToolOffer<'a>, names: &'a Names, compat: Compat) -> Self {
+impl<'a> FunctionTool<'a> {
+    fn from_tool(tool: &ToolOffer<'a>, names: &'a ToolNames, compat: Compat) -> Self {
         Self {
-            name: names.wire(tool.name),
+            name: names.wire_name(tool.name),
             description: tool.description,
-            parameters: Parameters(tool.parameters.as_object()),
+            parameters: ToolParameters(tool.parameters.as_object()),
             strict: compat.supports_strict_mode.then_some(tool.strict),
         }
     }
 }
 
 /// A tool's schema; `None` if it is not an object.
-struct Parameters<'a>(Option<&'a Map<String, Value>>);
+struct ToolParameters<'a>(Option<&'a Map<String, Value>>);
 
-impl Serialize for Parameters<'_> {
+impl Serialize for ToolParameters<'_> {
     /// Adds missing `type` and `properties`: the service rejects an object schema without them.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let member = |name: &str| self.0.and_then(|schema| schema.get(name));
@@ -165,8 +170,8 @@ impl Serialize for Parameters<'_> {
         if kind.is_none() {
             map.serialize_entry("type", "object")?;
         }
-        let is_of_object = kind.is_none_or(|kind| kind == "object");
-        if is_of_object && member("properties").is_none() {
+        let is_object_schema = kind.is_none_or(|kind| kind == "object");
+        if is_object_schema && member("properties").is_none() {
             map.serialize_entry("properties", &Map::new())?;
         }
         map.end()
@@ -175,13 +180,13 @@ impl Serialize for Parameters<'_> {
 
 /// Required format of the response.
 #[derive(Serialize)]
-struct Answer<'a> {
-    format: Format<'a>,
+struct TextOptions<'a> {
+    format: SchemaFormat<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "json_schema")]
-struct Format<'a> {
+struct SchemaFormat<'a> {
     name: &'static str,
     schema: &'a Value,
     /// Not strict: strict mode supports only a part of JSON Schema. The core validates the response
@@ -189,9 +194,9 @@ struct Format<'a> {
     strict: bool,
 }
 
-impl<'a> Answer<'a> {
-    fn of(schema: &'a Value) -> Self {
-        Self { format: Format { name: "answer", schema, strict: false } }
+impl<'a> TextOptions<'a> {
+    fn from_schema(schema: &'a Value) -> Self {
+        Self { format: SchemaFormat { name: "answer", schema, strict: false } }
     }
 }
 
@@ -200,7 +205,7 @@ fn cache_key(session_id: &str) -> Option<Cow<'_, str>> {
     match session_id.len() {
         0 => None,
         1..=WIRE_ID_MAX => Some(Cow::Borrowed(session_id)),
-        _ => Some(plain(session_id)),
+        _ => Some(plain_id(session_id)),
     }
 }
 

@@ -16,18 +16,18 @@ use url::Url;
 
 use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
-use crate::model::catalogue::{Catalogue, tariff};
-use crate::model::responses::body::request_body;
+use crate::model::catalogue::{Catalogue, find_tariff};
+use crate::model::responses::body::build_request_body;
 use crate::model::responses::config::{
-    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, given,
+    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, trim_non_blank,
 };
-use crate::model::responses::credential::Access;
-use crate::model::responses::event::Event;
-use crate::model::responses::fault::{Fault, classify};
-use crate::model::responses::fold::{Fold, Folded};
-use crate::model::responses::names::Names;
-use crate::model::responses::stream::{Events, ReadError};
-use crate::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
+use crate::model::responses::credential::ApiCredential;
+use crate::model::responses::event::ProviderEvent;
+use crate::model::responses::fold::{FoldedResponse, ResponseFold};
+use crate::model::responses::names::ToolNames;
+use crate::model::responses::provider_error::{ProviderError, classify};
+use crate::model::responses::stream::{SseReader, StreamError};
+use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,12 +40,12 @@ const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub struct AzureResponses {
     http: reqwest::Client,
     url: Url,
-    access: Access,
+    access: ApiCredential,
     catalogue: Catalogue,
     deployments: BTreeMap<String, String>,
-    normal: Option<String>,
-    high: Option<String>,
-    idle: Duration,
+    normal_model: Option<String>,
+    high_model: Option<String>,
+    idle_timeout: Duration,
     /// Headers of the app, sent with every request.
     headers: HeaderMap,
     retention: CacheRetention,
@@ -61,7 +61,7 @@ impl AzureResponses {
         config: &ResponsesConfig,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, Vec<String>> {
-        let given = credential.map(Credential::Token);
+        let given = credential.map(CredentialSource::Token);
         Self::with_credential(config, given)
     }
 
@@ -73,27 +73,29 @@ impl AzureResponses {
         config: &ResponsesConfig,
         key: Arc<VaultSecret>,
     ) -> Result<Self, Vec<String>> {
-        Self::with_credential(config, Some(Credential::Vault(key)))
+        Self::with_credential(config, Some(CredentialSource::Vault(key)))
     }
 
     fn with_credential(
         config: &ResponsesConfig,
-        credential: Option<Credential>,
+        credential: Option<CredentialSource>,
     ) -> Result<Self, Vec<String>> {
         let mut mistakes = Vec::new();
         let catalogue = Catalogue::new(config.prices.as_ref().map(Secret::expose))
             .map_err(|found| mistakes.extend(found))
             .ok();
-        let address =
-            config.address(credential.is_some()).map_err(|found| mistakes.extend(found)).ok();
-        let headers = config.headers().map_err(|found| mistakes.extend(found)).ok();
+        let address = config
+            .resolve_address(credential.is_some())
+            .map_err(|found| mistakes.extend(found))
+            .ok();
+        let headers = config.parse_headers().map_err(|found| mistakes.extend(found)).ok();
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| {
-                mistakes.push(format!("cannot create an HTTPS client: {}", chain(&error)));
+                mistakes.push(format!("cannot create an HTTPS client: {}", error_chain(&error)));
             })
             .ok();
         let (Some(catalogue), Some(address), Some(http), Some(headers)) =
@@ -102,18 +104,18 @@ impl AzureResponses {
             return Err(mistakes);
         };
         let access = match (config.key().cloned(), credential) {
-            (Some(key), _) => Access::Key(key),
-            (None, Some(Credential::Token(credential))) => {
-                Access::Entra { credential, scope: address.scope }
+            (Some(key), _) => ApiCredential::Key(key),
+            (None, Some(CredentialSource::Token(credential))) => {
+                ApiCredential::Entra { credential, scope: address.scope }
             }
-            (None, Some(Credential::Vault(key))) => Access::Vault(key),
+            (None, Some(CredentialSource::Vault(key))) => ApiCredential::Vault(key),
             (None, None) => return Err(mistakes),
         };
-        let deployments = config.deployments();
+        let deployments = config.parse_deployments();
         let tier = |name: &str, model: Option<&str>| {
-            given(model).map(ToOwned::to_owned).or_else(|| deployments.get(name).cloned())
+            trim_non_blank(model).map(ToOwned::to_owned).or_else(|| deployments.get(name).cloned())
         };
-        let default = given(config.default_model.as_deref()).map(ToOwned::to_owned);
+        let default = trim_non_blank(config.default_model.as_deref()).map(ToOwned::to_owned);
         let normal = tier("normal", config.normal_model.as_deref()).or(default.clone());
         let high = tier("high", config.high_model.as_deref());
         let idle = config.idle_timeout.unwrap_or(IDLE_DEFAULT);
@@ -123,9 +125,9 @@ impl AzureResponses {
             access,
             catalogue,
             deployments,
-            normal,
-            high,
-            idle,
+            normal_model: normal,
+            high_model: high,
+            idle_timeout: idle,
             headers,
             retention: config.cache_retention,
             clock: SystemClock::default(),
@@ -137,19 +139,25 @@ impl AzureResponses {
     async fn send(
         &self,
         request: &ModelRequest<'_>,
-        names: &Names,
-    ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
+        names: &ToolNames,
+    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let (name, secret) = match tokio::time::timeout(TOKEN_TIMEOUT, self.access.header()).await {
-            Ok(Ok(header)) => header,
-            Ok(Err(text)) => return Err(lost(Fault::lost(text))),
-            Err(_) => return Err(lost(Fault::lost("no credential received within 30 seconds"))),
-        };
-        let body = written(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
+        let (name, secret) =
+            match tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header()).await {
+                Ok(Ok(header)) => header,
+                Ok(Err(text)) => return Err(lost(ProviderError::connection_lost(text))),
+                Err(_) => {
+                    return Err(lost(ProviderError::connection_lost(
+                        "no credential received within 30 seconds",
+                    )));
+                }
+            };
+        let body =
+            serialise_body(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
         let mut shown = secret;
         let mut response = self.post(request, (name, &shown), &body).await?;
         if matches!(response.status().as_u16(), 401 | 403)
-            && let Some((name, other)) = self.access.instead_of(&shown).await
+            && let Some((name, other)) = self.access.successor_of(&shown).await
         {
             tracing::info!("model key rejected; retrying with its successor");
             shown = other;
@@ -159,8 +167,8 @@ impl AzureResponses {
             return Ok(response);
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.body(response).await.unwrap_or_default();
-        Err((Fault::of_http(status, &without(&body, &shown)), headers))
+        let body = self.read_body(response).await.unwrap_or_default();
+        Err((ProviderError::from_http(status, &redact_key(&body, &shown)), headers))
     }
 
     async fn post(
@@ -168,7 +176,7 @@ impl AzureResponses {
         request: &ModelRequest<'_>,
         (name, secret): (&'static str, &Secret),
         body: &Bytes,
-    ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
+    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers = self.headers.clone();
         // Headers of the model override those of the app. Neither may contain one of those below.
@@ -179,68 +187,78 @@ impl AzureResponses {
             headers.insert("traceparent", value);
         }
         let mut value = HeaderValue::from_str(secret.expose()).map_err(|_| {
-            lost(Fault::refused("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
+            lost(ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
         let sent = self.http.post(self.url.clone()).headers(headers).body(body.clone()).send();
-        match tokio::time::timeout(self.idle, sent).await {
-            Err(_) => Err(lost(Fault::lost(ReadError::Silent(self.idle).to_string()))),
-            Ok(Err(error)) => Err(lost(transport_fault(error))),
+        match tokio::time::timeout(self.idle_timeout, sent).await {
+            Err(_) => Err(lost(ProviderError::connection_lost(
+                StreamError::IdleTimeout(self.idle_timeout).to_string(),
+            ))),
+            Ok(Err(error)) => Err(lost(transport_error(error))),
             Ok(Ok(response)) => Ok(response),
         }
     }
 
-    async fn body(&self, mut response: reqwest::Response) -> Result<String, Box<Fault>> {
+    async fn read_body(
+        &self,
+        mut response: reqwest::Response,
+    ) -> Result<String, Box<ProviderError>> {
         let mut body = Vec::new();
         loop {
-            match tokio::time::timeout(self.idle, response.chunk()).await {
-                Err(_) => return Err(Fault::lost(ReadError::Silent(self.idle).to_string()).into()),
-                Ok(Err(error)) => return Err(transport_fault(error).into()),
+            match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
+                Err(_) => {
+                    return Err(ProviderError::connection_lost(
+                        StreamError::IdleTimeout(self.idle_timeout).to_string(),
+                    )
+                    .into());
+                }
+                Ok(Err(error)) => return Err(transport_error(error).into()),
                 Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
                 Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= BODY_BYTES_MAX => {
                     body.extend_from_slice(&chunk);
                 }
                 Ok(Ok(Some(_))) => {
-                    return Err(read_fault(&ReadError::TooLarge(BODY_BYTES_MAX)).into());
+                    return Err(read_error(&StreamError::TooLarge(BODY_BYTES_MAX)).into());
                 }
             }
         }
     }
 
-    async fn read(
+    async fn read_response(
         &self,
         response: reqwest::Response,
-        fold: &mut Fold,
+        fold: &mut ResponseFold,
         listener: &dyn Listener,
-    ) -> Result<(), Box<Fault>> {
+    ) -> Result<(), Box<ProviderError>> {
         let kind = response
             .headers()
             .get(CONTENT_TYPE)
             .and_then(|kind| kind.to_str().ok())
             .unwrap_or_default();
         if kind.starts_with("application/json") {
-            let body = self.body(response).await?;
-            return read_whole(&body, fold, listener);
+            let body = self.read_body(response).await?;
+            return read_json_response(&body, fold, listener);
         }
-        let mut events = Events::new(response.bytes_stream(), self.idle);
-        while !fold.is_over() {
-            let next = if fold.awaits_reason() {
-                match tokio::time::timeout(REASON_TIMEOUT, events.next()).await {
+        let mut events = SseReader::new(response.bytes_stream(), self.idle_timeout);
+        while !fold.is_finished() {
+            let next = if fold.is_awaiting_reason() {
+                match tokio::time::timeout(REASON_TIMEOUT, events.next_event()).await {
                     Err(_) | Ok(Err(_)) => return Ok(()),
                     Ok(next) => next,
                 }
             } else {
-                events.next().await
+                events.next_event().await
             };
             match next {
                 Ok(None) => return Ok(()),
                 Ok(Some((name, data))) => {
                     for event in fold.push_frame(name.as_deref(), &data) {
-                        listener.hear(event);
+                        listener.on_event(event);
                     }
                 }
-                Err(error) => return Err(read_fault(&error).into()),
+                Err(error) => return Err(read_error(&error).into()),
             }
         }
         Ok(())
@@ -249,9 +267,10 @@ impl AzureResponses {
 
 #[async_trait]
 impl Model for AzureResponses {
-    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer {
-        let names = Names::new(request.tools);
-        let mut fold = Fold::new(request.model.id.as_str(), tariff(request.model), names.clone());
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let names = ToolNames::new(request.tools);
+        let mut fold =
+            ResponseFold::new(request.model.id.as_str(), find_tariff(request.model), names.clone());
         let headers = match Box::pin(self.send(&request, &names)).await {
             Err((fault, headers)) => {
                 fold.fail(fault);
@@ -259,48 +278,50 @@ impl Model for AzureResponses {
             }
             Ok(response) => {
                 let headers = response.headers().clone();
-                if let Err(fault) = Box::pin(self.read(response, &mut fold, listener)).await {
+                if let Err(fault) =
+                    Box::pin(self.read_response(response, &mut fold, listener)).await
+                {
                     fold.fail(*fault);
                 }
                 headers
             }
         };
-        let Folded { mut message, fault, reply } = fold.finish();
+        let FoldedResponse { mut message, error: fault, metadata: reply } = fold.finish();
         let failure = fault.map(|fault| {
-            log(&fault, &headers);
+            log_failure(&fault, &headers);
             classify(&fault, &headers, self.clock.now())
         });
-        if let (Some(key), Some(text)) = (self.access.key(), &mut message.error_message) {
-            *text = without(text, &key);
+        if let (Some(key), Some(text)) = (self.access.last_key(), &mut message.error_message) {
+            *text = redact_key(text, &key);
         }
-        Answer { message, failure, reply }
+        ModelResponse { message, failure, metadata: reply }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
         let id = match model {
-            "" | "normal" => self.normal.as_deref().ok_or(
+            "" | "normal" => self.normal_model.as_deref().ok_or(
                 "No model configured for `normal`: set TURNWHEEL_MODEL to a model's id, or name the model in the agent file.",
             )?,
-            "high" => self.high.as_deref().ok_or(
+            "high" => self.high_model.as_deref().ok_or(
                 "No model configured for `high`: add `high=DEPLOYMENT` to AZURE_OPENAI_DEPLOYMENT_NAME_MAP, or name a model \
                  by its id.",
             )?,
             id => id,
         };
         let deployment = self.deployments.get(id).map_or(id, String::as_str);
-        let base_url = base_of(&self.url);
+        let base_url = base_url(&self.url);
         Ok(ModelRecord { base_url, ..self.catalogue.record(id, deployment) })
     }
 }
 
 /// Credential of the calls if the settings contain no key.
-enum Credential {
+enum CredentialSource {
     Token(Arc<dyn TokenCredential>),
     Vault(Arc<VaultSecret>),
 }
 
 /// Base URL of a `/responses` URL.
-fn base_of(url: &Url) -> String {
+fn base_url(url: &Url) -> String {
     let mut base = url.clone();
     base.set_query(None);
     if let Ok(mut path) = base.path_segments_mut() {
@@ -310,69 +331,77 @@ fn base_of(url: &Url) -> String {
 }
 
 /// Serialises the body: validates it and applies the payload hook.
-async fn written(
+async fn serialise_body(
     request: &ModelRequest<'_>,
-    names: &Names,
+    names: &ToolNames,
     retention: CacheRetention,
-) -> Result<Bytes, Box<Fault>> {
-    let body = request_body(request, names).retained(retention, request.model.compat);
-    if let Some(objection) = body.objection() {
+) -> Result<Bytes, Box<ProviderError>> {
+    let body =
+        build_request_body(request, names).with_cache_retention(retention, request.model.compat);
+    if let Some(violation) = body.find_violation() {
         let text =
-            format!("The request was not sent, because the service would reject it: {objection}");
-        return Err(Fault::refused(text).into());
+            format!("The request was not sent, because the service would reject it: {violation}");
+        return Err(ProviderError::permanent(text).into());
     }
-    let unwritten = |error| Fault::refused(format!("the request could not be serialised: {error}"));
+    let unwritten =
+        |error| ProviderError::permanent(format!("the request could not be serialised: {error}"));
     let Some(hook) = request.payload else {
         return Ok(body.to_bytes().map_err(unwritten)?.into());
     };
     let payload = serde_json::to_value(&body).map_err(unwritten)?;
-    let payload = hook.on_payload(payload).await.map_err(|text| Fault {
+    let payload = hook.on_payload(payload).await.map_err(|text| ProviderError {
         kind: Some("hook_failed".to_owned()),
-        ..Fault::lost(format!("The request was not sent: {text}"))
+        ..ProviderError::connection_lost(format!("The request was not sent: {text}"))
     })?;
     Ok(serde_json::to_vec(&payload).map_err(unwritten)?.into())
 }
 
 /// Reads a response of a gateway that does not stream: the whole response, or an error, with status
 /// 200.
-pub(super) fn read_whole(
+pub(super) fn read_json_response(
     body: &str,
-    fold: &mut Fold,
+    fold: &mut ResponseFold,
     listener: &dyn Listener,
-) -> Result<(), Box<Fault>> {
+) -> Result<(), Box<ProviderError>> {
     let json: Value = serde_json::from_str(body)
-        .map_err(|_| Fault::lost("the model response is not valid JSON"))?;
+        .map_err(|_| ProviderError::connection_lost("the model response is not valid JSON"))?;
     if json.get("object").and_then(Value::as_str) != Some("response") {
-        let fault = Fault::of_error_event(&json).unwrap_or_else(|| {
-            Fault::refused(
+        let fault = ProviderError::from_error_event(&json).unwrap_or_else(|| {
+            ProviderError::permanent(
                 "the server did not return a model response: check AZURE_OPENAI_BASE_URL",
             )
         });
         return Err(fault.into());
     }
-    let event = Event::of(json!({ "type": "response.completed", "response": json }));
-    for event in event.iter().flat_map(|event| fold.push(event)) {
-        listener.hear(event);
+    let event = ProviderEvent::from_json(json!({ "type": "response.completed", "response": json }));
+    for event in event.iter().flat_map(|event| fold.push_event(event)) {
+        listener.on_event(event);
     }
     Ok(())
 }
 
-fn read_fault(error: &ReadError) -> Fault {
+fn read_error(error: &StreamError) -> ProviderError {
     match error {
         // A retry would return and cost as much.
-        ReadError::TooLarge(_) => Fault::refused(error.to_string()),
-        ReadError::Silent(_) | ReadError::Broken(_) => Fault::lost(chain(error)),
+        StreamError::TooLarge(_) => ProviderError::permanent(error.to_string()),
+        StreamError::IdleTimeout(_) | StreamError::ConnectionFailed(_) => {
+            ProviderError::connection_lost(error_chain(error))
+        }
     }
 }
 
-fn transport_fault(error: reqwest::Error) -> Fault {
-    let is_ours = error.is_builder();
+fn transport_error(error: reqwest::Error) -> ProviderError {
+    let is_client_error = error.is_builder();
     // Records do not contain the address; the settings do.
-    let text = chain(&error.without_url());
-    if is_ours { Fault::refused(text) } else { Fault::lost(format!("connection error: {text}")) }
+    let text = error_chain(&error.without_url());
+    if is_client_error {
+        ProviderError::permanent(text)
+    } else {
+        ProviderError::connection_lost(format!("connection error: {text}"))
+    }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -386,12 +415,12 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Removes the key from a text: services quote a wrong key in their errors.
-fn without(text: &str, key: &Secret) -> String {
+fn redact_key(text: &str, key: &Secret) -> String {
     if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
 }
 
 /// Logs the ids that the service's support needs; no content of the conversation.
-fn log(fault: &Fault, headers: &HeaderMap) {
+fn log_failure(fault: &ProviderError, headers: &HeaderMap) {
     let id = |name: &str| {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use url::Url;
 
-use crate::model::responses::headers::{HeaderFault, header};
+use crate::model::responses::headers::{HeaderError, parse_header};
 
 /// Text of the source (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
@@ -93,7 +93,7 @@ impl fmt::Debug for Secret {
 
 /// Address and token scope of the calls.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
+pub(super) struct ServiceAddress {
     /// The `…/responses` URL with its query.
     pub(super) url: Url,
     pub(super) scope: String,
@@ -102,7 +102,7 @@ pub(super) struct Address {
 impl ResponsesConfig {
     /// Scope of the Entra tokens of calls; `None` if the settings do not name the service.
     pub fn token_scope(&self) -> Option<String> {
-        self.address(true).ok().map(|address| address.scope)
+        self.resolve_address(true).ok().map(|address| address.scope)
     }
 
     pub(super) fn key(&self) -> Option<&Secret> {
@@ -113,9 +113,12 @@ impl ResponsesConfig {
     ///
     /// # Errors
     /// Show the texts, one for each mistake.
-    pub(super) fn address(&self, has_credential: bool) -> Result<Address, Vec<String>> {
+    pub(super) fn resolve_address(
+        &self,
+        has_credential: bool,
+    ) -> Result<ServiceAddress, Vec<String>> {
         let mut mistakes = Vec::new();
-        let base = self.base().map_err(|mistake| mistakes.push(mistake)).ok();
+        let base = self.parse_base_url().map_err(|mistake| mistakes.push(mistake)).ok();
         match self.key() {
             None if !has_credential => mistakes.push(NO_KEY.to_owned()),
             Some(key) if !key.expose().bytes().all(|byte| (0x21..0x7f).contains(&byte)) => mistakes.push(
@@ -126,8 +129,8 @@ impl ResponsesConfig {
         }
         if let Some(base) = &base
             && base.scheme() == "http"
-            && !is_local(base)
-            && (is_azure(base) || self.key().is_none())
+            && !is_loopback(base)
+            && (is_azure_host(base) || self.key().is_none())
         {
             mistakes.push(format!("the address of the model, {base}, must begin with https://"));
         }
@@ -136,50 +139,54 @@ impl ResponsesConfig {
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().push("responses");
         }
-        if let Some(version) = given(self.api_version.as_deref()).filter(|version| *version != "v1")
+        if let Some(version) =
+            trim_non_blank(self.api_version.as_deref()).filter(|version| *version != "v1")
         {
             url.query_pairs_mut().append_pair("api-version", version);
         }
-        Ok(Address {
+        Ok(ServiceAddress {
             url,
-            scope: given(self.scope.as_deref()).map_or(default_scope, ToOwned::to_owned),
+            scope: trim_non_blank(self.scope.as_deref()).map_or(default_scope, ToOwned::to_owned),
         })
     }
 
-    fn base(&self) -> Result<Url, String> {
+    fn parse_base_url(&self) -> Result<Url, String> {
         let named =
             [("AZURE_OPENAI_BASE_URL", &self.base_url), ("AZURE_OPENAI_ENDPOINT", &self.endpoint)];
         for (name, text) in named {
-            if let Some(text) = given(text.as_deref()) {
-                return completed(name, text);
+            if let Some(text) = trim_non_blank(text.as_deref()) {
+                return complete_address(name, text);
             }
         }
-        let resource = given(self.resource_name.as_deref()).ok_or(NO_URL)?;
+        let resource = trim_non_blank(self.resource_name.as_deref()).ok_or(NO_URL)?;
         if !resource.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(format!(
                 "AZURE_OPENAI_RESOURCE_NAME is `{resource}`: it must be the resource's name alone, of letters, digits and `-`; \
                  for an address set AZURE_OPENAI_BASE_URL"
             ));
         }
-        completed("AZURE_OPENAI_RESOURCE_NAME", &format!("https://{resource}.openai.azure.com"))
+        complete_address(
+            "AZURE_OPENAI_RESOURCE_NAME",
+            &format!("https://{resource}.openai.azure.com"),
+        )
     }
 
     /// Parses the headers of the app.
     ///
     /// # Errors
     /// Show the texts, one for each mistake. They contain no values.
-    pub(super) fn headers(&self) -> Result<HeaderMap, Vec<String>> {
+    pub(super) fn parse_headers(&self) -> Result<HeaderMap, Vec<String>> {
         let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
         let (mut headers, mut mistakes) = (HeaderMap::new(), Vec::new());
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match header(name, value) {
-                Err(HeaderFault::Own(name)) => mistakes
+            match parse_header(name, value) {
+                Err(HeaderError::Reserved(name)) => mistakes
                     .push(format!("AZURE_OPENAI_HEADERS names `{name}`, which every request has already: remove it.")),
                 Ok((name, value)) => {
                     headers.insert(name, value);
                 }
-                Err(HeaderFault::Malformed) => mistakes.push(format!(
+                Err(HeaderError::Malformed) => mistakes.push(format!(
                     "AZURE_OPENAI_HEADERS holds a part that is not a valid `name=value` pair: part {} of the list.",
                     headers.len() + mistakes.len() + 1
                 )),
@@ -189,7 +196,7 @@ impl ResponsesConfig {
     }
 
     /// Parses the deployment map. Pairs without `=`, or with an empty side, are ignored.
-    pub(super) fn deployments(&self) -> BTreeMap<String, String> {
+    pub(super) fn parse_deployments(&self) -> BTreeMap<String, String> {
         let pairs = self.deployment_map.as_deref().unwrap_or_default().split(',');
         pairs
             .filter_map(|pair| {
@@ -203,12 +210,12 @@ impl ResponsesConfig {
 }
 
 /// Trims a string; `None` if it is blank.
-pub(super) fn given(text: Option<&str>) -> Option<&str> {
+pub(super) fn trim_non_blank(text: Option<&str>) -> Option<&str> {
     text.map(str::trim).filter(|text| !text.is_empty())
 }
 
 /// Parses an address. A bare address of the service gets the path `/openai/v1`.
-fn completed(name: &str, text: &str) -> Result<Url, String> {
+fn complete_address(name: &str, text: &str) -> Result<Url, String> {
     let mut url = Url::parse(text).map_err(|error| {
         format!("{name} is not an address ({error}): it must be like https://my-resource.openai.azure.com/openai/v1")
     })?;
@@ -222,7 +229,7 @@ fn completed(name: &str, text: &str) -> Result<Url, String> {
     }
     url.set_fragment(None);
     let path = url.path().trim_end_matches('/').to_owned();
-    if is_azure(&url)
+    if is_azure_host(&url)
         && matches!(path.as_str(), "" | "/openai" | "/openai/v1" | "/openai/v1/responses")
     {
         url.set_path("/openai/v1");
@@ -233,11 +240,11 @@ fn completed(name: &str, text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-fn is_azure(url: &Url) -> bool {
+fn is_azure_host(url: &Url) -> bool {
     url.host_str().is_some_and(|host| AZURE_HOSTS.iter().any(|suffix| host.ends_with(suffix)))
 }
 
-fn is_local(url: &Url) -> bool {
+fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
@@ -275,11 +282,11 @@ mod tests {
     }
 
     fn url(config: &ResponsesConfig) -> String {
-        config.address(false).unwrap().url.to_string()
+        config.resolve_address(false).unwrap().url.to_string()
     }
 
     #[test]
-    fn addresses_are_completed_on_azure_hosts_only() {
+    fn address_is_completed_only_on_azure_hosts() {
         let cases = [
             ("https://r.openai.azure.com", "https://r.openai.azure.com/openai/v1/responses"),
             (
@@ -311,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resources_name_is_enough() {
+    fn resource_name_gives_address() {
         let config = ResponsesConfig {
             base_url: Some(" ".to_owned()),
             resource_name: Some("mine".to_owned()),
@@ -321,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_version_other_than_v1_is_sent() {
+    fn api_version_is_sent_unless_v1() {
         for (version, expected) in
             [("v1", None), ("", None), ("preview", Some("api-version=preview"))]
         {
@@ -329,47 +336,52 @@ mod tests {
                 api_version: Some(version.to_owned()),
                 ..config("https://r.openai.azure.com")
             };
-            assert_eq!(config.address(false).unwrap().url.query(), expected);
+            assert_eq!(config.resolve_address(false).unwrap().url.query(), expected);
         }
     }
 
     #[test]
-    fn everything_that_is_missing_is_told_at_once() {
-        let told = ResponsesConfig::default().address(false).unwrap_err();
-        assert_eq!(told, [NO_URL.to_owned(), NO_KEY.to_owned()]);
-        assert_eq!(ResponsesConfig::default().address(true).unwrap_err(), [NO_URL.to_owned()]);
+    fn missing_settings_are_reported_at_once() {
+        let mistakes = ResponsesConfig::default().resolve_address(false).unwrap_err();
+        assert_eq!(mistakes, [NO_URL.to_owned(), NO_KEY.to_owned()]);
+        assert_eq!(
+            ResponsesConfig::default().resolve_address(true).unwrap_err(),
+            [NO_URL.to_owned()]
+        );
     }
 
     #[test]
-    fn an_address_that_cannot_be_right_is_refused() {
-        let told = |text: &str| config(text).address(false).unwrap_err().join(" ");
+    fn invalid_address_is_rejected() {
+        let error_text = |text: &str| config(text).resolve_address(false).unwrap_err().join(" ");
         assert!(
-            told("r.openai.azure.com").contains("must be like https://"),
+            error_text("r.openai.azure.com").contains("must be like https://"),
             "{}",
-            told("r.openai.azure.com")
+            error_text("r.openai.azure.com")
         );
-        assert!(told("ftp://x/").contains("must begin with https://"));
-        assert!(told("http://r.openai.azure.com").contains("must begin with https://"));
-        assert!(told("https://me:secret@x.example").contains("AZURE_OPENAI_API_KEY"));
-        assert!(!told("https://me:secret@x.example").contains("secret"));
+        assert!(error_text("ftp://x/").contains("must begin with https://"));
+        assert!(error_text("http://r.openai.azure.com").contains("must begin with https://"));
+        assert!(error_text("https://me:secret@x.example").contains("AZURE_OPENAI_API_KEY"));
+        assert!(!error_text("https://me:secret@x.example").contains("secret"));
         let name = ResponsesConfig { resource_name: Some("a.b".to_owned()), ..config("") };
-        assert!(name.address(false).unwrap_err()[0].contains("AZURE_OPENAI_BASE_URL"));
+        assert!(name.resolve_address(false).unwrap_err()[0].contains("AZURE_OPENAI_BASE_URL"));
         let key =
             ResponsesConfig { api_key: Some(Secret::new("a\nb")), ..config("https://x.example") };
-        assert!(key.address(false).unwrap_err()[0].starts_with("AZURE_OPENAI_API_KEY holds"));
+        assert!(
+            key.resolve_address(false).unwrap_err()[0].starts_with("AZURE_OPENAI_API_KEY holds")
+        );
     }
 
     #[test]
-    fn a_token_never_travels_in_the_clear() {
+    fn token_requires_https_or_loopback() {
         let config = ResponsesConfig { api_key: None, ..config("http://gateway.example/v1") };
-        assert!(config.address(true).is_err());
+        assert!(config.resolve_address(true).is_err());
         let local = ResponsesConfig { api_key: None, ..self::config("http://127.0.0.1:1/v1") };
-        assert!(local.address(true).is_ok());
+        assert!(local.resolve_address(true).is_ok());
     }
 
     #[test]
-    fn the_scope_follows_the_host_unless_it_is_set() {
-        let scope = |config: &ResponsesConfig| config.address(false).unwrap().scope;
+    fn token_scope_follows_host_unless_set() {
+        let scope = |config: &ResponsesConfig| config.resolve_address(false).unwrap().scope;
         assert_eq!(
             scope(&config("https://r.openai.azure.com")),
             "https://cognitiveservices.azure.com/.default"
@@ -386,18 +398,18 @@ mod tests {
     }
 
     #[test]
-    fn deployments_are_read_and_bad_pairs_skipped() {
+    fn deployment_map_skips_invalid_pairs() {
         let config = ResponsesConfig {
             deployment_map: Some(" gpt-5.1 = prod ,bad,=x,y=, high=big".to_owned()),
             ..ResponsesConfig::default()
         };
         let expected =
             [("gpt-5.1", "prod"), ("high", "big")].map(|(a, b)| (a.to_owned(), b.to_owned()));
-        assert_eq!(config.deployments(), BTreeMap::from(expected));
+        assert_eq!(config.parse_deployments(), BTreeMap::from(expected));
     }
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn debug_output_hides_key() {
         assert!(
             !format!("{:?}", ResponsesConfig { api_key: Some(Secret::new("hush")), ..config("x") })
                 .contains("hush")
@@ -405,10 +417,10 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_app_are_read_and_checked() {
+    fn app_headers_are_parsed_and_validated() {
         let headers = |text: &str| {
             ResponsesConfig { headers: Some(Secret::new(text)), ..ResponsesConfig::default() }
-                .headers()
+                .parse_headers()
         };
         let read = headers(" x-team=clerks , X-Key = a=b ,").unwrap();
         assert_eq!(

@@ -10,7 +10,7 @@ use crate::model::responses::config::{NO_KEY, Secret};
 /// Read before every call, so that a rotated key or token takes effect. Each variant caches a valid
 /// value.
 #[derive(Clone, Debug)]
-pub(super) enum Access {
+pub(super) enum ApiCredential {
     Key(Secret),
     Vault(Arc<VaultSecret>),
     Entra { credential: Arc<dyn TokenCredential>, scope: String },
@@ -18,9 +18,9 @@ pub(super) enum Access {
 
 const KEY_HEADER: &str = "api-key";
 
-impl Access {
+impl ApiCredential {
     /// Returns the name and value of the authentication header.
-    pub(super) async fn header(&self) -> Result<(&'static str, Secret), String> {
+    pub(super) async fn auth_header(&self) -> Result<(&'static str, Secret), String> {
         match self {
             Self::Key(key) => Ok((KEY_HEADER, key.clone())),
             Self::Vault(secret) => {
@@ -38,10 +38,10 @@ impl Access {
     }
 
     /// Returns the successor of a rejected secret; `None` if there is none.
-    pub(super) async fn instead_of(&self, refused: &Secret) -> Option<(&'static str, Secret)> {
+    pub(super) async fn successor_of(&self, refused: &Secret) -> Option<(&'static str, Secret)> {
         match self {
             Self::Vault(secret) => {
-                let key = secret.instead_of(refused.expose()).await?;
+                let key = secret.replacement_of(refused.expose()).await?;
                 Some((KEY_HEADER, Secret::new(key.reveal().as_str())))
             }
             // A valid token is not replaced before it expires.
@@ -50,10 +50,12 @@ impl Access {
     }
 
     /// Returns the key of the last call.
-    pub(super) fn key(&self) -> Option<Secret> {
+    pub(super) fn last_key(&self) -> Option<Secret> {
         match self {
             Self::Key(key) => Some(key.clone()),
-            Self::Vault(secret) => secret.last().map(|key| Secret::new(key.reveal().as_str())),
+            Self::Vault(secret) => {
+                secret.cached_value().map(|key| Secret::new(key.reveal().as_str()))
+            }
             Self::Entra { .. } => None,
         }
     }

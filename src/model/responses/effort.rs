@@ -5,26 +5,26 @@ use crate::agent::settings::ThinkingLevel;
 /// Returns the effort that the model supports and that is nearest to the level, by the provider's
 /// table of September 2026. `None` if the model family has no value for it: nothing is sent and the
 /// model's default applies.
-pub fn effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
-    let steps = steps(model);
+pub fn nearest_effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
+    let steps = supported_efforts(model);
     if level == ThinkingLevel::Off {
         return steps.contains(&"none").then_some("none");
     }
-    let wanted = rank(word(level));
+    let wanted = effort_rank(effort_name(level));
     steps.iter().copied().filter(|step| *step != "none").min_by_key(|step| {
-        let distance = rank(step).abs_diff(wanted);
+        let distance = effort_rank(step).abs_diff(wanted);
         // Of two equally near efforts the lower wins: it costs less.
-        (distance, rank(step))
+        (distance, effort_rank(step))
     })
 }
 
 /// True if a request with this effort may ask for parallel tool calls.
-pub fn takes_parallel_calls(effort: Option<&str>) -> bool {
+pub fn allows_parallel_calls(effort: Option<&str>) -> bool {
     effort != Some("minimal")
 }
 
-fn steps(model: &str) -> &'static [&'static str] {
-    let version = version(model);
+fn supported_efforts(model: &str) -> &'static [&'static str] {
+    let version = gpt_version(model);
     if model.starts_with("gpt-5-pro") {
         &["high"]
     } else if model.contains("-pro") && version.is_some() {
@@ -47,14 +47,14 @@ fn steps(model: &str) -> &'static [&'static str] {
 }
 
 /// Parses the version of a GPT model: `gpt-5.4-mini` is (5, 4), `gpt-6-sol` is (6, 0).
-fn version(model: &str) -> Option<(u32, u32)> {
+fn gpt_version(model: &str) -> Option<(u32, u32)> {
     let rest = model.strip_prefix("gpt-")?;
     let number = rest.split('-').next()?;
     let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
     Some((major.parse().ok().filter(|major| *major >= 5)?, minor.parse().ok()?))
 }
 
-fn word(level: ThinkingLevel) -> &'static str {
+fn effort_name(level: ThinkingLevel) -> &'static str {
     match level {
         ThinkingLevel::Off => "none",
         ThinkingLevel::Minimal => "minimal",
@@ -66,7 +66,7 @@ fn word(level: ThinkingLevel) -> &'static str {
     }
 }
 
-fn rank(step: &str) -> usize {
+fn effort_rank(step: &str) -> usize {
     ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
         .iter()
         .position(|known| *known == step)
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_becomes_the_nearest_that_the_model_takes() {
+    fn thinking_level_becomes_nearest_supported_effort() {
         use ThinkingLevel::{High, Low, Max, Medium, Minimal, Off, Xhigh};
         let cases = [
             ("gpt-5", Off, None),
@@ -101,7 +101,7 @@ mod tests {
             ("gpt-5.10", High, Some("high")),
         ];
         for (model, level, expected) in cases {
-            assert_eq!(effort(model, level), expected, "{model} {level:?}");
+            assert_eq!(nearest_effort(model, level), expected, "{model} {level:?}");
         }
     }
 }

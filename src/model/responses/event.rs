@@ -10,18 +10,18 @@ use serde_json::Value;
 use crate::agent::text::repair_surrogates;
 
 /// Kinds that end a response, or may end it.
-const TERMINAL: [&str; 4] =
+const TERMINAL_KINDS: [&str; 4] =
     ["response.completed", "response.incomplete", "response.failed", "error"];
 
 #[derive(Clone, PartialEq)]
-pub struct Event {
+pub struct ProviderEvent {
     pub kind: String,
     body: Value,
 }
 
 /// A delta of an item. Nearly all events are deltas; they are parsed without a JSON tree.
 #[derive(Clone, Deserialize, PartialEq)]
-pub struct Piece<'a> {
+pub struct DeltaEvent<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
     #[serde(borrow)]
@@ -29,13 +29,13 @@ pub struct Piece<'a> {
     pub output_index: Option<u64>,
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for ProviderEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ProviderEvent").field(&self.kind).finish()
     }
 }
 
-impl fmt::Debug for Piece<'_> {
+impl fmt::Debug for DeltaEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("DeltaEvent").field(&self.kind).finish()
     }
@@ -43,49 +43,49 @@ impl fmt::Debug for Piece<'_> {
 
 /// A parsed frame.
 #[derive(Debug, PartialEq)]
-pub enum Frame<'a> {
-    Piece(Piece<'a>),
-    Event(Event),
+pub enum ParsedFrame<'a> {
+    Delta(DeltaEvent<'a>),
+    Event(ProviderEvent),
     /// Malformed, and not a terminal event: ignored.
-    Noise,
+    Ignored,
     /// A malformed terminal event: the end of the response is unknown.
-    BrokenEnd {
+    MalformedEnd {
         kind: &'static str,
     },
 }
 
-impl Event {
-    pub fn of(body: Value) -> Option<Self> {
+impl ProviderEvent {
+    pub fn from_json(body: Value) -> Option<Self> {
         let kind = body.get("type")?.as_str()?.to_owned();
         Some(Self { kind, body })
     }
 
     /// Parses a frame. `name` is its `event:` line, if it has one.
-    pub fn read<'a>(name: Option<&str>, data: &'a str) -> Frame<'a> {
+    pub fn parse<'a>(name: Option<&str>, data: &'a str) -> ParsedFrame<'a> {
         let repaired = repair_surrogates(data);
         if let Cow::Borrowed(text) = repaired
-            && name.is_none_or(is_of_piece)
-            && let Ok(piece) = serde_json::from_str::<Piece<'_>>(text)
-            && is_of_piece(&piece.kind)
+            && name.is_none_or(is_delta_kind)
+            && let Ok(piece) = serde_json::from_str::<DeltaEvent<'_>>(text)
+            && is_delta_kind(&piece.kind)
         {
-            return Frame::Piece(piece);
+            return ParsedFrame::Delta(piece);
         }
         let body = serde_json::from_str::<Value>(&repaired).ok();
         let event = body.and_then(|mut body| {
             if let (Some(object), Some(name)) = (body.as_object_mut(), name) {
                 object.entry("type").or_insert_with(|| Value::from(name));
             }
-            Self::of(body)
+            Self::from_json(body)
         });
         if let Some(event) = event {
-            return Frame::Event(event);
+            return ParsedFrame::Event(event);
         }
         let head: String =
             data.chars().take(200).filter(|letter| !letter.is_whitespace()).collect();
-        let end = TERMINAL
+        let end = TERMINAL_KINDS
             .into_iter()
             .find(|kind| name == Some(kind) || head.contains(&format!("\"type\":\"{kind}\"")));
-        end.map_or(Frame::Noise, |kind| Frame::BrokenEnd { kind })
+        end.map_or(ParsedFrame::Ignored, |kind| ParsedFrame::MalformedEnd { kind })
     }
 
     /// The whole event.
@@ -93,32 +93,36 @@ impl Event {
         &self.body
     }
 
-    pub fn get(&self, field: &str) -> Option<&Value> {
+    pub fn member(&self, field: &str) -> Option<&Value> {
         self.body.get(field).filter(|value| !value.is_null())
     }
 
-    pub fn text(&self, field: &str) -> Option<&str> {
-        self.get(field)?.as_str()
+    pub fn string_member(&self, field: &str) -> Option<&str> {
+        self.member(field)?.as_str()
     }
 
     /// Returns the delta, if the event is one.
-    pub fn piece(&self) -> Option<Piece<'_>> {
-        let delta = self.text("delta").filter(|_| is_of_piece(&self.kind))?.into();
-        Some(Piece { kind: self.kind.as_str().into(), delta, output_index: self.output_index() })
+    pub fn as_delta(&self) -> Option<DeltaEvent<'_>> {
+        let delta = self.string_member("delta").filter(|_| is_delta_kind(&self.kind))?.into();
+        Some(DeltaEvent {
+            kind: self.kind.as_str().into(),
+            delta,
+            output_index: self.output_index(),
+        })
     }
 
     pub fn output_index(&self) -> Option<u64> {
-        self.get("output_index")?.as_u64()
+        self.member("output_index")?.as_u64()
     }
 
     /// Returns the item and its `type`.
     pub fn item(&self) -> Option<(&Value, &str)> {
-        let item = self.get("item")?;
+        let item = self.member("item")?;
         Some((item, item.get("type")?.as_str()?))
     }
 }
 
-fn is_of_piece(kind: &str) -> bool {
+fn is_delta_kind(kind: &str) -> bool {
     kind.rsplit_once('.').is_some_and(|(_, what)| what == "delta")
 }
 
@@ -127,38 +131,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_frame_is_noise_unless_it_was_to_end_the_answer() {
+    fn malformed_frame_is_ignored_unless_terminal() {
         let cases = [
-            (Some("response.output_text.delta"), "{\"delta\":", Frame::Noise),
-            (None, "[DONE]", Frame::Noise),
-            (None, "5", Frame::Noise),
+            (Some("response.output_text.delta"), "{\"delta\":", ParsedFrame::Ignored),
+            (None, "[DONE]", ParsedFrame::Ignored),
+            (None, "5", ParsedFrame::Ignored),
             (
                 Some("response.completed"),
                 "{\"type\":",
-                Frame::BrokenEnd { kind: "response.completed" },
+                ParsedFrame::MalformedEnd { kind: "response.completed" },
             ),
-            (None, "{\"type\": \"error\", \"message\": ", Frame::BrokenEnd { kind: "error" }),
+            (
+                None,
+                "{\"type\": \"error\", \"message\": ",
+                ParsedFrame::MalformedEnd { kind: "error" },
+            ),
         ];
         for (name, data, expected) in cases {
-            assert_eq!(Event::read(name, data), expected, "{data}");
+            assert_eq!(ProviderEvent::parse(name, data), expected, "{data}");
         }
     }
 
     #[test]
-    fn halves_of_surrogates_do_not_make_a_frame_unreadable() {
-        let Frame::Event(event) = Event::read(None, r#"{"type":"x","delta":"a\ud83d"}"#) else {
+    fn frame_with_unpaired_surrogate_is_parsed() {
+        let ParsedFrame::Event(event) =
+            ProviderEvent::parse(None, r#"{"type":"x","delta":"a\ud83d"}"#)
+        else {
             panic!()
         };
-        assert_eq!(event.text("delta"), Some("a"));
+        assert_eq!(event.string_member("delta"), Some("a"));
     }
 
     #[test]
-    fn a_piece_is_read_without_a_tree_and_an_odd_one_with_it() {
+    fn delta_is_parsed_directly_or_by_tree() {
         let data =
             r#"{"type":"x.delta","item_id":"i","output_index":2,"delta":"a\n","logprobs":[]}"#;
-        let piece = Piece { kind: "x.delta".into(), delta: "a\n".into(), output_index: Some(2) };
+        let piece =
+            DeltaEvent { kind: "x.delta".into(), delta: "a\n".into(), output_index: Some(2) };
         for name in [None, Some("x.delta")] {
-            assert_eq!(Event::read(name, data), Frame::Piece(piece.clone()));
+            assert_eq!(ProviderEvent::parse(name, data), ParsedFrame::Delta(piece.clone()));
         }
         let odd = [
             (Some("message"), data),
@@ -167,14 +178,17 @@ mod tests {
             (None, r#"{"type":"x.delta","output_index":2,"delta":"a\n\ud83d"}"#),
         ];
         for (name, data) in odd {
-            let Frame::Event(event) = Event::read(name, data) else { panic!("{data}") };
-            assert_eq!(event.piece(), Some(piece.clone()), "{data}");
+            let ParsedFrame::Event(event) = ProviderEvent::parse(name, data) else {
+                panic!("{data}")
+            };
+            assert_eq!(event.as_delta(), Some(piece.clone()), "{data}");
         }
     }
 
     #[test]
-    fn the_event_line_names_a_frame_whose_data_has_no_type() {
-        let Frame::Event(event) = Event::read(Some("error"), r#"{"message":"x"}"#) else {
+    fn event_line_replaces_missing_type() {
+        let ParsedFrame::Event(event) = ProviderEvent::parse(Some("error"), r#"{"message":"x"}"#)
+        else {
             panic!()
         };
         assert_eq!(event.kind, "error");

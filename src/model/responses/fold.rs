@@ -3,44 +3,44 @@
 use serde_json::Value;
 
 use crate::agent::content::Block;
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
-use crate::model::Reply;
+use crate::model::CallMetadata;
 use crate::model::catalogue::Tariff;
-use crate::model::responses::event::{Event, Frame, Piece};
-use crate::model::responses::fault::Fault;
-use crate::model::responses::names::Names;
+use crate::model::responses::event::{DeltaEvent, ParsedFrame, ProviderEvent};
+use crate::model::responses::names::ToolNames;
+use crate::model::responses::provider_error::ProviderError;
 
 mod slot;
-pub(crate) use slot::CARRIED;
-use slot::{Part, Slot};
+pub(crate) use slot::REPLAYABLE_ITEMS;
+use slot::{ItemSlot, SlotContent};
 
 /// Items of one response. Each event is matched by a linear search.
 const ITEMS_MAX: usize = 1_024;
 
 /// A response that is being received.
 #[derive(Debug)]
-pub struct Fold {
+pub struct ResponseFold {
     model: String,
     tariff: Tariff,
-    names: Names,
+    names: ToolNames,
     /// Slots in order of their items' appearance, which is the order of the message's blocks.
-    slots: Vec<Slot>,
+    slots: Vec<ItemSlot>,
     usage: Usage,
-    end: End,
-    reply: Reply,
+    end: ResponseEnd,
+    metadata: CallMetadata,
 }
 
 #[derive(Debug)]
-enum End {
+enum ResponseEnd {
     Open,
     /// Failed without a reason. Azure sends the details in an `error` event after it.
-    FailedMutely,
-    Failed(Box<Fault>),
-    Ended {
+    FailedWithoutReason,
+    Failed(Box<ProviderError>),
+    Completed {
         stop: StopReason,
         note: Option<String>,
     },
@@ -48,82 +48,84 @@ enum End {
 
 /// A finished response. `fault` is set exactly when the stop reason is `error`.
 #[derive(Debug)]
-pub struct Folded {
+pub struct FoldedResponse {
     pub message: AssistantMessage,
-    pub fault: Option<Fault>,
-    pub reply: Reply,
+    pub error: Option<ProviderError>,
+    pub metadata: CallMetadata,
 }
 
-impl Fold {
-    pub fn new(model: impl Into<String>, tariff: Tariff, names: Names) -> Self {
+impl ResponseFold {
+    pub fn new(model: impl Into<String>, tariff: Tariff, names: ToolNames) -> Self {
         Self {
             model: model.into(),
             tariff,
             names,
             slots: Vec::new(),
             usage: Usage::default(),
-            end: End::Open,
-            reply: Reply::default(),
+            end: ResponseEnd::Open,
+            metadata: CallMetadata::default(),
         }
     }
 
     /// True if later events cannot change the response.
-    pub fn is_over(&self) -> bool {
-        matches!(self.end, End::Failed(_) | End::Ended { .. })
+    pub fn is_finished(&self) -> bool {
+        matches!(self.end, ResponseEnd::Failed(_) | ResponseEnd::Completed { .. })
     }
 
     /// True if the response failed without a reason. If the service sends one, it follows at once.
-    pub fn awaits_reason(&self) -> bool {
-        matches!(self.end, End::FailedMutely)
+    pub fn is_awaiting_reason(&self) -> bool {
+        matches!(self.end, ResponseEnd::FailedWithoutReason)
     }
 
     /// Applies one frame of the stream: its `event:` line and its data.
-    pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AnswerEvent> {
-        match Event::read(name, data) {
-            Frame::Piece(piece) => self.grow(&piece),
-            Frame::Event(event) => self.push(&event),
-            Frame::Noise => Vec::new(),
-            Frame::BrokenEnd { kind } => {
-                self.fail(Fault::lost(format!("the {kind} event could not be parsed")));
+    pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AssistantMessageEvent> {
+        match ProviderEvent::parse(name, data) {
+            ParsedFrame::Delta(piece) => self.append_delta(&piece),
+            ParsedFrame::Event(event) => self.push_event(&event),
+            ParsedFrame::Ignored => Vec::new(),
+            ParsedFrame::MalformedEnd { kind } => {
+                self.fail(ProviderError::connection_lost(format!(
+                    "the {kind} event could not be parsed"
+                )));
                 Vec::new()
             }
         }
     }
 
     /// Applies one event. Unknown kinds have no effect.
-    pub fn push(&mut self, event: &Event) -> Vec<AnswerEvent> {
-        if self.is_over() {
+    pub fn push_event(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        if self.is_finished() {
             return Vec::new();
         }
-        self.note_reply(event);
-        if let Some(piece) = event.piece() {
-            return self.grow(&piece);
+        self.record_metadata(event);
+        if let Some(piece) = event.as_delta() {
+            return self.append_delta(&piece);
         }
         match event.kind.as_str() {
-            "response.output_item.added" => self.open(event),
-            "response.output_item.done" => self.close(event),
+            "response.output_item.added" => self.open_item(event),
+            "response.output_item.done" => self.close_item(event),
             "response.reasoning_summary_part.done" => self
-                .slot(event.output_index())
-                .and_then(|slot| slot.grow("\n\n", Part::grow_thinking))
+                .find_slot(event.output_index())
+                .and_then(|slot| slot.append_delta("\n\n", SlotContent::append_thinking))
                 .into_iter()
                 .collect(),
             "response.function_call_arguments.done" => {
-                if let Some(arguments) = event.text("arguments")
-                    && let Some(slot) = self.slot(event.output_index())
+                if let Some(arguments) = event.string_member("arguments")
+                    && let Some(slot) = self.find_slot(event.output_index())
                 {
-                    slot.settle_arguments(arguments);
+                    slot.set_arguments(arguments);
                 }
                 Vec::new()
             }
-            "response.completed" | "response.incomplete" => self.complete(event),
+            "response.completed" | "response.incomplete" => self.complete_response(event),
             "response.failed" => {
-                self.failed(event);
+                self.fail_response(event);
                 Vec::new()
             }
             "error" => {
-                match Fault::of_error_event(event.body()) {
+                match ProviderError::from_error_event(event.body()) {
                     Some(fault) => self.fail(fault),
-                    None => self.end = End::FailedMutely,
+                    None => self.end = ResponseEnd::FailedWithoutReason,
                 }
                 Vec::new()
             }
@@ -132,9 +134,9 @@ impl Fold {
     }
 
     /// Records the response id and model. The first and the last events contain the whole response.
-    fn note_reply(&mut self, event: &Event) {
-        let Some(response) = event.get("response") else { return };
-        for (place, name) in [(&mut self.reply.id, "id"), (&mut self.reply.model, "model")] {
+    fn record_metadata(&mut self, event: &ProviderEvent) {
+        let Some(response) = event.member("response") else { return };
+        for (place, name) in [(&mut self.metadata.id, "id"), (&mut self.metadata.model, "model")] {
             if place.is_none() {
                 *place = response.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
             }
@@ -143,26 +145,33 @@ impl Fold {
 
     /// Marks the response as failed. Content received so far stays in the message; the first error
     /// wins.
-    pub fn fail(&mut self, fault: Fault) {
-        if !self.is_over() {
-            self.end = End::Failed(Box::new(fault));
+    pub fn fail(&mut self, fault: ProviderError) {
+        if !self.is_finished() {
+            self.end = ResponseEnd::Failed(Box::new(fault));
         }
     }
 
-    pub fn finish(mut self) -> Folded {
-        let is_called = self.slots.iter().any(|slot| matches!(slot.part, Part::Call { .. }));
-        let is_half_made =
-            self.slots.iter().any(|slot| matches!(slot.part, Part::Call { .. }) && !slot.is_done);
+    pub fn finish(mut self) -> FoldedResponse {
+        let has_call =
+            self.slots.iter().any(|slot| matches!(slot.content, SlotContent::Call { .. }));
+        let has_incomplete_call = self
+            .slots
+            .iter()
+            .any(|slot| matches!(slot.content, SlotContent::Call { .. }) && !slot.is_complete);
         let (stop, error, fault) = match self.end {
-            End::Open => failure(Fault::lost("stream closed before response.completed")),
-            End::FailedMutely => failure(Fault::unexplained("failed")),
-            End::Failed(fault) => failure(*fault),
-            End::Ended { stop, note } => {
+            ResponseEnd::Open => error_outcome(ProviderError::connection_lost(
+                "stream closed before response.completed",
+            )),
+            ResponseEnd::FailedWithoutReason => {
+                error_outcome(ProviderError::without_details("failed"))
+            }
+            ResponseEnd::Failed(fault) => error_outcome(*fault),
+            ResponseEnd::Completed { stop, note } => {
                 let stop = match stop {
                     // A call without an end may be truncated. The stop reason `length` prevents its
                     // execution.
-                    StopReason::Stop if is_half_made => StopReason::Length,
-                    StopReason::Stop if is_called => StopReason::ToolUse,
+                    StopReason::Stop if has_incomplete_call => StopReason::Length,
+                    StopReason::Stop if has_call => StopReason::ToolUse,
                     StopReason::Stop
                     | StopReason::Length
                     | StopReason::ToolUse
@@ -186,102 +195,121 @@ impl Fold {
             timestamp: Timestamp(0),
             extra: Extra::new(),
         };
-        let error = fault.as_ref().and_then(Fault::name);
+        let error = fault.as_ref().and_then(ProviderError::name);
         let status = fault.as_ref().and_then(|fault| fault.status);
-        Folded { message, fault, reply: Reply { status, error, ..self.reply } }
+        FoldedResponse {
+            message,
+            error: fault,
+            metadata: CallMetadata { status, error, ..self.metadata },
+        }
     }
 
     /// Finds a slot by `output_index`, because ids may change during the stream. Without an index,
     /// it is the item that was opened last.
-    fn slot(&mut self, index: Option<u64>) -> Option<&mut Slot> {
-        let at = self.find(index)?;
+    fn find_slot(&mut self, index: Option<u64>) -> Option<&mut ItemSlot> {
+        let at = self.find_slot_index(index)?;
         self.slots.get_mut(at)
     }
 
-    fn find(&self, index: Option<u64>) -> Option<usize> {
+    fn find_slot_index(&self, index: Option<u64>) -> Option<usize> {
         let named = index
             .and_then(|index| self.slots.iter().rposition(|slot| slot.output_index == Some(index)));
         named.or_else(|| {
-            self.slots
-                .iter()
-                .rposition(|slot| !slot.is_done && (index.is_none() || slot.output_index.is_none()))
+            self.slots.iter().rposition(|slot| {
+                !slot.is_complete && (index.is_none() || slot.output_index.is_none())
+            })
         })
     }
 
-    fn grow(&mut self, piece: &Piece<'_>) -> Vec<AnswerEvent> {
-        let into: fn(&mut Part, &str, usize) -> Option<AnswerEvent> = match piece.kind.as_ref() {
-            "response.output_text.delta" | "response.refusal.delta" => Part::grow_text,
-            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                Part::grow_thinking
-            }
-            "response.function_call_arguments.delta" => Part::grow_arguments,
-            _ => return Vec::new(),
-        };
-        if self.is_over() {
+    fn append_delta(&mut self, piece: &DeltaEvent<'_>) -> Vec<AssistantMessageEvent> {
+        let into: fn(&mut SlotContent, &str, usize) -> Option<AssistantMessageEvent> =
+            match piece.kind.as_ref() {
+                "response.output_text.delta" | "response.refusal.delta" => SlotContent::append_text,
+                "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                    SlotContent::append_thinking
+                }
+                "response.function_call_arguments.delta" => SlotContent::append_arguments,
+                _ => return Vec::new(),
+            };
+        if self.is_finished() {
             return Vec::new();
         }
-        let slot = self.slot(piece.output_index);
-        slot.and_then(|slot| slot.grow(&piece.delta, into)).into_iter().collect()
+        let slot = self.find_slot(piece.output_index);
+        slot.and_then(|slot| slot.append_delta(&piece.delta, into)).into_iter().collect()
     }
 
-    fn open(&mut self, event: &Event) -> Vec<AnswerEvent> {
+    fn open_item(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
         let Some((item, kind)) = event.item() else { return Vec::new() };
         let index = event.output_index();
         let is_known = index.is_some()
-            && self.slots.iter().any(|slot| slot.output_index == index && !slot.is_done);
+            && self.slots.iter().any(|slot| slot.output_index == index && !slot.is_complete);
         if is_known {
             return Vec::new();
         }
-        self.begin(index, item, kind).into_iter().collect()
+        self.add_slot(index, item, kind).into_iter().collect()
     }
 
-    fn begin(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Option<AnswerEvent> {
+    fn add_slot(
+        &mut self,
+        index: Option<u64>,
+        item: &Value,
+        kind: &str,
+    ) -> Option<AssistantMessageEvent> {
         if self.slots.len() >= ITEMS_MAX {
             // A retry would return as many items.
-            self.fail(Fault::refused(format!(
+            self.fail(ProviderError::permanent(format!(
                 "the model response has more than {ITEMS_MAX} items"
             )));
             return None;
         }
-        let content_index = self.slots.iter().filter(|slot| slot.part.is_block()).count();
-        let slot = Slot::open(index, item, kind, content_index);
-        let start = slot.start(&self.names);
+        let content_index = self.slots.iter().filter(|slot| slot.content.is_block()).count();
+        let slot = ItemSlot::open(index, item, kind, content_index);
+        let start = slot.start_event(&self.names);
         self.slots.push(slot);
         start
     }
 
-    fn close(&mut self, event: &Event) -> Vec<AnswerEvent> {
+    fn close_item(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
         let Some((item, kind)) = event.item() else { return Vec::new() };
-        self.settle(event.output_index(), item, kind)
+        self.complete_item(event.output_index(), item, kind)
     }
 
     /// Completes an item with its final state. An item that was never opened is opened first.
-    fn settle(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Vec<AnswerEvent> {
+    fn complete_item(
+        &mut self,
+        index: Option<u64>,
+        item: &Value,
+        kind: &str,
+    ) -> Vec<AssistantMessageEvent> {
         let mut events = Vec::new();
         let found = self
-            .find(index)
-            .filter(|at| self.slots.get(*at).is_some_and(|slot| slot.part.is_of(kind)));
+            .find_slot_index(index)
+            .filter(|at| self.slots.get(*at).is_some_and(|slot| slot.content.has_item_type(kind)));
         let at = if let Some(at) = found {
             at
         } else {
-            events.extend(self.begin(index, item, kind));
-            if self.is_over() {
+            events.extend(self.add_slot(index, item, kind));
+            if self.is_finished() {
                 return events;
             }
             self.slots.len().saturating_sub(1)
         };
-        if let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_done) {
-            events.extend(slot.settle(item, &self.names));
+        if let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_complete) {
+            events.extend(slot.complete(item, &self.names));
         }
         events
     }
 
-    fn complete(&mut self, event: &Event) -> Vec<AnswerEvent> {
-        let Some(response) = event.get("response").filter(|response| response.is_object()) else {
-            self.fail(Fault::lost(format!("the {} event contains no response", event.kind)));
+    fn complete_response(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        let Some(response) = event.member("response").filter(|response| response.is_object())
+        else {
+            self.fail(ProviderError::connection_lost(format!(
+                "the {} event contains no response",
+                event.kind
+            )));
             return Vec::new();
         };
-        self.usage = usage(response.get("usage"));
+        self.usage = parse_usage(response.get("usage"));
         let output =
             response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let mut events = Vec::new();
@@ -289,53 +317,55 @@ impl Fold {
             // Some gateways stream only the terminal event.
             for (index, item) in (0..).zip(output) {
                 let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
-                events.extend(self.settle(Some(index), item, kind));
-                if self.is_over() {
+                events.extend(self.complete_item(Some(index), item, kind));
+                if self.is_finished() {
                     return events;
                 }
             }
         }
         let output = output.get(..output.len().min(ITEMS_MAX)).unwrap_or_default();
         for slot in &mut self.slots {
-            slot.backfill(output);
+            slot.backfill_encrypted_content(output);
         }
         self.end = match response.get("status").and_then(Value::as_str) {
             Some(status @ ("failed" | "cancelled")) => {
-                let fault = Fault::of_failed_response(response);
-                End::Failed(Box::new(fault.unwrap_or_else(|| Fault::unexplained(status))))
+                let fault = ProviderError::from_failed_response(response);
+                ResponseEnd::Failed(Box::new(
+                    fault.unwrap_or_else(|| ProviderError::without_details(status)),
+                ))
             }
-            Some("incomplete") => cut(response),
-            _ if event.kind == "response.incomplete" => cut(response),
-            _ => End::Ended { stop: StopReason::Stop, note: None },
+            Some("incomplete") => truncated_end(response),
+            _ if event.kind == "response.incomplete" => truncated_end(response),
+            _ => ResponseEnd::Completed { stop: StopReason::Stop, note: None },
         };
         events
     }
 
-    fn failed(&mut self, event: &Event) {
-        let response = event.get("response").unwrap_or(&Value::Null);
-        self.usage = usage(response.get("usage"));
-        match Fault::of_failed_response(response) {
+    fn fail_response(&mut self, event: &ProviderEvent) {
+        let response = event.member("response").unwrap_or(&Value::Null);
+        self.usage = parse_usage(response.get("usage"));
+        match ProviderError::from_failed_response(response) {
             Some(fault) => self.fail(fault),
-            None => self.end = End::FailedMutely,
+            None => self.end = ResponseEnd::FailedWithoutReason,
         }
     }
 }
 
-fn failure(fault: Fault) -> (StopReason, Option<String>, Option<Fault>) {
+fn error_outcome(fault: ProviderError) -> (StopReason, Option<String>, Option<ProviderError>) {
     (StopReason::Error, Some(fault.text.clone()), Some(fault))
 }
 
 /// Ends a truncated response with `length`. A note names the content filter as the reason.
-fn cut(response: &Value) -> End {
+fn truncated_end(response: &Value) -> ResponseEnd {
     let reason = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
     let note = (reason == Some("content_filter"))
         .then(|| "The content filter of the service cut off this response.".to_owned());
-    End::Ended { stop: StopReason::Length, note }
+    ResponseEnd::Completed { stop: StopReason::Length, note }
 }
 
 /// Parses the usage. `input_tokens` includes cached tokens, read and written, which have other
 /// prices.
-fn usage(usage: Option<&Value>) -> Usage {
+fn parse_usage(usage: Option<&Value>) -> Usage {
     let count = |pointer: &str| {
         usage.and_then(|usage| usage.pointer(pointer)).and_then(Value::as_u64).unwrap_or(0)
     };

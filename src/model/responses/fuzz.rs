@@ -8,21 +8,21 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::read_whole;
-use super::event::Event;
-use super::fault::{Fault, classify};
-use super::fold::{Fold, Folded};
-use super::names::Names;
-use super::stream::Events;
+use super::client::read_json_response;
+use super::event::ProviderEvent;
+use super::fold::{FoldedResponse, ResponseFold};
+use super::names::ToolNames;
+use super::provider_error::{ProviderError, classify};
+use super::stream::SseReader;
 use crate::agent::content::Block;
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, ToolResultMessage, UserMessage};
 use crate::agent::raw::Extra;
 use crate::agent::settings::ThinkingLevel;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
 use crate::model::catalogue::{Catalogue, Tariff};
-use crate::model::responses::body::request_body;
+use crate::model::responses::body::build_request_body;
 use crate::model::{Listener, ModelRequest, Prices};
 
 static RUNTIME: LazyLock<Runtime> =
@@ -31,27 +31,27 @@ static RUNTIME: LazyLock<Runtime> =
 type Frames = Vec<(Option<String>, String)>;
 
 #[derive(Debug)]
-struct Deaf;
+struct NullListener;
 
-impl Listener for Deaf {
-    fn hear(&self, _: AnswerEvent) {}
+impl Listener for NullListener {
+    fn on_event(&self, _: AssistantMessageEvent) {}
 }
 
-fn fold() -> Fold {
+fn new_fold() -> ResponseFold {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.5 };
-    Fold::new("gpt-5-mini", Tariff { base, long: Some(base) }, Names::default())
+    ResponseFold::new("gpt-5-mini", Tariff { base, long_context: Some(base) }, ToolNames::default())
 }
 
 /// Returns the events of the input, read in chunks of `size` bytes. The flag is false if reading
 /// failed before the end.
-fn frames(input: &[u8], size: usize) -> (Frames, bool) {
+fn read_frames(input: &[u8], size: usize) -> (Frames, bool) {
     let chunks: Vec<Result<Bytes, Infallible>> =
         input.chunks(size.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-    let mut events = Events::new(futures_util::stream::iter(chunks), Duration::from_mins(1));
+    let mut events = SseReader::new(futures_util::stream::iter(chunks), Duration::from_mins(1));
     let mut frames = Vec::new();
     RUNTIME.block_on(async {
         loop {
-            match events.next().await {
+            match events.next_event().await {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => return (frames, true),
                 Err(_) => return (frames, false),
@@ -62,14 +62,14 @@ fn frames(input: &[u8], size: usize) -> (Frames, bool) {
 
 /// Asserts that a response can be stored, metered and sent back to the model, and that its size is
 /// bounded by the input.
-fn holds(folded: &Folded, input: &[u8]) {
+fn assert_valid_response(folded: &FoldedResponse, input: &[u8]) {
     let message = &folded.message;
-    assert_eq!(message.is_failed(), folded.fault.is_some());
+    assert_eq!(message.is_failed(), folded.error.is_some());
     let text = serde_json::to_string(message).unwrap();
     // An escaped byte takes six bytes, and seven times that in a string within a string.
     assert!(text.len() <= 44 * input.len() + 4_096, "{} of {}", text.len(), input.len());
     assert_eq!(
-        serde_json::from_str::<Message>(&tagged(&text)).unwrap(),
+        serde_json::from_str::<Message>(&with_role(&text)).unwrap(),
         Message::Assistant(message.clone())
     );
     let mut twice = message.usage;
@@ -118,18 +118,18 @@ fn holds(folded: &Folded, input: &[u8]) {
         traceparent: None,
         payload: None,
     };
-    let names = Names::default();
-    let objection = request_body(&request, &names).objection();
-    assert_eq!(objection, None, "the service would reject the next request");
+    let names = ToolNames::default();
+    let violation = build_request_body(&request, &names).find_violation();
+    assert_eq!(violation, None, "the service would reject the next request");
 }
 
-fn tagged(text: &str) -> String {
+fn with_role(text: &str) -> String {
     text.replacen('{', "{\"role\":\"assistant\",", 1)
 }
 
-fn model_stream(input: &[u8]) {
-    let (whole, ended) = frames(input, input.len());
-    let (cut, cut_ended) = frames(input, 1 + input.len() % 61);
+fn fuzz_stream(input: &[u8]) {
+    let (whole, ended) = read_frames(input, input.len());
+    let (cut, cut_ended) = read_frames(input, 1 + input.len() % 61);
     assert_eq!(ended, cut_ended);
     if ended {
         assert_eq!(whole, cut, "chunk sizes do not change the events");
@@ -137,26 +137,26 @@ fn model_stream(input: &[u8]) {
     let size: usize =
         whole.iter().map(|(name, data)| name.as_ref().map_or(0, String::len) + data.len()).sum();
     assert!(size <= input.len(), "{size} of {}", input.len());
-    let mut fold = fold();
-    let mut told = 0;
+    let mut fold = new_fold();
+    let mut events_count = 0;
     for (name, data) in &whole {
-        told += fold.push_frame(name.as_deref(), data).len();
+        events_count += fold.push_frame(name.as_deref(), data).len();
     }
-    assert!(told <= input.len(), "{told} events of {} bytes", input.len());
-    holds(&fold.finish(), input);
+    assert!(events_count <= input.len(), "{events_count} events of {} bytes", input.len());
+    assert_valid_response(&fold.finish(), input);
 }
 
-fn model_answer(input: &[u8]) {
+fn fuzz_json_response(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    let mut fold = fold();
-    if let Err(fault) = read_whole(text, &mut fold, &Deaf) {
+    let mut fold = new_fold();
+    if let Err(fault) = read_json_response(text, &mut fold, &NullListener) {
         fold.fail(*fault);
     }
-    holds(&fold.finish(), input);
+    assert_valid_response(&fold.finish(), input);
 }
 
 /// The first line is the value of the retry headers, the rest is the body.
-fn model_fault(input: &[u8]) {
+fn fuzz_error(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (wait, body) = text.split_once('\n').unwrap_or(("", &text));
     let mut headers = HeaderMap::new();
@@ -166,32 +166,33 @@ fn model_fault(input: &[u8]) {
         }
     }
     for status in [400, 429, 500] {
-        let fault = Fault::of_http(status, body);
+        let fault = ProviderError::from_http(status, body);
         assert!(fault.text.len() < 20_000, "{} bytes", fault.text.len());
-        if let crate::model::Failure::Retryable { after: Some(after) } =
+        if let crate::model::ModelFailure::Retryable { after: Some(after) } =
             classify(&fault, &headers, Timestamp(1))
         {
             assert!(Timestamp(1).plus(after) >= Timestamp(1));
         }
     }
-    if let crate::model::responses::event::Frame::Event(event) = Event::read(None, body)
-        && let Some(fault) = Fault::of_error_event(event.body())
+    if let crate::model::responses::event::ParsedFrame::Event(event) =
+        ProviderEvent::parse(None, body)
+        && let Some(fault) = ProviderError::from_error_event(event.body())
     {
         assert!(fault.text.len() < 20_000, "{} bytes", fault.text.len());
     }
 }
 
 #[test]
-fn a_stream() {
-    check("model_stream", model_stream);
+fn fuzzed_stream_gives_valid_response() {
+    check("model_stream", fuzz_stream);
 }
 
 #[test]
-fn an_answer_in_one_piece() {
-    check("model_answer", model_answer);
+fn fuzzed_json_gives_valid_response() {
+    check("model_answer", fuzz_json_response);
 }
 
 #[test]
-fn an_error() {
-    check("model_fault", model_fault);
+fn fuzzed_error_is_bounded() {
+    check("model_fault", fuzz_error);
 }

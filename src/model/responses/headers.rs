@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Headers that every request already has.
-const OWN_HEADERS: [&str; 9] = [
+const RESERVED_HEADERS: [&str; 9] = [
     "accept",
     "api-key",
     "authorization",
@@ -22,20 +22,23 @@ const OWN_HEADERS: [&str; 9] = [
 ];
 
 /// Reason why a configured header is unusable.
-pub(super) enum HeaderFault {
+pub(super) enum HeaderError {
     /// Every request already has this header.
-    Own(HeaderName),
+    Reserved(HeaderName),
     Malformed,
 }
 
 /// Parses a header. The value is marked as sensitive: `Debug` does not print it.
-pub(super) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), HeaderFault> {
-    let name = HeaderName::from_str(name.trim()).map_err(|_| HeaderFault::Malformed)?;
-    if OWN_HEADERS.contains(&name.as_str()) {
-        return Err(HeaderFault::Own(name));
+pub(super) fn parse_header(
+    name: &str,
+    value: &str,
+) -> Result<(HeaderName, HeaderValue), HeaderError> {
+    let name = HeaderName::from_str(name.trim()).map_err(|_| HeaderError::Malformed)?;
+    if RESERVED_HEADERS.contains(&name.as_str()) {
+        return Err(HeaderError::Reserved(name));
     }
     let value = HeaderValue::from_str(value.trim()).ok().filter(|value| !value.is_empty());
-    let mut value = value.ok_or(HeaderFault::Malformed)?;
+    let mut value = value.ok_or(HeaderError::Malformed)?;
     value.set_sensitive(true);
     Ok((name, value))
 }
@@ -52,15 +55,15 @@ impl<'de> Deserialize<'de> for ModelHeaders {
         };
         let mut headers = HeaderMap::new();
         for (name, value) in written {
-            match header(&name, value.as_str().unwrap_or_default()) {
+            match parse_header(&name, value.as_str().unwrap_or_default()) {
                 Ok((name, value)) => {
                     headers.insert(name, value);
                 }
-                Err(HeaderFault::Own(name)) => {
+                Err(HeaderError::Reserved(name)) => {
                     let text = "which each request has already: remove it";
                     return Err(D::Error::custom(format!("headers has `{name}`, {text}")));
                 }
-                Err(HeaderFault::Malformed) => {
+                Err(HeaderError::Malformed) => {
                     let text = "is not a legal header with a text as its value";
                     return Err(D::Error::custom(format!(
                         "headers: `{}` {text}",

@@ -8,18 +8,18 @@ use sha2::{Digest as _, Sha256};
 pub const WIRE_ID_MAX: usize = 64;
 
 /// Returns `call_id|item_id`, or the bare `call_id` without an item id.
-pub fn join(call_id: &str, item_id: &str) -> String {
+pub fn join_call_id(call_id: &str, item_id: &str) -> String {
     if item_id.is_empty() { call_id.to_owned() } else { format!("{call_id}|{item_id}") }
 }
 
 /// Splits an id of [`join_call_id`]. The second part is empty for another id.
-pub fn split(id: &str) -> (&str, &str) {
+pub fn split_call_id(id: &str) -> (&str, &str) {
     id.split_once('|').unwrap_or((id, ""))
 }
 
 /// Replaces characters outside `[A-Za-z0-9_-]` by `_` and removes trailing `_`. A text over the
 /// limit keeps its beginning and gets a hash, so that long texts stay distinct.
-pub fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain_id(text: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if text.len() <= WIRE_ID_MAX && text.chars().all(is_plain) {
         return Cow::Borrowed(text.trim_end_matches('_'));
@@ -30,12 +30,12 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(if trimmed.len() <= WIRE_ID_MAX {
         trimmed.to_owned()
     } else {
-        shortened(trimmed, text)
+        shorten(trimmed, text)
     })
 }
 
 /// Returns 16 hex digits of the text's SHA-256.
-pub fn hash(text: &str) -> String {
+pub fn short_hash(text: &str) -> String {
     use std::fmt::Write as _;
     Sha256::digest(text.as_bytes()).iter().take(8).fold(
         String::with_capacity(16),
@@ -47,9 +47,9 @@ pub fn hash(text: &str) -> String {
 }
 
 /// Returns 64 characters: the beginning of an ASCII text and the hash of the whole text.
-fn shortened(ascii: &str, whole: &str) -> String {
+fn shorten(ascii: &str, whole: &str) -> String {
     let head = ascii.get(..WIRE_ID_MAX - 17).unwrap_or_default();
-    format!("{head}-{}", hash(whole))
+    format!("{head}-{}", short_hash(whole))
 }
 
 #[cfg(test)]
@@ -57,18 +57,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_plain_short_and_still_different() {
-        assert_eq!(plain("call_1"), "call_1");
-        assert_eq!(plain("a.b c__"), "a_b_c");
+    fn wire_ids_are_plain_short_and_distinct() {
+        assert_eq!(plain_id("call_1"), "call_1");
+        assert_eq!(plain_id("a.b c__"), "a_b_c");
         let (long, other) = ("x".repeat(70), format!("{}y", "x".repeat(69)));
-        assert_eq!(plain(&long).len(), 64);
-        assert_ne!(plain(&long), plain(&other));
-        assert_eq!(plain("ü"), "");
+        assert_eq!(plain_id(&long).len(), 64);
+        assert_ne!(plain_id(&long), plain_id(&other));
+        assert_eq!(plain_id("ü"), "");
     }
 
     #[test]
-    fn a_tool_calls_id_holds_both_halves() {
-        assert_eq!(split(&join("call_1", "fc_1")), ("call_1", "fc_1"));
-        assert_eq!(split(&join("call_1", "")), ("call_1", ""));
+    fn joined_call_id_splits_into_both_ids() {
+        assert_eq!(split_call_id(&join_call_id("call_1", "fc_1")), ("call_1", "fc_1"));
+        assert_eq!(split_call_id(&join_call_id("call_1", "")), ("call_1", ""));
     }
 }

@@ -10,7 +10,7 @@ use crate::agent::content::Image;
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Item<'a> {
+pub(crate) enum InputItem<'a> {
     /// A reasoning item with its full content, because the service stores nothing.
     Reasoning {
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,13 +42,15 @@ pub(crate) enum Item<'a> {
     },
     /// Instructions, or a user message.
     #[serde(untagged)]
-    Told {
+    #[serde(rename = "told")]
+    InputMessage {
         role: Role,
-        content: Words<'a>,
+        content: MessageContent<'a>,
     },
     /// An item of the service, replayed unchanged.
     #[serde(untagged)]
-    Carried(Map<String, Value>),
+    #[serde(rename = "carried")]
+    ProviderItem(Map<String, Value>),
 }
 
 #[derive(Clone, Copy, PartialEq, Serialize)]
@@ -61,14 +63,14 @@ pub(crate) enum Role {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Words<'a> {
+pub(crate) enum MessageContent<'a> {
     Text(&'a str),
-    Parts(Vec<Part<'a>>),
+    Parts(Vec<ContentPart<'a>>),
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Part<'a> {
+pub(crate) enum ContentPart<'a> {
     InputText { text: Cow<'a, str> },
     InputImage { detail: &'static str, image_url: DataUrl<'a> },
 }
@@ -90,8 +92,8 @@ impl Serialize for DataUrl<'_> {
     }
 }
 
-impl<'a> Item<'a> {
-    pub(crate) fn said(text: &'a str, id: Cow<'a, str>, phase: Option<String>) -> Self {
+impl<'a> InputItem<'a> {
+    pub(crate) fn output_message(text: &'a str, id: Cow<'a, str>, phase: Option<String>) -> Self {
         let content = [OutputText { text, annotations: [] }];
         Self::Message { role: "assistant", content, status: "completed", id, phase }
     }
@@ -101,8 +103,8 @@ impl<'a> Item<'a> {
             Self::Reasoning { id, .. } => id.as_deref(),
             Self::Message { id, .. } => Some(id),
             Self::FunctionCall { id, .. } => *id,
-            Self::FunctionCallOutput { .. } | Self::Told { .. } => None,
-            Self::Carried(item) => item.get("id")?.as_str(),
+            Self::FunctionCallOutput { .. } | Self::InputMessage { .. } => None,
+            Self::ProviderItem(item) => item.get("id")?.as_str(),
         }
     }
 
@@ -110,32 +112,34 @@ impl<'a> Item<'a> {
     pub(crate) fn without_id(mut self) -> Self {
         match &mut self {
             Self::Reasoning { id, .. } => *id = None,
-            Self::Carried(item) => {
+            Self::ProviderItem(item) => {
                 item.shift_remove("id");
             }
             Self::Message { .. }
             | Self::FunctionCall { .. }
             | Self::FunctionCallOutput { .. }
-            | Self::Told { .. } => {}
+            | Self::InputMessage { .. } => {}
         }
         self
     }
 
     /// Bytes of the item's long texts.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn text_bytes(&self) -> usize {
         match self {
             Self::Reasoning { encrypted_content, .. } => encrypted_content.len(),
             Self::Message { content: [said], .. } => said.text.len(),
             Self::FunctionCall { arguments, .. } => arguments.len(),
             Self::FunctionCallOutput { output, .. } => output.len(),
-            Self::Told { content: Words::Text(text), .. } => text.len(),
-            Self::Told { content: Words::Parts(parts), .. } => parts.iter().map(Part::bytes).sum(),
-            Self::Carried(_) => 0,
+            Self::InputMessage { content: MessageContent::Text(text), .. } => text.len(),
+            Self::InputMessage { content: MessageContent::Parts(parts), .. } => {
+                parts.iter().map(ContentPart::text_bytes).sum()
+            }
+            Self::ProviderItem(_) => 0,
         }
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> ContentPart<'a> {
     pub(crate) fn text(text: impl Into<Cow<'a, str>>) -> Self {
         Self::InputText { text: text.into() }
     }
@@ -148,7 +152,7 @@ impl<'a> Part<'a> {
         matches!(self, Self::InputText { text } if text.is_empty())
     }
 
-    fn bytes(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         match self {
             Self::InputText { text } => text.len(),
             Self::InputImage { image_url: DataUrl(image), .. } => image.data.len(),

@@ -10,18 +10,21 @@ use crate::agent::content::joined_text;
 use crate::agent::message::ToolResultMessage;
 use crate::agent::raw::RawJson;
 use crate::model::ToolOffer;
-use crate::model::scripted::script::Call;
-use crate::model::scripted::{Said, quoted};
+use crate::model::scripted::script::ScriptedCall;
+use crate::model::scripted::{ScriptedResponse, quote};
 
 const CURRENCY: &str = r"(?:dollars?|usd|euros?|eur|pounds?|gbp|[$€£])";
 
 static AMOUNT_FIRST: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    pattern(r"\b(?:pay|send|transfer|and)\s+CUR?\s*(?<amount>NUM)\s*CUR?\s+to\s+(?<payee>NAME)")
+    compile_pattern(
+        r"\b(?:pay|send|transfer|and)\s+CUR?\s*(?<amount>NUM)\s*CUR?\s+to\s+(?<payee>NAME)",
+    )
 });
-static PAYEE_FIRST: LazyLock<Option<Regex>> =
-    LazyLock::new(|| pattern(r"\b(?:pay|send|and)\s+(?<payee>NAME)\s+CUR?\s*(?<amount>NUM)\b"));
+static PAYEE_FIRST: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    compile_pattern(r"\b(?:pay|send|and)\s+(?<payee>NAME)\s+CUR?\s*(?<amount>NUM)\b")
+});
 
-fn pattern(template: &str) -> Option<Regex> {
+fn compile_pattern(template: &str) -> Option<Regex> {
     let full = template
         .replace("CUR", CURRENCY)
         .replace("NUM", r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -36,15 +39,15 @@ fn pattern(template: &str) -> Option<Regex> {
 pub(super) struct Payment {
     tool: String,
     /// Names of the tool's arguments for payee and amount.
-    to: String,
-    sum: String,
+    payee_argument: String,
+    amount_argument: String,
     payee: String,
     amount: String,
 }
 
 /// Parses the payments of a text. Empty if no tool pays or the text has no payment.
-pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
-    let Some((tool, to, sum)) = tools.iter().find_map(payment_tool) else { return Vec::new() };
+pub(super) fn parse_payments(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
+    let Some((tool, to, sum)) = tools.iter().find_map(find_payment_tool) else { return Vec::new() };
     [&AMOUNT_FIRST, &PAYEE_FIRST]
         .into_iter()
         .filter_map(|pattern| pattern.as_ref())
@@ -52,8 +55,8 @@ pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
             let payments = pattern.captures_iter(text).filter_map(|found| {
                 Some(Payment {
                     tool: tool.clone(),
-                    to: to.clone(),
-                    sum: sum.clone(),
+                    payee_argument: to.clone(),
+                    amount_argument: sum.clone(),
                     payee: found.name("payee")?.as_str().to_owned(),
                     amount: found.name("amount")?.as_str().replace(',', ""),
                 })
@@ -64,39 +67,40 @@ pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
         .unwrap_or_default()
 }
 
-pub(super) fn ask(payments: &[Payment]) -> Said {
+pub(super) fn request_payments(payments: &[Payment]) -> ScriptedResponse {
     let text = match payments {
         [one] => format!("I will pay {} to {}.", one.amount, one.payee),
         many => format!("I will make {} payments.", many.len()),
     };
-    Said { text, calls: payments.iter().map(Payment::call).collect() }
+    ScriptedResponse { text, calls: payments.iter().map(Payment::to_call).collect() }
 }
 
 /// Reports each payment in one sentence.
-pub(super) fn report(payments: &[Payment], results: &[&ToolResultMessage]) -> String {
-    let lines: Vec<String> =
-        payments.iter().zip(results).map(|(payment, result)| payment.told(result)).collect();
+pub(super) fn report_payments(payments: &[Payment], results: &[&ToolResultMessage]) -> String {
+    let lines: Vec<String> = payments
+        .iter()
+        .zip(results)
+        .map(|(payment, result)| payment.describe_result(result))
+        .collect();
     lines.join("\n")
 }
 
 impl Payment {
-    fn call(&self) -> Call {
+    fn to_call(&self) -> ScriptedCall {
         let mut arguments = Map::new();
-        arguments.insert(self.to.clone(), Value::from(self.payee.as_str()));
+        arguments.insert(self.payee_argument.clone(), Value::from(self.payee.as_str()));
         let amount = serde_json::from_str(&self.amount)
             .unwrap_or_else(|_| Value::from(self.amount.as_str()));
-        arguments.insert(self.sum.clone(), amount);
-        Call { tool: self.tool.clone(), arguments: RawJson::of(&arguments) }
+        arguments.insert(self.amount_argument.clone(), amount);
+        ScriptedCall { tool: self.tool.clone(), arguments: RawJson::from_value(&arguments) }
     }
 
-    fn told(&self, result: &ToolResultMessage) -> String {
+    fn describe_result(&self, result: &ToolResultMessage) -> String {
         let Self { payee, amount, .. } = self;
         let text = joined_text(&result.content);
-        let said = quoted(&text);
+        let said = quote(&text);
         if text.to_lowercase().contains("unknown") {
-            return format!(
-                "The outcome of the payment of {amount} to {payee} is unknown: {said}"
-            );
+            return format!("The outcome of the payment of {amount} to {payee} is unknown: {said}");
         }
         if result.is_error {
             return format!("The payment of {amount} to {payee} was not made: {said}");
@@ -104,9 +108,9 @@ impl Payment {
         let json = result
             .structured_content
             .as_ref()
-            .map(RawJson::value)
+            .map(RawJson::to_value)
             .or_else(|| serde_json::from_str(&text).ok());
-        match json.as_ref().and_then(receipt) {
+        match json.as_ref().and_then(find_receipt) {
             Some(receipt) => format!("Paid {amount} to {payee}. The receipt is {receipt}."),
             None if said.is_empty() => format!("Paid {amount} to {payee}."),
             None => format!("Paid {amount} to {payee}: {said}"),
@@ -114,7 +118,7 @@ impl Payment {
     }
 }
 
-fn receipt(json: &Value) -> Option<String> {
+fn find_receipt(json: &Value) -> Option<String> {
     let names =
         ["receipt", "receiptId", "receipt_id", "reference", "paymentId", "payment_id", "id"];
     names.iter().find_map(|name| match json.get(name)? {
@@ -126,7 +130,7 @@ fn receipt(json: &Value) -> Option<String> {
 }
 
 /// Returns the names of the tool and of its arguments for payee and amount.
-fn payment_tool(tool: &ToolOffer<'_>) -> Option<(String, String, String)> {
+fn find_payment_tool(tool: &ToolOffer<'_>) -> Option<(String, String, String)> {
     if !tool.name.to_lowercase().contains("pay") {
         return None;
     }

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 const DEPTH_MAX: usize = 8;
 
 /// Returns a small value that fits the schema. Unconstrained strings become `text`.
-pub(crate) fn of(schema: &Value, text: &str) -> Value {
-    at_depth(schema, text, 0)
+pub(crate) fn sample_value(schema: &Value, text: &str) -> Value {
+    sample_at_depth(schema, text, 0)
 }
 
-fn at_depth(schema: &Value, text: &str, depth: usize) -> Value {
+fn sample_at_depth(schema: &Value, text: &str, depth: usize) -> Value {
     if let Some(value) = ["const", "default"].iter().find_map(|name| schema.get(name)) {
         return value.clone();
     }
@@ -22,7 +22,7 @@ fn at_depth(schema: &Value, text: &str, depth: usize) -> Value {
     if let Some(first) =
         ["anyOf", "oneOf"].iter().find_map(|name| schema.get(name)?.as_array()?.first())
     {
-        return at_depth(first, text, depth + 1);
+        return sample_at_depth(first, text, depth + 1);
     }
     let kind = match schema.get("type") {
         Some(Value::String(kind)) => kind.as_str(),
@@ -37,13 +37,13 @@ fn at_depth(schema: &Value, text: &str, depth: usize) -> Value {
         "array" => {
             let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0).min(8);
             let item = schema.get("items").unwrap_or(&Value::Null);
-            (0..least).map(|_| at_depth(item, text, depth + 1)).collect()
+            (0..least).map(|_| sample_at_depth(item, text, depth + 1)).collect()
         }
-        _ => object(schema, text, depth),
+        _ => sample_object(schema, text, depth),
     }
 }
 
-fn object(schema: &Value, text: &str, depth: usize) -> Value {
+fn sample_object(schema: &Value, text: &str, depth: usize) -> Value {
     let mut value = Map::new();
     let required =
         schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -53,7 +53,7 @@ fn object(schema: &Value, text: &str, depth: usize) -> Value {
             .and_then(|properties| properties.get(name))
             .unwrap_or(&Value::Null);
         let inner = match inner {
-            Value::Object(_) => at_depth(inner, text, depth + 1),
+            Value::Object(_) => sample_at_depth(inner, text, depth + 1),
             Value::Null
             | Value::Bool(_)
             | Value::Number(_)

@@ -7,7 +7,7 @@ use regex::{Captures, Regex};
 
 use crate::agent::raw::RawJson;
 use crate::model::ToolOffer;
-use crate::model::responses::fault::Fault;
+use crate::model::responses::provider_error::ProviderError;
 
 static COMMAND: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
@@ -18,33 +18,33 @@ static COMMAND: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct ScriptedCall {
     pub(super) tool: String,
     pub(super) arguments: RawJson,
 }
 
 /// One response of the model.
-pub(super) enum Step {
+pub(super) enum ScriptStep {
     /// Tool calls; never empty. `and` adds a call to the same response, `then` starts the next one.
-    Calls(Vec<Call>),
-    Say(String),
-    Fail(Box<Fault>),
+    Calls(Vec<ScriptedCall>),
+    Text(String),
+    Failure(Box<ProviderError>),
 }
 
 #[derive(Default)]
 pub(super) struct Script {
-    steps: Vec<Step>,
+    steps: Vec<ScriptStep>,
 }
 
 impl Script {
     /// Parses a text. The script is empty if the text contains no command.
-    pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Self {
+    pub(super) fn parse(text: &str, tools: &[ToolOffer<'_>]) -> Self {
         let mut script = Self::default();
         let mut rest = text;
         while let Some(command) = COMMAND.as_ref().and_then(|command| command.captures(rest)) {
             let after =
                 command.get(0).and_then(|whole| rest.get(whole.end()..)).unwrap_or_default();
-            rest = script.add(&command, after, tools);
+            rest = script.add_step(&command, after, tools);
         }
         script
     }
@@ -54,19 +54,19 @@ impl Script {
     }
 
     /// Returns the step that follows this number of tool results; `None` after the last step.
-    pub(super) fn at(&self, results: usize) -> Option<&Step> {
+    pub(super) fn step_after(&self, results: usize) -> Option<&ScriptStep> {
         let mut left = results;
         self.steps.iter().find(|step| match step {
-            Step::Calls(calls) if left > 0 => {
+            ScriptStep::Calls(calls) if left > 0 => {
                 left = left.saturating_sub(calls.len());
                 false
             }
-            Step::Calls(_) | Step::Say(_) | Step::Fail(_) => true,
+            ScriptStep::Calls(_) | ScriptStep::Text(_) | ScriptStep::Failure(_) => true,
         })
     }
 
     /// Adds the step of a command. Returns the text that remains after it.
-    fn add<'a>(
+    fn add_step<'a>(
         &mut self,
         command: &Captures<'_>,
         after: &'a str,
@@ -75,44 +75,44 @@ impl Script {
         let named = |name: &str| command.name(name).map(|found| found.as_str());
         if let Some(tool) = named("tool") {
             let (arguments, after) = match named("with") {
-                Some(_) => arguments(after),
+                Some(_) => split_arguments(after),
                 // Without arguments, the text is a command only if it names an existing tool.
                 None if tools.iter().any(|offer| offer.name == tool) => {
-                    (RawJson::of(&serde_json::json!({})), after)
+                    (RawJson::from_value(&serde_json::json!({})), after)
                 }
                 None => return after,
             };
-            let call = Call { tool: tool.to_owned(), arguments };
+            let call = ScriptedCall { tool: tool.to_owned(), arguments };
             let is_same_answer = named("link").is_some_and(|link| link.eq_ignore_ascii_case("and"));
             match self.steps.last_mut() {
-                Some(Step::Calls(calls)) if is_same_answer => calls.push(call),
-                Some(_) | None => self.steps.push(Step::Calls(vec![call])),
+                Some(ScriptStep::Calls(calls)) if is_same_answer => calls.push(call),
+                Some(_) | None => self.steps.push(ScriptStep::Calls(vec![call])),
             }
             return after;
         }
         if named("say").is_some() {
             let said = after.trim().trim_matches(['"', '“', '”']);
-            self.steps.push(Step::Say(said.to_owned()));
+            self.steps.push(ScriptStep::Text(said.to_owned()));
             return "";
         }
         let fault = match named("status").map(|status| (status, status.parse::<u16>())) {
-            Some((_, Ok(status))) => told(status, "requested_failure"),
-            Some(("overflow", _)) => told(400, "context_length_exceeded"),
-            Some(_) | None => told(400, "requested_failure"),
+            Some((_, Ok(status))) => scripted_error(status, "requested_failure"),
+            Some(("overflow", _)) => scripted_error(400, "context_length_exceeded"),
+            Some(_) | None => scripted_error(400, "requested_failure"),
         };
-        self.steps.push(Step::Fail(Box::new(fault)));
+        self.steps.push(ScriptStep::Failure(Box::new(fault)));
         ""
     }
 }
 
-fn told(status: u16, code: &str) -> Fault {
+fn scripted_error(status: u16, code: &str) -> ProviderError {
     let body = serde_json::json!({ "error": { "code": code, "message": "the scripted model fails as requested" } });
-    Fault::of_http(status, &body.to_string())
+    ProviderError::from_http(status, &body.to_string())
 }
 
 /// Splits the leading JSON value off a text, as written. A text without one becomes a JSON string,
 /// which no tool accepts: this simulates malformed arguments.
-fn arguments(text: &str) -> (RawJson, &str) {
+fn split_arguments(text: &str) -> (RawJson, &str) {
     let text = text.trim_start();
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
     let end = match values.next() {
@@ -121,7 +121,7 @@ fn arguments(text: &str) -> (RawJson, &str) {
     };
     match (RawJson::from_text(text.get(..end).unwrap_or_default()), text.get(end..)) {
         (Ok(arguments), Some(after)) => (arguments, after),
-        _ => (RawJson::of(&text), ""),
+        _ => (RawJson::from_value(&text), ""),
     }
 }
 
@@ -129,29 +129,29 @@ fn arguments(text: &str) -> (RawJson, &str) {
 mod tests {
     use super::*;
 
-    fn steps(text: &str) -> String {
+    fn parsed_steps(text: &str) -> String {
         let tools = [ToolOffer {
             name: "list",
             description: "",
             parameters: &serde_json::Value::Null,
             strict: false,
         }];
-        let line = |step: &Step| match step {
-            Step::Calls(calls) => {
+        let line = |step: &ScriptStep| match step {
+            ScriptStep::Calls(calls) => {
                 let calls: Vec<String> = calls
                     .iter()
                     .map(|call| format!("{}{}", call.tool, call.arguments.text()))
                     .collect();
                 calls.join(" & ")
             }
-            Step::Say(text) => format!("say {text}"),
-            Step::Fail(fault) => fault.text.clone(),
+            ScriptStep::Text(text) => format!("say {text}"),
+            ScriptStep::Failure(fault) => fault.text.clone(),
         };
-        Script::read(text, &tools).steps.iter().map(line).collect::<Vec<_>>().join(" | ")
+        Script::parse(text, &tools).steps.iter().map(line).collect::<Vec<_>>().join(" | ")
     }
 
     #[test]
-    fn a_text_is_read_as_the_steps_it_commands() {
+    fn script_parses_steps() {
         let cases = [
             ("hello", ""),
             ("how do I use a pen with ink?", ""),
@@ -175,18 +175,18 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            assert_eq!(steps(text), expected, "{text}");
+            assert_eq!(parsed_steps(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn the_results_say_which_step_is_next() {
+    fn script_selects_step_by_result_count() {
         let script =
-            Script::read("use a with {} and use b with {} then use c with {} then say x", &[]);
-        let next = |results| match script.at(results) {
-            Some(Step::Calls(calls)) => calls[0].tool.clone(),
-            Some(Step::Say(text)) => format!("say {text}"),
-            Some(Step::Fail(_)) | None => "-".to_owned(),
+            Script::parse("use a with {} and use b with {} then use c with {} then say x", &[]);
+        let next = |results| match script.step_after(results) {
+            Some(ScriptStep::Calls(calls)) => calls[0].tool.clone(),
+            Some(ScriptStep::Text(text)) => format!("say {text}"),
+            Some(ScriptStep::Failure(_)) | None => "-".to_owned(),
         };
         assert_eq!([next(0), next(2), next(3)], ["a", "c", "say x"]);
     }

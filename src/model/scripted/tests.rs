@@ -10,10 +10,10 @@ use super::*;
 use crate::model::ToolOffer;
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<AnswerEvent>>);
+struct RecordingListener(Mutex<Vec<AssistantMessageEvent>>);
 
-impl Listener for Heard {
-    fn hear(&self, event: AnswerEvent) {
+impl Listener for RecordingListener {
+    fn on_event(&self, event: AssistantMessageEvent) {
         self.0.lock().unwrap().push(event);
     }
 }
@@ -30,11 +30,11 @@ fn messages(list: Value) -> Vec<Message> {
         .collect()
 }
 
-fn user(text: &str) -> Value {
+fn user_message(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-fn result(tool: &str, text: &str, is_error: bool) -> Value {
+fn tool_result(tool: &str, text: &str, is_error: bool) -> Value {
     json!({
         "role": "toolResult", "toolCallId": "c", "toolName": tool,
         "content": [{ "type": "text", "text": text }], "isError": is_error,
@@ -48,10 +48,10 @@ fn parameters() -> Value {
     })
 }
 
-async fn answer(
+async fn call_model(
     list: Value,
     change: impl FnOnce(&mut ModelRequest<'_>),
-) -> (Answer, Vec<AnswerEvent>) {
+) -> (ModelResponse, Vec<AssistantMessageEvent>) {
     let (messages, parameters) = (messages(list), parameters());
     let tools = [ToolOffer {
         name: "send_payment",
@@ -75,13 +75,13 @@ async fn answer(
         payload: None,
     };
     change(&mut request);
-    let heard = Heard::default();
-    let answer = ScriptedModel.answer(request, &heard).await;
-    (answer, heard.0.into_inner().unwrap())
+    let listener = RecordingListener::default();
+    let answer = ScriptedModel.respond(request, &listener).await;
+    (answer, listener.0.into_inner().unwrap())
 }
 
-async fn said(list: Value) -> String {
-    let (answer, _) = answer(list, |_| {}).await;
+async fn response_text(list: Value) -> String {
+    let (answer, _) = call_model(list, |_| {}).await;
     let calls: Vec<String> = answer
         .message
         .tool_calls()
@@ -91,22 +91,29 @@ async fn said(list: Value) -> String {
 }
 
 #[tokio::test]
-async fn the_payments_example_is_played_from_start_to_end() {
+async fn scripted_model_runs_payments_example() {
     let asked = "I will pay 250 to Ada. → send_payment{\"to\":\"Ada\",\"amount\":250}";
     for text in ["Pay 250 to Ada", "please pay $250 to Ada now", "Pay 250 dollars to Ada."] {
-        assert_eq!(said(json!([user(text)])).await, asked, "{text}");
+        assert_eq!(response_text(json!([user_message(text)])).await, asked, "{text}");
     }
     assert_eq!(
-        said(json!([user("pay ada 99.50 dollars")])).await,
+        response_text(json!([user_message("pay ada 99.50 dollars")])).await,
         "I will pay 99.50 to ada. → send_payment{\"to\":\"ada\",\"amount\":99.5}"
     );
     assert_eq!(
-        said(json!([user("Transfer 1,250 EUR to Ada Lovelace today")])).await,
+        response_text(json!([user_message("Transfer 1,250 EUR to Ada Lovelace today")])).await,
         "I will pay 1250 to Ada Lovelace. → send_payment{\"to\":\"Ada Lovelace\",\"amount\":1250}"
     );
-    assert!(said(json!([user("Pay 250k to Ada")])).await.starts_with("I am the scripted model"));
+    assert!(
+        response_text(json!([user_message("Pay 250k to Ada")]))
+            .await
+            .starts_with("I am the scripted model")
+    );
     let after = |text: &'static str, is_error| {
-        said(json!([user("Pay 250 to Ada"), result("send_payment", text, is_error)]))
+        response_text(json!([
+            user_message("Pay 250 to Ada"),
+            tool_result("send_payment", text, is_error)
+        ]))
     };
     assert_eq!(
         after(r#"{"receipt":"r-7"}"#, false).await,
@@ -124,49 +131,60 @@ async fn the_payments_example_is_played_from_start_to_end() {
 }
 
 #[tokio::test]
-async fn several_payments_are_one_answer() {
+async fn scripted_model_puts_payments_in_one_response() {
     assert_eq!(
-        said(json!([user("Pay 10 to Ada and 20 to Bo")])).await,
+        response_text(json!([user_message("Pay 10 to Ada and 20 to Bo")])).await,
         "I will make 2 payments. → send_payment{\"to\":\"Ada\",\"amount\":10} & send_payment{\"to\":\"Bo\",\"amount\":20}"
     );
 }
 
 #[tokio::test]
-async fn a_script_is_played_step_by_step() {
-    let script = user("use a with {} then use b with {\"x\":1} then say done");
-    assert_eq!(said(json!([script])).await, " → a{}");
-    assert_eq!(said(json!([script, result("a", "1", false)])).await, " → b{\"x\":1}");
+async fn scripted_model_follows_script_steps() {
+    let script = user_message("use a with {} then use b with {\"x\":1} then say done");
+    assert_eq!(response_text(json!([script])).await, " → a{}");
+    assert_eq!(response_text(json!([script, tool_result("a", "1", false)])).await, " → b{\"x\":1}");
     assert_eq!(
-        said(json!([script, result("a", "1", false), result("b", "2", false)])).await,
+        response_text(json!([script, tool_result("a", "1", false), tool_result("b", "2", false)]))
+            .await,
         "done → "
     );
-    let short = user("use a with {}");
-    assert_eq!(said(json!([short, result("a", "1", false)])).await, "a returned: 1 → ");
-    assert_eq!(said(json!([short, result("a", "bad", true)])).await, "a failed: bad → ");
-    assert_eq!(said(json!([short, result("a", "1", false), user("say hi")])).await, "hi → ");
+    let short = user_message("use a with {}");
+    assert_eq!(
+        response_text(json!([short, tool_result("a", "1", false)])).await,
+        "a returned: 1 → "
+    );
+    assert_eq!(
+        response_text(json!([short, tool_result("a", "bad", true)])).await,
+        "a failed: bad → "
+    );
+    assert_eq!(
+        response_text(json!([short, tool_result("a", "1", false), user_message("say hi")])).await,
+        "hi → "
+    );
 }
 
 #[tokio::test]
-async fn without_a_script_it_says_what_it_received() {
+async fn scripted_model_describes_prompt_without_script() {
     assert_eq!(
-        said(json!([user("Hello there")])).await,
+        response_text(json!([user_message("Hello there")])).await,
         "I am the scripted model, and received 2 words: “Hello there”. I can use send_payment. Try: use send_payment with \
          {\"to\":\"…\",\"amount\":1} then say done → "
     );
     assert_eq!(
-        said(json!([])).await.split('.').next().unwrap(),
+        response_text(json!([])).await.split('.').next().unwrap(),
         "I am the scripted model, and received no text"
     );
 }
 
 #[tokio::test]
-async fn what_is_streamed_is_what_is_answered() {
-    let (answer, heard) =
-        answer(json!([user("Pay 250 to Ada")]), |request| request.thinking = ThinkingLevel::Low)
-            .await;
+async fn scripted_model_streams_its_response() {
+    let (answer, events) = call_model(json!([user_message("Pay 250 to Ada")]), |request| {
+        request.thinking = ThinkingLevel::Low
+    })
+    .await;
     let streamed = |kind: &str, index: u64| -> String {
-        let told = heard.iter().map(|event| serde_json::to_value(event).unwrap());
-        let deltas = told.filter(|event| event["type"] == kind && event["contentIndex"] == index);
+        let values = events.iter().map(|event| serde_json::to_value(event).unwrap());
+        let deltas = values.filter(|event| event["type"] == kind && event["contentIndex"] == index);
         deltas.map(|event| event["delta"].as_str().unwrap().to_owned()).collect()
     };
     let thinking = streamed("thinking_delta", 0);
@@ -182,14 +200,14 @@ async fn what_is_streamed_is_what_is_answered() {
 }
 
 #[tokio::test]
-async fn it_fails_as_it_is_told() {
+async fn scripted_model_fails_as_requested() {
     for (text, expected) in [
-        ("fail with 503", Failure::Retryable { after: None }),
-        ("fail with 429", Failure::Retryable { after: Some(Duration::from_secs(1)) }),
-        ("fail with overflow", Failure::Overflow),
-        ("fail finally", Failure::Final),
+        ("fail with 503", ModelFailure::Retryable { after: None }),
+        ("fail with 429", ModelFailure::Retryable { after: Some(Duration::from_secs(1)) }),
+        ("fail with overflow", ModelFailure::ContextOverflow),
+        ("fail finally", ModelFailure::Permanent),
     ] {
-        let (answer, _) = answer(json!([user(text)]), |_| {}).await;
+        let (answer, _) = call_model(json!([user_message(text)]), |_| {}).await;
         assert_eq!(answer.failure, Some(expected), "{text}");
         assert_eq!(answer.message.stop_reason, StopReason::Error);
         assert!(answer.message.error_message.unwrap().contains("fails as requested"));
@@ -197,16 +215,17 @@ async fn it_fails_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn the_output_limit_cuts_the_answer() {
-    let (answer, _) =
-        answer(json!([user("say one two three")]), |request| request.max_output_tokens = Some(2))
-            .await;
+async fn scripted_model_truncates_at_output_limit() {
+    let (answer, _) = call_model(json!([user_message("say one two three")]), |request| {
+        request.max_output_tokens = Some(2)
+    })
+    .await;
     assert_eq!(joined_text(&answer.message.content), "one two ");
     assert_eq!(answer.message.stop_reason, StopReason::Length);
 }
 
 #[tokio::test]
-async fn an_answer_fits_its_schema() {
+async fn scripted_model_response_matches_schema() {
     let schema = json!({
         "type": "object", "required": ["summary", "count", "kind", "tags"],
         "properties": {
@@ -214,7 +233,7 @@ async fn an_answer_fits_its_schema() {
             "kind": { "enum": ["a", "b"] }, "tags": { "type": "array", "minItems": 1, "items": { "type": "string" } },
         },
     });
-    let messages = messages(json!([user("say hi")]));
+    let messages = messages(json!([user_message("say hi")]));
     let messages: Vec<&Message> = messages.iter().collect();
     let record = ScriptedModel.record("x").unwrap();
     let request = ModelRequest {
@@ -230,7 +249,7 @@ async fn an_answer_fits_its_schema() {
         traceparent: None,
         payload: None,
     };
-    let answer = ScriptedModel.answer(request, &Heard::default()).await;
+    let answer = ScriptedModel.respond(request, &RecordingListener::default()).await;
     let value: Value = serde_json::from_str(&joined_text(&answer.message.content)).unwrap();
     assert!(jsonschema::is_valid(&schema, &value), "{value}");
 }

@@ -27,13 +27,13 @@ impl Clock for TokioClock {
     }
 }
 
-struct Place {
+struct TestQueueFolder {
     folder: TempDir,
     clock: Arc<ManualClock>,
     ids: Arc<SystemIds>,
 }
 
-impl Place {
+impl TestQueueFolder {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -56,25 +56,25 @@ impl Place {
     }
 }
 
-fn told(error: &QueueError) -> String {
+fn source_text(error: &QueueError) -> String {
     std::error::Error::source(error).unwrap().to_string()
 }
 
 #[tokio::test]
-async fn both_kinds_of_queue_keep_the_contract() {
-    let place = Place::new();
+async fn embedded_queue_passes_contract() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     let pass = |span| {
         place.clock.advance(span);
-        contract::passed()
+        contract::time_passed()
     };
-    contract::contract(&queue, TURNS, &pass).await;
-    contract::contract(&queue, PROMPTS, &pass).await;
+    contract::assert_queue_contract(&queue, TURNS, &pass).await;
+    contract::assert_queue_contract(&queue, PROMPTS, &pass).await;
 }
 
 #[tokio::test]
-async fn prompts_survive_a_restart_and_doorbells_do_not() {
-    let place = Place::new();
+async fn prompts_survive_restart_and_nudges_do_not() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     for number in 0..3 {
         queue.send(PROMPTS, format!("prompt {number}"), NOW).await.unwrap();
@@ -98,15 +98,15 @@ async fn prompts_survive_a_restart_and_doorbells_do_not() {
 
 /// A test cannot cut the power; it checks that SQLite syncs each commit.
 #[tokio::test]
-async fn each_answer_is_synced() {
-    let queue = Place::new().open().await;
+async fn queue_file_syncs_each_commit() {
+    let queue = TestQueueFolder::new().open().await;
     assert_eq!(queue.disk.pragma("synchronous"), "Integer(2)");
     assert_eq!(queue.disk.pragma("journal_mode"), "Text(\"wal\")");
 }
 
 #[tokio::test]
-async fn what_was_answered_survives_a_killed_process() {
-    let place = Place::new();
+async fn committed_messages_survive_killed_process() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     for text in ["done", "owed"] {
         queue.send(PROMPTS, text.to_owned(), NOW).await.unwrap();
@@ -114,7 +114,7 @@ async fn what_was_answered_survives_a_killed_process() {
     let done = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
     queue.delete(PROMPTS, &done.id, &done.pop_receipt).await.unwrap();
     // A killed process leaves its files unclosed.
-    let after = Place::new();
+    let after = TestQueueFolder::new();
     let folder = after.file().parent().unwrap().to_owned();
     std::fs::create_dir_all(&folder).unwrap();
     for entry in std::fs::read_dir(place.file().parent().unwrap()).unwrap() {
@@ -127,8 +127,8 @@ async fn what_was_answered_survives_a_killed_process() {
 }
 
 #[tokio::test]
-async fn what_a_dead_process_held_is_visible_at_once_and_its_receives_count() {
-    let place = Place::new();
+async fn received_message_is_visible_after_restart() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     queue.send(PROMPTS, "held".to_owned(), NOW).await.unwrap();
     let before = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
@@ -145,8 +145,8 @@ async fn what_a_dead_process_held_is_visible_at_once_and_its_receives_count() {
 }
 
 #[tokio::test]
-async fn a_delay_goes_on_after_a_restart_and_is_not_prolonged_by_a_clock_set_back() {
-    let mut place = Place::new();
+async fn delay_continues_after_restart_and_clock_change() {
+    let mut place = TestQueueFolder::new();
     let queue = place.open().await;
     queue.send(PROMPTS, "later".to_owned(), Duration::from_mins(10)).await.unwrap();
     drop(queue);
@@ -166,8 +166,8 @@ async fn a_delay_goes_on_after_a_restart_and_is_not_prolonged_by_a_clock_set_bac
 }
 
 #[tokio::test]
-async fn a_queue_that_is_no_longer_kept_is_still_emptied_for_good() {
-    let place = Place::new();
+async fn messages_of_formerly_durable_queue_are_deleted() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     queue.send(PROMPTS, "once".to_owned(), NOW).await.unwrap();
     drop(queue);
@@ -187,31 +187,31 @@ async fn a_queue_that_is_no_longer_kept_is_still_emptied_for_good() {
 }
 
 #[tokio::test]
-async fn a_second_process_a_newer_file_and_a_broken_one_are_refused_with_advice() {
-    let place = Place::new();
+async fn unusable_queue_file_is_rejected_with_advice() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     let second = place.try_open().await.unwrap_err();
-    assert!(told(&second).contains("stop the other process"), "{}", told(&second));
+    assert!(source_text(&second).contains("stop the other process"), "{}", source_text(&second));
     drop(queue);
 
     let connection = rusqlite::Connection::open(place.file()).unwrap();
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let newer = place.try_open().await.unwrap_err();
-    assert!(told(&newer).contains("newer version (99"), "{}", told(&newer));
+    assert!(source_text(&newer).contains("newer version (99"), "{}", source_text(&newer));
 
     std::fs::write(place.file(), "this was a database once".repeat(100)).unwrap();
     let broken = place.try_open().await.unwrap_err();
-    assert!(told(&broken).contains("queue.sqlite"), "{}", told(&broken));
+    assert!(source_text(&broken).contains("queue.sqlite"), "{}", source_text(&broken));
 }
 
 #[tokio::test]
-async fn a_failing_disk_refuses_what_it_cannot_keep() {
-    let place = Place::new();
+async fn queue_rejects_writes_when_disk_fails() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     queue.send(PROMPTS, "kept".to_owned(), NOW).await.unwrap();
     let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
-    queue.disk.break_it();
+    queue.disk.fail_writes();
     let refused = queue.send(PROMPTS, "not kept".to_owned(), NOW).await;
     assert!(matches!(refused, Err(QueueError::Unavailable(_))));
     let refused = queue.delete(PROMPTS, &message.id, &message.pop_receipt).await;
@@ -221,8 +221,8 @@ async fn a_failing_disk_refuses_what_it_cannot_keep() {
 }
 
 #[tokio::test]
-async fn peeking_changes_nothing_and_shows_hidden_ones() {
-    let place = Place::new();
+async fn peek_shows_hidden_messages_without_changes() {
+    let place = TestQueueFolder::new();
     let queue = place.open().await;
     queue.send(NOTIFY, "first".to_owned(), NOW).await.unwrap();
     queue.send(NOTIFY, "later".to_owned(), HIDE).await.unwrap();
@@ -240,7 +240,7 @@ async fn peeking_changes_nothing_and_shows_hidden_ones() {
 }
 
 /// Opens a queue in Tokio's paused time, with a listener.
-async fn listened(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
+async fn open_with_listener(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
     let clock = Arc::new(TokioClock(tokio::time::Instant::now()));
     let file = folder.path().join("queue.sqlite");
     let queue = EmbeddedQueue::open(&file, &[PROMPTS], clock, Arc::new(SystemIds)).await.unwrap();
@@ -251,7 +251,7 @@ async fn listened(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
 }
 
 /// Waits for a notification and receives. Returns the delay of the message.
-async fn lateness(
+async fn measure_lateness(
     queue: &EmbeddedQueue,
     arrivals: &mut watch::Receiver<u64>,
     visible_at: tokio::time::Instant,
@@ -265,14 +265,14 @@ async fn lateness(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_hears_within_20_ms_of_new_delayed_and_returning_messages() {
+async fn listener_is_notified_within_20_ms() {
     let folder = tempfile::tempdir().unwrap();
-    let (queue, mut arrivals) = listened(&folder).await;
+    let (queue, mut arrivals) = open_with_listener(&folder).await;
     let start = tokio::time::Instant::now();
     let soon = Duration::from_millis(20);
 
     queue.send(TURNS, "now".to_owned(), NOW).await.unwrap();
-    assert!(lateness(&queue, &mut arrivals, start).await < soon);
+    assert!(measure_lateness(&queue, &mut arrivals, start).await < soon);
     let visible_again = start + HIDE;
 
     // The later message first, so that the earlier one must wake the timer.
@@ -280,9 +280,9 @@ async fn a_listener_hears_within_20_ms_of_new_delayed_and_returning_messages() {
     queue.send(TURNS, "in 10 s".to_owned(), Duration::from_secs(10)).await.unwrap();
     for seconds in [10, 20] {
         let visible_at = start + Duration::from_secs(seconds);
-        assert!(lateness(&queue, &mut arrivals, visible_at).await < soon);
+        assert!(measure_lateness(&queue, &mut arrivals, visible_at).await < soon);
     }
-    assert!(lateness(&queue, &mut arrivals, visible_again).await < soon);
+    assert!(measure_lateness(&queue, &mut arrivals, visible_again).await < soon);
 
     let renewed_at = tokio::time::Instant::now();
     queue.send(TURNS, "given back".to_owned(), NOW).await.unwrap();
@@ -290,13 +290,13 @@ async fn a_listener_hears_within_20_ms_of_new_delayed_and_returning_messages() {
     arrivals.mark_unchanged();
     queue.renew(TURNS, &held.id, &held.pop_receipt, Duration::from_secs(1)).await.unwrap();
     let visible_at = renewed_at + Duration::from_secs(1);
-    assert!(lateness(&queue, &mut arrivals, visible_at).await < soon);
+    assert!(measure_lateness(&queue, &mut arrivals, visible_at).await < soon);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_of_one_queue_sleeps_while_others_ring() {
+async fn listener_ignores_messages_of_other_queues() {
     let folder = tempfile::tempdir().unwrap();
-    let (queue, arrivals) = listened(&folder).await;
+    let (queue, arrivals) = open_with_listener(&folder).await;
     queue.send(NOTIFY, "not yours".to_owned(), NOW).await.unwrap();
     queue.send(NOTIFY, "nor this".to_owned(), Duration::from_secs(1)).await.unwrap();
     tokio::time::advance(Duration::from_mins(1)).await;
@@ -305,12 +305,12 @@ async fn a_listener_of_one_queue_sleeps_while_others_ring() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_from_before_the_restart_is_told_when_its_delay_ends() {
+async fn listener_is_notified_of_delayed_message_after_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let (queue, _) = listened(&folder).await;
+    let (queue, _) = open_with_listener(&folder).await;
     queue.send(PROMPTS, "later".to_owned(), HIDE).await.unwrap();
     drop(queue);
-    let (queue, _) = listened(&folder).await;
+    let (queue, _) = open_with_listener(&folder).await;
     let mut arrivals = queue.arrivals(PROMPTS).unwrap();
     arrivals.mark_unchanged();
     arrivals.changed().await.unwrap();
@@ -318,7 +318,7 @@ async fn a_message_from_before_the_restart_is_told_when_its_delay_ends() {
 }
 
 #[tokio::test]
-async fn the_listener_learns_that_the_queue_is_gone() {
+async fn listener_ends_when_queue_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("queue.sqlite");
     let clock = Arc::new(SystemClock::default());

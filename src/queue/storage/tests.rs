@@ -6,38 +6,38 @@ use futures_util::FutureExt as _;
 
 use super::super::{MESSAGE_BYTES_MAX, PROMPTS, TURNS, contract};
 use super::*;
-use crate::azurite::shared::azurite;
+use crate::azurite::shared::shared_azurite;
 use crate::settings::azure::StorageAccess;
 use crate::settings::secret::Secret;
-use crate::telemetry::meter::{Meter, metered};
+use crate::telemetry::cost_meter::{CostMeter, with_meter};
 
 const HOUR: Duration = Duration::from_hours(1);
 const NOW: Duration = Duration::ZERO;
 
 async fn queue(prefix: &str) -> StorageQueue {
-    let account = azurite().await.account();
-    StorageQueue::connect(&account, None, prefix, &Sending::default()).unwrap()
+    let account = shared_azurite().await.account();
+    StorageQueue::connect(&account, None, prefix, &TransportSettings::default()).unwrap()
 }
 
-fn told(error: &QueueError) -> String {
+fn source_text(error: &QueueError) -> String {
     std::error::Error::source(error).unwrap().to_string()
 }
 
 #[tokio::test]
-async fn it_keeps_the_contract() {
-    let azurite = azurite().await;
+async fn storage_queue_passes_contract() {
+    let azurite = shared_azurite().await;
     let pass = |span| {
         azurite.advance(span);
         std::future::ready(()).boxed()
     };
-    contract::contract(&queue("contract-").await, TURNS, &pass).await;
+    contract::assert_queue_contract(&queue("contract-").await, TURNS, &pass).await;
 }
 
 #[tokio::test]
-async fn a_hundred_messages_come_by_requests_of_32() {
+async fn receive_requests_at_most_32_messages() {
     let queue = queue("hundred-").await;
-    let meter = Arc::new(Meter::default());
-    let all = metered(Arc::clone(&meter), async {
+    let meter = Arc::new(CostMeter::default());
+    let all = with_meter(Arc::clone(&meter), async {
         for number in 0..100 {
             queue.send(TURNS, number.to_string(), NOW).await.unwrap();
         }
@@ -53,37 +53,38 @@ async fn a_hundred_messages_come_by_requests_of_32() {
 }
 
 #[tokio::test]
-async fn prefixes_keep_apart_and_are_checked() {
+async fn queue_prefixes_are_isolated_and_validated() {
     let (one, other) = (queue("one-").await, queue("two-").await);
-    one.create(&[TURNS, PROMPTS]).await.unwrap();
-    one.create(&[TURNS, PROMPTS]).await.unwrap();
+    one.create_queues(&[TURNS, PROMPTS]).await.unwrap();
+    one.create_queues(&[TURNS, PROMPTS]).await.unwrap();
     one.send(TURNS, "nudge".to_owned(), NOW).await.unwrap();
     assert_eq!(other.receive(TURNS, 1, HOUR).await.unwrap(), []);
     assert_eq!(one.length(TURNS).await.unwrap(), 1);
-    let account = azurite().await.account();
+    let account = shared_azurite().await.account();
     for bad in ["Upper-", "-first", "dou--ble", "under_score", &"x".repeat(44)] {
-        let refused = StorageQueue::connect(&account, None, bad, &Sending::default());
+        let refused = StorageQueue::connect(&account, None, bad, &TransportSettings::default());
         assert!(refused.unwrap_err().to_string().contains(bad));
     }
-    assert!(told(&one.length("No Queue").await.unwrap_err()).contains("`one-No Queue`"));
+    assert!(source_text(&one.length("No Queue").await.unwrap_err()).contains("`one-No Queue`"));
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_refused_and_says_so_without_it() {
-    let mut account = azurite().await.account();
+async fn wrong_key_error_omits_key() {
+    let mut account = shared_azurite().await.account();
     let key = Secret::new(b"another".to_vec());
     account.access = StorageAccess::SharedKey { account: crate::azurite::ACCOUNT.to_owned(), key };
-    let queue = StorageQueue::connect(&account, None, "", &Sending::default()).unwrap();
-    let refused = told(&queue.send(TURNS, "nudge".to_owned(), NOW).await.unwrap_err());
+    let queue = StorageQueue::connect(&account, None, "", &TransportSettings::default()).unwrap();
+    let refused = source_text(&queue.send(TURNS, "nudge".to_owned(), NOW).await.unwrap_err());
     assert!(refused.contains("403 AuthenticationFailed: check the key"), "{refused}");
     assert_eq!(format!("{queue:?}"), "StorageQueue(127.0.0.1, *)");
 }
 
 #[tokio::test]
-async fn a_signature_in_the_address_is_enough() {
-    let mut account = azurite().await.account();
+async fn shared_access_signature_is_sufficient() {
+    let mut account = shared_azurite().await.account();
     account.access = StorageAccess::Sas(Secret::new(account_sas()));
-    let queue = StorageQueue::connect(&account, None, "sas-", &Sending::default()).unwrap();
+    let queue =
+        StorageQueue::connect(&account, None, "sas-", &TransportSettings::default()).unwrap();
     queue.send(TURNS, "nudge".to_owned(), NOW).await.unwrap();
     let message = queue.receive(TURNS, 1, HOUR).await.unwrap().pop().unwrap();
     let receipt = queue.renew(TURNS, &message.id, &message.pop_receipt, HOUR).await.unwrap();
@@ -112,11 +113,11 @@ fn account_sas() -> String {
 }
 
 #[tokio::test]
-async fn a_delay_is_whole_seconds_and_at_most_seven_days() {
-    assert_eq!(seconds(Duration::from_millis(1), 0), 1);
-    assert_eq!(seconds(NOW, 0), 0);
-    assert_eq!(seconds(NOW, 1), 1);
-    assert_eq!(seconds(Duration::MAX, 0), 604_800);
+async fn delay_is_whole_seconds_up_to_seven_days() {
+    assert_eq!(whole_seconds(Duration::from_millis(1), 0), 1);
+    assert_eq!(whole_seconds(NOW, 0), 0);
+    assert_eq!(whole_seconds(NOW, 1), 1);
+    assert_eq!(whole_seconds(Duration::MAX, 0), 604_800);
     let queue = queue("delay-").await;
     queue.send(TURNS, "x".repeat(MESSAGE_BYTES_MAX), Duration::MAX).await.unwrap();
     assert_eq!(queue.receive(TURNS, 1, HOUR).await.unwrap(), []);

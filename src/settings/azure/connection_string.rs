@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
-use super::storage::account_name;
-use super::{StorageAccess, StorageAccount, endpoint};
+use super::storage::is_account_name;
+use super::{StorageAccess, StorageAccount, parse_endpoint};
 use crate::settings::secret::Secret;
 
 /// The emulator's account and key, identical everywhere and published by Microsoft.
@@ -28,36 +28,36 @@ const ENDPOINT_EXPECTED: &str =
 /// Parses the account, or returns all problems: clauses that follow the setting's name and quote
 /// nothing of its value.
 pub(super) fn parse(text: &str) -> Result<StorageAccount, Vec<String>> {
-    let parts = Parts::read(text).map_err(|problem| vec![problem])?;
+    let parts = Parts::parse(text).map_err(|problem| vec![problem])?;
     if let Some(value) = parts.get(USE_EMULATOR) {
-        return emulator(&parts, value).map_err(|problem| vec![problem]);
+        return emulator_account(&parts, value).map_err(|problem| vec![problem]);
     }
-    let mut wrong = Vec::new();
-    let mut keep = |problem: String| wrong.push(problem);
+    let mut problems = Vec::new();
+    let mut record = |problem: String| problems.push(problem);
     let account = parts.get(NAME);
-    if account.is_some_and(|name| !account_name(name)) {
-        keep(format!("has an {NAME} that is not a storage account's: 3 to 24 of a-z and 0-9"));
+    if account.is_some_and(|name| !is_account_name(name)) {
+        record(format!("has an {NAME} that is not a storage account's: 3 to 24 of a-z and 0-9"));
     }
-    let queue = parts.endpoint("queue", "QueueEndpoint").map_err(&mut keep).ok();
-    let blob = parts.endpoint("blob", "BlobEndpoint").map_err(&mut keep).ok();
-    let access = parts.access().map_err(&mut keep).ok();
+    let queue = parts.endpoint("queue", "QueueEndpoint").map_err(&mut record).ok();
+    let blob = parts.endpoint("blob", "BlobEndpoint").map_err(&mut record).ok();
+    let access = parts.access().map_err(&mut record).ok();
     match (queue, blob, access) {
-        (Some(queue), Some(blob), Some(access)) if wrong.is_empty() => {
+        (Some(queue), Some(blob), Some(access)) if problems.is_empty() => {
             Ok(StorageAccount { queue, blob, access })
         }
         _ => {
-            wrong.dedup();
-            Err(wrong)
+            problems.dedup();
+            Err(problems)
         }
     }
 }
 
 /// True if the text names the emulator by its short form.
 pub(super) fn is_emulator(text: &str) -> bool {
-    Parts::read(text).is_ok_and(|parts| parts.get(USE_EMULATOR).is_some())
+    Parts::parse(text).is_ok_and(|parts| parts.get(USE_EMULATOR).is_some())
 }
 
-fn emulator(parts: &Parts, value: &str) -> Result<StorageAccount, String> {
+fn emulator_account(parts: &Parts, value: &str) -> Result<StorageAccount, String> {
     if parts.get(PROXY).is_some() {
         return Err(format!(
             "names a {PROXY}, which is not supported: write {NAME}, {KEY}, QueueEndpoint and BlobEndpoint"
@@ -68,14 +68,14 @@ fn emulator(parts: &Parts, value: &str) -> Result<StorageAccount, String> {
             "has {USE_EMULATOR}: write `{USE_EMULATOR}=true` and nothing else, or leave it out"
         ));
     }
-    parse(EMULATOR).map_err(|wrong| wrong.join("; "))
+    parse(EMULATOR).map_err(|problems| problems.join("; "))
 }
 
 /// Values by name in lower case. Other names, such as `TableEndpoint`, may be present.
 struct Parts(BTreeMap<String, String>);
 
 impl Parts {
-    fn read(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let mut parts = BTreeMap::new();
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let Some((name, value)) = part.split_once('=') else {
@@ -100,7 +100,8 @@ impl Parts {
     /// The explicit endpoint, or the one derived from the account's name.
     fn endpoint(&self, service: &str, name: &str) -> Result<Url, String> {
         if let Some(text) = self.get(name) {
-            return endpoint(text).ok_or_else(|| format!("has a {name} that {ENDPOINT_EXPECTED}"));
+            return parse_endpoint(text)
+                .ok_or_else(|| format!("has a {name} that {ENDPOINT_EXPECTED}"));
         }
         let Some(account) = self.get(NAME) else {
             return Err(format!("has neither {NAME} nor {name}: copy the connection string again"));
@@ -110,7 +111,7 @@ impl Parts {
             return Err(format!("has a {PROTOCOL} other than https: use https"));
         }
         let suffix = self.get(SUFFIX).unwrap_or("core.windows.net");
-        endpoint(&format!("https://{account}.{service}.{suffix}"))
+        parse_endpoint(&format!("https://{account}.{service}.{suffix}"))
             .filter(|url| url.path() == "/" && url.port().is_none())
             .ok_or_else(|| {
                 format!("has an {NAME} or {SUFFIX} that forms no valid address: copy it again")

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{CosmosAccess, CosmosAccount, Identity, endpoint};
+use super::{CosmosAccess, CosmosAccount, Identity, parse_endpoint};
 use crate::settings::mistake::Mistake;
 use crate::settings::reader::Reader;
 use crate::settings::secret::Secret;
@@ -21,12 +21,12 @@ impl CosmosAccount {
         let endpoint = reader.parse(
             ENDPOINT,
             "an address that begins with https://, such as https://my-account.documents.azure.com (http:// on loopback alone)",
-            endpoint,
+            parse_endpoint,
         );
         let key = reader.parse(KEY, "the account's key, in base64", |text| {
             STANDARD.decode(text).ok().map(|_| Secret::new(text.to_owned()))
         });
-        let identity = own.of_connection(reader, CREDENTIAL, CLIENT);
+        let identity = own.for_connection(reader, CREDENTIAL, CLIENT);
         let database = reader.parse(
             DATABASE,
             "a database's name: at most 255 characters, without `/`, `\\`, `?` and `#`",
@@ -35,19 +35,19 @@ impl CosmosAccount {
                 is_name.then(|| text.to_owned())
             },
         );
-        let has_endpoint = reader.text(ENDPOINT).is_some();
-        let has_key = reader.text(KEY).is_some();
+        let has_endpoint = reader.get(ENDPOINT).is_some();
+        let has_key = reader.get(KEY).is_some();
         for name in [KEY, CREDENTIAL, CLIENT, DATABASE] {
-            if !has_endpoint && reader.text(name).is_some() {
-                reader.note(Mistake::of(
+            if !has_endpoint && reader.get(name).is_some() {
+                reader.add_mistake(Mistake::new(
                     name,
                     format!("is set, but {ENDPOINT} is not: set it to the account's address"),
                 ));
             }
         }
         for name in [CREDENTIAL, CLIENT] {
-            if has_endpoint && has_key && reader.text(name).is_some() {
-                reader.note(Mistake::of(
+            if has_endpoint && has_key && reader.get(name).is_some() {
+                reader.add_mistake(Mistake::new(
                     name,
                     format!("is set, and {KEY} too: remove the key to use an identity, or this to use the key"),
                 ));
@@ -61,8 +61,8 @@ impl CosmosAccount {
     }
 
     /// The error of an app that is served in Azure without a Cosmos DB account.
-    pub(in crate::settings) fn missing() -> Mistake {
-        Mistake::of(
+    pub(in crate::settings) fn missing_account() -> Mistake {
+        Mistake::new(
             ENDPOINT,
             "is not set: the embedded store is one file of one machine, and in Azure an instance and its disk can vanish at any time, so it is refused here: set it to the address of a Cosmos DB account, such as https://my-account.documents.azure.com",
         )

@@ -4,7 +4,7 @@ use super::StorageAccess;
 use super::connection_string::parse;
 use crate::fuzz::{SECRET, check};
 
-fn connection_string(input: &[u8]) {
+fn check_connection_string(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match parse(text) {
         // An account's name is not a secret; the key and the signature are.
@@ -25,6 +25,6 @@ fn connection_string(input: &[u8]) {
 }
 
 #[test]
-fn an_account() {
-    check("connection_string", connection_string);
+fn fuzz_connection_string() {
+    check("connection_string", check_connection_string);
 }

@@ -15,7 +15,7 @@ const CLIENT_EXPECTED: &str =
 
 /// Values of a `…__credential` setting.
 #[derive(Clone, Copy)]
-enum Named {
+enum CredentialKind {
     Managed,
     Workload,
 }
@@ -23,21 +23,21 @@ enum Named {
 impl Identity {
     /// The app's own identity. Explicit settings override the identity that the platform offers.
     pub(in crate::settings) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Self {
-        let client_id = reader.parse(CLIENT, CLIENT_EXPECTED, client_id);
-        let tenant_id = reader.parse(TENANT, "a tenant's id or domain", tenant_id);
-        let has_endpoint = reader.text("IDENTITY_ENDPOINT").is_some();
-        let secret = reader.text(SECRET).map(Secret::new);
-        let token_file = reader.text(TOKEN_FILE);
+        let client_id = reader.parse(CLIENT, CLIENT_EXPECTED, parse_client_id);
+        let tenant_id = reader.parse(TENANT, "a tenant's id or domain", parse_tenant_id);
+        let has_endpoint = reader.get("IDENTITY_ENDPOINT").is_some();
+        let secret = reader.get(SECRET).map(Secret::new);
+        let token_file = reader.get(TOKEN_FILE);
         if secret.is_some() && token_file.is_some() {
-            reader.note(Mistake::of(
+            reader.add_mistake(Mistake::new(
                 SECRET,
                 format!("is set, and {TOKEN_FILE} too: keep one, they are two identities"),
             ));
         }
-        let proof = if secret.is_some() { SECRET } else { TOKEN_FILE };
+        let credential = if secret.is_some() { SECRET } else { TOKEN_FILE };
         if secret.is_some() || token_file.is_some() {
-            needs(reader, proof, TENANT, "the tenant that gives the tokens");
-            needs(reader, proof, CLIENT, "the client id that it belongs to");
+            require_setting(reader, credential, TENANT, "the tenant that gives the tokens");
+            require_setting(reader, credential, CLIENT, "the client id that it belongs to");
         }
         match (tenant_id, client_id, secret, token_file) {
             (Some(tenant_id), Some(client_id), Some(secret), _) => {
@@ -53,42 +53,42 @@ impl Identity {
 
     /// The identity of a connection. Its settings `credential` and `client` may override the app's
     /// own.
-    pub(super) fn of_connection(
+    pub(super) fn for_connection(
         &self,
         reader: &mut Reader<'_>,
         credential: &'static str,
         client: &'static str,
     ) -> Self {
-        let named = reader.parse(
+        let kind = reader.parse(
             credential,
             "`managedidentity` or `workloadidentity`; without it the app's own identity is used",
             |text| match text.to_ascii_lowercase().as_str() {
-                "managedidentity" => Some(Named::Managed),
-                "workloadidentity" => Some(Named::Workload),
+                "managedidentity" => Some(CredentialKind::Managed),
+                "workloadidentity" => Some(CredentialKind::Workload),
                 _ => None,
             },
         );
-        let given = reader.parse(client, CLIENT_EXPECTED, client_id);
-        match (named, self) {
-            (Some(Named::Managed), _) => Self::Managed { client_id: given },
+        let configured_id = reader.parse(client, CLIENT_EXPECTED, parse_client_id);
+        match (kind, self) {
+            (Some(CredentialKind::Managed), _) => Self::Managed { client_id: configured_id },
             (_, Self::Workload { tenant_id, client_id, token_file }) => Self::Workload {
                 tenant_id: tenant_id.clone(),
-                client_id: given.unwrap_or(client_id.clone()),
+                client_id: configured_id.unwrap_or(client_id.clone()),
                 token_file: token_file.clone(),
             },
-            (Some(Named::Workload), _) => {
-                reader.note(Mistake::of(
+            (Some(CredentialKind::Workload), _) => {
+                reader.add_mistake(Mistake::new(
                     credential,
                     format!("is `workloadidentity`, which needs {TOKEN_FILE}, {TENANT} and {CLIENT}: the platform sets them where it offers one"),
                 ));
                 self.clone()
             }
             (None, Self::Managed { client_id }) => {
-                Self::Managed { client_id: given.or_else(|| client_id.clone()) }
+                Self::Managed { client_id: configured_id.or_else(|| client_id.clone()) }
             }
             (None, Self::ClientSecret { client_id, .. }) => {
-                if given.is_some_and(|given| given != *client_id) {
-                    reader.note(Mistake::of(
+                if configured_id.is_some_and(|configured_id| configured_id != *client_id) {
+                    reader.add_mistake(Mistake::new(
                         client,
                         format!("names another identity than {CLIENT}, which {SECRET} belongs to: remove it, or set {credential} to `managedidentity`"),
                     ));
@@ -101,17 +101,25 @@ impl Identity {
     }
 }
 
-fn needs(reader: &mut Reader<'_>, owner: &'static str, name: &'static str, what: &str) {
-    if reader.text(name).is_none() {
-        reader.note(Mistake::of(owner, format!("is set, but {name} is not: set it to {what}")));
+fn require_setting(
+    reader: &mut Reader<'_>,
+    dependent: &'static str,
+    name: &'static str,
+    expected: &str,
+) {
+    if reader.get(name).is_none() {
+        reader.add_mistake(Mistake::new(
+            dependent,
+            format!("is set, but {name} is not: set it to {expected}"),
+        ));
     }
 }
 
-fn client_id(text: &str) -> Option<String> {
+fn parse_client_id(text: &str) -> Option<String> {
     uuid::Uuid::parse_str(text).ok().map(|id| id.hyphenated().to_string())
 }
 
-fn tenant_id(text: &str) -> Option<String> {
+fn parse_tenant_id(text: &str) -> Option<String> {
     let is_tenant =
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     is_tenant.then(|| text.to_owned())

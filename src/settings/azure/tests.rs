@@ -12,18 +12,18 @@ type Pairs<'p> = &'p [(&'static str, &'p str)];
 fn try_read(pairs: Pairs<'_>) -> Result<Settings, Vec<Mistake>> {
     let pairs: Arc<[(&'static str, String)]> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    Settings::read(move |asked| {
-        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.clone())
+    Settings::read(move |requested| {
+        pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     })
 }
 
 fn read(pairs: Pairs<'_>) -> Settings {
-    try_read(pairs).unwrap_or_else(|wrong| panic!("{pairs:?}: {wrong:?}"))
+    try_read(pairs).unwrap_or_else(|errors| panic!("{pairs:?}: {errors:?}"))
 }
 
 fn mistakes(pairs: Pairs<'_>) -> String {
-    let wrong = try_read(pairs).expect_err("the settings must be invalid");
-    wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    let errors = try_read(pairs).expect_err("the settings must be invalid");
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 const MINE: &str = "11111111-2222-3333-4444-555555555555";
@@ -39,7 +39,7 @@ fn managed(client_id: Option<&str>) -> Identity {
 }
 
 #[test]
-fn a_connection_string_names_the_account_and_its_key() {
+fn connection_string_sets_account_and_key() {
     let forms = [
         (
             "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=aHVzaC1odXNo;EndpointSuffix=core.windows.net",
@@ -71,18 +71,20 @@ fn a_connection_string_names_the_account_and_its_key() {
 }
 
 #[test]
-fn the_emulators_short_form_is_its_whole_one() {
+fn emulator_short_form_expands() {
     for text in ["UseDevelopmentStorage=true", "usedevelopmentstorage=True;"] {
         let account = read(&[(STORAGE, text)]).storage.unwrap();
         assert_eq!(account.queue.as_str(), "http://127.0.0.1:10001/devstoreaccount1");
         assert_eq!(account.blob.as_str(), "http://127.0.0.1:10000/devstoreaccount1");
-        let StorageAccess::SharedKey { account, key } = account.access else { panic!("expected a key") };
+        let StorageAccess::SharedKey { account, key } = account.access else {
+            panic!("expected a key")
+        };
         assert_eq!((account.as_str(), key.reveal().len()), ("devstoreaccount1", 64));
     }
 }
 
 #[test]
-fn a_shared_access_signature_is_a_way_in() {
+fn connection_string_accepts_shared_access_signature() {
     let sas = "sv=2024&sig=hush%3D";
     for text in [
         format!(
@@ -96,7 +98,7 @@ fn a_shared_access_signature_is_a_way_in() {
 }
 
 #[test]
-fn an_account_is_named_for_an_identity() {
+fn storage_account_name_uses_identity() {
     let named = read(&[("AzureWebJobsStorage__accountName", "mine")]).storage.unwrap();
     assert_eq!(named.queue.as_str(), "https://mine.queue.core.windows.net/");
     assert_eq!(named.blob.as_str(), "https://mine.blob.core.windows.net/");
@@ -113,7 +115,7 @@ fn an_account_is_named_for_an_identity() {
 }
 
 #[test]
-fn a_storage_account_may_have_its_name_and_addresses() {
+fn storage_addresses_must_match_account_name() {
     let name = ("AzureWebJobsStorage__accountName", "mine");
     let queue =
         ("AzureWebJobsStorage__queueServiceUri", "https://mine.queue.core.usgovcloudapi.net");
@@ -131,7 +133,7 @@ fn a_storage_account_may_have_its_name_and_addresses() {
 }
 
 #[test]
-fn a_cosmos_account_is_used_by_key_or_identity() {
+fn cosmos_account_uses_key_or_identity() {
     let by_key = read(&[COSMOS, ("COSMOS__accountKey", KEY), ("COSMOS__database", "other")]);
     let by_key = by_key.cosmos.unwrap();
     assert_eq!(by_key.endpoint.as_str(), "https://mine.documents.azure.com/");
@@ -150,7 +152,7 @@ fn a_cosmos_account_is_used_by_key_or_identity() {
 }
 
 #[test]
-fn the_app_has_one_identity_and_what_is_set_on_purpose_wins() {
+fn explicit_identity_overrides_platform_identity() {
     let azure = ("WEBSITE_SKU", "FlexConsumption");
     let (tenant, client) = (("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", MINE));
     let secret = ("AZURE_CLIENT_SECRET", "hush");
@@ -182,7 +184,7 @@ fn the_app_has_one_identity_and_what_is_set_on_purpose_wins() {
 }
 
 #[test]
-fn a_connection_may_name_an_identity_of_its_own() {
+fn connection_may_have_its_own_identity() {
     let azure = ("WEBSITE_SKU", "FlexConsumption");
     let account = ("AzureWebJobsStorage__accountName", "mine");
     let (credential, client) = ("AzureWebJobsStorage__credential", "AzureWebJobsStorage__clientId");
@@ -212,11 +214,11 @@ fn a_connection_may_name_an_identity_of_its_own() {
 }
 
 #[test]
-fn every_mistake_in_a_connection_string_is_told_without_its_value() {
-    let said = |text: &str| {
-        let said = mistakes(&[(STORAGE, text)]);
-        assert!(!said.contains("hush") && !said.contains("aHVz"), "{said}");
-        said
+fn connection_string_errors_contain_no_secret() {
+    let error_text = |text: &str| {
+        let error_text = mistakes(&[(STORAGE, text)]);
+        assert!(!error_text.contains("hush") && !error_text.contains("aHVz"), "{error_text}");
+        error_text
     };
     let cases = [
         ("hush", "is not a connection string: expected `UseDevelopmentStorage=true` or"),
@@ -268,18 +270,19 @@ fn every_mistake_in_a_connection_string_is_told_without_its_value() {
         ),
     ];
     for (text, expected) in cases {
-        let said = said(text);
+        let error_text = error_text(text);
         assert!(
-            said.starts_with("AzureWebJobsStorage ") && said.contains(expected),
-            "{text}: {said}"
+            error_text.starts_with("AzureWebJobsStorage ") && error_text.contains(expected),
+            "{text}: {error_text}"
         );
     }
-    let both = said("AccountName=mine;AccountKey=hush!;QueueEndpoint=ftp://a;BlobEndpoint=ftp://b");
+    let both =
+        error_text("AccountName=mine;AccountKey=hush!;QueueEndpoint=ftp://a;BlobEndpoint=ftp://b");
     assert_eq!(both.lines().count(), 3, "all errors are reported: {both}");
 }
 
 #[test]
-fn what_is_half_set_or_contradicts_itself_is_told_at_once() {
+fn incomplete_or_contradictory_settings_are_reported_together() {
     insta::assert_snapshot!(mistakes(&[
         (STORAGE, "UseDevelopmentStorage=true"),
         ("WEBSITE_SKU", "FlexConsumption"),
@@ -345,7 +348,7 @@ fn what_is_half_set_or_contradicts_itself_is_told_at_once() {
 }
 
 #[test]
-fn a_reference_that_the_platform_did_not_resolve_is_told_and_nothing_else_of_it() {
+fn unresolved_key_vault_reference_is_reported_once() {
     let reference = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/hush)";
     insta::assert_snapshot!(mistakes(&[
         COSMOS,
@@ -361,9 +364,9 @@ fn a_reference_that_the_platform_did_not_resolve_is_told_and_nothing_else_of_it(
 }
 
 #[test]
-fn in_azure_storage_and_cosmos_are_needed_to_serve() {
+fn serving_in_azure_requires_storage_and_cosmos() {
     let missing = |pairs: Pairs<'_>| -> Vec<String> {
-        read(pairs).missing_to_serve().into_iter().map(|mistake| mistake.name).collect()
+        read(pairs).missing_required().into_iter().map(|mistake| mistake.name).collect()
     };
     let azure = ("WEBSITE_SKU", "FlexConsumption");
     let names = missing(&[azure]);
@@ -375,7 +378,7 @@ fn in_azure_storage_and_cosmos_are_needed_to_serve() {
 }
 
 #[test]
-fn no_secret_of_an_account_shows_itself() {
+fn account_secrets_are_absent_from_debug_output() {
     let settings = read(&[
         (STORAGE, "AccountName=mine;SharedAccessSignature=sig=hush"),
         COSMOS,
@@ -389,19 +392,19 @@ fn no_secret_of_an_account_shows_itself() {
 }
 
 #[test]
-fn the_models_key_may_lie_in_a_vault() {
+fn model_key_may_be_in_key_vault() {
     let resource = ("AZURE_OPENAI_RESOURCE_NAME", "res");
     let url = "AZURE_OPENAI_API_KEY_SECRET_URL";
-    let place = |text: &str| {
+    let read_secret = |text: &str| {
         let Provider::Azure(azure) = read(&[resource, (url, text)]).model.provider else {
             panic!("expected an Azure model")
         };
-        azure.api_key_place.unwrap()
+        azure.key_vault_secret.unwrap()
     };
-    let newest = place("https://mine.vault.azure.net/secrets/model-key/");
+    let newest = read_secret("https://mine.vault.azure.net/secrets/model-key/");
     assert_eq!(newest.to_string(), "https://mine.vault.azure.net/secrets/model-key");
     assert_eq!((newest.vault.as_str(), newest.version), ("https://mine.vault.azure.net/", None));
-    let pinned = place("https://mine.vault.azure.net/secrets/model-key/0a1b");
+    let pinned = read_secret("https://mine.vault.azure.net/secrets/model-key/0a1b");
     assert_eq!(pinned.version.as_deref(), Some("0a1b"));
     for bad in [
         "mine/secrets/model-key",
@@ -411,8 +414,11 @@ fn the_models_key_may_lie_in_a_vault() {
         "https://mine.vault.azure.net/secrets/a%2Fb",
         "https://mine.vault.azure.net/secrets/a/b/c",
     ] {
-        let said = mistakes(&[resource, (url, bad)]);
-        assert!(said.contains("expected a Key Vault secret's address"), "{bad}: {said}");
+        let error_text = mistakes(&[resource, (url, bad)]);
+        assert!(
+            error_text.contains("expected a Key Vault secret's address"),
+            "{bad}: {error_text}"
+        );
     }
     let good = (url, "https://mine.vault.azure.net/secrets/model-key");
     assert!(mistakes(&[good]).contains("is set, but not where to use it"));

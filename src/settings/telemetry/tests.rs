@@ -6,8 +6,8 @@ use crate::settings::Settings;
 fn read(pairs: &[(&'static str, &str)]) -> Result<TelemetrySettings, String> {
     let pairs: Vec<(&'static str, String)> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    let settings = Settings::read(move |asked| {
-        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.clone())
+    let settings = Settings::read(move |requested| {
+        pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     });
     settings
         .map(|settings| settings.telemetry)
@@ -19,15 +19,15 @@ fn endpoint(collector: Option<&Collector>) -> &str {
 }
 
 #[test]
-fn nothing_set_sends_nothing() {
+fn telemetry_exports_nothing_by_default() {
     let read = read(&[]).unwrap();
     assert_eq!((read.traces, read.metrics, read.logs, read.insights), (None, None, None, None));
-    assert!(!read.captures_content);
+    assert!(!read.should_capture_content);
     assert_eq!(read.sampler, Sampler { ratio: 1.0, is_parent_based: true });
 }
 
 #[test]
-fn one_endpoint_serves_all_signals_and_each_may_have_its_own() {
+fn signal_endpoint_overrides_common_endpoint() {
     let read = read(&[
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318/base/"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, x=1"),
@@ -51,14 +51,14 @@ fn one_endpoint_serves_all_signals_and_each_may_have_its_own() {
 }
 
 #[test]
-fn an_exporter_that_is_named_goes_where_collectors_listen() {
+fn otlp_exporter_uses_default_collector_address() {
     let read = read(&[("OTEL_TRACES_EXPORTER", "otlp")]).unwrap();
     assert_eq!(endpoint(read.traces.as_ref()), "http://localhost:4318/v1/traces");
     assert_eq!(endpoint(read.logs.as_ref()), "");
 }
 
 #[test]
-fn a_disabled_sdk_sends_nothing_anywhere() {
+fn disabled_sdk_exports_nothing() {
     let read = read(&[
         ("OTEL_SDK_DISABLED", "True"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
@@ -69,22 +69,25 @@ fn a_disabled_sdk_sends_nothing_anywhere() {
 }
 
 #[test]
-fn the_samplers_are_those_of_the_specification() {
-    let of = |name: &str, argument: &str| {
+fn sampler_follows_opentelemetry_specification() {
+    let read_sampler = |name: &str, argument: &str| {
         read(&[("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", argument)])
             .unwrap()
             .sampler
     };
-    assert_eq!(of("always_off", ""), Sampler { ratio: 0.0, is_parent_based: false });
-    assert_eq!(of("traceidratio", "0.25"), Sampler { ratio: 0.25, is_parent_based: false });
+    assert_eq!(read_sampler("always_off", ""), Sampler { ratio: 0.0, is_parent_based: false });
     assert_eq!(
-        of("parentbased_traceidratio", "0.5"),
+        read_sampler("traceidratio", "0.25"),
+        Sampler { ratio: 0.25, is_parent_based: false }
+    );
+    assert_eq!(
+        read_sampler("parentbased_traceidratio", "0.5"),
         Sampler { ratio: 0.5, is_parent_based: true }
     );
 }
 
 #[test]
-fn application_insights_is_reached_by_key_or_by_identity() {
+fn application_insights_uses_key_or_identity() {
     let string = (
         "APPLICATIONINSIGHTS_CONNECTION_STRING",
         "InstrumentationKey=hush;IngestionEndpoint=https://x.in.applicationinsights.azure.com/",
@@ -98,17 +101,17 @@ fn application_insights_is_reached_by_key_or_by_identity() {
         read(&[(name, &text)]).unwrap().insights.unwrap().is_local
     };
     assert!(is_local("http://127.0.0.1:8080/") && !is_local("http://collector/"));
-    let of = |text: &str| {
+    let read_identity = |text: &str| {
         let name = "APPLICATIONINSIGHTS_AUTHENTICATION_STRING";
         read(&[string, (name, text)]).unwrap().insights.unwrap().identity.unwrap()
     };
-    assert_eq!(of("Authorization=AAD"), Identity::DeveloperTools);
+    assert_eq!(read_identity("Authorization=AAD"), Identity::DeveloperTools);
     let mine = Identity::Managed { client_id: Some("c-1".to_owned()) };
-    assert_eq!(of("Authorization=AAD;ClientId=c-1"), mine);
+    assert_eq!(read_identity("Authorization=AAD;ClientId=c-1"), mine);
 }
 
 #[test]
-fn wrong_values_are_told_like_other_mistakes() {
+fn invalid_telemetry_settings_are_reported() {
     let text = read(&[
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),

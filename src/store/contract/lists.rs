@@ -1,13 +1,13 @@
 //! Contract tests of lists: order, bounds, and pages without gaps or duplicates.
 
 use super::{
-    create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, latest,
+    create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, read_latest,
 };
 use crate::clock::Timestamp;
 use crate::ids::{TenantId, UserId};
 use crate::store::{
-    ConversationStore, Freshness, HEAD_ID, HeadQuery, Kind, Owed, Partition, Selection, StoreError,
-    Write, entry_id, events_id,
+    ConversationStore, DocumentKind, DueItem, Freshness, HEAD_ID, HeadQuery, Partition, Selection,
+    StoreError, Write, entry_id, events_id,
 };
 
 type Store<'a> = &'a dyn ConversationStore;
@@ -15,59 +15,70 @@ type Store<'a> = &'a dyn ConversationStore;
 /// More pages than any list here has: an endless list fails the test instead of hanging it.
 const PAGES_MAX: usize = 1000;
 
-async fn selected(store: Store<'_>, at: &Partition, selection: &Selection) -> Vec<String> {
+async fn select_ids(store: Store<'_>, at: &Partition, selection: &Selection) -> Vec<String> {
     let found = store.select(at, selection, Freshness::Latest).await.unwrap();
     found.into_iter().map(|stored| stored.document.id).collect()
 }
 
-pub(super) async fn a_selection_has_order_and_bounds(store: Store<'_>) {
+pub(super) async fn selection_respects_order_and_bounds(store: Store<'_>) {
     let at = fresh_conversation();
     for seq in [10, 2, 1, 9, 3] {
         create(store, &at, entry(seq)).await;
     }
     for first in [4, 1] {
-        create(store, &at, document(Kind::Events, &events_id(first), "[]")).await;
+        create(store, &at, document(DocumentKind::Events, &events_id(first), "[]")).await;
     }
-    create(store, &at, document(Kind::Inbox, "in_b", "{}")).await;
-    create(store, &at, document(Kind::Inbox, "in_a", "{}")).await;
+    create(store, &at, document(DocumentKind::Inbox, "in_b", "{}")).await;
+    create(store, &at, document(DocumentKind::Inbox, "in_a", "{}")).await;
     let ids = |seqs: &[u64]| seqs.iter().copied().map(entry_id).collect::<Vec<_>>();
-    let all = Selection::all(Kind::Entry);
-    assert_eq!(selected(store, &at, &all).await, ids(&[1, 2, 3, 9, 10]));
-    assert_eq!(selected(store, &at, &Selection::entries(2, 9)).await, ids(&[2, 3, 9]));
-    assert_eq!(selected(store, &at, &Selection::entries(4, 8)).await, ids(&[]));
+    let all = Selection::all(DocumentKind::Entry);
+    assert_eq!(select_ids(store, &at, &all).await, ids(&[1, 2, 3, 9, 10]));
+    assert_eq!(select_ids(store, &at, &Selection::entries(2, 9)).await, ids(&[2, 3, 9]));
+    assert_eq!(select_ids(store, &at, &Selection::entries(4, 8)).await, ids(&[]));
     let some = Selection { limit: 2, ..Selection::entries(2, 10) };
-    assert_eq!(selected(store, &at, &some).await, ids(&[2, 3]));
-    let none = Selection { limit: 0, ..Selection::all(Kind::Entry) };
-    assert_eq!(selected(store, &at, &none).await, ids(&[]));
-    let from = Selection { from_id: Some(events_id(2)), ..Selection::all(Kind::Events) };
-    assert_eq!(selected(store, &at, &from).await, vec![events_id(4)]);
-    let to = Selection { to_id: Some(events_id(2)), ..Selection::all(Kind::Events) };
-    assert_eq!(selected(store, &at, &to).await, vec![events_id(1)]);
-    assert_eq!(selected(store, &at, &Selection::all(Kind::Inbox)).await, vec!["in_a", "in_b"]);
-    assert_eq!(selected(store, &at, &Selection::all(Kind::Notice)).await, Vec::<String>::new());
+    assert_eq!(select_ids(store, &at, &some).await, ids(&[2, 3]));
+    let none = Selection { limit: 0, ..Selection::all(DocumentKind::Entry) };
+    assert_eq!(select_ids(store, &at, &none).await, ids(&[]));
+    let from = Selection { from_id: Some(events_id(2)), ..Selection::all(DocumentKind::Events) };
+    assert_eq!(select_ids(store, &at, &from).await, vec![events_id(4)]);
+    let to = Selection { to_id: Some(events_id(2)), ..Selection::all(DocumentKind::Events) };
+    assert_eq!(select_ids(store, &at, &to).await, vec![events_id(1)]);
+    assert_eq!(
+        select_ids(store, &at, &Selection::all(DocumentKind::Inbox)).await,
+        vec!["in_a", "in_b"]
+    );
+    assert_eq!(
+        select_ids(store, &at, &Selection::all(DocumentKind::Notification)).await,
+        Vec::<String>::new()
+    );
 }
 
-pub(super) async fn partitions_do_not_see_each_other(store: Store<'_>) {
-    let (tenant, stranger) = (fresh_tenant(), fresh_tenant());
+pub(super) async fn partitions_are_isolated(store: Store<'_>) {
+    let (tenant, other_tenant) = (fresh_tenant(), fresh_tenant());
     let conversation = |tenant, user, id| Partition::Conversation(key_of(tenant, user, id));
     let here = conversation(&tenant, "ada", "c1");
     create(store, &here, entry(1)).await;
     for elsewhere in [
         conversation(&tenant, "ada", "c2"),
         conversation(&tenant, "bob", "c1"),
-        conversation(&stranger, "ada", "c1"),
+        conversation(&other_tenant, "ada", "c1"),
     ] {
-        assert!(latest(store, &elsewhere, &entry_id(1)).await.is_none());
-        assert!(selected(store, &elsewhere, &Selection::all(Kind::Entry)).await.is_empty());
+        assert!(read_latest(store, &elsewhere, &entry_id(1)).await.is_none());
+        assert!(
+            select_ids(store, &elsewhere, &Selection::all(DocumentKind::Entry)).await.is_empty()
+        );
         create(store, &elsewhere, entry(1)).await;
     }
     let scope = Partition::Scope(tenant);
-    let account = due_at(document(Kind::Scope, "account", "{}"), 3);
+    let account = due_at(document(DocumentKind::Scope, "account", "{}"), 3);
     create(store, &scope, account).await;
-    assert!(latest(store, &here, "account").await.is_none());
-    assert!(latest(store, &scope, &entry_id(1)).await.is_none());
-    assert!(latest(store, &Partition::Scope(stranger), "account").await.is_none());
-    assert_eq!(selected(store, &scope, &Selection::all(Kind::Scope)).await, vec!["account"]);
+    assert!(read_latest(store, &here, "account").await.is_none());
+    assert!(read_latest(store, &scope, &entry_id(1)).await.is_none());
+    assert!(read_latest(store, &Partition::Scope(other_tenant), "account").await.is_none());
+    assert_eq!(
+        select_ids(store, &scope, &Selection::all(DocumentKind::Scope)).await,
+        vec!["account"]
+    );
 }
 
 /// Sweeps page by page, runs `between` between the pages, and returns the items of one tenant.
@@ -75,15 +86,15 @@ async fn sweep(
     store: Store<'_>,
     tenant: &TenantId,
     at: u64,
-    mut between: impl AsyncFnMut(&[Owed]),
-) -> Vec<Owed> {
+    mut between: impl AsyncFnMut(&[DueItem]),
+) -> Vec<DueItem> {
     let mut found = Vec::new();
     let mut continuation = None;
     for _ in 0..PAGES_MAX {
-        let due = store.due(Timestamp(at), 2, continuation.as_deref()).await.unwrap();
+        let due = store.list_due(Timestamp(at), 2, continuation.as_deref()).await.unwrap();
         assert!(due.items.len() <= 2);
         found.extend(
-            due.items.into_iter().filter(|owed| owed.partition.parts()[0] == tenant.as_str()),
+            due.items.into_iter().filter(|item| item.partition.parts()[0] == tenant.as_str()),
         );
         continuation = due.continuation;
         if continuation.is_none() {
@@ -94,30 +105,34 @@ async fn sweep(
     panic!("the sweep does not end");
 }
 
-fn ids(found: &[Owed]) -> Vec<&str> {
-    let mut ids: Vec<_> = found.iter().map(|owed| owed.id.as_str()).collect();
+fn ids(found: &[DueItem]) -> Vec<&str> {
+    let mut ids: Vec<_> = found.iter().map(|item| item.id.as_str()).collect();
     ids.sort_unstable();
     ids
 }
 
-pub(super) async fn what_is_due_is_listed_once(store: Store<'_>) {
+pub(super) async fn due_items_are_listed_once(store: Store<'_>) {
     let tenant = fresh_tenant();
     let key = key_of(&tenant, "ada", "c1");
     let at = Partition::Conversation(key.clone());
-    let notice = |id: &str| document(Kind::Notice, id, "{}");
+    let notice = |id: &str| document(DocumentKind::Notification, id, "{}");
     create(store, &at, notice("owes-nothing")).await;
     for (id, due) in [("n_e", 50), ("n_a", 10), ("n_c", 20), ("n_b", 20), ("n_late", 51)] {
         create(store, &at, due_at(notice(id), due)).await;
     }
     create(store, &at, due_at(head(&key, 1, "deleted", None), 50)).await;
     let scope = Partition::Scope(tenant.clone());
-    create(store, &scope, due_at(document(Kind::Scope, "s_d", "{}"), 30)).await;
+    create(store, &scope, due_at(document(DocumentKind::Scope, "s_d", "{}"), 30)).await;
 
     let found = sweep(store, &tenant, 50, async |_| ()).await;
     assert_eq!(ids(&found), vec!["head", "n_a", "n_b", "n_c", "n_e", "s_d"]);
-    let of_scope = found.iter().find(|owed| owed.id == "s_d").unwrap();
-    let expected =
-        Owed { partition: scope, id: "s_d".to_owned(), kind: Kind::Scope, due: Timestamp(30) };
+    let of_scope = found.iter().find(|item| item.id == "s_d").unwrap();
+    let expected = DueItem {
+        partition: scope,
+        id: "s_d".to_owned(),
+        kind: DocumentKind::Scope,
+        due: Timestamp(30),
+    };
     assert_eq!(*of_scope, expected);
     assert_eq!(ids(&sweep(store, &tenant, 9, async |_| ()).await), Vec::<&str>::new());
 
@@ -131,11 +146,12 @@ pub(super) async fn what_is_due_is_listed_once(store: Store<'_>) {
     assert_eq!(ids(&found), vec!["head", "n_e", "s_d"]);
 }
 
-pub(super) async fn a_sweep_is_not_disturbed_by_new_work(store: Store<'_>) {
+pub(super) async fn sweep_is_stable_when_work_is_added(store: Store<'_>) {
     let tenant = fresh_tenant();
     let at = Partition::Conversation(key_of(&tenant, "ada", "c1"));
-    let notice =
-        |number: usize, due| due_at(document(Kind::Notice, &format!("n_{number:03}"), "{}"), due);
+    let notice = |number: usize, due| {
+        due_at(document(DocumentKind::Notification, &format!("n_{number:03}"), "{}"), due)
+    };
     for number in 0..11 {
         create(store, &at, notice(number, 10)).await;
     }
@@ -146,8 +162,8 @@ pub(super) async fn a_sweep_is_not_disturbed_by_new_work(store: Store<'_>) {
         // the sweep.
         create(store, &at, notice(100 + number, 5)).await;
         create(store, &at, notice(200 + number, 50)).await;
-        for owed in found {
-            let later = due_at(document(Kind::Notice, &owed.id, "{}"), 900);
+        for item in found {
+            let later = due_at(document(DocumentKind::Notification, &item.id, "{}"), 900);
             store.write(&at, vec![Write::Replace(later, None)]).await.unwrap();
         }
     })
@@ -164,17 +180,17 @@ fn query(tenant: &TenantId) -> HeadQuery {
     HeadQuery { tenant: tenant.clone(), user: None, state: None, limit: 100, continuation: None }
 }
 
-async fn listed(
+async fn list_conversation_ids(
     store: Store<'_>,
     mut query: HeadQuery,
     mut between: impl AsyncFnMut(usize),
 ) -> Vec<String> {
     let mut found = Vec::new();
     for page in 0..PAGES_MAX {
-        let heads = store.heads(&query).await.unwrap();
+        let heads = store.list_heads(&query).await.unwrap();
         assert!(heads.items.len() <= query.limit);
         found.extend(heads.items.into_iter().map(|head| {
-            assert_eq!(head.document.kind, Kind::Head);
+            assert_eq!(head.document.kind, DocumentKind::Head);
             head.document.body.string_member("conversationId").unwrap()
         }));
         query.continuation = heads.continuation;
@@ -186,43 +202,48 @@ async fn listed(
     panic!("the list does not end");
 }
 
-pub(super) async fn heads_are_newest_first_by_user_and_state(store: Store<'_>) {
-    let (tenant, stranger) = (fresh_tenant(), fresh_tenant());
+pub(super) async fn heads_are_listed_newest_first_with_filters(store: Store<'_>) {
+    let (tenant, other_tenant) = (fresh_tenant(), fresh_tenant());
     for (tenant, user, id, created_at, state) in [
         (&tenant, "ada", "c1", 10, "idle"),
         (&tenant, "bob", "c2", 30, "idle"),
         (&tenant, "ada", "c3", 20, "running"),
         (&tenant, "ada", "c4", 40, "deleted"),
         (&tenant, "ada", "c5", 50, "idle"),
-        (&stranger, "ada", "c6", 60, "idle"),
+        (&other_tenant, "ada", "c6", 60, "idle"),
     ] {
         let key = key_of(tenant, user, id);
         let document = head(&key, created_at, state, None);
         create(store, &Partition::Conversation(key), document).await;
     }
     let scope = Partition::Scope(tenant.clone());
-    create(store, &scope, document(Kind::Scope, "account", "{}")).await;
-    let ask = async |user: Option<&str>, state: Option<&str>, limit| {
+    create(store, &scope, document(DocumentKind::Scope, "account", "{}")).await;
+    let list = async |user: Option<&str>, state: Option<&str>, limit| {
         let user = user.map(UserId::new);
         let state = state.map(ToOwned::to_owned);
-        listed(store, HeadQuery { user, state, limit, ..query(&tenant) }, async |_| ()).await
+        list_conversation_ids(
+            store,
+            HeadQuery { user, state, limit, ..query(&tenant) },
+            async |_| (),
+        )
+        .await
     };
     for limit in [1, 2, 100] {
-        assert_eq!(ask(None, None, limit).await, ["c5", "c2", "c3", "c1"]);
-        assert_eq!(ask(Some("ada"), None, limit).await, ["c5", "c3", "c1"]);
-        assert_eq!(ask(Some("ada"), Some("idle"), limit).await, ["c5", "c1"]);
-        assert_eq!(ask(None, Some("running"), limit).await, ["c3"]);
-        assert_eq!(ask(None, Some("deleted"), limit).await, Vec::<String>::new());
-        assert_eq!(ask(Some("eve"), None, limit).await, Vec::<String>::new());
+        assert_eq!(list(None, None, limit).await, ["c5", "c2", "c3", "c1"]);
+        assert_eq!(list(Some("ada"), None, limit).await, ["c5", "c3", "c1"]);
+        assert_eq!(list(Some("ada"), Some("idle"), limit).await, ["c5", "c1"]);
+        assert_eq!(list(None, Some("running"), limit).await, ["c3"]);
+        assert_eq!(list(None, Some("deleted"), limit).await, Vec::<String>::new());
+        assert_eq!(list(Some("eve"), None, limit).await, Vec::<String>::new());
     }
     let key = key_of(&tenant, "ada", "c5");
     let gone = Write::Replace(head(&key, 50, "deleted", None), None);
     store.write(&Partition::Conversation(key.clone()), vec![gone]).await.unwrap();
-    assert_eq!(ask(Some("ada"), None, 100).await, ["c3", "c1"]);
-    assert!(latest(store, &Partition::Conversation(key), HEAD_ID).await.is_some());
+    assert_eq!(list(Some("ada"), None, 100).await, ["c3", "c1"]);
+    assert!(read_latest(store, &Partition::Conversation(key), HEAD_ID).await.is_some());
 }
 
-pub(super) async fn pages_of_heads_lose_and_double_nothing_while_new_ones_come(store: Store<'_>) {
+pub(super) async fn head_pages_are_stable_when_heads_are_added(store: Store<'_>) {
     let tenant = fresh_tenant();
     let begin = async |id: String, created_at| {
         let key = key_of(&tenant, "ada", &id);
@@ -233,10 +254,10 @@ pub(super) async fn pages_of_heads_lose_and_double_nothing_while_new_ones_come(s
     for number in 0..23 {
         begin(format!("old-{number}"), number / 3).await;
     }
-    let before = listed(store, query(&tenant), async |_| ()).await;
+    let before = list_conversation_ids(store, query(&tenant), async |_| ()).await;
     assert_eq!(before.len(), 23);
     let first = HeadQuery { limit: 2, ..query(&tenant) };
-    let paged = listed(store, first, async |page| {
+    let paged = list_conversation_ids(store, first, async |page| {
         let number = u64::try_from(page).unwrap();
         begin(format!("new-{number}"), 100 + number).await;
     })
@@ -244,7 +265,7 @@ pub(super) async fn pages_of_heads_lose_and_double_nothing_while_new_ones_come(s
     assert_eq!(paged, before);
 }
 
-pub(super) async fn a_continuation_belongs_to_its_query(store: Store<'_>) {
+pub(super) async fn continuation_of_other_query_is_rejected(store: Store<'_>) {
     let tenant = fresh_tenant();
     for id in ["c1", "c2"] {
         let key = key_of(&tenant, "ada", id);
@@ -252,16 +273,22 @@ pub(super) async fn a_continuation_belongs_to_its_query(store: Store<'_>) {
         create(store, &Partition::Conversation(key), document).await;
     }
     let first = HeadQuery { limit: 1, ..query(&tenant) };
-    let continuation = store.heads(&first).await.unwrap().continuation;
+    let continuation = store.list_heads(&first).await.unwrap().continuation;
     assert!(continuation.is_some());
     for other in [
         HeadQuery { tenant: fresh_tenant(), continuation: continuation.clone(), ..first.clone() },
         HeadQuery { user: Some(UserId::new("ada")), continuation, ..first.clone() },
         HeadQuery { continuation: Some("garbage!".to_owned()), ..first },
     ] {
-        assert!(matches!(store.heads(&other).await, Err(StoreError::Invalid(_))));
+        assert!(matches!(store.list_heads(&other).await, Err(StoreError::Invalid(_))));
     }
-    let due = store.due(Timestamp(1), 1, None).await.unwrap().continuation.unwrap();
-    assert!(matches!(store.due(Timestamp(2), 1, Some(&due)).await, Err(StoreError::Invalid(_))));
-    assert!(matches!(store.due(Timestamp(1), 1, Some("x")).await, Err(StoreError::Invalid(_))));
+    let due = store.list_due(Timestamp(1), 1, None).await.unwrap().continuation.unwrap();
+    assert!(matches!(
+        store.list_due(Timestamp(2), 1, Some(&due)).await,
+        Err(StoreError::Invalid(_))
+    ));
+    assert!(matches!(
+        store.list_due(Timestamp(1), 1, Some("x")).await,
+        Err(StoreError::Invalid(_))
+    ));
 }

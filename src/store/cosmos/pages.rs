@@ -11,43 +11,43 @@ use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::answer::{noted, of_request};
-use super::queries::Asked;
-use crate::azure::cosmos::{bounded, latest};
-use crate::store::place::{PAGE_MAX, not_of_this_query};
+use super::queries::CosmosQuery;
+use super::response::{request_error, with_recorded_cost};
+use crate::azure::cosmos::{default_options, latest_committed_options};
+use crate::store::cursor::{PAGE_ITEMS_MAX, foreign_continuation};
 use crate::store::{Freshness, StoreError};
 
 /// Maximum number of physical partitions of one query; the SDK's default is 100.
 const FAN_OUT_MAX: u32 = 10_000;
 
 /// One page of a list. Only the last page may be empty.
-pub(super) struct Part<T> {
+pub(super) struct QueryPage<T> {
     pub(super) items: Vec<T>,
     /// Absent on the last page.
     pub(super) token: Option<String>,
 }
 
 /// A running query.
-pub(super) struct Pages<T: Send> {
+pub(super) struct PagedQuery<T: Send> {
     operation: &'static str,
     pages: QueryPageIterator<T>,
 }
 
-impl<T: DeserializeOwned + Send + 'static> Pages<T> {
+impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
     /// Starts a query, or resumes it with the `token` of an earlier page.
-    pub(super) async fn begin(
+    pub(super) async fn start(
         operation: &'static str,
         container: &ContainerClient,
-        asked: &Asked,
+        cosmos_query: &CosmosQuery,
         (limit, freshness): (usize, Freshness),
         token: Option<String>,
     ) -> Result<Self, StoreError> {
-        let query = asked.query().map_err(of_request)?;
-        let size = u32::try_from(limit.clamp(1, PAGE_MAX)).ok().and_then(NonZeroU32::new);
+        let query = cosmos_query.to_sdk_query().map_err(request_error)?;
+        let size = u32::try_from(limit.clamp(1, PAGE_ITEMS_MAX)).ok().and_then(NonZeroU32::new);
         let mut options = QueryOptions::default()
             .with_operation_options(match freshness {
-                Freshness::Latest => latest(),
-                Freshness::Any => bounded(),
+                Freshness::Latest => latest_committed_options(),
+                Freshness::Any => default_options(),
             })
             .with_feed_options(FeedOptions::default().with_max_fan_out(FAN_OUT_MAX))
             .with_max_item_count(
@@ -57,43 +57,45 @@ impl<T: DeserializeOwned + Send + 'static> Pages<T> {
         if let Some(token) = token {
             options = options.with_continuation_token(ContinuationToken::from_string(token));
         }
-        let items = container.query_items::<T>(query, asked.scope.clone(), Some(options)).await;
-        let pages = items.map_err(|error| of_resumed(error, is_resumed))?.into_pages();
+        let items =
+            container.query_items::<T>(query, cosmos_query.scope.clone(), Some(options)).await;
+        let pages = items.map_err(|error| start_error(error, is_resumed))?.into_pages();
         Ok(Self { operation, pages })
     }
 
     /// Returns the next page; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<T>>, StoreError> {
+    pub(super) async fn next_page(&mut self) -> Result<Option<Vec<T>>, StoreError> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
-        let page = noted(self.operation, page, QueryFeedPage::diagnostics);
-        Ok(Some(page.map_err(of_request)?.into_items()))
+        let page = with_recorded_cost(self.operation, page, QueryFeedPage::diagnostics);
+        Ok(Some(page.map_err(request_error)?.into_items()))
     }
 
     /// Returns the next non-empty page, or an empty last page.
-    pub(super) async fn next_part(mut self) -> Result<Part<T>, StoreError> {
-        while let Some(items) = self.next().await? {
-            let token = self.pages.to_continuation_token().map_err(of_request)?;
-            let token = Some(token.as_str()).filter(|token| !is_end(token)).map(ToOwned::to_owned);
+    pub(super) async fn next_nonempty_page(mut self) -> Result<QueryPage<T>, StoreError> {
+        while let Some(items) = self.next_page().await? {
+            let token = self.pages.to_continuation_token().map_err(request_error)?;
+            let token =
+                Some(token.as_str()).filter(|token| !is_drained(token)).map(ToOwned::to_owned);
             if !items.is_empty() || token.is_none() {
-                return Ok(Part { items, token });
+                return Ok(QueryPage { items, token });
             }
         }
-        Ok(Part { items: Vec::new(), token: None })
+        Ok(QueryPage { items: Vec::new(), token: None })
     }
 }
 
 /// Maps an error of starting a query. If the SDK rejects a token, the token is forged or belongs
 /// to another query.
-fn of_resumed(error: CosmosError, is_resumed: bool) -> StoreError {
+fn start_error(error: CosmosError, is_resumed: bool) -> StoreError {
     if is_resumed && !error.is_from_wire() && !error.status().is_transient() {
-        return not_of_this_query();
+        return foreign_continuation();
     }
-    of_request(error)
+    request_error(error)
 }
 
 /// True if the SDK's token marks the end of the list. If the SDK changes the format, a list costs
 /// one more, empty page.
-fn is_end(token: &str) -> bool {
+fn is_drained(token: &str) -> bool {
     token
         .strip_prefix("c1.")
         .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())

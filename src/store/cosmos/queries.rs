@@ -7,10 +7,10 @@ use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
 use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
-use crate::store::check::DELETED;
-use crate::store::{HeadQuery, Kind, Partition, Selection};
+use crate::store::validate::DELETED;
+use crate::store::{DocumentKind, HeadQuery, Partition, Selection};
 
-pub(super) struct Asked {
+pub(super) struct CosmosQuery {
     columns: &'static str,
     conditions: Vec<String>,
     order: Option<&'static str>,
@@ -18,31 +18,31 @@ pub(super) struct Asked {
     pub(super) scope: FeedScope,
 }
 
-impl Asked {
+impl CosmosQuery {
     fn new(columns: &'static str, scope: FeedScope) -> Self {
         Self { columns, conditions: Vec::new(), order: None, parameters: Vec::new(), scope }
     }
 
     /// Adds a condition, which ends with the parameter `name`, and the value of the parameter.
-    fn and(mut self, condition: &str, name: &'static str, value: Value) -> Self {
+    fn with_condition(mut self, condition: &str, name: &'static str, value: Value) -> Self {
         self.conditions.push(format!("{condition} {name}"));
         self.parameters.push((name, value));
         self
     }
 
-    fn ordered(self, by: &'static str) -> Self {
+    fn ordered_by(self, by: &'static str) -> Self {
         Self { order: Some(by), ..self }
     }
 
-    fn text(&self) -> String {
+    fn to_sql(&self) -> String {
         let Self { columns, conditions, order, .. } = self;
         let conditions = conditions.join(" AND ");
         let order = order.map_or_else(String::new, |by| format!(" ORDER BY {by}"));
         format!("SELECT {columns} FROM c WHERE {conditions}{order}")
     }
 
-    pub(super) fn query(&self) -> Result<Query, CosmosError> {
-        let query = Query::from(self.text());
+    pub(super) fn to_sdk_query(&self) -> Result<Query, CosmosError> {
+        let query = Query::from(self.to_sql());
         self.parameters
             .iter()
             .try_fold(query, |query, (name, value)| query.with_parameter(*name, value))
@@ -58,63 +58,66 @@ pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
 }
 
 /// Selects all documents of a partition.
-fn within(partition: &Partition) -> Asked {
+fn partition_query(partition: &Partition) -> CosmosQuery {
     let [tenant, user, conversation] = partition.parts();
     let scope = FeedScope::partition(partition_key(partition));
-    let asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
+    let query = CosmosQuery::new("*", scope).with_condition("c.tenant =", "@tenant", json!(tenant));
     match partition {
-        Partition::Scope(_) => asked,
-        Partition::Conversation(_) => asked.and("c.user =", "@user", json!(user)).and(
-            "c.conversationId =",
-            "@conversation",
-            json!(conversation),
-        ),
+        Partition::Scope(_) => query,
+        Partition::Conversation(_) => query
+            .with_condition("c.user =", "@user", json!(user))
+            .with_condition("c.conversationId =", "@conversation", json!(conversation)),
     }
 }
 
 /// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
-pub(super) fn claim(conversation: &Partition) -> Asked {
-    let mut asked = within(conversation);
-    asked.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
-    asked.ordered("c.kind")
+pub(super) fn head_and_inbox(conversation: &Partition) -> CosmosQuery {
+    let mut query = partition_query(conversation);
+    query.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
+    query.ordered_by("c.kind")
 }
 
-pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
+pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
     let Selection { kind, from_id, to_id, limit: _ } = selection;
-    let mut asked = within(partition).and("c.kind =", "@kind", json!(kind.as_str()));
+    let mut query =
+        partition_query(partition).with_condition("c.kind =", "@kind", json!(kind.as_str()));
     if let Some(from) = from_id {
-        asked = asked.and("c.id >=", "@from", json!(from));
+        query = query.with_condition("c.id >=", "@from", json!(from));
     }
     if let Some(to) = to_id {
-        asked = asked.and("c.id <=", "@to", json!(to));
+        query = query.with_condition("c.id <=", "@to", json!(to));
     }
-    asked.ordered("c.id")
+    query.ordered_by("c.id")
 }
 
-pub(super) fn heads(query: &HeadQuery) -> Asked {
+pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
     let HeadQuery { tenant, user, state, limit: _, continuation: _ } = query;
     let prefix = match user {
         Some(user) => PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned())),
         None => PartitionKey::from(tenant.as_str().to_owned()),
     };
-    let mut asked =
-        Asked::new("*", FeedScope::partition(prefix)).and("c.tenant =", "@tenant", json!(tenant));
+    let mut cosmos_query = CosmosQuery::new("*", FeedScope::partition(prefix)).with_condition(
+        "c.tenant =",
+        "@tenant",
+        json!(tenant),
+    );
     if let Some(user) = user {
-        asked = asked.and("c.user =", "@user", json!(user));
+        cosmos_query = cosmos_query.with_condition("c.user =", "@user", json!(user));
     }
-    asked = asked.and("c.kind =", "@kind", json!(Kind::Head.as_str()));
-    asked = match state {
-        Some(state) => asked.and("c.state =", "@state", json!(state)),
-        None => asked.and("c.state !=", "@deleted", json!(DELETED)),
+    cosmos_query =
+        cosmos_query.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.as_str()));
+    cosmos_query = match state {
+        Some(state) => cosmos_query.with_condition("c.state =", "@state", json!(state)),
+        None => cosmos_query.with_condition("c.state !=", "@deleted", json!(DELETED)),
     };
-    asked.ordered("c.createdAt DESC")
+    cosmos_query.ordered_by("c.createdAt DESC")
 }
 
 /// The query of the recovery sweep: the only one over all physical partitions, one at a time and
 /// in no order.
-pub(super) fn due(at: Timestamp, scope: FeedScope) -> Asked {
+pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
     let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
-    Asked::new(columns, scope).and("c.due <=", "@at", json!(at))
+    CosmosQuery::new(columns, scope).with_condition("c.due <=", "@at", json!(at))
 }
 
 #[cfg(test)]
@@ -123,29 +126,29 @@ mod tests {
     use crate::azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
     use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 
-    fn paths(asked: &Asked) -> Vec<String> {
-        let text = asked.text();
+    fn paths(query: &CosmosQuery) -> Vec<String> {
+        let text = query.to_sql();
         let conditions = text.split_once(" WHERE ").unwrap().1;
         let path = regex::Regex::new(r"\bc\.(\w+)").unwrap();
         path.captures_iter(conditions).map(|found| format!("/{}/?", &found[1])).collect()
     }
 
-    fn assert_indexed(asked: &Asked, shape: &ContainerShape) {
-        let paths = paths(asked);
+    fn assert_indexed(query: &CosmosQuery, shape: &ContainerShape) {
+        let paths = paths(query);
         assert!(!paths.is_empty());
         for path in paths {
             let is_indexed = shape.indexed_paths.contains(&path.as_str());
-            assert!(is_indexed, "{path} of `{}` is not in {}", asked.text(), shape.name);
+            assert!(is_indexed, "{path} of `{}` is not in {}", query.to_sql(), shape.name);
         }
     }
 
-    fn selection(kind: Kind) -> Selection {
+    fn selection(kind: DocumentKind) -> Selection {
         let (from_id, to_id) = (Some("a".to_owned()), Some("b".to_owned()));
         Selection { from_id, to_id, ..Selection::all(kind) }
     }
 
     #[test]
-    fn whatever_is_filtered_or_ordered_by_is_indexed() {
+    fn filtered_and_ordered_paths_are_indexed() {
         let tenant = TenantId::new("t");
         let scope = Partition::Scope(tenant.clone());
         let conversation = Partition::Conversation(ConversationKey {
@@ -153,9 +156,9 @@ mod tests {
             user: UserId::new("u"),
             conversation_id: ConversationId::new("c"),
         });
-        assert_indexed(&select(&conversation, &selection(Kind::Entry)), &CONVERSATIONS);
-        assert_indexed(&select(&scope, &selection(Kind::Scope)), &SCOPES);
-        assert_indexed(&claim(&conversation), &CONVERSATIONS);
+        assert_indexed(&select(&conversation, &selection(DocumentKind::Entry)), &CONVERSATIONS);
+        assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
+        assert_indexed(&head_and_inbox(&conversation), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);
         let users = [None, Some(UserId::new("u"))];
@@ -167,9 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn order_is_by_one_column_which_needs_no_composite_index() {
+    fn queries_need_no_composite_index() {
         let at = Partition::Scope(TenantId::new("t"));
-        let text = select(&at, &selection(Kind::Scope)).text();
+        let text = select(&at, &selection(DocumentKind::Scope)).to_sql();
         assert_eq!(
             text,
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.kind = @kind AND c.id >= @from AND c.id <= @to ORDER BY c.id"
@@ -182,11 +185,11 @@ mod tests {
             continuation: None,
         };
         assert_eq!(
-            heads(&query).text(),
+            heads(&query).to_sql(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
         );
         assert!(
-            !due(Timestamp(1), FeedScope::full_container()).text().contains("ORDER"),
+            !due(Timestamp(1), FeedScope::full_container()).to_sql().contains("ORDER"),
             "the sweep needs no order"
         );
     }

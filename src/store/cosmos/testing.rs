@@ -22,12 +22,12 @@ fn containers() -> Vec<emulator::Container<'static>> {
 }
 
 /// Starts an in-process emulator account with both containers.
-pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
+pub(crate) fn start_in_process(partitions: u32) -> CosmosEmulator {
     CosmosEmulator::in_process(&containers(), partitions)
 }
 
 /// Starts an emulator account with both containers on a socket.
-pub(crate) fn hosted(partitions: u32) -> CosmosHost {
+pub(crate) fn start_on_socket(partitions: u32) -> CosmosHost {
     CosmosHost::start(0, DATABASE, &containers(), partitions).unwrap()
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn account(emulator: &CosmosEmulator) -> CosmosAccount {
 }
 
 /// Connects a store without a socket; the rules inject faults between its SDK and the emulator.
-pub(crate) async fn store(
+pub(crate) async fn connect_store(
     emulator: &CosmosEmulator,
     rules: Vec<Arc<FaultInjectionRule>>,
 ) -> CosmosStore {

@@ -1,8 +1,8 @@
 //! Tests of the Cosmos store on the emulator.
 
-mod answers;
 mod connecting;
-mod sweeping;
+mod due_scan;
+mod responses;
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use azure_core::http::Request;
 use azure_data_cosmos_driver::in_memory_emulator::RequestObserver;
 
 use super::CosmosStore;
-use super::testing::{account, hosted, in_process, store};
+use super::testing::{account, connect_store, start_in_process, start_on_socket};
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::store::contract::contract;
+use crate::store::contract::assert_store_contract;
 use crate::store::{
-    ConversationStore, Document, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Partition, Selection,
-    StoreError, Write, entry_id,
+    ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition,
+    Selection, StoreError, Write, entry_id,
 };
 
 fn key() -> ConversationKey {
@@ -32,34 +32,34 @@ fn at() -> Partition {
     Partition::Conversation(key())
 }
 
-fn document(kind: Kind, id: &str, body: &str) -> Document {
+fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
     Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl: None }
 }
 
 fn head() -> Document {
-    let head = document(Kind::Head, HEAD_ID, r#"{"seq":0}"#);
+    let head = document(DocumentKind::Head, HEAD_ID, r#"{"seq":0}"#);
     Document { created_at: Some(Timestamp(1)), state: Some("idle".to_owned()), ..head }
 }
 
 #[tokio::test]
-async fn it_keeps_the_contract() {
-    let emulator = in_process(4);
-    let store = Arc::new(store(&emulator, Vec::new()).await);
-    contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
+async fn cosmos_store_passes_contract() {
+    let emulator = start_in_process(4);
+    let store = Arc::new(connect_store(&emulator, Vec::new()).await);
+    assert_store_contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
 }
 
 #[tokio::test]
-async fn it_keeps_the_contract_over_a_socket() {
-    let host = hosted(4);
+async fn cosmos_store_passes_contract_over_socket() {
+    let host = start_on_socket(4);
     let store = Arc::new(CosmosStore::connect(&account(&host.emulator), None).await.unwrap());
-    contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
+    assert_store_contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
 }
 
 #[tokio::test]
-async fn numbers_and_texts_come_back_as_they_were_written() {
-    let emulator = in_process(1);
-    let store = store(&emulator, Vec::new()).await;
+async fn bodies_read_back_unchanged() {
+    let emulator = start_in_process(1);
+    let store = connect_store(&emulator, Vec::new()).await;
     let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(300), "]".repeat(300));
     let bodies = [
         r#"{"a":1.0,"b":1e400,"c":1152921504606846977,"d":-0,"e":0.10,"f":1E5}"#,
@@ -74,9 +74,10 @@ async fn numbers_and_texts_come_back_as_they_were_written() {
         &deep,
     ];
     let entries = bodies.iter().zip(1..);
-    let entries = entries.map(|(body, seq)| document(Kind::Entry, &entry_id(seq), body));
+    let entries = entries.map(|(body, seq)| document(DocumentKind::Entry, &entry_id(seq), body));
     store.write(&at(), entries.map(Write::Create).collect()).await.unwrap();
-    let all = store.select(&at(), &Selection::all(Kind::Entry), Freshness::Any).await.unwrap();
+    let all =
+        store.select(&at(), &Selection::all(DocumentKind::Entry), Freshness::Any).await.unwrap();
     assert_eq!(all.len(), bodies.len());
     for (stored, body) in all.iter().zip(bodies) {
         let read = store.read(&at(), &stored.document.id, Freshness::Any).await.unwrap().unwrap();
@@ -87,22 +88,22 @@ async fn numbers_and_texts_come_back_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn what_outgrows_cosmos_as_it_is_sent_is_too_large_before_it_is_sent() {
-    let emulator = in_process(1);
-    let store = store(&emulator, Vec::new()).await;
+async fn oversized_escaped_batch_is_rejected_before_sending() {
+    let emulator = start_in_process(1);
+    let store = connect_store(&emulator, Vec::new()).await;
     // In a JSON string, each quote takes two bytes.
     let quotes = |count: usize| format!("[{}0]", r#""","#.repeat(count));
-    let fits = document(Kind::Entry, "a", &quotes(200_000));
+    let fits = document(DocumentKind::Entry, "a", &quotes(200_000));
     store.write(&at(), vec![Write::Create(fits)]).await.unwrap();
-    let heavy = document(Kind::Entry, "b", &quotes(450_000));
+    let heavy = document(DocumentKind::Entry, "b", &quotes(450_000));
     let answer = store.write(&at(), vec![Write::Create(heavy)]).await;
     assert!(matches!(answer, Err(StoreError::TooLarge(_))), "{answer:?}");
 }
 
 #[tokio::test]
-async fn lists_end_with_their_last_page() {
-    let emulator = in_process(4);
-    let store = store(&emulator, Vec::new()).await;
+async fn last_page_has_no_continuation() {
+    let emulator = start_in_process(4);
+    let store = connect_store(&emulator, Vec::new()).await;
     let query = HeadQuery {
         tenant: TenantId::new("t"),
         user: Some(UserId::new("ada")),
@@ -111,21 +112,21 @@ async fn lists_end_with_their_last_page() {
         continuation: None,
     };
     store.write(&at(), vec![Write::Create(head())]).await.unwrap();
-    let page = store.heads(&query).await.unwrap();
+    let page = store.list_heads(&query).await.unwrap();
     assert_eq!((page.items.len(), page.continuation), (1, None));
-    let forged = Some(crate::store::place::encode(
+    let forged = Some(crate::store::cursor::encode(
         &(&query.tenant, &query.user, &query.state),
         &"c1.bm90IGEgdG9rZW4",
     ));
-    let answer = store.heads(&HeadQuery { continuation: forged, ..query }).await;
+    let answer = store.list_heads(&HeadQuery { continuation: forged, ..query }).await;
     assert!(matches!(answer, Err(StoreError::Invalid(_))), "{answer:?}");
 }
 
 /// Records the consistency strategy of each document request.
 #[derive(Debug, Default)]
-struct Asked(std::sync::Mutex<Vec<Option<String>>>);
+struct ConsistencyRecorder(std::sync::Mutex<Vec<Option<String>>>);
 
-impl RequestObserver for Asked {
+impl RequestObserver for ConsistencyRecorder {
     fn on_request(&self, request: &Request) {
         if request.url().path().contains("/docs") {
             let name = "x-ms-cosmos-read-consistency-strategy".into();
@@ -136,19 +137,20 @@ impl RequestObserver for Asked {
 }
 
 #[tokio::test]
-async fn only_reads_that_decide_ask_a_quorum() {
-    let asked = Arc::new(Asked::default());
-    let emulator = in_process(1).observed_by(Arc::clone(&asked) as Arc<dyn RequestObserver>);
-    let store = store(&emulator, Vec::new()).await;
+async fn only_latest_reads_use_quorum() {
+    let recorder = Arc::new(ConsistencyRecorder::default());
+    let emulator =
+        start_in_process(1).observed_by(Arc::clone(&recorder) as Arc<dyn RequestObserver>);
+    let store = connect_store(&emulator, Vec::new()).await;
     store.write(&at(), vec![Write::Create(head())]).await.unwrap();
-    asked.0.lock().unwrap().clear();
+    recorder.0.lock().unwrap().clear();
     store.read(&at(), HEAD_ID, Freshness::Latest).await.unwrap();
-    store.select(&at(), &Selection::all(Kind::Inbox), Freshness::Latest).await.unwrap();
-    let decided = std::mem::take(&mut *asked.0.lock().unwrap());
+    store.select(&at(), &Selection::all(DocumentKind::Inbox), Freshness::Latest).await.unwrap();
+    let decided = std::mem::take(&mut *recorder.0.lock().unwrap());
     assert_eq!(decided, vec![Some("LatestCommitted".to_owned()); 2]);
     store.read(&at(), HEAD_ID, Freshness::Any).await.unwrap();
-    store.select(&at(), &Selection::all(Kind::Entry), Freshness::Any).await.unwrap();
-    assert_eq!(*asked.0.lock().unwrap(), [None, None]);
+    store.select(&at(), &Selection::all(DocumentKind::Entry), Freshness::Any).await.unwrap();
+    assert_eq!(*recorder.0.lock().unwrap(), [None, None]);
 }
 
 fn etag(text: &str) -> ETag {

@@ -14,13 +14,13 @@ use sha2::Digest as _;
 use crate::ids::ConversationKey;
 
 /// Truncated hash of a conversation key, long enough to exclude collisions.
-type Mark = [u8; 16];
-const BLANK: Mark = [0; 16];
+type KeyHash = [u8; 16];
+const EMPTY_SLOT: KeyHash = [0; 16];
 
 #[derive(Debug, Default)]
 pub(super) struct LeasesFile {
     /// Leased conversations of the previous process.
-    before: HashSet<Mark>,
+    previous: HashSet<KeyHash>,
     slots: Mutex<Slots>,
 }
 
@@ -28,14 +28,14 @@ pub(super) struct LeasesFile {
 struct Slots {
     /// Absent after a write error: a crash of this process is then not counted.
     file: Option<File>,
-    taken: HashMap<Mark, u64>,
+    used: HashMap<KeyHash, u64>,
     free: Vec<u64>,
 }
 
 impl LeasesFile {
     /// Reads the records of the previous process and empties the file.
     pub(super) fn open(path: &Path) -> Self {
-        match Self::begin(path) {
+        match Self::try_open(path) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::warn!(error = %error, file = %path.display(), "lease file cannot be used; crashes of this process are not counted");
@@ -44,48 +44,48 @@ impl LeasesFile {
         }
     }
 
-    fn begin(path: &Path) -> std::io::Result<Self> {
+    fn try_open(path: &Path) -> std::io::Result<Self> {
         let mut file =
             File::options().create(true).truncate(false).read(true).write(true).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         file.set_len(0)?;
-        let (marks, _) = bytes.as_chunks::<16>();
-        let before = marks.iter().filter(|mark| **mark != BLANK).copied().collect();
+        let (hashes, _) = bytes.as_chunks::<16>();
+        let previous = hashes.iter().filter(|mark| **mark != EMPTY_SLOT).copied().collect();
         let slots = Slots { file: Some(file), ..Slots::default() };
-        Ok(Self { before, slots: Mutex::new(slots) })
+        Ok(Self { previous, slots: Mutex::new(slots) })
     }
 
-    pub(super) fn had(&self, key: &ConversationKey) -> bool {
-        self.before.contains(&mark(key))
+    pub(super) fn had_lease(&self, key: &ConversationKey) -> bool {
+        self.previous.contains(&hash_key(key))
     }
 
     pub(super) fn add(&self, key: &ConversationKey) {
-        self.change(|slots| {
-            let mark = mark(key);
-            if slots.taken.contains_key(&mark) {
+        self.update(|slots| {
+            let hash = hash_key(key);
+            if slots.used.contains_key(&hash) {
                 return Ok(());
             }
-            let slot = slots.free.pop().unwrap_or(slots.taken.len() as u64);
-            slots.taken.insert(mark, slot);
-            slots.write(slot, mark)
+            let slot = slots.free.pop().unwrap_or(slots.used.len() as u64);
+            slots.used.insert(hash, slot);
+            slots.write(slot, hash)
         });
     }
 
     pub(super) fn remove(&self, key: &ConversationKey) {
-        self.change(|slots| {
-            let Some(slot) = slots.taken.remove(&mark(key)) else { return Ok(()) };
+        self.update(|slots| {
+            let Some(slot) = slots.used.remove(&hash_key(key)) else { return Ok(()) };
             slots.free.push(slot);
-            slots.write(slot, BLANK)
+            slots.write(slot, EMPTY_SLOT)
         });
     }
 
     /// Empties and closes the file.
     pub(super) fn close(&self) {
-        self.change(|slots| slots.file.take().map_or(Ok(()), |file| file.set_len(0)));
+        self.update(|slots| slots.file.take().map_or(Ok(()), |file| file.set_len(0)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Slots) -> std::io::Result<()>) {
+    fn update(&self, change: impl FnOnce(&mut Slots) -> std::io::Result<()>) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.file.is_none() {
             return;
@@ -98,16 +98,16 @@ impl LeasesFile {
 }
 
 impl Slots {
-    fn write(&mut self, slot: u64, mark: Mark) -> std::io::Result<()> {
+    fn write(&mut self, slot: u64, mark: KeyHash) -> std::io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.seek(SeekFrom::Start(slot * mark.len() as u64))?;
         file.write_all(&mark)
     }
 }
 
-fn mark(key: &ConversationKey) -> Mark {
+fn hash_key(key: &ConversationKey) -> KeyHash {
     let hash = sha2::Sha256::digest(key.to_string().as_bytes());
-    hash.first_chunk().copied().unwrap_or(BLANK)
+    hash.first_chunk().copied().unwrap_or(EMPTY_SLOT)
 }
 
 #[cfg(test)]
@@ -135,12 +135,15 @@ mod tests {
         file.add(&key("d"));
         file.remove(&key("c"));
         let next = LeasesFile::open(&path);
-        assert_eq!(["a", "b", "c", "d"].map(|id| next.had(&key(id))), [true, false, false, true]);
-        assert!(!LeasesFile::open(&path).had(&key("a")), "records of one process only");
+        assert_eq!(
+            ["a", "b", "c", "d"].map(|id| next.had_lease(&key(id))),
+            [true, false, false, true]
+        );
+        assert!(!LeasesFile::open(&path).had_lease(&key("a")), "records of one process only");
     }
 
     #[test]
-    fn slots_are_used_again() {
+    fn slots_are_reused_after_release() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leases");
         let file = LeasesFile::open(&path);
@@ -161,6 +164,6 @@ mod tests {
         file.close();
         file.add(&key("b"));
         let next = LeasesFile::open(&path);
-        assert!(!next.had(&key("a")) && !next.had(&key("b")));
+        assert!(!next.had_lease(&key("a")) && !next.had_lease(&key("b")));
     }
 }

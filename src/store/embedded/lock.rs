@@ -18,7 +18,7 @@ pub(super) struct FolderLock {
 }
 
 impl FolderLock {
-    pub(super) fn take(folder: &Path) -> Result<Self, OpenError> {
+    pub(super) fn acquire(folder: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Folder { folder: folder.to_owned(), source };
         create_private(folder).map_err(failed)?;
         let file = File::options()
@@ -89,7 +89,7 @@ mod tests {
 
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let lock = FolderLock::take(place.path()).unwrap();
+        let lock = FolderLock::acquire(place.path()).unwrap();
         assert_eq!(fs::metadata(place.path()).unwrap().permissions().mode() & 0o777, 0o700);
         drop(lock);
     }

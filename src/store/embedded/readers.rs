@@ -29,7 +29,7 @@ impl Readers {
         Self { file, idle: Mutex::default(), permits }
     }
 
-    pub(super) async fn run<T: Send + 'static>(
+    pub(super) async fn run_read<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -37,11 +37,11 @@ impl Readers {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| unavailable("the store is closed"))?;
         let done = tokio::task::spawn_blocking(move || {
-            let connection = readers.connection()?;
+            let connection = readers.take_connection()?;
             let answer = work(&connection);
             if answer.is_ok() {
                 // A connection that failed is closed: the next read opens the file again.
-                readers.idle().push(connection);
+                readers.lock_idle().push(connection);
             }
             drop(permit);
             answer
@@ -49,12 +49,12 @@ impl Readers {
         done.await.map_err(|error| StoreError::Unavailable(Box::new(error)))?
     }
 
-    fn connection(&self) -> Result<Connection, StoreError> {
-        let idle = self.idle().pop();
+    fn take_connection(&self) -> Result<Connection, StoreError> {
+        let idle = self.lock_idle().pop();
         idle.map_or_else(|| schema::open_reader(&self.file).map_err(store_error), Ok)
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

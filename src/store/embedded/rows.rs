@@ -4,19 +4,20 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
+use crate::store::cursor::{self, DueCursor, HeadCursor, PAGE_ITEMS_MAX};
 use crate::store::embedded::store_error;
-use crate::store::place::{self, DuePlace, HeadPlace, PAGE_MAX};
 use crate::store::{
-    Document, ETag, HeadQuery, Kind, Owed, Page, Partition, Selection, StoreError, Stored, Write,
+    Document, DocumentKind, DueItem, ETag, HeadQuery, Partition, ResultPage, Selection, StoreError,
+    StoredDocument, Write,
 };
 
 /// Reasons why a batch was not applied.
-pub(super) enum Refusal {
+pub(super) enum ApplyError {
     Conflict,
     Sql(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Refusal {
+impl From<rusqlite::Error> for ApplyError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
@@ -29,7 +30,7 @@ pub(super) fn apply(
     partition: &Partition,
     writes: &[Write],
     versions: &mut i64,
-) -> Result<Vec<ETag>, Refusal> {
+) -> Result<Vec<ETag>, ApplyError> {
     writes.iter().map(|write| apply_one(connection, partition, write, versions)).collect()
 }
 
@@ -38,23 +39,23 @@ fn apply_one(
     partition: &Partition,
     write: &Write,
     versions: &mut i64,
-) -> Result<ETag, Refusal> {
+) -> Result<ETag, ApplyError> {
     *versions += 1;
     let (changed, etag) = match write {
         Write::Create(document) => {
             (create(connection, partition, document, *versions)?, version_etag(*versions))
         }
-        Write::Replace(document, wanted) => {
-            let wanted = wanted_version(wanted.as_ref())?;
-            let changed = replace(connection, partition, document, *versions, wanted)?;
+        Write::Replace(document, expected) => {
+            let expected = expected_version(expected.as_ref())?;
+            let changed = replace(connection, partition, document, *versions, expected)?;
             (changed, version_etag(*versions))
         }
-        Write::Delete(id, wanted) => {
-            let wanted = wanted_version(wanted.as_ref())?;
-            (delete(connection, partition, id, wanted)?, ETag(String::new()))
+        Write::Delete(id, expected) => {
+            let expected = expected_version(expected.as_ref())?;
+            (delete(connection, partition, id, expected)?, ETag(String::new()))
         }
     };
-    if changed == 1 { Ok(etag) } else { Err(Refusal::Conflict) }
+    if changed == 1 { Ok(etag) } else { Err(ApplyError::Conflict) }
 }
 
 fn create(
@@ -79,8 +80,8 @@ fn create(
             id,
             kind.as_str(),
             version,
-            due.map(integer),
-            created_at.map(integer),
+            due.map(to_sql_integer),
+            created_at.map(to_sql_integer),
             state,
             body.text(),
             ttl
@@ -92,7 +93,7 @@ fn replace(
     partition: &Partition,
     document: &Document,
     version: i64,
-    wanted: Option<i64>,
+    expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
     let Document { id, kind, body, due, created_at, state, ttl } = document;
@@ -110,12 +111,12 @@ fn replace(
             id,
             kind.as_str(),
             version,
-            due.map(integer),
-            created_at.map(integer),
+            due.map(to_sql_integer),
+            created_at.map(to_sql_integer),
             state,
             body.text(),
             ttl,
-            wanted
+            expected
         ])
 }
 
@@ -123,7 +124,7 @@ fn delete(
     connection: &Connection,
     partition: &Partition,
     id: &str,
-    wanted: Option<i64>,
+    expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
     connection
@@ -132,7 +133,7 @@ fn delete(
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
                  AND version = ifnull(?5, version)",
         )?
-        .execute(params![tenant, user, conversation, id, wanted])
+        .execute(params![tenant, user, conversation, id, expected])
 }
 
 const COLUMNS: &str =
@@ -142,7 +143,7 @@ pub(super) fn read(
     connection: &Connection,
     partition: &Partition,
     id: &str,
-) -> Result<Option<Stored>, StoreError> {
+) -> Result<Option<StoredDocument>, StoreError> {
     let [tenant, user, conversation] = partition.parts();
     let sql = format!(
         "SELECT {COLUMNS} FROM documents
@@ -151,10 +152,10 @@ pub(super) fn read(
     connection
         .prepare_cached(&sql)
         .and_then(|mut statement| {
-            statement.query_row(params![tenant, user, conversation, id], raw).optional()
+            statement.query_row(params![tenant, user, conversation, id], read_row).optional()
         })
         .map_err(store_error)?
-        .map(|raw| raw.stored().map(|(_, stored)| stored))
+        .map(|raw| raw.into_stored().map(|(_, stored)| stored))
         .transpose()
 }
 
@@ -163,8 +164,12 @@ pub(super) fn read(
 fn select_sql(selection: &Selection) -> String {
     // SQLite uses a partial index only if the query repeats its condition.
     let rare = match selection.kind {
-        Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
-        Kind::Inbox | Kind::Receipt | Kind::Notice | Kind::Live | Kind::Watch => {
+        DocumentKind::Entry | DocumentKind::Events | DocumentKind::Head | DocumentKind::Scope => "",
+        DocumentKind::Inbox
+        | DocumentKind::Receipt
+        | DocumentKind::Notification
+        | DocumentKind::Live
+        | DocumentKind::Watch => {
             "AND kind <> 'entry' AND kind <> 'events' AND kind <> 'head' AND kind <> 'scope'"
         }
     };
@@ -182,44 +187,50 @@ pub(super) fn select(
     connection: &Connection,
     partition: &Partition,
     selection: &Selection,
-) -> Result<Vec<Stored>, StoreError> {
+) -> Result<Vec<StoredDocument>, StoreError> {
     let [tenant, user, conversation] = partition.parts();
     let Selection { kind: _, from_id, to_id, limit } = selection;
     let from_id = from_id.as_deref().unwrap_or_default();
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
     let values = params![tenant, user, conversation, from_id, to_id, limit];
-    let rows = collect(connection, &select_sql(selection), values).map_err(store_error)?;
-    rows.into_iter().map(|raw| raw.stored().map(|(_, stored)| stored)).collect()
+    let rows = query_rows(connection, &select_sql(selection), values).map_err(store_error)?;
+    rows.into_iter().map(|raw| raw.into_stored().map(|(_, stored)| stored)).collect()
 }
 
-const DUE: &str = "SELECT tenant, user, conversation, id, kind, due FROM documents
+const DUE_SQL: &str = "SELECT tenant, user, conversation, id, kind, due FROM documents
      WHERE due <= ?1 AND (due, tenant, user, conversation, id) > (?2, ?3, ?4, ?5, ?6)
      ORDER BY due, tenant, user, conversation, id LIMIT ?7";
 
-pub(super) fn due(
+pub(super) fn list_due(
     connection: &Connection,
     at: Timestamp,
     limit: usize,
-    after: &DuePlace,
-) -> Result<Page<Owed>, StoreError> {
-    let limit = limit.clamp(1, PAGE_MAX);
-    let DuePlace { due, tenant, user, conversation, id } = after;
-    let due = integer(Timestamp(*due));
-    let values = params![integer(at), due, tenant, user, conversation, id, limit_of(limit)];
+    after: &DueCursor,
+) -> Result<ResultPage<DueItem>, StoreError> {
+    let limit = limit.clamp(1, PAGE_ITEMS_MAX);
+    let DueCursor { due, tenant, user, conversation, id } = after;
+    let due = to_sql_integer(Timestamp(*due));
+    let values =
+        params![to_sql_integer(at), due, tenant, user, conversation, id, limit_with_next(limit)];
     let mut items = connection
-        .prepare_cached(DUE)
-        .and_then(|mut statement| statement.query_map(values, owed)?.collect::<Result<Vec<_>, _>>())
+        .prepare_cached(DUE_SQL)
+        .and_then(|mut statement| {
+            statement.query_map(values, read_due_item)?.collect::<Result<Vec<_>, _>>()
+        })
         .map_err(store_error)?
         .into_iter()
-        .collect::<Result<Vec<Owed>, StoreError>>()?;
+        .collect::<Result<Vec<DueItem>, StoreError>>()?;
     let has_more = items.len() > limit;
     items.truncate(limit);
     let continuation = items.last().filter(|_| has_more).map(|last| {
         let [tenant, user, conversation] = last.partition.parts().map(ToOwned::to_owned);
         let id = last.id.clone();
-        place::due_continuation(at, &DuePlace { due: last.due.0, tenant, user, conversation, id })
+        cursor::encode_due_cursor(
+            at,
+            &DueCursor { due: last.due.0, tenant, user, conversation, id },
+        )
     });
-    Ok(Page { items, continuation })
+    Ok(ResultPage { items, continuation })
 }
 
 fn heads_sql(query: &HeadQuery) -> String {
@@ -233,14 +244,14 @@ fn heads_sql(query: &HeadQuery) -> String {
     )
 }
 
-pub(super) fn heads(
+pub(super) fn list_heads(
     connection: &Connection,
     query: &HeadQuery,
-    after: &HeadPlace,
-) -> Result<Page<Stored>, StoreError> {
-    let limit = query.limit.clamp(1, PAGE_MAX);
+    after: &HeadCursor,
+) -> Result<ResultPage<StoredDocument>, StoreError> {
+    let limit = query.limit.clamp(1, PAGE_ITEMS_MAX);
     let user = query.user.as_ref().map(crate::ids::UserId::as_str);
-    let created_at = integer(Timestamp(after.created_at));
+    let created_at = to_sql_integer(Timestamp(after.created_at));
     let values = params![
         query.tenant.as_str(),
         user,
@@ -248,29 +259,29 @@ pub(super) fn heads(
         created_at,
         after.conversation,
         after.user,
-        limit_of(limit)
+        limit_with_next(limit)
     ];
-    let mut rows = collect(connection, &heads_sql(query), values).map_err(store_error)?;
+    let mut rows = query_rows(connection, &heads_sql(query), values).map_err(store_error)?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
-    let found = rows.into_iter().map(Raw::stored).collect::<Result<Vec<_>, _>>()?;
+    let found = rows.into_iter().map(RawRow::into_stored).collect::<Result<Vec<_>, _>>()?;
     let last = found.last().filter(|_| has_more);
     let continuation = last.map(|(partition, head)| {
         let [_, user, conversation] = partition.parts().map(ToOwned::to_owned);
         let created_at = head.document.created_at.unwrap_or_default().0;
-        place::heads_continuation(query, &HeadPlace { created_at, conversation, user })
+        cursor::encode_head_cursor(query, &HeadCursor { created_at, conversation, user })
     });
-    Ok(Page { items: found.into_iter().map(|(_, head)| head).collect(), continuation })
+    Ok(ResultPage { items: found.into_iter().map(|(_, head)| head).collect(), continuation })
 }
 
 /// Returns the SQL limit: one row more than the page, which shows if another page follows.
-fn limit_of(page: usize) -> i64 {
+fn limit_with_next(page: usize) -> i64 {
     i64::try_from(page).unwrap_or(i64::MAX).saturating_add(1)
 }
 
 /// An unparsed row. Parsing is separate, because a document that cannot be parsed is no SQLite
 /// error.
-struct Raw {
+struct RawRow {
     partition: Partition,
     id: String,
     kind: String,
@@ -282,16 +293,16 @@ struct Raw {
     ttl: Option<u32>,
 }
 
-fn collect(
+fn query_rows(
     connection: &Connection,
     sql: &str,
     values: impl rusqlite::Params,
-) -> rusqlite::Result<Vec<Raw>> {
-    connection.prepare_cached(sql)?.query_map(values, raw)?.collect()
+) -> rusqlite::Result<Vec<RawRow>> {
+    connection.prepare_cached(sql)?.query_map(values, read_row)?.collect()
 }
 
-fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
-    Ok(Raw {
+fn read_row(row: &Row<'_>) -> rusqlite::Result<RawRow> {
+    Ok(RawRow {
         partition: Partition::from_parts(row.get(0)?, row.get(1)?, row.get(2)?),
         id: row.get(3)?,
         kind: row.get(4)?,
@@ -304,26 +315,31 @@ fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
     })
 }
 
-fn owed(row: &Row<'_>) -> rusqlite::Result<Result<Owed, StoreError>> {
+fn read_due_item(row: &Row<'_>) -> rusqlite::Result<Result<DueItem, StoreError>> {
     let partition = Partition::from_parts(row.get(0)?, row.get(1)?, row.get(2)?);
     let (id, kind, due) = (row.get(3)?, row.get::<_, String>(4)?, row.get(5)?);
-    Ok(Kind::named(&kind).map(|kind| Owed { partition, id, kind, due: timestamp(due) }))
+    Ok(DocumentKind::from_name(&kind).map(|kind| DueItem {
+        partition,
+        id,
+        kind,
+        due: from_sql_integer(due),
+    }))
 }
 
-impl Raw {
-    fn stored(self) -> Result<(Partition, Stored), StoreError> {
+impl RawRow {
+    fn into_stored(self) -> Result<(Partition, StoredDocument), StoreError> {
         let body = RawJson::from_text(self.body)
             .map_err(|error| StoreError::Corrupt(format!("`{}` is not JSON: {error}", self.id)))?;
         let document = Document {
-            kind: Kind::named(&self.kind)?,
+            kind: DocumentKind::from_name(&self.kind)?,
             id: self.id,
             body,
-            due: self.due.map(timestamp),
-            created_at: self.created_at.map(timestamp),
+            due: self.due.map(from_sql_integer),
+            created_at: self.created_at.map(from_sql_integer),
             state: self.state,
             ttl: self.ttl,
         };
-        Ok((self.partition, Stored { document, etag: version_etag(self.version) }))
+        Ok((self.partition, StoredDocument { document, etag: version_etag(self.version) }))
     }
 }
 
@@ -332,16 +348,16 @@ fn version_etag(version: i64) -> ETag {
 }
 
 /// Parses the expected version. An `ETag` of another format matches no document.
-fn wanted_version(etag: Option<&ETag>) -> Result<Option<i64>, Refusal> {
-    etag.map(|etag| etag.0.parse().map_err(|_| Refusal::Conflict)).transpose()
+fn expected_version(etag: Option<&ETag>) -> Result<Option<i64>, ApplyError> {
+    etag.map(|etag| etag.0.parse().map_err(|_| ApplyError::Conflict)).transpose()
 }
 
 /// Converts to an SQL integer. `validate` has rejected times that do not fit.
-fn integer(time: Timestamp) -> i64 {
+fn to_sql_integer(time: Timestamp) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-fn timestamp(number: i64) -> Timestamp {
+fn from_sql_integer(number: i64) -> Timestamp {
     Timestamp(u64::try_from(number).unwrap_or(0))
 }
 
@@ -349,11 +365,12 @@ fn timestamp(number: i64) -> Timestamp {
 mod tests {
     use super::*;
     use crate::ids::{TenantId, UserId};
-    use crate::store::embedded::schema::{self, Outlives};
+    use crate::store::embedded::schema::{self, Durability};
 
-    fn plan(sql: &str) -> String {
+    fn query_plan(sql: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let (connection, _) = schema::open(&folder.path().join("a.db"), Outlives::Process).unwrap();
+        let (connection, _) =
+            schema::open_writer(&folder.path().join("a.db"), Durability::Process).unwrap();
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let mut rows = statement.raw_query();
         let mut steps = Vec::new();
@@ -364,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_follows_an_index_and_sorts_nothing() {
+    fn list_queries_use_indexes_without_sorting() {
         let by_kind = |kind| select_sql(&Selection::all(kind));
         let heads = |user: Option<&str>, state: Option<&str>| {
             heads_sql(&HeadQuery {
@@ -376,15 +393,15 @@ mod tests {
             })
         };
         for (sql, index, bound) in [
-            (by_kind(Kind::Inbox), "documents_rare", "kind=? AND id>?)"),
-            (by_kind(Kind::Receipt), "documents_rare", "kind=? AND id>?)"),
+            (by_kind(DocumentKind::Inbox), "documents_rare", "kind=? AND id>?)"),
+            (by_kind(DocumentKind::Receipt), "documents_rare", "kind=? AND id>?)"),
             (select_sql(&Selection::entries(1, 2)), "autoindex", "id>? AND id<?)"),
-            (by_kind(Kind::Events), "autoindex", "conversation=? AND id>?)"),
-            (DUE.to_owned(), "COVERING INDEX documents_due", "due<?)"),
+            (by_kind(DocumentKind::Events), "autoindex", "conversation=? AND id>?)"),
+            (DUE_SQL.to_owned(), "COVERING INDEX documents_due", "due<?)"),
             (heads(None, None), "heads_of_tenant", "<(?,?,?))"),
             (heads(Some("ada"), Some("idle")), "heads_of_user", "user=? AND (created_at,"),
         ] {
-            let plan = plan(&sql);
+            let plan = query_plan(&sql);
             assert!(plan.contains(index) && plan.contains(bound), "{sql}: {plan}");
             assert!(!plan.contains("TEMP B-TREE"), "{sql}: {plan}");
         }

@@ -61,29 +61,32 @@ const MIGRATIONS: &[&str] = &[
 /// Capacity of each connection's statement cache; there are fewer statements.
 const STATEMENTS_MAX: usize = 32;
 /// Size to which the log is truncated when it restarts.
-const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
+const LOG_BYTES_MAX: i64 = 16 * 1024 * 1024;
 /// Page cache of a read connection, in KiB (SQLite marks the unit by the negative sign). The
 /// operating system caches the file too.
-const READER_CACHE: i64 = -512;
+const READER_CACHE_SIZE: i64 = -512;
 /// Busy timeout. Only one process writes and readers never lock, so a longer wait is pointless.
-const BUSY_MAX: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The failure that a committed transaction survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlives {
+pub(super) enum Durability {
     PowerCut,
     Process,
 }
 
 /// Opens the write connection. Also returns a number that increases with each opening.
-pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32), OpenError> {
+pub(super) fn open_writer(
+    file: &Path,
+    durability: Durability,
+) -> Result<(Connection, u32), OpenError> {
     let failed = |source: rusqlite::Error| OpenError::Database {
         file: file.to_owned(),
         source: source.into(),
     };
     let mut connection = Connection::open(file).map_err(failed)?;
-    let application: i64 = pragma(&connection, "application_id").map_err(failed)?;
-    let found: i64 = pragma(&connection, "user_version").map_err(failed)?;
+    let application: i64 = read_pragma(&connection, "application_id").map_err(failed)?;
+    let found: i64 = read_pragma(&connection, "user_version").map_err(failed)?;
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))
         .map_err(failed)?;
@@ -94,7 +97,7 @@ pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32),
     if found > known {
         return Err(OpenError::Newer { file: file.to_owned(), found, known });
     }
-    tune_writer(&connection, outlives)
+    configure_writer(&connection, durability)
         .map_err(|source| OpenError::Database { file: file.to_owned(), source })?;
     migrate(&mut connection, found).map_err(failed)?;
     let generation = next_generation(&connection).map_err(failed)?;
@@ -105,27 +108,27 @@ pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32),
 pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(BUSY_MAX)?;
-    connection.pragma_update(None, "cache_size", READER_CACHE)?;
-    keep_statements(&connection)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "cache_size", READER_CACHE_SIZE)?;
+    configure_statements(&connection)?;
     Ok(connection)
 }
 
 /// Prepares each statement once. Without the query planner stability guarantee, SQLite plans by
 /// bound values (a LIMIT is enough) and plans again at each binding, which took three quarters of
 /// the time of an inbox read.
-fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
+fn configure_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
-fn tune_writer(
+fn configure_writer(
     connection: &Connection,
-    outlives: Outlives,
+    durability: Durability,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    connection.busy_timeout(BUSY_MAX)?;
-    keep_statements(connection)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    configure_statements(connection)?;
     // Check the result: a file system without shared memory returns another mode.
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
     if mode != "wal" {
@@ -134,7 +137,7 @@ fn tune_writer(
         )
         .into());
     }
-    if outlives == Outlives::Process {
+    if durability == Durability::Process {
         connection.pragma_update(None, "synchronous", "OFF")?;
         return Ok(());
     }
@@ -142,7 +145,7 @@ fn tune_writer(
     // macOS: fsync alone does not reach the disk. Elsewhere these do nothing.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-    connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_MAX, |_| Ok(()))?;
     Ok(())
 }
 
@@ -171,7 +174,7 @@ fn next_generation(connection: &Connection) -> rusqlite::Result<u32> {
     )
 }
 
-fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+fn read_pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
@@ -180,10 +183,10 @@ mod tests {
     use super::*;
     use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
     use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
-    use crate::store::{ConversationStore as _, Freshness, Kind, Partition, Write};
+    use crate::store::{ConversationStore as _, DocumentKind, Freshness, Partition, Write};
 
     #[tokio::test]
-    async fn a_file_of_the_first_schema_is_read_and_goes_on() {
+    async fn first_schema_file_is_migrated() {
         let folder = tempfile::tempdir().unwrap();
         let old = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
         old.execute_batch(MIGRATIONS[0]).unwrap();
@@ -203,10 +206,10 @@ mod tests {
             conversation_id: ConversationId::new("c1"),
         });
         let found = store.read(&at, "in_1", Freshness::Latest).await.unwrap().unwrap();
-        assert_eq!((found.document.kind, found.document.ttl), (Kind::Inbox, None));
+        assert_eq!((found.document.kind, found.document.ttl), (DocumentKind::Inbox, None));
         let watch = crate::store::Document {
             id: "watch".to_owned(),
-            kind: Kind::Watch,
+            kind: DocumentKind::Watch,
             ttl: Some(30),
             ..found.document.clone()
         };

@@ -10,9 +10,10 @@ use rusqlite::Connection;
 use super::{DATABASE_FILE, EmbeddedStore, OpenError};
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::store::contract::contract;
+use crate::store::contract::assert_store_contract;
 use crate::store::{
-    ConversationStore, Document, Freshness, Kind, Partition, Selection, StoreError, Write, entry_id,
+    ConversationStore, Document, DocumentKind, Freshness, Partition, Selection, StoreError, Write,
+    entry_id,
 };
 
 fn open(folder: &Path) -> EmbeddedStore {
@@ -28,59 +29,60 @@ fn conversation(number: usize) -> Partition {
 }
 
 fn entry(seq: u64, bytes: usize) -> Write {
-    let (id, body) = (entry_id(seq), RawJson::of(&"x".repeat(bytes)));
-    let (kind, created_at) = (Kind::Entry, None);
+    let (id, body) = (entry_id(seq), RawJson::from_value(&"x".repeat(bytes)));
+    let (kind, created_at) = (DocumentKind::Entry, None);
     Write::Create(Document { id, kind, body, due: None, created_at, state: None, ttl: None })
 }
 
-async fn seqs(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
-    let found = store.select(at, &Selection::all(Kind::Entry), Freshness::Latest).await.unwrap();
+async fn entry_ids(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
+    let found =
+        store.select(at, &Selection::all(DocumentKind::Entry), Freshness::Latest).await.unwrap();
     found.into_iter().map(|stored| stored.document.id).collect()
 }
 
 /// Blocks the writer until the returned sender is dropped.
-fn hold(store: &EmbeddedStore) -> mpsc::Sender<()> {
-    let (holds, held) = mpsc::channel();
-    let (release, released) = mpsc::channel();
-    store.writer.run(move |_| {
-        holds.send(()).unwrap();
-        let _ = released.recv();
+fn block_writer(store: &EmbeddedStore) -> mpsc::Sender<()> {
+    let (blocked_sender, blocked) = mpsc::channel();
+    let (release, release_receiver) = mpsc::channel();
+    store.writer.run_on_connection(move |_| {
+        blocked_sender.send(()).unwrap();
+        let _ = release_receiver.recv();
     });
-    held.recv().unwrap();
+    blocked.recv().unwrap();
     release
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_keeps_the_contract() {
+async fn embedded_store_passes_contract() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(open(folder.path()));
-    contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
+    assert_store_contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
 }
 
 #[tokio::test]
-async fn what_waits_together_is_written_together() {
+async fn waiting_batches_share_one_fsync() {
     const WRITERS: usize = 64;
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let release = hold(&store);
-    let places: Vec<_> = (0..WRITERS).map(conversation).collect();
-    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 100)]));
+    let release = block_writer(&store);
+    let partitions: Vec<_> = (0..WRITERS).map(conversation).collect();
+    let writes = partitions.iter().map(|at| store.write(at, vec![entry(1, 100)]));
     // All batches are sent before the first result: each future sends at its first poll.
     let release = async move { drop(release) };
     let (answers, ()) = futures_util::join!(join_all(writes), release);
     assert!(answers.iter().all(Result::is_ok));
-    assert_eq!(store.commits(), 1, "{WRITERS} writers, one fsync");
+    assert_eq!(store.commit_count(), 1, "{WRITERS} writers, one fsync");
 }
 
 #[tokio::test]
-async fn two_batches_of_one_conversation_never_share_a_transaction() {
+async fn batches_of_one_conversation_never_share_transaction() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let release = hold(&store);
+    let release = block_writer(&store);
     let (one, other) = (conversation(1), conversation(2));
     let scope = Partition::Scope(TenantId::new("t"));
     let account = |id: &str| {
-        let (id, kind, body) = (id.to_owned(), Kind::Scope, RawJson::of(&1));
+        let (id, kind, body) = (id.to_owned(), DocumentKind::Scope, RawJson::from_value(&1));
         Write::Create(Document {
             id,
             kind,
@@ -103,73 +105,77 @@ async fn two_batches_of_one_conversation_never_share_a_transaction() {
     assert!(first.is_ok() && third.is_ok() && fourth.is_ok() && fifth.is_ok() && sixth.is_ok());
     assert!(matches!(second, Err(StoreError::Conflict)), "batches keep their order");
     // The second transaction held only the rejected batch, so it was rolled back.
-    assert_eq!(store.commits(), 2);
+    assert_eq!(store.commit_count(), 2);
 }
 
 #[tokio::test]
-async fn a_refused_batch_does_not_take_its_neighbours_along() {
+async fn conflicting_batch_does_not_affect_its_group() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let places: Vec<_> = (0..3).map(conversation).collect();
-    store.write(&places[1], vec![entry(2, 1)]).await.unwrap();
-    let release = hold(&store);
-    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 1), entry(2, 1)]));
+    let partitions: Vec<_> = (0..3).map(conversation).collect();
+    store.write(&partitions[1], vec![entry(2, 1)]).await.unwrap();
+    let release = block_writer(&store);
+    let writes = partitions.iter().map(|at| store.write(at, vec![entry(1, 1), entry(2, 1)]));
     let (answers, ()) = futures_util::join!(join_all(writes), async move { drop(release) });
     assert!(answers[0].is_ok() && answers[2].is_ok());
     assert!(matches!(answers[1], Err(StoreError::Conflict)));
-    assert_eq!(store.commits(), 2);
-    assert_eq!(seqs(&store, &places[0]).await.len(), 2);
-    assert_eq!(seqs(&store, &places[1]).await, [entry_id(2)]);
+    assert_eq!(store.commit_count(), 2);
+    assert_eq!(entry_ids(&store, &partitions[0]).await.len(), 2);
+    assert_eq!(entry_ids(&store, &partitions[1]).await, [entry_id(2)]);
 }
 
 #[tokio::test]
-async fn the_log_is_moved_into_the_database_now_and_then() {
+async fn checkpoint_runs_when_log_is_long() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for seq in 1..=30 {
         store.write(&conversation(1), vec![entry(seq, 400_000)]).await.unwrap();
     }
-    assert_eq!(store.commits(), 30);
+    assert_eq!(store.commit_count(), 30);
     // The last checkpoint may still run after the last write has returned; earlier ones are done.
-    assert!((1..=4).contains(&store.checkpoints()), "{}", store.checkpoints());
-    assert_eq!(seqs(&store, &conversation(1)).await.len(), 30);
+    assert!((1..=4).contains(&store.checkpoint_count()), "{}", store.checkpoint_count());
+    assert_eq!(entry_ids(&store, &conversation(1)).await.len(), 30);
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_is_told_to_everyone_who_waits() {
+async fn failed_commit_is_reported_to_all_callers() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    store.writer.run(|connection| connection.commit_hook(Some(|| true)).unwrap());
-    let release = hold(&store);
-    let places: Vec<_> = (0..3).map(conversation).collect();
-    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 1)]));
+    store.writer.run_on_connection(|connection| connection.commit_hook(Some(|| true)).unwrap());
+    let release = block_writer(&store);
+    let partitions: Vec<_> = (0..3).map(conversation).collect();
+    let writes = partitions.iter().map(|at| store.write(at, vec![entry(1, 1)]));
     let (answers, ()) = futures_util::join!(join_all(writes), async move { drop(release) });
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_)))));
-    store.writer.run(|connection| connection.commit_hook(None::<fn() -> bool>).unwrap());
-    for at in &places {
+    store
+        .writer
+        .run_on_connection(|connection| connection.commit_hook(None::<fn() -> bool>).unwrap());
+    for at in &partitions {
         store.write(at, vec![entry(1, 1)]).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_transaction_that_was_left_open_is_closed_by_the_next() {
+async fn open_transaction_is_rolled_back_by_next_commit() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let at = conversation(1);
     // The state after a COMMIT that could not reach the disk.
-    store.writer.run(|connection| connection.execute_batch("BEGIN IMMEDIATE").unwrap());
+    store
+        .writer
+        .run_on_connection(|connection| connection.execute_batch("BEGIN IMMEDIATE").unwrap());
     let answer = store.write(&at, vec![entry(1, 1)]).await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
     store.write(&at, vec![entry(1, 1)]).await.unwrap();
-    assert_eq!(seqs(&store, &at).await, [entry_id(1)]);
+    assert_eq!(entry_ids(&store, &at).await, [entry_id(1)]);
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_and_then_recovers() {
+async fn full_disk_fails_writes_until_space_returns() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let limit = |pages: u32| {
-        store.writer.run(move |connection| {
+        store.writer.run_on_connection(move |connection| {
             connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
         });
     };
@@ -177,13 +183,13 @@ async fn a_full_disk_refuses_and_then_recovers() {
     limit(20);
     let answer = store.write(&conversation(1), vec![entry(2, 10), entry(3, 900_000)]).await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
-    assert_eq!(seqs(&store, &conversation(1)).await, [entry_id(1)], "nothing half written");
+    assert_eq!(entry_ids(&store, &conversation(1)).await, [entry_id(1)], "nothing half written");
     limit(1_000_000);
     store.write(&conversation(1), vec![entry(2, 10), entry(3, 900_000)]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_store_opened_again_has_everything_and_its_old_etags_are_good() {
+async fn etags_stay_valid_after_reopen() {
     let folder = tempfile::tempdir().unwrap();
     let at = conversation(1);
     let store = open(folder.path());
@@ -207,7 +213,7 @@ async fn a_store_opened_again_has_everything_and_its_old_etags_are_good() {
 /// Simulates a crash: copies the files of a running store with the log cut at many lengths, because
 /// any prefix of the log may have reached the disk.
 #[tokio::test]
-async fn a_store_that_dies_keeps_every_answered_batch_whole() {
+async fn crash_keeps_every_committed_batch_whole() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let log = format!("{DATABASE_FILE}-wal");
@@ -217,7 +223,7 @@ async fn a_store_that_dies_keeps_every_answered_batch_whole() {
         store.write(&conversation(1), writes).await.unwrap();
         lengths.push(fs::metadata(folder.path().join(&log)).unwrap().len());
     }
-    assert_eq!(store.checkpoints(), 0, "only the log has grown");
+    assert_eq!(store.checkpoint_count(), 0, "only the log has grown");
     let longest = *lengths.last().unwrap();
     let step = usize::try_from(longest / 40).unwrap();
     for cut in (0..=longest).step_by(step).chain(lengths.iter().copied()) {
@@ -226,7 +232,7 @@ async fn a_store_that_dies_keeps_every_answered_batch_whole() {
         let bytes = fs::read(folder.path().join(&log)).unwrap();
         fs::write(copy.path().join(&log), &bytes[..usize::try_from(cut).unwrap()]).unwrap();
         let Ok(reopened) = EmbeddedStore::open(copy.path()) else { panic!("cut at {cut}") };
-        let found = seqs(&reopened, &conversation(1)).await;
+        let found = entry_ids(&reopened, &conversation(1)).await;
         let answered = lengths.iter().filter(|length| **length <= cut).count();
         assert_eq!(found.len(), 2 * answered, "cut at {cut} of {lengths:?}");
         reopened.write(&conversation(1), vec![entry(99, 1)]).await.unwrap();
@@ -234,7 +240,7 @@ async fn a_store_that_dies_keeps_every_answered_batch_whole() {
 }
 
 #[test]
-fn a_folder_in_use_says_by_whom() {
+fn locked_folder_error_shows_note() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let refused = || EmbeddedStore::open(folder.path()).unwrap_err().to_string();
@@ -249,7 +255,7 @@ fn a_folder_in_use_says_by_whom() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn foreign_and_newer_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(DATABASE_FILE);
     let refusal = || EmbeddedStore::open(folder.path()).unwrap_err();
@@ -273,12 +279,12 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_damaged_document_is_told_and_not_guessed() {
+async fn damaged_document_is_reported_as_corrupt() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let at = conversation(1);
     store.write(&at, vec![entry(1, 10), entry(2, 10)]).await.unwrap();
-    store.writer.run(|connection| {
+    store.writer.run_on_connection(|connection| {
         connection
             .execute_batch(
                 "UPDATE documents SET body = '{\"half' WHERE id = '000000000001';
@@ -295,10 +301,10 @@ async fn a_damaged_document_is_told_and_not_guessed() {
 }
 
 #[tokio::test]
-async fn a_caller_that_stops_waiting_does_not_stop_the_write() {
+async fn write_completes_when_caller_stops_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let release = hold(&store);
+    let release = block_writer(&store);
     let at = conversation(1);
     {
         let mut write = Box::pin(store.write(&at, vec![entry(1, 1)]));
@@ -306,5 +312,5 @@ async fn a_caller_that_stops_waiting_does_not_stop_the_write() {
     }
     drop(release);
     store.write(&conversation(2), vec![entry(1, 1)]).await.unwrap();
-    assert_eq!(seqs(&store, &at).await, [entry_id(1)]);
+    assert_eq!(entry_ids(&store, &at).await, [entry_id(1)]);
 }

@@ -15,9 +15,9 @@ use rusqlite::wal::CheckpointMode;
 use tokio::sync::oneshot;
 
 use crate::ids::ConversationKey;
-use crate::store::embedded::claims::Claims;
-use crate::store::embedded::rows::{self, Refusal};
-use crate::store::embedded::warm::{Lifted, Warm};
+use crate::store::embedded::cache::{ConversationCache, TakenConversation};
+use crate::store::embedded::leases::Leases;
+use crate::store::embedded::rows::{self, ApplyError};
 use crate::store::embedded::{store_error, unavailable};
 use crate::store::{ETag, Partition, StoreError, Write};
 
@@ -25,26 +25,26 @@ use crate::store::{ETag, Partition, StoreError, Write};
 const GROUP_MAX: usize = 256;
 /// Log size in pages (4 MB) above which a checkpoint runs. Measured with 2000: 2 % fewer bytes
 /// written, but the next commit waits 8 ms instead of 3.
-const LOG_PAGES_MAX: u64 = 1000;
+const CHECKPOINT_LOG_PAGES: u64 = 1000;
 /// Bits of the version counter of one opening of the store. The number of the opening is in the
 /// higher bits, so that no version is used twice: a document that is deleted and created again
 /// matches none of its old `ETag`s.
 const VERSION_BITS: u32 = 40;
 
 /// Number of active conversations below which a commit does not wait for others.
-const SIBLINGS_MIN: usize = 8;
+const ACTIVE_CONVERSATIONS_MIN: usize = 8;
 /// Time that a commit waits for others, per active conversation and at most. The others share its
 /// fsync and its pages, and their workers do other work meanwhile. (`PostgreSQL` has the same:
 /// `commit_siblings` and `commit_delay`.)
-const GATHER_EACH: Duration = Duration::from_micros(40);
-const GATHER_MAX: Duration = Duration::from_micros(2_500);
+const COMMIT_DELAY_EACH: Duration = Duration::from_micros(40);
+const COMMIT_DELAY_MAX: Duration = Duration::from_micros(2_500);
 
-type Answer = Result<Vec<ETag>, StoreError>;
+type BatchResult = Result<Vec<ETag>, StoreError>;
 
 struct Batch {
     partition: Partition,
     writes: Vec<Write>,
-    answer: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<BatchResult>,
 }
 
 enum Job {
@@ -56,7 +56,7 @@ enum Job {
 
 impl Job {
     /// True for a batch of a scope, whose documents all conversations of a tenant write.
-    fn is_shared(&self) -> bool {
+    fn is_scope_write(&self) -> bool {
         matches!(self, Self::Write(Batch { partition: Partition::Scope(_), .. }))
     }
 }
@@ -91,26 +91,26 @@ impl Writer {
     pub(super) fn start(
         mut connection: Connection,
         generation: u32,
-        (warm, claims): (Arc<Warm>, Arc<Claims>),
+        (cache, leases): (Arc<ConversationCache>, Arc<Leases>),
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
-        let seen = Arc::clone(&counters);
+        let hook_counters = Arc::clone(&counters);
         // SQLite calls this after each COMMIT that wrote pages. It replaces the automatic
         // checkpoint, which would delay results.
         connection.wal_hook(Some(move |_: &mut _, pages| {
-            seen.commits.fetch_add(1, Ordering::SeqCst);
-            seen.log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::SeqCst);
+            hook_counters.commits.fetch_add(1, Ordering::SeqCst);
+            hook_counters.log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::SeqCst);
             Ok(())
         }))?;
-        let (jobs, arriving) = channel();
+        let (jobs, receiver) = channel();
         let thread = WriterThread {
             connection,
-            arriving,
-            waiting: VecDeque::new(),
-            versions: i64::from(generation) << VERSION_BITS,
+            receiver,
+            pending: VecDeque::new(),
+            last_version: i64::from(generation) << VERSION_BITS,
             counters: Arc::clone(&counters),
-            warm,
-            claims,
+            cache,
+            leases,
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -119,14 +119,14 @@ impl Writer {
     }
 
     /// Writes a batch. The write continues if the caller stops waiting.
-    pub(super) async fn write(&self, partition: Partition, writes: Vec<Write>) -> Answer {
+    pub(super) async fn write(&self, partition: Partition, writes: Vec<Write>) -> BatchResult {
         let (answer, answered) = oneshot::channel();
-        self.send(Job::Write(Batch { partition, writes, answer }))?;
+        self.send(Job::Write(Batch { partition, writes, reply: answer }))?;
         answered.await.map_err(|_| unavailable("the writing thread has ended"))?
     }
 
     #[cfg(test)]
-    pub(super) fn run(&self, work: impl FnOnce(&mut Connection) + Send + 'static) {
+    pub(super) fn run_on_connection(&self, work: impl FnOnce(&mut Connection) + Send + 'static) {
         self.send(Job::Run(Box::new(work))).unwrap();
     }
 
@@ -135,8 +135,8 @@ impl Writer {
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
-        let gone = || unavailable("the writing thread has ended");
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())
+        let ended = || unavailable("the writing thread has ended");
+        self.jobs.as_ref().ok_or_else(ended)?.send(job).map_err(|_| ended())
     }
 }
 
@@ -158,41 +158,41 @@ impl fmt::Debug for Writer {
 
 struct WriterThread {
     connection: Connection,
-    arriving: Receiver<Job>,
+    receiver: Receiver<Job>,
     /// Received jobs that are not yet written, oldest first.
-    waiting: VecDeque<Job>,
+    pending: VecDeque<Job>,
     /// The last assigned version.
-    versions: i64,
+    last_version: i64,
     counters: Arc<Counters>,
-    warm: Arc<Warm>,
-    claims: Arc<Claims>,
+    cache: Arc<ConversationCache>,
+    leases: Arc<Leases>,
 }
 
 impl WriterThread {
     fn run(mut self) {
         loop {
-            if self.waiting.is_empty() {
-                match self.arriving.recv() {
-                    Ok(job) => self.waiting.push_back(job),
+            if self.pending.is_empty() {
+                match self.receiver.recv() {
+                    Ok(job) => self.pending.push_back(job),
                     Err(_) => return,
                 }
                 // A scope write does not wait: other writers would conflict with it meanwhile.
-                if !self.waiting.front().is_some_and(Job::is_shared) {
-                    self.gather();
+                if !self.pending.front().is_some_and(Job::is_scope_write) {
+                    self.wait_for_more();
                 }
             }
-            self.waiting.extend(self.arriving.try_iter());
+            self.pending.extend(self.receiver.try_iter());
             let group = self.next_group();
             if !group.is_empty() {
-                self.commit(group);
-                self.checkpoint_when_long();
+                self.commit_group(group);
+                self.checkpoint_if_log_is_long();
             }
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "a dedicated thread, not one of the runtime's")]
-    fn gather(&self) {
-        let wait = gather_time(self.claims.count());
+    fn wait_for_more(&self) {
+        let wait = commit_delay(self.leases.count());
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
@@ -205,7 +205,7 @@ impl WriterThread {
         let mut conversations: HashSet<ConversationKey> = HashSet::new();
         let mut group = Vec::new();
         let mut later = VecDeque::new();
-        for job in self.waiting.drain(..) {
+        for job in self.pending.drain(..) {
             match job {
                 Job::Write(batch) => {
                     let is_first = match &batch.partition {
@@ -222,16 +222,16 @@ impl WriterThread {
                 Job::Run(work) => work(&mut self.connection),
             }
         }
-        self.waiting = later;
+        self.pending = later;
         group
     }
 
-    fn commit(&mut self, group: Vec<Batch>) {
-        match self.transaction(&group) {
+    fn commit_group(&mut self, group: Vec<Batch>) {
+        match self.run_transaction(&group) {
             Ok(answers) => {
                 for (batch, answer) in group.into_iter().zip(answers) {
                     // The caller may have stopped waiting.
-                    let _ = batch.answer.send(answer);
+                    let _ = batch.reply.send(answer);
                 }
             }
             Err(error) => {
@@ -241,7 +241,7 @@ impl WriterThread {
                 tracing::error!(%error, batches = group.len(), "store transaction failed");
                 let error = Arc::new(error);
                 for batch in group {
-                    let _ = batch.answer.send(Err(store_error(Arc::clone(&error))));
+                    let _ = batch.reply.send(Err(store_error(Arc::clone(&error))));
                 }
             }
         }
@@ -251,7 +251,7 @@ impl WriterThread {
     ///
     /// # Errors
     /// SQLite reports that nothing of the group was written: report the failure to each caller.
-    fn transaction(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
+    fn run_transaction(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<BatchResult>> {
         self.execute("BEGIN IMMEDIATE")?;
         let answers = match self.apply_all(group)? {
             Some(answers) => answers,
@@ -261,15 +261,15 @@ impl WriterThread {
             self.execute("ROLLBACK")?;
             return Ok(answers);
         }
-        let lifted: Vec<Option<Lifted>> =
-            group.iter().map(|batch| self.warm.lift(&batch.partition)).collect();
+        let taken: Vec<Option<TakenConversation>> =
+            group.iter().map(|batch| self.cache.take_for_commit(&batch.partition)).collect();
         let committed = self.execute("COMMIT");
-        for ((batch, answer), lifted) in group.iter().zip(&answers).zip(lifted) {
-            let Some(lifted) = lifted else { continue };
+        for ((batch, answer), taken) in group.iter().zip(&answers).zip(taken) {
+            let Some(taken) = taken else { continue };
             match (&committed, answer) {
-                (Ok(()), Ok(etags)) => self.warm.put(lifted, &batch.writes, etags),
-                (Ok(()), Err(_)) => self.warm.put(lifted, &[], &[]),
-                (Err(_), _) => self.warm.forget(&lifted),
+                (Ok(()), Ok(etags)) => self.cache.restore_after_commit(taken, &batch.writes, etags),
+                (Ok(()), Err(_)) => self.cache.restore_after_commit(taken, &[], &[]),
+                (Err(_), _) => self.cache.discard_after_failure(&taken),
             }
         }
         committed.map(|()| answers)
@@ -278,7 +278,7 @@ impl WriterThread {
     /// Applies all batches without savepoints, which would copy the pages that a batch changes.
     /// Returns `None` if the batch of a conversation is rejected, which is rare; the transaction
     /// has then restarted empty. Batches of scopes are often rejected and use savepoints.
-    fn apply_all(&mut self, group: &[Batch]) -> rusqlite::Result<Option<Vec<Answer>>> {
+    fn apply_all(&mut self, group: &[Batch]) -> rusqlite::Result<Option<Vec<BatchResult>>> {
         let mut answers = Vec::with_capacity(group.len());
         for batch in group {
             let Batch { partition, writes, .. } = batch;
@@ -286,9 +286,11 @@ impl WriterThread {
                 answers.push(self.apply_alone(batch)?);
                 continue;
             }
-            match rows::apply(&self.connection, partition, writes, &mut self.versions) {
+            match rows::apply(&self.connection, partition, writes, &mut self.last_version) {
                 Ok(etags) => answers.push(Ok(etags)),
-                Err(Refusal::Sql(error)) if self.connection.is_autocommit() => return Err(error),
+                Err(ApplyError::Sql(error)) if self.connection.is_autocommit() => {
+                    return Err(error);
+                }
                 Err(_) => {
                     self.execute("ROLLBACK")?;
                     self.execute("BEGIN IMMEDIATE")?;
@@ -300,21 +302,22 @@ impl WriterThread {
     }
 
     /// Applies each batch in its own savepoint: a rejected batch does not affect the others.
-    fn apply_each(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
+    fn apply_each(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<BatchResult>> {
         group.iter().map(|batch| self.apply_alone(batch)).collect()
     }
 
-    fn apply_alone(&mut self, batch: &Batch) -> rusqlite::Result<Answer> {
+    fn apply_alone(&mut self, batch: &Batch) -> rusqlite::Result<BatchResult> {
         self.execute("SAVEPOINT batch")?;
         let Batch { partition, writes, .. } = batch;
-        let answer = match rows::apply(&self.connection, partition, writes, &mut self.versions) {
+        let answer = match rows::apply(&self.connection, partition, writes, &mut self.last_version)
+        {
             Ok(etags) => Ok(etags),
             Err(refusal) => {
                 let answer = match refusal {
-                    Refusal::Conflict => Err(StoreError::Conflict),
+                    ApplyError::Conflict => Err(StoreError::Conflict),
                     // A full disk can end the whole transaction, including the batches before.
-                    Refusal::Sql(error) if self.connection.is_autocommit() => return Err(error),
-                    Refusal::Sql(error) => Err(store_error(error)),
+                    ApplyError::Sql(error) if self.connection.is_autocommit() => return Err(error),
+                    ApplyError::Sql(error) => Err(store_error(error)),
                 };
                 self.execute("ROLLBACK TO batch")?;
                 answer
@@ -330,8 +333,8 @@ impl WriterThread {
 
     /// Runs a checkpoint if the log is long. Called after the results are sent, because it waits
     /// for the disk twice.
-    fn checkpoint_when_long(&self) {
-        if self.counters.log_pages.load(Ordering::SeqCst) < LOG_PAGES_MAX {
+    fn checkpoint_if_log_is_long(&self) {
+        if self.counters.log_pages.load(Ordering::SeqCst) < CHECKPOINT_LOG_PAGES {
             return;
         }
         match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
@@ -346,11 +349,13 @@ impl WriterThread {
 }
 
 /// Returns the time that a commit waits for others, by the number of active conversations.
-fn gather_time(siblings: usize) -> Duration {
-    if siblings < SIBLINGS_MIN {
+fn commit_delay(active_conversations: usize) -> Duration {
+    if active_conversations < ACTIVE_CONVERSATIONS_MIN {
         return Duration::ZERO;
     }
-    GATHER_EACH.saturating_mul(u32::try_from(siblings).unwrap_or(u32::MAX)).min(GATHER_MAX)
+    COMMIT_DELAY_EACH
+        .saturating_mul(u32::try_from(active_conversations).unwrap_or(u32::MAX))
+        .min(COMMIT_DELAY_MAX)
 }
 
 #[cfg(test)]
@@ -358,8 +363,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_waits_for_others_only_where_many_are_at_work_and_never_for_long() {
-        let waits = [0, 1, 7, 8, 64, 1_000_000].map(|siblings| gather_time(siblings).as_micros());
+    fn commit_delay_grows_with_conversations_and_is_bounded() {
+        let waits = [0, 1, 7, 8, 64, 1_000_000].map(|siblings| commit_delay(siblings).as_micros());
         assert_eq!(waits, [0, 0, 0, 320, 2_500, 2_500]);
     }
 }

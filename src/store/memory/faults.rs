@@ -1,10 +1,10 @@
 //! Injected faults of the in-memory store, and their source of randomness.
 
-use crate::ids::fate::Fate;
+use crate::ids::fault_plan::FaultPlan;
 
 /// Fault probabilities from 0 to 1, per operation. All are 0 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Faults {
+pub struct StoreFaults {
     /// A conflict although the conditions hold; the batch is not applied.
     pub conflict: f64,
     /// The batch is applied and reports a conflict, as if the SDK had sent it twice.
@@ -25,7 +25,7 @@ pub struct Faults {
     /// Pages that end early, or are empty, although more follow.
     pub short_pages: f64,
     /// Yields to other tasks first: varies races under a single-threaded runtime.
-    pub step_aside: f64,
+    pub yield_to_others: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +40,20 @@ pub(super) enum WriteFault {
 
 /// The source of injected faults.
 #[derive(Debug)]
-pub(super) enum Dice {
+pub(super) enum FaultSource {
     /// A sequence of random numbers from one seed (splitmix64).
-    Numbers(u64),
+    Seeded(u64),
     /// A fault plan, which draws for each site independently.
-    Fate(Fate),
+    Plan(FaultPlan),
 }
 
-impl Default for Dice {
+impl Default for FaultSource {
     fn default() -> Self {
-        Self::Numbers(0)
+        Self::Seeded(0)
     }
 }
 
-fn next(state: &mut u64) -> u64 {
+fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -62,37 +62,37 @@ fn next(state: &mut u64) -> u64 {
 }
 
 /// Returns a number from 0 to just under 1.
-fn roll(state: &mut u64) -> f64 {
-    f64::from(u32::try_from(next(state) >> 32).unwrap_or(0)) / f64::from(u32::MAX).next_up()
+fn random_fraction(state: &mut u64) -> f64 {
+    f64::from(u32::try_from(next_random(state) >> 32).unwrap_or(0)) / f64::from(u32::MAX).next_up()
 }
 
-impl Dice {
+impl FaultSource {
     /// True if the fault occurs. Draws no number at probability 0, so that a disabled fault does
     /// not change the others.
-    pub(super) fn says(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
+    pub(super) fn should_inject(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
         match self {
-            Self::Numbers(state) => probability > 0.0 && roll(state) < probability,
-            Self::Fate(fate) => fate.says(what, at, probability),
+            Self::Seeded(state) => probability > 0.0 && random_fraction(state) < probability,
+            Self::Plan(plan) => plan.should_inject(what, at, probability),
         }
     }
 
     /// Like `should_inject`, for events that are no faults.
-    pub(super) fn turns(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
+    pub(super) fn should_happen(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
         match self {
-            Self::Numbers(_) => self.says(what, at, probability),
-            Self::Fate(fate) => probability > 0.0 && fate.turns(what, at, probability),
+            Self::Seeded(_) => self.should_inject(what, at, probability),
+            Self::Plan(plan) => probability > 0.0 && plan.should_happen(what, at, probability),
         }
     }
 
     /// Returns a number from 0 to `bound - 1`.
-    pub(super) fn below(&mut self, what: &'static str, at: &str, bound: u64) -> u64 {
+    pub(super) fn random_below(&mut self, what: &'static str, at: &str, bound: u64) -> u64 {
         match self {
-            Self::Numbers(state) => next(state) % bound.max(1),
-            Self::Fate(fate) => fate.size(what, at, bound),
+            Self::Seeded(state) => next_random(state) % bound.max(1),
+            Self::Plan(plan) => plan.fault_size(what, at, bound),
         }
     }
 
-    pub(super) fn write_fault(&mut self, at: &str, faults: Faults) -> Option<WriteFault> {
+    pub(super) fn write_fault(&mut self, at: &str, faults: StoreFaults) -> Option<WriteFault> {
         let table = [
             (faults.conflict, "a batch met a conflict", WriteFault::Conflict),
             (
@@ -107,12 +107,13 @@ impl Dice {
                 "a batch was written and its answer lost",
                 WriteFault::UnavailableAfter,
             ),
-            (faults.unavailable_late, LATE, WriteFault::UnavailableLate),
+            (faults.unavailable_late, DELAYED_BATCH, WriteFault::UnavailableLate),
         ];
-        let happens = table.into_iter().find(|(share, what, _)| self.says(what, at, *share));
+        let happens =
+            table.into_iter().find(|(share, what, _)| self.should_inject(what, at, *share));
         happens.map(|(_, _, fault)| fault)
     }
 }
 
 /// Fault name of a batch with unknown outcome that arrives later.
-pub(super) const LATE: &str = "a batch came late";
+pub(super) const DELAYED_BATCH: &str = "a batch came late";

@@ -2,24 +2,34 @@
 
 use std::sync::Arc;
 
-use super::{Faults, MemoryStore};
+use super::{MemoryStore, StoreFaults};
 use crate::agent::raw::RawJson;
 use crate::ids::TenantId;
-use crate::store::contract::contract;
-use crate::store::{ConversationStore, Document, Freshness, Kind, Partition, StoreError, Write};
+use crate::store::contract::assert_store_contract;
+use crate::store::{
+    ConversationStore, Document, DocumentKind, Freshness, Partition, StoreError, Write,
+};
 
 fn scope() -> Partition {
     Partition::Scope(TenantId::new("t"))
 }
 
 fn value(number: u64) -> Document {
-    let body = RawJson::of(&number);
+    let body = RawJson::from_value(&number);
     let id = "value".to_owned();
-    Document { id, kind: Kind::Scope, body, due: None, created_at: None, state: None, ttl: None }
+    Document {
+        id,
+        kind: DocumentKind::Scope,
+        body,
+        due: None,
+        created_at: None,
+        state: None,
+        ttl: None,
+    }
 }
 
-fn always(set: impl FnOnce(&mut Faults)) -> MemoryStore {
-    let mut faults = Faults::default();
+fn always(set: impl FnOnce(&mut StoreFaults)) -> MemoryStore {
+    let mut faults = StoreFaults::default();
     set(&mut faults);
     MemoryStore::with_faults(1, faults)
 }
@@ -29,19 +39,22 @@ async fn create(store: &MemoryStore) -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn it_keeps_the_contract() {
-    contract(async || Arc::new(MemoryStore::new()) as Arc<dyn ConversationStore>).await;
-}
-
-#[tokio::test]
-async fn it_keeps_the_contract_when_others_run_between_and_pages_end_early() {
-    let faults = Faults { step_aside: 0.5, short_pages: 0.5, ..Faults::default() };
-    contract(async || Arc::new(MemoryStore::with_faults(7, faults)) as Arc<dyn ConversationStore>)
+async fn memory_store_passes_contract() {
+    assert_store_contract(async || Arc::new(MemoryStore::new()) as Arc<dyn ConversationStore>)
         .await;
 }
 
 #[tokio::test]
-async fn a_throttled_store_serves_nobody_for_a_while() {
+async fn memory_store_passes_contract_with_short_pages() {
+    let faults = StoreFaults { yield_to_others: 0.5, short_pages: 0.5, ..StoreFaults::default() };
+    assert_store_contract(async || {
+        Arc::new(MemoryStore::with_faults(7, faults)) as Arc<dyn ConversationStore>
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn throttled_store_rejects_following_operations() {
     let store = always(|faults| faults.throttled = 1.0);
     assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
     // Reads start no new throttling.
@@ -51,12 +64,12 @@ async fn a_throttled_store_serves_nobody_for_a_while() {
     }
     assert!(refused < 6, "{refused} more operations were rejected");
     assert!(create(&store).await.is_err());
-    store.set_faults(Faults::default());
+    store.set_faults(StoreFaults::default());
     create(&store).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_lost_answer_says_nothing_about_the_batch() {
+async fn lost_response_leaves_batch_outcome_unknown() {
     let before = always(|faults| faults.unavailable_before = 1.0);
     assert!(matches!(create(&before).await, Err(StoreError::Unavailable(_))));
     assert_eq!(before.documents(&scope()).len(), 0);
@@ -67,7 +80,7 @@ async fn a_lost_answer_says_nothing_about_the_batch() {
 }
 
 #[tokio::test]
-async fn a_conflict_says_nothing_about_the_batch_either() {
+async fn conflict_leaves_batch_outcome_unknown() {
     let refused = always(|faults| faults.conflict = 1.0);
     assert!(matches!(create(&refused).await, Err(StoreError::Conflict)));
     assert_eq!(refused.documents(&scope()).len(), 0);
@@ -78,20 +91,20 @@ async fn a_conflict_says_nothing_about_the_batch_either() {
 }
 
 #[tokio::test]
-async fn a_batch_still_under_way_arrives_when_nobody_expects_it() {
+async fn delayed_batch_is_applied_later() {
     let store = always(|faults| faults.unavailable_late = 1.0);
     assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
-    store.set_faults(Faults::default());
-    assert_eq!(store.commits(), 0);
+    store.set_faults(StoreFaults::default());
+    assert_eq!(store.commit_count(), 0);
     for _ in 0..20 {
         store.read(&scope(), "value", Freshness::Latest).await.unwrap();
     }
-    assert_eq!(store.commits(), 1);
+    assert_eq!(store.commit_count(), 1);
     assert!(matches!(create(&store).await, Err(StoreError::Conflict)));
 }
 
 #[tokio::test]
-async fn only_a_read_that_may_lag_lags() {
+async fn only_any_freshness_reads_are_stale() {
     let store = always(|faults| faults.stale_reads = 1.0);
     for number in 0..50 {
         let write = if number == 0 {
@@ -109,13 +122,13 @@ async fn only_a_read_that_may_lag_lags() {
 }
 
 #[tokio::test]
-async fn the_same_seed_fails_in_the_same_way() {
-    let faults = Faults { conflict: 0.3, unavailable_after: 0.3, ..Faults::default() };
-    let play = async |seed| {
+async fn same_seed_injects_same_faults() {
+    let faults = StoreFaults { conflict: 0.3, unavailable_after: 0.3, ..StoreFaults::default() };
+    let run = async |seed| {
         let store = MemoryStore::with_faults(seed, faults);
-        let mut told = String::new();
+        let mut outcomes = String::new();
         for _ in 0..40 {
-            told += match store.write(&scope(), vec![Write::Create(value(1))]).await {
+            outcomes += match store.write(&scope(), vec![Write::Create(value(1))]).await {
                 Ok(_) => "o",
                 Err(StoreError::Conflict) => "c",
                 Err(_) => "u",
@@ -124,10 +137,10 @@ async fn the_same_seed_fails_in_the_same_way() {
                 let _ = store.write(&scope(), vec![Write::Delete("value".to_owned(), None)]).await;
             }
         }
-        told
+        outcomes
     };
-    let first = play(3).await;
-    assert_eq!(first, play(3).await);
-    assert_ne!(first, play(4).await);
+    let first = run(3).await;
+    assert_eq!(first, run(3).await);
+    assert_ne!(first, run(4).await);
     assert!(first.contains('o') && first.contains('c') && first.contains('u'), "{first}");
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::clock::Timestamp;
-use crate::store::place::{DuePlace, HeadPlace};
+use crate::store::cursor::{DueCursor, HeadCursor};
 use crate::store::{
-    Document, ETag, HEAD_ID, HeadQuery, Owed, Partition, StoreError, Stored, Write, check,
+    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, StoreError, StoredDocument, Write,
+    validate,
 };
 
 #[derive(Debug, Default)]
@@ -20,11 +21,11 @@ pub(super) struct Versions {
 struct Version {
     commit: u64,
     /// `None` if the document was deleted.
-    stored: Option<Stored>,
+    stored: Option<StoredDocument>,
 }
 
 impl Versions {
-    pub(super) fn newest(&self) -> u64 {
+    pub(super) fn newest_commit(&self) -> u64 {
         self.commit
     }
 
@@ -36,12 +37,12 @@ impl Versions {
     ) -> Result<Vec<ETag>, StoreError> {
         let commit = self.commit + 1;
         let mut next_etag = self.etag;
-        let mut pending: BTreeMap<String, Option<Stored>> = BTreeMap::new();
+        let mut pending: BTreeMap<String, Option<StoredDocument>> = BTreeMap::new();
         let mut etags = Vec::with_capacity(writes.len());
         for write in writes {
             let current = |id: &str| match pending.get(id) {
                 Some(stored) => stored.as_ref(),
-                None => self.at(partition, id, self.commit),
+                None => self.version_at(partition, id, self.commit),
             };
             let (id, document) = match write {
                 Write::Create(document) if current(&document.id).is_none() => {
@@ -57,7 +58,7 @@ impl Versions {
             };
             let stored = document.map(|document| {
                 next_etag += 1;
-                Stored { document, etag: ETag(next_etag.to_string()) }
+                StoredDocument { document, etag: ETag(next_etag.to_string()) }
             });
             etags.push(stored.as_ref().map_or(ETag(String::new()), |stored| stored.etag.clone()));
             pending.insert(id, stored);
@@ -71,49 +72,54 @@ impl Versions {
         Ok(etags)
     }
 
-    pub(super) fn at(&self, partition: &Partition, id: &str, commit: u64) -> Option<&Stored> {
+    pub(super) fn version_at(
+        &self,
+        partition: &Partition,
+        id: &str,
+        commit: u64,
+    ) -> Option<&StoredDocument> {
         as_of(self.partitions.get(partition)?.get(id)?, commit)
     }
 
     /// Returns the documents of a partition, in the order of ids.
-    pub(super) fn all_in(
+    pub(super) fn documents_at(
         &self,
         partition: &Partition,
         commit: u64,
-    ) -> impl Iterator<Item = &Stored> {
+    ) -> impl Iterator<Item = &StoredDocument> {
         let documents = self.partitions.get(partition).into_iter().flat_map(BTreeMap::values);
         documents.filter_map(move |versions| as_of(versions, commit))
     }
 
-    pub(super) fn history(&self, partition: &Partition, id: &str) -> Vec<Option<Stored>> {
+    pub(super) fn history(&self, partition: &Partition, id: &str) -> Vec<Option<StoredDocument>> {
         let versions = self.partitions.get(partition).and_then(|documents| documents.get(id));
         versions.into_iter().flatten().map(|version| version.stored.clone()).collect()
     }
 
     /// Returns the due items after a cursor, in order.
-    pub(super) fn due(&self, at: Timestamp, after: &DuePlace) -> Vec<(DuePlace, Owed)> {
+    pub(super) fn list_due(&self, at: Timestamp, after: &DueCursor) -> Vec<(DueCursor, DueItem)> {
         let mut found: Vec<_> = self
             .partitions
             .keys()
             .flat_map(|partition| {
-                self.all_in(partition, self.commit).filter_map(|stored| {
+                self.documents_at(partition, self.commit).filter_map(|stored| {
                     let due = stored.document.due.filter(|due| *due <= at)?;
-                    Some(owed(partition, &stored.document, due))
+                    Some(due_item(partition, &stored.document, due))
                 })
             })
-            .filter(|(place, _)| place > after)
+            .filter(|(cursor, _)| cursor > after)
             .collect();
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
         found
     }
 
     /// Returns the listed heads after a cursor, newest first.
-    pub(super) fn heads(
+    pub(super) fn list_heads(
         &self,
         query: &HeadQuery,
-        after: &HeadPlace,
+        after: &HeadCursor,
         commit: u64,
-    ) -> Vec<(HeadPlace, &Stored)> {
+    ) -> Vec<(HeadCursor, &StoredDocument)> {
         let mut found: Vec<_> = self
             .partitions
             .keys()
@@ -121,16 +127,17 @@ impl Versions {
                 let Partition::Conversation(key) = partition else { return None };
                 let is_asked = key.tenant == query.tenant
                     && query.user.as_ref().is_none_or(|user| key.user == *user);
-                let head = is_asked.then(|| self.at(partition, HEAD_ID, commit)).flatten()?;
+                let head =
+                    is_asked.then(|| self.version_at(partition, HEAD_ID, commit)).flatten()?;
                 let state = head.document.state.as_deref();
-                let is_listed = state != Some(check::DELETED)
+                let is_listed = state != Some(validate::DELETED)
                     && query.state.as_deref().is_none_or(|wanted| state == Some(wanted));
-                let place = HeadPlace {
+                let cursor = HeadCursor {
                     created_at: head.document.created_at?.0,
                     conversation: key.conversation_id.as_str().to_owned(),
                     user: key.user.as_str().to_owned(),
                 };
-                (is_listed && place < *after).then_some((place, head))
+                (is_listed && cursor < *after).then_some((cursor, head))
             })
             .collect();
         found.sort_by(|(one, _), (other, _)| other.cmp(one));
@@ -138,17 +145,17 @@ impl Versions {
     }
 }
 
-fn matches(current: Option<&Stored>, wanted: Option<&ETag>) -> bool {
+fn matches(current: Option<&StoredDocument>, wanted: Option<&ETag>) -> bool {
     current.is_some_and(|stored| wanted.is_none_or(|etag| stored.etag == *etag))
 }
 
-fn as_of(versions: &[Version], commit: u64) -> Option<&Stored> {
+fn as_of(versions: &[Version], commit: u64) -> Option<&StoredDocument> {
     versions.iter().rev().find(|version| version.commit <= commit)?.stored.as_ref()
 }
 
-fn owed(partition: &Partition, document: &Document, due: Timestamp) -> (DuePlace, Owed) {
+fn due_item(partition: &Partition, document: &Document, due: Timestamp) -> (DueCursor, DueItem) {
     let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
     let id = document.id.clone();
-    let place = DuePlace { due: due.0, tenant, user, conversation, id: id.clone() };
-    (place, Owed { partition: partition.clone(), id, kind: document.kind, due })
+    let cursor = DueCursor { due: due.0, tenant, user, conversation, id: id.clone() };
+    (cursor, DueItem { partition: partition.clone(), id, kind: document.kind, due })
 }

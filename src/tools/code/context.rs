@@ -12,9 +12,9 @@ use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
-use crate::tools::cap::cap_progress;
-use crate::tools::code::{Services, ToolError};
-use crate::tools::schedule::Schedules;
+use crate::tools::code::{ServiceRegistry, ToolError};
+use crate::tools::result_limits::limit_progress;
+use crate::tools::schedule::ScheduleStore;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
 
@@ -22,12 +22,12 @@ use crate::tools::{ToolContext, ToolResult};
 #[derive(Clone)]
 pub struct CallContext {
     context: ToolContext,
-    made: Arc<Mutex<Made>>,
-    over: CancellationToken,
-    services: Services,
+    output: Arc<Mutex<CallOutput>>,
+    finished: CancellationToken,
+    services: ServiceRegistry,
 }
 
-struct Made {
+struct CallOutput {
     files: Files,
     outputs: Vec<Output>,
 }
@@ -39,20 +39,20 @@ impl fmt::Debug for CallContext {
 }
 
 impl CallContext {
-    pub(super) fn new(context: ToolContext, services: Services) -> Self {
+    pub(super) fn new(context: ToolContext, services: ServiceRegistry) -> Self {
         let files = Files::new(Arc::clone(&context.workspace));
-        let over = context.stop.child_token();
-        let made = Arc::new(Mutex::new(Made { files, outputs: Vec::new() }));
-        Self { context, made, over, services }
+        let over = context.abort.child_token();
+        let made = Arc::new(Mutex::new(CallOutput { files, outputs: Vec::new() }));
+        Self { context, output: made, finished: over, services }
     }
 
-    pub(super) fn over(&self) -> CancellationToken {
-        self.over.clone()
+    pub(super) fn finished_token(&self) -> CancellationToken {
+        self.finished.clone()
     }
 
     /// Adds the call's outputs and file changes to its result.
-    pub(super) fn finish(&self, mut result: ToolResult) -> ToolResult {
-        self.with(|made| {
+    pub(super) fn complete_result(&self, mut result: ToolResult) -> ToolResult {
+        self.with_output(|made| {
             result.outputs.append(&mut made.outputs);
             result.workspace.append(&mut made.files.take_changes());
         });
@@ -61,8 +61,8 @@ impl CallContext {
 
     /// Runs `act` under the lock, which is never held across an await. A panic of another clone
     /// leaves the value consistent.
-    fn with<R>(&self, act: impl FnOnce(&mut Made) -> R) -> R {
-        act(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_output<R>(&self, act: impl FnOnce(&mut CallOutput) -> R) -> R {
+        act(&mut self.output.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Equal for every attempt of this call. Send it as the idempotency key.
@@ -81,22 +81,22 @@ impl CallContext {
     }
 
     pub fn conversation(&self) -> &ConversationId {
-        &self.context.shelf.key.conversation_id
+        &self.context.artifact_scope.key.conversation_id
     }
 
     pub fn tenant(&self) -> &TenantId {
-        &self.context.shelf.key.tenant
+        &self.context.artifact_scope.key.tenant
     }
 
     pub fn user(&self) -> &UserId {
-        &self.context.shelf.key.user
+        &self.context.artifact_scope.key.user
     }
 
-    pub(crate) fn key(&self) -> &ConversationKey {
-        &self.context.shelf.key
+    pub(crate) fn conversation_key(&self) -> &ConversationKey {
+        &self.context.artifact_scope.key
     }
 
-    pub(crate) fn schedules(&self) -> Option<&Arc<dyn Schedules>> {
+    pub(crate) fn schedules(&self) -> Option<&Arc<dyn ScheduleStore>> {
         self.context.schedules.as_ref()
     }
 
@@ -129,17 +129,17 @@ impl CallContext {
     /// other call is dropped at once. Work that the tool moved to another task or thread can always
     /// observe it.
     pub fn is_cancelled(&self) -> bool {
-        self.over.is_cancelled()
+        self.finished.is_cancelled()
     }
 
     /// Completes when [`Self::is_cancelled`] becomes true.
     pub async fn cancelled(&self) {
-        self.over.cancelled().await;
+        self.finished.cancelled().await;
     }
 
     /// Publishes progress to event readers. It is limited like a result and not stored.
     pub fn progress(&self, partial: &ToolResult) {
-        (self.context.progress)(cap_progress(partial).as_ref().unwrap_or(partial));
+        (self.context.on_progress)(limit_progress(partial).as_ref().unwrap_or(partial));
     }
 
     /// The conversation's files. This call sees its own changes at once; other calls see them with
@@ -158,16 +158,16 @@ impl CallContext {
         mime_type: &str,
         bytes: impl Into<Bytes>,
     ) -> Result<(), ToolError> {
-        let kept = self.context.keep(name, mime_type, bytes.into()).await?;
+        let saved = self.context.save_artifact(name, mime_type, bytes.into()).await?;
         let file = Output::File(FileOutput {
-            artifact_id: kept.id,
+            artifact_id: saved.id,
             path: name.to_owned(),
             mime_type: mime_type.to_owned(),
-            size: kept.size,
+            size: saved.size,
             description: None,
             extra: Extra::new(),
         });
-        self.with(|made| made.outputs.push(file));
+        self.with_output(|made| made.outputs.push(file));
         Ok(())
     }
 
@@ -176,11 +176,11 @@ impl CallContext {
     pub fn display_widget(&self, widget: &str, data: &impl Serialize, fallback: &str) {
         let widget = Output::Widget(WidgetOutput {
             widget: widget.to_owned(),
-            data: RawJson::of(data),
+            data: RawJson::from_value(data),
             fallback: fallback.to_owned(),
             extra: Extra::new(),
         });
-        self.with(|made| made.outputs.push(widget));
+        self.with_output(|made| made.outputs.push(widget));
     }
 }
 
@@ -212,22 +212,22 @@ impl Workspace<'_> {
         let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
         let bytes = bytes.into();
         let size = bytes.len() as u64;
-        self.files().admits(&path, size).map_err(ToolError::Failed)?;
+        self.files().check_write(&path, size).map_err(ToolError::Failed)?;
         let mime_type = mime_guess::from_path(path.as_str()).first_raw().unwrap_or("text/plain");
-        let kept = self.cx.context.keep(path.as_str(), mime_type, bytes).await?;
+        let saved = self.cx.context.save_artifact(path.as_str(), mime_type, bytes).await?;
         // `put` checks the limits again, because another clone may have written in the meantime.
-        self.cx.with(|made| made.files.put(&path, kept.id, size)).map_err(ToolError::Failed)
+        self.cx.with_output(|made| made.files.put(&path, saved.id, size)).map_err(ToolError::Failed)
     }
 
     /// # Errors
     /// The path is invalid, or the file does not exist. The text contains the remedy for the model.
     pub fn remove(&self, path: &str) -> Result<(), ToolError> {
         let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
-        self.cx.with(|made| made.files.remove(&path)).map_err(ToolError::Failed)
+        self.cx.with_output(|made| made.files.remove(&path)).map_err(ToolError::Failed)
     }
 
     pub(crate) fn files(&self) -> Files {
-        self.cx.with(|made| made.files.clone())
+        self.cx.with_output(|made| made.files.clone())
     }
 
     pub(crate) fn context(&self) -> &ToolContext {
@@ -236,7 +236,7 @@ impl Workspace<'_> {
 
     /// # Errors
     /// The path is not a valid folder path. The text contains the remedy for the model.
-    pub(crate) fn folder(path: Option<&str>) -> Result<FolderPath, ToolError> {
+    pub(crate) fn parse_folder(path: Option<&str>) -> Result<FolderPath, ToolError> {
         FolderPath::parse(path.unwrap_or_default()).map_err(ToolError::Failed)
     }
 }

@@ -9,11 +9,11 @@ use super::*;
 use crate::agent::content::joined_text;
 use crate::agent::entry::Output;
 use crate::agent::raw::RawJson;
-use crate::tools::testing::Desk;
+use crate::tools::test_env::TestEnv;
 use crate::tools::validate::validate;
 
 /// A payment tool that requires an approval above 100.
-struct Pay;
+struct PaymentTool;
 
 #[derive(Deserialize, JsonSchema)]
 struct Payment {
@@ -22,7 +22,7 @@ struct Payment {
     amount: f64,
 }
 
-impl Tool for Pay {
+impl Tool for PaymentTool {
     type Args = Payment;
 
     fn name(&self) -> &'static str {
@@ -59,8 +59,8 @@ impl Tool for Pay {
                 cx.progress(&ToolResult::text("sending"));
                 let receipt = format!("{} {} to {to}", cx.effect_id(), args.amount);
                 cx.workspace().write("receipts/last.txt", receipt).await?;
-                let seen = cx.workspace().read("receipts/last.txt").await?;
-                cx.add_file("receipt.txt", "text/plain", seen).await?;
+                let written = cx.workspace().read("receipts/last.txt").await?;
+                cx.add_file("receipt.txt", "text/plain", written).await?;
                 cx.display_widget("receipt", &json!({"amount": args.amount}), "Paid.");
                 Ok(ToolResult::json(&json!({"paid": args.amount})))
             }
@@ -68,14 +68,14 @@ impl Tool for Pay {
     }
 }
 
-fn ask(args: &Value) -> Option<Ask> {
-    let tool = code_tool(Pay).unwrap();
-    tool.ask(&validate(tool.definition(), &RawJson::of(args)).unwrap())
+fn required_approval(args: &Value) -> Option<ApprovalRequirement> {
+    let tool = build_code_tool(PaymentTool).unwrap();
+    tool.required_approval(&validate(tool.definition(), &RawJson::from_value(args)).unwrap())
 }
 
 #[test]
-fn a_tool_is_described_by_its_types() {
-    let tool = code_tool(Pay).unwrap();
+fn tool_parameters_come_from_its_types() {
+    let tool = build_code_tool(PaymentTool).unwrap();
     let definition = tool.definition();
     assert_eq!(
         definition.parameters,
@@ -89,52 +89,55 @@ fn a_tool_is_described_by_its_types() {
         })
     );
     assert_eq!((definition.label.as_str(), definition.effect), ("payment.send", Effect::Write));
-    assert_eq!(code_tool(Pay).unwrap().definition().revision, definition.revision);
+    assert_eq!(build_code_tool(PaymentTool).unwrap().definition().revision, definition.revision);
 }
 
 #[test]
-fn a_person_is_asked_when_the_arguments_say_so() {
-    assert_eq!(ask(&json!({"to": "a", "amount": 100})), None);
-    let asked = ask(&json!({"to": "a", "amount": "101"})).unwrap();
-    assert_eq!(asked.reason, "Sending 101 to a");
-    assert_eq!(asked.approvers, ["role:finance"]);
-    assert!(asked.not_requester && asked.expires_after == Duration::from_hours(1));
+fn approval_depends_on_the_arguments() {
+    assert_eq!(required_approval(&json!({"to": "a", "amount": 100})), None);
+    let requirement = required_approval(&json!({"to": "a", "amount": "101"})).unwrap();
+    assert_eq!(requirement.reason, "Sending 101 to a");
+    assert_eq!(requirement.approvers, ["role:finance"]);
+    assert!(
+        requirement.is_requester_excluded && requirement.expires_after == Duration::from_hours(1)
+    );
     let none: [&str; 0] = [];
     assert_eq!(Approval::because("x").by(none).0.approvers, ["owner"]);
 }
 
 #[test]
-fn a_rule_that_panics_does_not_wave_the_call_through() {
-    let asked = ask(&json!({"to": "a", "amount": -1})).unwrap();
-    assert_eq!(asked.approvers, ["owner"]);
+fn panicking_approval_rule_requires_an_approval() {
+    let requirement = required_approval(&json!({"to": "a", "amount": -1})).unwrap();
+    assert_eq!(requirement.approvers, ["owner"]);
 }
 
 #[tokio::test]
-async fn what_a_call_puts_out_comes_with_its_result() {
-    let mut desk = Desk::new();
-    let tool = code_tool(Pay).unwrap();
-    let ToolOutcome::Returned(result) = desk.run(&*tool, &json!({"to": "a", "amount": 5})).await
+async fn call_outputs_are_added_to_its_result() {
+    let mut env = TestEnv::new();
+    let tool = build_code_tool(PaymentTool).unwrap();
+    let ToolOutcome::Returned(result) =
+        env.call_tool(&*tool, &json!({"to": "a", "amount": 5})).await
     else {
         panic!("the call returns a result")
     };
     let text = joined_text(&result.content);
     let note = text.strip_prefix(r#"{"paid":5.0}"#).unwrap();
     assert!(note.contains("use read with path=\".turnwheel/outputs/"), "{note}");
-    assert_eq!(result.structured.unwrap().value(), json!({"paid": 5.0}));
+    assert_eq!(result.structured.unwrap().to_value(), json!({"paid": 5.0}));
     assert!(
         matches!(&result.outputs[..], [Output::File(_), Output::Widget(_)]),
         "{:?}",
         result.outputs
     );
-    assert_eq!(desk.bytes("receipts/last.txt").await, "tw_c_0a1b2c3d_0_0 5 to a");
-    assert_eq!(*desk.told.lock().unwrap(), [ToolResult::text("sending")]);
+    assert_eq!(env.read_file("receipts/last.txt").await, "tw_c_0a1b2c3d_0_0 5 to a");
+    assert_eq!(*env.progress_reports.lock().unwrap(), [ToolResult::text("sending")]);
 }
 
 #[tokio::test]
-async fn failing_and_not_knowing_are_told_apart() {
-    let mut desk = Desk::new();
-    let tool = code_tool(Pay).unwrap();
-    let mut outcome = async |to: &str| desk.run(&*tool, &json!({"to": to, "amount": 5})).await;
+async fn failed_and_unknown_outcomes_are_distinct() {
+    let mut env = TestEnv::new();
+    let tool = build_code_tool(PaymentTool).unwrap();
+    let mut outcome = async |to: &str| env.call_tool(&*tool, &json!({"to": to, "amount": 5})).await;
     assert_eq!(outcome("closed").await, ToolOutcome::Failed("the account is closed".to_owned()));
     assert_eq!(
         outcome("number").await,
@@ -144,25 +147,27 @@ async fn failing_and_not_knowing_are_told_apart() {
         outcome("timeout").await,
         ToolOutcome::Unknown { reason: "the bank did not respond".to_owned() }
     );
-    assert!(desk.files.is_empty());
+    assert!(env.files.is_empty());
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_named_with_its_cause() {
-    let mut desk = Desk::new();
-    desk.shelves.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
-    let outcome = desk.run(&*code_tool(Pay).unwrap(), &json!({"to": "a", "amount": 5})).await;
+async fn artifact_store_failure_includes_its_cause() {
+    let mut env = TestEnv::new();
+    env.artifacts.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let outcome = env
+        .call_tool(&*build_code_tool(PaymentTool).unwrap(), &json!({"to": "a", "amount": 5}))
+        .await;
     let text = "the artifact store is unavailable: down";
     assert_eq!(outcome, ToolOutcome::Failed(text.to_owned()));
 }
 
 /// A tool that moves its context to another task, like a long computation.
-struct Leaky(Arc<OnceLock<CallContext>>);
+struct LeakyTool(Arc<OnceLock<CallContext>>);
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-impl Tool for Leaky {
+impl Tool for LeakyTool {
     type Args = Nothing;
 
     fn name(&self) -> &'static str {
@@ -185,11 +190,11 @@ impl Tool for Leaky {
 }
 
 #[tokio::test]
-async fn work_that_was_moved_away_learns_that_the_call_is_over() {
+async fn moved_work_observes_the_end_of_its_call() {
     let leaked = Arc::new(OnceLock::new());
-    let tool = code_tool(Leaky(Arc::clone(&leaked))).unwrap();
-    let arguments = validate(tool.definition(), &RawJson::of(&json!({}))).unwrap();
-    let mut call = tool.call(arguments, Desk::new().context());
+    let tool = build_code_tool(LeakyTool(Arc::clone(&leaked))).unwrap();
+    let arguments = validate(tool.definition(), &RawJson::from_value(&json!({}))).unwrap();
+    let mut call = tool.call(arguments, TestEnv::new().context());
     assert!(futures_util::poll!(&mut call).is_pending());
     assert!(!leaked.get().unwrap().is_cancelled());
     drop(call);
@@ -200,14 +205,14 @@ async fn work_that_was_moved_away_learns_that_the_call_is_over() {
 }
 
 /// A tool with a configurable declaration.
-struct Odd<A> {
+struct ConfigurableTool<A> {
     name: &'static str,
     timeout: Duration,
     revision: &'static str,
     args: PhantomData<fn() -> A>,
 }
 
-impl<A: JsonSchema + DeserializeOwned + Send + 'static> Tool for Odd<A> {
+impl<A: JsonSchema + DeserializeOwned + Send + 'static> Tool for ConfigurableTool<A> {
     type Args = A;
 
     fn name(&self) -> &str {
@@ -235,12 +240,12 @@ impl<A: JsonSchema + DeserializeOwned + Send + 'static> Tool for Odd<A> {
     }
 }
 
-fn odd<A: JsonSchema + DeserializeOwned + Send + 'static>(
+fn build_tool<A: JsonSchema + DeserializeOwned + Send + 'static>(
     name: &'static str,
     seconds: u64,
     revision: &'static str,
-) -> Result<Arc<dyn RunTool>, String> {
-    code_tool(Odd {
+) -> Result<Arc<dyn CallableTool>, String> {
+    build_code_tool(ConfigurableTool {
         name,
         timeout: Duration::from_secs(seconds),
         revision,
@@ -249,34 +254,34 @@ fn odd<A: JsonSchema + DeserializeOwned + Send + 'static>(
 }
 
 #[test]
-fn mistakes_of_a_tool_are_found_at_start() {
+fn invalid_tool_declarations_are_rejected() {
     for (made, problem) in [
-        (odd::<Nothing>("a b", 1, ""), "the tool name `a b` is not usable"),
-        (odd::<Nothing>("", 1, ""), "the tool name `` is not usable"),
-        (odd::<Nothing>("slow", 241, ""), "the tool `slow` has a time-out of 241s"),
-        (odd::<Nothing>("quick", 0, ""), "the tool `quick` has a time-out of 0ns"),
-        (odd::<String>("text", 1, ""), "the arguments of the tool `text` must be a struct"),
+        (build_tool::<Nothing>("a b", 1, ""), "the tool name `a b` is not usable"),
+        (build_tool::<Nothing>("", 1, ""), "the tool name `` is not usable"),
+        (build_tool::<Nothing>("slow", 241, ""), "the tool `slow` has a time-out of 241s"),
+        (build_tool::<Nothing>("quick", 0, ""), "the tool `quick` has a time-out of 0ns"),
+        (build_tool::<String>("text", 1, ""), "the arguments of the tool `text` must be a struct"),
     ] {
         assert!(made.unwrap_err().starts_with(problem), "{problem}");
     }
 }
 
 #[test]
-fn a_tool_that_changes_has_another_revision() {
+fn changed_tool_has_another_revision() {
     let revision =
-        |made: Result<Arc<dyn RunTool>, String>| made.unwrap().definition().revision.clone();
-    let first = revision(odd::<Nothing>("a", 1, ""));
-    assert_eq!(first, revision(odd::<Nothing>("a", 1, "")));
-    assert_ne!(first, revision(odd::<Nothing>("a", 1, "2")));
-    assert_ne!(first, revision(odd::<Payment>("a", 1, "")));
+        |made: Result<Arc<dyn CallableTool>, String>| made.unwrap().definition().revision.clone();
+    let first = revision(build_tool::<Nothing>("a", 1, ""));
+    assert_eq!(first, revision(build_tool::<Nothing>("a", 1, "")));
+    assert_ne!(first, revision(build_tool::<Nothing>("a", 1, "2")));
+    assert_ne!(first, revision(build_tool::<Payment>("a", 1, "")));
 }
 
 /// A tool that returns a service of the app.
-struct Greet;
+struct GreetingTool;
 
 struct Greeting(String);
 
-impl Tool for Greet {
+impl Tool for GreetingTool {
     type Args = Nothing;
 
     fn name(&self) -> &'static str {
@@ -297,18 +302,18 @@ impl Tool for Greet {
 }
 
 #[tokio::test]
-async fn service_of_the_app_is_found_by_its_type() {
-    let services = Services::default();
-    let tool = code_tool_with(Greet, services.clone()).unwrap();
-    let mut desk = Desk::new();
-    let ToolOutcome::Failed(missing) = desk.run(&*tool, &json!({})).await else {
+async fn app_service_is_found_by_type() {
+    let services = ServiceRegistry::default();
+    let tool = build_code_tool_with_services(GreetingTool, services.clone()).unwrap();
+    let mut env = TestEnv::new();
+    let ToolOutcome::Failed(missing) = env.call_tool(&*tool, &json!({})).await else {
         panic!("the call fails without the service")
     };
     assert!(missing.contains("register it with `App::service`"), "{missing}");
     services.add("another type").unwrap();
     services.add(Greeting("hello".to_owned())).unwrap();
     assert_eq!(
-        desk.run(&*tool, &json!({})).await,
+        env.call_tool(&*tool, &json!({})).await,
         ToolOutcome::Returned(ToolResult::text("hello"))
     );
     let twice = services.add(Greeting("again".to_owned())).unwrap_err();

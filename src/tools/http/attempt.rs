@@ -13,18 +13,18 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
-use crate::tools::http::addresses::Refused;
-use crate::tools::http::request::Request;
-use crate::tools::http::stream::{self, Progress, ReadError};
+use crate::tools::http::address_rules::AddressNotAllowed;
+use crate::tools::http::request::ToolRequest;
+use crate::tools::http::stream::{self, ProgressCallback, ReadError};
 
 /// Bytes of a response body after decompression. More bytes are not read.
-pub const ANSWER_BYTES_MAX: usize = 5 * 1024 * 1024;
+pub const RESPONSE_BYTES_MAX: usize = 5 * 1024 * 1024;
 /// Bytes of the body of an error response.
-const REFUSAL_BYTES_MAX: usize = 8 * 1024;
+const ERROR_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Time limit for the body of an error response, whose status is already known.
-const REFUSAL_TIME: Duration = Duration::from_secs(2);
+const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
 
-pub(super) struct Answer {
+pub(super) struct ToolResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -33,65 +33,78 @@ pub(super) struct Answer {
 }
 
 /// Outcome of an attempt.
-pub(super) enum Attempt {
-    Answered(Answer),
+pub(super) enum AttemptOutcome {
+    Responded(ToolResponse),
     /// Nothing was sent.
-    NeverSent(String),
+    NotSent(String),
     /// Nothing was sent: no token of the app's identity, for this reason.
     NoToken(String),
     /// Nothing was sent, and no retry helps: the address is not allowed.
-    Refused,
+    AddressRejected,
     /// The request was sent, or may have been sent, and its response is missing or incomplete.
-    Lost(String),
+    ResponseLost(String),
 }
 
 /// Sends the request once and reads the response, within `time`. `progress` receives the progress
 /// reports of a streamed response.
-pub(super) async fn attempt(
+pub(super) async fn send_once(
     client: &reqwest::Client,
-    request: Request,
+    request: ToolRequest,
     time: Duration,
-    progress: Progress<'_>,
-) -> Attempt {
+    progress: ProgressCallback<'_>,
+) -> AttemptOutcome {
     let until = Instant::now() + time;
-    let sent = Arc::new(AtomicBool::new(request.body.is_none()));
+    let is_sent = Arc::new(AtomicBool::new(request.body.is_none()));
     let mut builder = client.request(request.method, request.url).headers(request.headers);
     if let Some(body) = request.body {
-        let body = Watched { bytes: Some(body), was_begun: Arc::clone(&sent) };
+        let body = TrackedBody { bytes: Some(body), is_polled: Arc::clone(&is_sent) };
         builder = builder.body(reqwest::Body::wrap(body));
     }
     let response = match timeout_at(until, builder.send()).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => return failed(&error),
-        Err(_) if sent.load(Ordering::SeqCst) => {
-            return Attempt::Lost(format!("there was no response within {}", shown(time)));
+        Ok(Err(error)) => return classify_error(&error),
+        Err(_) if is_sent.load(Ordering::SeqCst) => {
+            return AttemptOutcome::ResponseLost(format!(
+                "there was no response within {}",
+                format_duration(time)
+            ));
         }
         Err(_) => {
-            return Attempt::NeverSent(format!("there was no connection within {}", shown(time)));
+            return AttemptOutcome::NotSent(format!(
+                "there was no connection within {}",
+                format_duration(time)
+            ));
         }
     };
     let status = response.status();
     let headers = response.headers().clone();
     if !status.is_success() {
-        let until = until.min(Instant::now() + REFUSAL_TIME);
-        let body = refusal(response, until).await;
-        return Attempt::Answered(Answer { status, headers, body, is_cut: false });
+        let until = until.min(Instant::now() + ERROR_BODY_TIME_MAX);
+        let body = read_error_body(response, until).await;
+        return AttemptOutcome::Responded(ToolResponse { status, headers, body, is_cut: false });
     }
-    let answer = Answer { status, headers, body: Bytes::new(), is_cut: false };
-    match timeout_at(until, stream::read(answer, Box::pin(response.bytes_stream()), progress)).await
+    let tool_response = ToolResponse { status, headers, body: Bytes::new(), is_cut: false };
+    match timeout_at(
+        until,
+        stream::read_body(tool_response, Box::pin(response.bytes_stream()), progress),
+    )
+    .await
     {
-        Ok(Ok(answer)) => Attempt::Answered(answer),
-        Ok(Err(ReadError::Broken)) => Attempt::Lost(format!("the response ({status}) was cut off")),
-        Ok(Err(ReadError::NoResult)) => Attempt::Lost(format!(
+        Ok(Ok(tool_response)) => AttemptOutcome::Responded(tool_response),
+        Ok(Err(ReadError::Broken)) => {
+            AttemptOutcome::ResponseLost(format!("the response ({status}) was cut off"))
+        }
+        Ok(Err(ReadError::NoResult)) => AttemptOutcome::ResponseLost(format!(
             "the response ({status}) ended after its progress, without a result"
         )),
-        Err(_) => {
-            Attempt::Lost(format!("the response ({status}) did not end within {}", shown(time)))
-        }
+        Err(_) => AttemptOutcome::ResponseLost(format!(
+            "the response ({status}) did not end within {}",
+            format_duration(time)
+        )),
     }
 }
 
-fn shown(time: Duration) -> String {
+fn format_duration(time: Duration) -> String {
     if time.as_secs() == 0 {
         format!("{} ms", time.as_millis())
     } else {
@@ -100,34 +113,34 @@ fn shown(time: Duration) -> String {
 }
 
 /// Reads the body of an error response. Returns the bytes read so far if it is cut off.
-async fn refusal(mut response: reqwest::Response, until: Instant) -> Bytes {
+async fn read_error_body(mut response: reqwest::Response, until: Instant) -> Bytes {
     let mut body = BytesMut::new();
-    while body.len() < REFUSAL_BYTES_MAX {
+    while body.len() < ERROR_BODY_BYTES_MAX {
         match timeout_at(until, response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
             _ => break,
         }
     }
-    body.truncate(REFUSAL_BYTES_MAX);
+    body.truncate(ERROR_BODY_BYTES_MAX);
     body.freeze()
 }
 
 /// Maps an error to a fixed sentence. The client's own texts contain the URL, and so app settings.
-fn failed(error: &reqwest::Error) -> Attempt {
-    if found::<Refused>(error).is_some() {
-        return Attempt::Refused;
+fn classify_error(error: &reqwest::Error) -> AttemptOutcome {
+    if find_cause::<AddressNotAllowed>(error).is_some() {
+        return AttemptOutcome::AddressRejected;
     }
     if !error.is_connect() {
         let reason = if error.is_builder() {
-            return Attempt::NeverSent("the request could not be built".to_owned());
+            return AttemptOutcome::NotSent("the request could not be built".to_owned());
         } else if error.is_timeout() {
             "there was no response in time"
         } else {
             "the connection was cut before a response arrived"
         };
-        return Attempt::Lost(reason.to_owned());
+        return AttemptOutcome::ResponseLost(reason.to_owned());
     }
-    let kind = found::<std::io::Error>(error).map(std::io::Error::kind);
+    let kind = find_cause::<std::io::Error>(error).map(std::io::Error::kind);
     let reason = if error.is_timeout() {
         "there was no connection in time"
     } else if error.is_dns() {
@@ -142,10 +155,10 @@ fn failed(error: &reqwest::Error) -> Attempt {
             _ => "no connection could be made",
         }
     };
-    Attempt::NeverSent(reason.to_owned())
+    AttemptOutcome::NotSent(reason.to_owned())
 }
 
-fn found<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(this) = error.downcast_ref::<T>() {
@@ -163,12 +176,12 @@ fn found<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e
 
 /// A body that records when the connection first polls it. Before that, nothing was sent: HTTP/1.1
 /// polls the body before it flushes the head (hyper's `h1::dispatch::poll_write`).
-struct Watched {
+struct TrackedBody {
     bytes: Option<Bytes>,
-    was_begun: Arc<AtomicBool>,
+    is_polled: Arc<AtomicBool>,
 }
 
-impl Body for Watched {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -176,7 +189,7 @@ impl Body for Watched {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.was_begun.store(true, Ordering::SeqCst);
+        self.is_polled.store(true, Ordering::SeqCst);
         Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
     }
 
@@ -189,20 +202,20 @@ impl Body for Watched {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for ToolResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Answer({}, {} bytes)", self.status, self.body.len())
     }
 }
 
-impl Answer {
+impl ToolResponse {
     /// Removes a secret from the body, because some servers echo the request.
-    pub(super) fn hide(&mut self, secret: &str) {
-        self.rewrite(|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
+    pub(super) fn redact(&mut self, secret: &str) {
+        self.rewrite_text(|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
     }
 
     /// Replaces a UTF-8 body by the text that `change` returns; `None` leaves it unchanged.
-    pub(super) fn rewrite(&mut self, change: impl FnOnce(&str) -> Option<String>) {
+    pub(super) fn rewrite_text(&mut self, change: impl FnOnce(&str) -> Option<String>) {
         if let Some(changed) = std::str::from_utf8(&self.body).ok().and_then(change) {
             self.body = Bytes::from(changed);
         }

@@ -10,28 +10,28 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::Url;
 
 use crate::agent::request::Effect;
-use crate::azure::credential::Tokens;
+use crate::azure::credential::IdentityTokenSource;
 use crate::settings::secret::Secret;
-use crate::tools::http::addresses::{AddressRules, Reach, Refused};
+use crate::tools::http::address_rules::{AddressNotAllowed, AddressRules, AddressScope};
 
 /// Time limit of a connection, including name resolution and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Resolver of host names. The client filters the addresses that it returns.
 #[async_trait]
-pub trait LookUp: Send + Sync + fmt::Debug {
+pub trait HostResolver: Send + Sync + fmt::Debug {
     /// # Errors
     /// The name is unknown, or the resolver failed. The request was not sent and can be retried.
-    async fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
+    async fn resolve_host(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 
 /// The operating system's resolver.
 #[derive(Debug)]
-pub struct SystemLookUp;
+pub struct SystemResolver;
 
 #[async_trait]
-impl LookUp for SystemLookUp {
-    async fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+impl HostResolver for SystemResolver {
+    async fn resolve_host(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
         Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
     }
 }
@@ -45,15 +45,15 @@ pub struct HttpClientError(#[source] reqwest::Error);
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     rules: Arc<AddressRules>,
-    public: Pair,
+    public: ClientPair,
     /// For host names in the operator's list.
-    listed: Pair,
+    listed: ClientPair,
     /// Tokens of the app's identity, for tools with `auth`.
-    tokens: Option<Tokens>,
+    tokens: Option<IdentityTokenSource>,
 }
 
 #[derive(Clone, Debug)]
-struct Pair {
+struct ClientPair {
     /// Reuses connections: a stale one costs another attempt.
     repeatable: reqwest::Client,
     /// Opens a new connection for each request. On a reused connection, a stale connection could
@@ -66,42 +66,46 @@ impl HttpClient {
     /// # Errors
     /// The system's certificates are unreadable, see [`HttpClientError`]. Report it at start-up.
     pub fn new(rules: AddressRules) -> Result<Self, HttpClientError> {
-        let system: Arc<dyn LookUp> = Arc::new(SystemLookUp);
-        Self::with_look_up(rules, &system)
+        let system: Arc<dyn HostResolver> = Arc::new(SystemResolver);
+        Self::with_resolver(rules, &system)
     }
 
     /// # Errors
     /// The system's certificates are unreadable, see [`HttpClientError`]. Report it at start-up.
-    pub fn with_look_up(
+    pub fn with_resolver(
         rules: AddressRules,
-        look_up: &Arc<dyn LookUp>,
+        resolver: &Arc<dyn HostResolver>,
     ) -> Result<Self, HttpClientError> {
         let rules = Arc::new(rules);
         let pair = |reach| {
-            let names =
-                || Guarded { rules: Arc::clone(&rules), reach, look_up: Arc::clone(look_up) };
-            let write = builder(names()).pool_max_idle_per_host(0).http1_only();
-            let (repeatable, write) = both(builder(names()), write);
-            Ok(Pair {
+            let names = || AllowedAddressResolver {
+                rules: Arc::clone(&rules),
+                scope: reach,
+                resolver: Arc::clone(resolver),
+            };
+            let write = client_builder(names()).pool_max_idle_per_host(0).http1_only();
+            let (repeatable, write) = build_both(client_builder(names()), write);
+            Ok(ClientPair {
                 repeatable: repeatable.map_err(HttpClientError)?,
                 write: write.map_err(HttpClientError)?,
             })
         };
-        let public = pair(Reach::Public)?;
+        let public = pair(AddressScope::Public)?;
         // Each client reads the system's certificates, so a cold start builds only the needed ones.
-        let listed = if rules.has_names() { pair(Reach::Listed)? } else { public.clone() };
+        let listed =
+            if rules.has_host_names() { pair(AddressScope::Listed)? } else { public.clone() };
         Ok(Self { rules, public, listed, tokens: None })
     }
 
     /// Adds the tokens of the app's identity, for tools with `auth`.
     #[must_use]
-    pub fn with_identity(self, tokens: Tokens) -> Self {
+    pub fn with_identity(self, tokens: IdentityTokenSource) -> Self {
         Self { tokens: Some(tokens), ..self }
     }
 
     pub(super) async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
         match &self.tokens {
-            Some(tokens) => tokens.token(scope).await,
+            Some(tokens) => tokens.fetch_token(scope).await,
             None => Err("the app has no identity here".to_owned()),
         }
     }
@@ -110,14 +114,18 @@ impl HttpClient {
     ///
     /// # Errors
     /// The URL has a literal address that tools may not reach. Report it as a mistake of the URL.
-    pub fn check(&self, url: &Url) -> Result<(), Refused> {
-        self.rules.reach(url).map(|_| ())
+    pub fn check_url(&self, url: &Url) -> Result<(), AddressNotAllowed> {
+        self.rules.check_url(url).map(|_| ())
     }
 
-    pub(super) fn of(&self, url: &Url, effect: Effect) -> Result<&reqwest::Client, Refused> {
-        let pair = match self.rules.reach(url)? {
-            Reach::Public => &self.public,
-            Reach::Listed => &self.listed,
+    pub(super) fn client_for(
+        &self,
+        url: &Url,
+        effect: Effect,
+    ) -> Result<&reqwest::Client, AddressNotAllowed> {
+        let pair = match self.rules.check_url(url)? {
+            AddressScope::Public => &self.public,
+            AddressScope::Listed => &self.listed,
         };
         Ok(match effect {
             Effect::Read | Effect::Idempotent => &pair.repeatable,
@@ -128,7 +136,7 @@ impl HttpClient {
 
 /// Builds two clients in parallel. Each reads all certificates of the system, which takes most of
 /// the time of a cold start.
-fn both(
+fn build_both(
     one: reqwest::ClientBuilder,
     other: reqwest::ClientBuilder,
 ) -> (reqwest::Result<reqwest::Client>, reqwest::Result<reqwest::Client>) {
@@ -139,7 +147,7 @@ fn both(
     })
 }
 
-fn builder(names: Guarded) -> reqwest::ClientBuilder {
+fn client_builder(names: AllowedAddressResolver) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
@@ -154,26 +162,26 @@ fn builder(names: Guarded) -> reqwest::ClientBuilder {
 
 /// Resolver that returns only allowed addresses. It runs for every connection, so that a changed
 /// DNS record after an earlier check (DNS rebinding) has no effect.
-struct Guarded {
+struct AllowedAddressResolver {
     rules: Arc<AddressRules>,
-    reach: Reach,
-    look_up: Arc<dyn LookUp>,
+    scope: AddressScope,
+    resolver: Arc<dyn HostResolver>,
 }
 
-impl Resolve for Guarded {
+impl Resolve for AllowedAddressResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (rules, reach, look_up) =
-            (Arc::clone(&self.rules), self.reach, Arc::clone(&self.look_up));
+            (Arc::clone(&self.rules), self.scope, Arc::clone(&self.resolver));
         Box::pin(async move {
-            let found = look_up.addresses(name.as_str()).await?;
-            let was_found = !found.is_empty();
-            let reachable: Vec<SocketAddr> = found
+            let addresses = look_up.resolve_host(name.as_str()).await?;
+            let has_addresses = !addresses.is_empty();
+            let reachable: Vec<SocketAddr> = addresses
                 .into_iter()
-                .filter(|ip| rules.allows(*ip, reach))
+                .filter(|ip| rules.is_allowed(*ip, reach))
                 .map(|ip| SocketAddr::new(ip, 0))
                 .collect();
-            if reachable.is_empty() && was_found {
-                return Err(Refused.into());
+            if reachable.is_empty() && has_addresses {
+                return Err(AddressNotAllowed.into());
             }
             Ok(Box::new(reachable.into_iter()) as Addrs)
         })

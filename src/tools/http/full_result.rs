@@ -13,7 +13,7 @@ use crate::agent::content::Block;
 use crate::agent::entry::{Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
-use crate::tools::http::answer::{IMAGE_BYTES_MAX, keep, tame_path};
+use crate::tools::http::response::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use crate::tools::{ToolContext, ToolResult};
 
 /// Files and widgets of one result.
@@ -33,7 +33,7 @@ const KEYS: [&str; 9] = [
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct FileMember {
     path: String,
     mime_type: Option<String>,
     text: Option<String>,
@@ -42,7 +42,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Widget {
+struct WidgetMember {
     widget: String,
     data: Option<RawJson>,
     fallback: Option<String>,
@@ -54,7 +54,7 @@ struct Widget {
 /// success. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
 /// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
 /// with `content` or `files` is plain data.
-pub(super) fn is_one(value: &Value) -> bool {
+pub(super) fn is_full_result(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
     let error = object.get("isError");
     if error.is_some_and(|error| *error != Value::Bool(false)) {
@@ -87,7 +87,7 @@ struct Members {
 }
 
 impl Members {
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         Self { all: serde_json::from_str(text).unwrap_or_default(), notes: Vec::new() }
     }
 
@@ -102,7 +102,7 @@ impl Members {
 
     /// Takes `isError`. A value that is not a boolean counts as an error, except the text
     /// `"false"`.
-    fn is_error(&mut self) -> bool {
+    fn take_is_error(&mut self) -> bool {
         let Some(raw) = self.all.remove("isError") else { return false };
         if let Ok(is_error) = raw.read::<bool>() {
             return is_error;
@@ -117,7 +117,7 @@ impl Members {
     }
 
     /// Takes `content`: a list of blocks, or one text.
-    fn content(&mut self) -> Vec<Block> {
+    fn take_content(&mut self) -> Vec<Block> {
         let Some(raw) = self.all.remove("content").filter(|raw| raw.text() != "null") else {
             return Vec::new();
         };
@@ -127,7 +127,7 @@ impl Members {
         let Ok(blocks) = raw.read::<Vec<RawJson>>() else { return vec![Block::text(raw.text())] };
         let mut content = Vec::new();
         for raw in blocks {
-            match block(raw) {
+            match accept_block(raw) {
                 Ok(block) => content.push(block),
                 Err(note) => self.notes.push(note),
             }
@@ -135,9 +135,9 @@ impl Members {
         content
     }
 
-    fn usage(&mut self) -> Option<Usage> {
+    fn take_usage(&mut self) -> Option<Usage> {
         let usage: Usage = self.take("usage", "{input, output, …, cost}")?;
-        let usage = usage.reported_by_tool();
+        let usage = usage.validate_tool_report();
         if usage.is_none() {
             self.notes.push("`usage` was left out: its numbers are not plausible".to_owned());
         }
@@ -146,14 +146,14 @@ impl Members {
 }
 
 /// Converts a full result. Unusable members are left out, and the model reads a note about each.
-pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
-    let mut members = Members::of(text);
+pub(super) async fn convert_full_result(text: &str, context: &ToolContext) -> ToolResult {
+    let mut members = Members::parse(text);
     let mut result = ToolResult {
-        is_error: members.is_error(),
-        content: members.content(),
+        is_error: members.take_is_error(),
+        content: members.take_content(),
         details: members.all.remove("details"),
         structured: members.all.remove("structuredContent").filter(|raw| raw.text() != "null"),
-        usage: members.usage(),
+        usage: members.take_usage(),
         terminate: members.take("terminate", "true or false").unwrap_or(false),
         ..ToolResult::default()
     };
@@ -161,19 +161,19 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
     let widgets: Vec<RawJson> = members.take("widgets", "a list").unwrap_or_default();
     members.all.remove("_meta");
     let Members { all: others, mut notes } = members;
-    let room = OUTPUTS_MAX.saturating_sub(widgets.len().min(OUTPUTS_MAX));
+    let files_max = OUTPUTS_MAX.saturating_sub(widgets.len().min(OUTPUTS_MAX));
     let left_out = (files.len() + widgets.len()).saturating_sub(OUTPUTS_MAX);
     if left_out > 0 {
         notes.push(format!("{left_out} files or widgets over {OUTPUTS_MAX} were left out"));
     }
-    for raw in files.iter().take(room) {
-        match file(raw, context).await {
+    for raw in files.iter().take(files_max) {
+        match convert_file(raw, context).await {
             Ok(output) => result.outputs.push(output),
             Err(note) => notes.push(note),
         }
     }
     for raw in widgets.iter().take(OUTPUTS_MAX) {
-        match widget(raw) {
+        match convert_widget(raw) {
             Some(output) => result.outputs.push(output),
             None => {
                 notes.push("a widget was left out: it is not {widget, data, fallback}".to_owned());
@@ -187,22 +187,22 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
         });
         result.content.extend(rest.map(|rest| Block::text(rest.text())));
     } else if !others.is_empty() {
-        result.content.push(Block::text(RawJson::of(&others).text()));
+        result.content.push(Block::text(RawJson::from_value(&others).text()));
     }
     result.content.extend(notes.into_iter().map(|note| Block::text(format!("[{note}]"))));
     result
 }
 
 /// Parses a progress report `{content, details?}`. Returns `None` if it has no content.
-pub(super) fn partial(text: &str) -> Option<ToolResult> {
-    let mut members = Members::of(text);
-    let content = members.content();
+pub(super) fn parse_progress(text: &str) -> Option<ToolResult> {
+    let mut members = Members::parse(text);
+    let content = members.take_content();
     let details = members.all.remove("details");
     (!content.is_empty()).then(|| ToolResult { content, details, ..ToolResult::default() })
 }
 
 /// Accepts text and images only. A server must not forge tool calls or reasoning of the model.
-fn block(raw: RawJson) -> Result<Block, String> {
+fn accept_block(raw: RawJson) -> Result<Block, String> {
     let block =
         Block::from_raw(raw).map_err(|error| format!("a content block was left out: {error}"))?;
     match block {
@@ -221,9 +221,9 @@ fn block(raw: RawJson) -> Result<Block, String> {
     }
 }
 
-async fn file(raw: &RawJson, context: &ToolContext) -> Result<Output, String> {
-    let file: File = raw.read().map_err(|error| format!("a file was left out: {error}"))?;
-    let path = tame_path(&file.path)
+async fn convert_file(raw: &RawJson, context: &ToolContext) -> Result<Output, String> {
+    let file: FileMember = raw.read().map_err(|error| format!("a file was left out: {error}"))?;
+    let path = sanitize_path(&file.path)
         .ok_or_else(|| "a file was left out: its path is empty or too long".to_owned())?;
     let bytes = match (file.text, file.base64) {
         (Some(text), None) => Bytes::from(text),
@@ -236,15 +236,15 @@ async fn file(raw: &RawJson, context: &ToolContext) -> Result<Output, String> {
     let mime_type = file.mime_type.unwrap_or_else(|| {
         mime_guess::from_path(&path).first_or_octet_stream().essence_str().to_owned()
     });
-    keep(&path, &mime_type, bytes, file.description, context).await
+    save_file(&path, &mime_type, bytes, file.description, context).await
 }
 
-fn widget(raw: &RawJson) -> Option<Output> {
-    let widget: Widget = raw.read().ok()?;
+fn convert_widget(raw: &RawJson) -> Option<Output> {
+    let widget: WidgetMember = raw.read().ok()?;
     Some(Output::Widget(WidgetOutput {
         fallback: widget.fallback.unwrap_or_else(|| widget.widget.clone()),
         widget: widget.widget,
-        data: widget.data.unwrap_or_else(|| RawJson::of(&Value::Null)),
+        data: widget.data.unwrap_or_else(|| RawJson::from_value(&Value::Null)),
         extra: Extra::new(),
     }))
 }
@@ -255,7 +255,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_our_own_shape_is_a_full_result() {
+    fn only_documented_shape_is_a_full_result() {
         for full in [
             json!({"content": [{"type": "text", "text": "x"}]}),
             json!({"content": [], "details": {"a": 1}, "isError": true}),
@@ -268,7 +268,7 @@ mod tests {
             json!({"isError": "true", "content": "declined", "id": 7}),
             json!({"isError": null}),
         ] {
-            assert!(is_one(&full), "{full}");
+            assert!(is_full_result(&full), "{full}");
         }
         for plain in [
             json!({"content": "text of a page"}),
@@ -281,7 +281,7 @@ mod tests {
             json!({"usage": {"input": 1}}),
             json!([]),
         ] {
-            assert!(!is_one(&plain), "{plain}");
+            assert!(!is_full_result(&plain), "{plain}");
         }
     }
 }

@@ -8,19 +8,19 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use super::address::UrlTemplate;
-use super::answer;
-use super::attempt::Answer;
+use super::attempt::ToolResponse;
 use super::request::{BodyTemplate, RequestTemplate};
-use super::template::{Given, Template};
+use super::response;
+use super::template::{CallArguments, Template};
+use super::url_template::UrlTemplate;
 use crate::agent::content::Block;
 use crate::agent::entry::Output;
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::fuzz::check;
-use crate::tools::cap::{IMAGE_BYTES_MAX, ReadOn, cap};
-use crate::tools::testing::Desk;
+use crate::tools::result_limits::{IMAGE_BYTES_MAX, ReadAccess, limit_result};
+use crate::tools::test_env::TestEnv;
 use crate::tools::validate::validate;
 use crate::tools::workspace::TEXT_BYTES_MAX;
 use crate::tools::{Arguments, ToolDefinition};
@@ -30,7 +30,7 @@ static RUNTIME: LazyLock<Runtime> =
 
 fn definition() -> ToolDefinition {
     ToolDefinition {
-        strict: false,
+        is_strict: false,
         name: "pay".to_owned(),
         label: "pay".to_owned(),
         description: String::new(),
@@ -62,12 +62,12 @@ fn tool_answer(input: &[u8]) {
         headers.insert(header::CONTENT_DISPOSITION, kind);
     }
     let size = body.len();
-    let answer = Answer { status: StatusCode::OK, headers, body, is_cut: false };
-    assert!(answer::refusal_text(&answer).len() <= 2 * 1024);
-    let context = Desk::new().context();
+    let response = ToolResponse { status: StatusCode::OK, headers, body, is_cut: false };
+    assert!(response::error_text(&response).len() <= 2 * 1024);
+    let context = TestEnv::new().context();
     let result = RUNTIME.block_on(async {
-        let result = answer::read(&answer, &definition(), &context).await;
-        cap(result, &context, ReadOn::WithRead).await
+        let result = response::convert_response(&response, &definition(), &context).await;
+        limit_result(result, &context, ReadAccess::Available).await
     });
     let (mut text_bytes, mut image_bytes) = (0, 0);
     for block in &result.content {
@@ -83,9 +83,9 @@ fn tool_answer(input: &[u8]) {
     assert!(image_bytes <= 2 * IMAGE_BYTES_MAX, "{image_bytes} of {size}");
     for output in &result.outputs {
         if let Output::File(file) = output {
-            let is_tame =
+            let is_sanitized =
                 !file.path.starts_with('/') && file.path.split('/').all(|part| part != "..");
-            assert!(is_tame && !file.path.contains('\\'), "{}", file.path);
+            assert!(is_sanitized && !file.path.contains('\\'), "{}", file.path);
         }
     }
     assert!(result.outputs.len() <= 60 && result.content.len() <= size + 60);
@@ -124,11 +124,11 @@ fn tool_request(input: &[u8]) {
     let Ok(text) = RawJson::from_text(text.trim()) else { return };
     if let Ok(arguments) = validate(&definition(), &text) {
         assert!(arguments.value.is_object());
-        assert_eq!(arguments.text.value(), arguments.value);
+        assert_eq!(arguments.text.to_value(), arguments.value);
     }
     let Ok(value) = text.read::<Value>() else { return };
-    let Ok(given) = Given::of(&Arguments { value, text }) else { return };
-    let Ok(request) = PAY.fill(&given, &Desk::new().context()) else { return };
+    let Ok(given) = CallArguments::from_arguments(&Arguments { value, text }) else { return };
+    let Ok(request) = PAY.build_request(&given, &TestEnv::new().context()) else { return };
     let url = &request.url;
     assert_eq!(
         (url.scheme(), url.host_str(), url.port(), url.fragment()),
@@ -137,10 +137,10 @@ fn tool_request(input: &[u8]) {
     assert_eq!((url.username(), url.password()), ("", None));
     let segments: Vec<&str> = url.path_segments().unwrap().collect();
     assert!(segments.len() == 3 && segments[0] == "pay" && segments[2] == "now", "{url}");
-    let to = given.word("to").unwrap().unwrap();
+    let to = given.argument_text("to").unwrap().unwrap();
     assert_eq!(percent_encoding::percent_decode_str(segments[1]).decode_utf8().unwrap(), to);
     let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
-    let note = given.word("note").unwrap();
+    let note = given.argument_text("note").unwrap();
     let mut expected = vec![("fixed".to_owned(), "1".to_owned())];
     expected.extend(note.clone().map(|note| ("note".to_owned(), note)));
     assert_eq!(pairs, expected);
@@ -152,11 +152,11 @@ fn tool_request(input: &[u8]) {
 }
 
 #[test]
-fn an_answer() {
+fn fuzz_tool_answer() {
     check("tool_answer", tool_answer);
 }
 
 #[test]
-fn arguments() {
+fn fuzz_tool_request() {
     check("tool_request", tool_request);
 }

@@ -7,11 +7,11 @@ use serde_json::Value;
 use url::Url;
 
 use crate::tools::ToolContext;
-use crate::tools::http::address::{UrlTemplate, append};
-use crate::tools::http::template::{Given, Piece, Secret, Template};
+use crate::tools::http::template::{CallArguments, Piece, SettingSecret, Template};
+use crate::tools::http::url_template::{UrlTemplate, append_to_query};
 
 /// Characters that a header value must not contain.
-const NOT_IN_HEADERS: &AsciiSet = &CONTROLS.add(b'%');
+const HEADER_ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Template of a tool's request, from an agent file.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub enum BodyTemplate {
 }
 
 #[derive(Clone)]
-pub(super) struct Request {
+pub(super) struct ToolRequest {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
@@ -72,10 +72,10 @@ pub fn is_reserved(name: &HeaderName) -> bool {
 }
 
 impl RequestTemplate {
-    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+    pub fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         let mut in_body = Vec::new();
         if let Some(body) = &self.body {
-            body.visit(&mut |template| in_body.extend(template.secrets()));
+            body.visit_templates(&mut |template| in_body.extend(template.secrets()));
         }
         let in_headers = self.headers.iter().flat_map(|(_, value)| value.secrets());
         self.url.secrets().chain(in_headers).chain(in_body)
@@ -85,10 +85,14 @@ impl RequestTemplate {
     ///
     /// # Errors
     /// An argument does not fit, and nothing is sent. Return the text to the model.
-    pub(super) fn fill(&self, given: &Given, context: &ToolContext) -> Result<Request, String> {
+    pub(super) fn build_request(
+        &self,
+        given: &CallArguments,
+        context: &ToolContext,
+    ) -> Result<ToolRequest, String> {
         let mut url = self.url.render(given)?;
         let in_url: Vec<&str> = self.url.arguments().collect();
-        let left: Vec<(&str, &str)> = given
+        let body_arguments: Vec<(&str, &str)> = given
             .iter()
             .filter(|(name, _)| !in_url.contains(&name.as_str()))
             .map(|(name, raw)| (name.as_str(), raw.text()))
@@ -97,21 +101,21 @@ impl RequestTemplate {
             Some(template.render(given)?.unwrap_or_else(|| "null".to_owned()))
         } else if matches!(self.method, Method::GET | Method::HEAD) {
             for (name, raw) in given.iter().filter(|(name, _)| !in_url.contains(&name.as_str())) {
-                append(&mut url, name, raw);
+                append_to_query(&mut url, name, raw);
             }
             None
-        } else if left.is_empty() && self.method == Method::DELETE {
+        } else if body_arguments.is_empty() && self.method == Method::DELETE {
             None
         } else {
-            Some(object(left.into_iter()))
+            Some(json_object(body_arguments.into_iter()))
         };
-        let headers = self.headers(given, context, body.is_some())?;
-        Ok(Request { method: self.method.clone(), url, headers, body: body.map(Bytes::from) })
+        let headers = self.build_headers(given, context, body.is_some())?;
+        Ok(ToolRequest { method: self.method.clone(), url, headers, body: body.map(Bytes::from) })
     }
 
-    fn headers(
+    fn build_headers(
         &self,
-        given: &Given,
+        given: &CallArguments,
         context: &ToolContext,
         has_body: bool,
     ) -> Result<HeaderMap, String> {
@@ -125,7 +129,7 @@ impl RequestTemplate {
         );
         for (name, template) in &self.headers {
             let text = template.render(|argument| {
-                let word = given.word(argument)?.unwrap_or_default();
+                let word = given.argument_text(argument)?.unwrap_or_default();
                 // Only printable ASCII, so that no value can start another header.
                 if word.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
                     Ok(word)
@@ -138,17 +142,17 @@ impl RequestTemplate {
             value.set_sensitive(template.secrets().next().is_some());
             headers.insert(name.clone(), value);
         }
-        let conversation = context.shelf.key.conversation_id.as_str();
-        let ours = [
+        let conversation = context.artifact_scope.key.conversation_id.as_str();
+        let own_headers = [
             (IDEMPOTENCY_KEY, Some(context.effect_id.as_str())),
             (CONVERSATION, Some(conversation)),
             (TOOL_CALL, Some(context.tool_call_id.as_str())),
             (TRACEPARENT, context.traceparent.as_deref()),
         ];
-        for (name, text) in ours {
+        for (name, text) in own_headers {
             let Some(text) = text else { continue };
             // The provider chooses the call's id, so it is encoded to stay on one line.
-            let plain = utf8_percent_encode(text, NOT_IN_HEADERS).to_string();
+            let plain = utf8_percent_encode(text, HEADER_ENCODED).to_string();
             if let Ok(value) = HeaderValue::try_from(plain) {
                 headers.insert(name, value);
             }
@@ -159,17 +163,19 @@ impl RequestTemplate {
 
 impl BodyTemplate {
     /// Calls `see` with every template in the body.
-    pub fn visit<'t>(&'t self, see: &mut dyn FnMut(&'t Template)) {
+    pub fn visit_templates<'t>(&'t self, visitor: &mut dyn FnMut(&'t Template)) {
         match self {
             Self::Fixed(_) => {}
-            Self::Text(template) => see(template),
-            Self::List(items) => items.iter().for_each(|item| item.visit(see)),
-            Self::Map(members) => members.iter().for_each(|(_, value)| value.visit(see)),
+            Self::Text(template) => visitor(template),
+            Self::List(items) => items.iter().for_each(|item| item.visit_templates(visitor)),
+            Self::Map(members) => {
+                members.iter().for_each(|(_, value)| value.visit_templates(visitor))
+            }
         }
     }
 
     /// Returns the JSON text, or `None` if the template is one argument and that is missing.
-    fn render(&self, given: &Given) -> Result<Option<String>, String> {
+    fn render(&self, given: &CallArguments) -> Result<Option<String>, String> {
         Ok(Some(match self {
             Self::Fixed(value) => value.to_string(),
             Self::Text(Template(pieces)) => {
@@ -178,7 +184,7 @@ impl BodyTemplate {
                     return Ok(given.get(name).map(|raw| raw.text().to_owned()));
                 }
                 let text = Template(pieces.clone())
-                    .render(|name| given.word(name).map(Option::unwrap_or_default))?;
+                    .render(|name| given.argument_text(name).map(Option::unwrap_or_default))?;
                 Value::String(text).to_string()
             }
             Self::List(items) => {
@@ -193,14 +199,14 @@ impl BodyTemplate {
                 for (name, value) in members {
                     parts.extend(value.render(given)?.map(|text| (name.as_str(), text)));
                 }
-                object(parts.iter().map(|(name, text)| (*name, text.as_str())))
+                json_object(parts.iter().map(|(name, text)| (*name, text.as_str())))
             }
         }))
     }
 }
 
 /// Joins members whose values are JSON text to one object.
-fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> String {
+fn json_object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> String {
     let parts: Vec<String> =
         members.map(|(name, text)| format!("{}:{text}", Value::String(name.to_owned()))).collect();
     format!("{{{}}}", parts.join(","))

@@ -9,11 +9,11 @@ use sse_stream::{Sse, SseByteStream};
 
 use crate::agent::raw::RawJson;
 use crate::tools::ToolResult;
-use crate::tools::http::attempt::{ANSWER_BYTES_MAX, Answer};
+use crate::tools::http::attempt::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::tools::http::full_result;
 
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
-pub(super) type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
+pub(super) type ProgressCallback<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
@@ -39,7 +39,7 @@ struct Records {
 }
 
 impl Records {
-    fn add(&mut self, record: &str, progress: Progress<'_>) {
+    fn add(&mut self, record: &str, progress: ProgressCallback<'_>) {
         let record = record.trim();
         if record.is_empty() {
             return;
@@ -59,15 +59,15 @@ impl Records {
 ///
 /// # Errors
 /// The body has no result, see [`ReadError`]. Treat it as a lost response.
-pub(super) async fn read<E: Send>(
-    answer: Answer,
+pub(super) async fn read_body<E: Send>(
+    response: ToolResponse,
     chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
-    progress: Progress<'_>,
-) -> Result<Answer, ReadError> {
-    let mut body = Body { bytes: BytesMut::new(), is_cut: false };
+    progress: ProgressCallback<'_>,
+) -> Result<ToolResponse, ReadError> {
+    let mut body = BodyBuffer { bytes: BytesMut::new(), is_cut: false };
     let mut records = Records::default();
-    let is_encoded = answer.headers.contains_key(header::CONTENT_ENCODING);
-    match answer.mime_type().as_str() {
+    let is_encoded = response.headers.contains_key(header::CONTENT_ENCODING);
+    match response.mime_type().as_str() {
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" if !is_encoded => {
             read_lines(&mut body, chunks, |line| records.add(line, progress)).await?;
         }
@@ -76,35 +76,39 @@ pub(super) async fn read<E: Send>(
         }
         _ => body.read(chunks).await?,
     }
-    finish(answer, body, &records)
+    complete_response(response, body, &records)
 }
 
-fn finish(mut answer: Answer, body: Body, records: &Records) -> Result<Answer, ReadError> {
-    answer.is_cut = body.is_cut;
-    answer.body = body.bytes.freeze();
-    if answer.is_cut || (!records.has_progress && records.results.len() != 1) {
-        return Ok(answer);
+fn complete_response(
+    mut response: ToolResponse,
+    body: BodyBuffer,
+    records: &Records,
+) -> Result<ToolResponse, ReadError> {
+    response.is_cut = body.is_cut;
+    response.body = body.bytes.freeze();
+    if response.is_cut || (!records.has_progress && records.results.len() != 1) {
+        return Ok(response);
     }
     let mime_type = match records.results.as_slice() {
         [] => return Err(ReadError::NoResult),
         [only] if serde_json::from_str::<RawJson>(only).is_ok() => "application/json",
         _ => "text/plain; charset=utf-8",
     };
-    answer.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
-    answer.body = Bytes::from(records.results.join("\n"));
-    Ok(answer)
+    response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
+    response.body = Bytes::from(records.results.join("\n"));
+    Ok(response)
 }
 
-struct Body {
+struct BodyBuffer {
     bytes: BytesMut,
     /// True if the body has more than [`RESPONSE_BYTES_MAX`] bytes.
     is_cut: bool,
 }
 
-impl Body {
+impl BodyBuffer {
     /// Adds a chunk. Returns false if it exceeds the bound; then nothing more is read.
     fn add(&mut self, chunk: &Bytes) -> bool {
-        self.is_cut = chunk.len() > ANSWER_BYTES_MAX.saturating_sub(self.bytes.len());
+        self.is_cut = chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(self.bytes.len());
         if !self.is_cut {
             self.bytes.extend_from_slice(chunk);
         }
@@ -125,7 +129,7 @@ impl Body {
 }
 
 async fn read_lines<E>(
-    body: &mut Body,
+    body: &mut BodyBuffer,
     mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
     mut each: impl FnMut(&str),
 ) -> Result<(), ReadError> {
@@ -148,7 +152,7 @@ async fn read_lines<E>(
 }
 
 async fn read_events<E: Send>(
-    body: &mut Body,
+    body: &mut BodyBuffer,
     chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
     mut each: impl FnMut(&str),
 ) -> Result<(), ReadError> {
@@ -171,7 +175,7 @@ pub(super) fn partial_result(progress: &str) -> ToolResult {
     if let Ok(text) = serde_json::from_str::<String>(progress) {
         return ToolResult::text(text);
     }
-    full_result::partial(progress).unwrap_or_else(|| ToolResult {
+    full_result::parse_progress(progress).unwrap_or_else(|| ToolResult {
         details: RawJson::from_text(progress).ok(),
         ..ToolResult::text(progress)
     })
@@ -188,33 +192,35 @@ mod tests {
     use super::*;
 
     /// Reads a body in chunks of `size` bytes. Returns the progress reports, content type and body.
-    fn read_in(
+    fn read_in_chunks(
         size: usize,
         mime_type: &'static str,
         body: &[u8],
     ) -> (Vec<String>, Result<(String, String), ReadError>) {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
-        let answer = Answer { status: StatusCode::OK, headers, body: Bytes::new(), is_cut: false };
+        let response =
+            ToolResponse { status: StatusCode::OK, headers, body: Bytes::new(), is_cut: false };
         let chunks =
             body.chunks(size).map(|chunk| Ok::<_, Infallible>(Bytes::copy_from_slice(chunk)));
-        let seen = Mutex::new(Vec::new());
-        let progress = |text: &str| seen.lock().unwrap().push(text.to_owned());
-        let read = read(answer, stream::iter(chunks), &progress).now_or_never().unwrap();
-        let read = read
-            .map(|answer| (answer.mime_type(), String::from_utf8_lossy(&answer.body).into_owned()));
-        (seen.into_inner().unwrap(), read)
+        let reports = Mutex::new(Vec::new());
+        let progress = |text: &str| reports.lock().unwrap().push(text.to_owned());
+        let read = read_body(response, stream::iter(chunks), &progress).now_or_never().unwrap();
+        let read = read.map(|response| {
+            (response.mime_type(), String::from_utf8_lossy(&response.body).into_owned())
+        });
+        (reports.into_inner().unwrap(), read)
     }
 
     #[test]
-    fn streams_are_read_alike_however_they_are_cut() {
+    fn stream_result_is_independent_of_chunk_size() {
         let lines = "{\"progress\":\"¼ done\"}\r\n\n{\"progress\":{\"percent\":50}}\n{\"id\":7}";
         let events = ": hi\n\ndata: {\"progress\":\"¼ done\"}\n\nid: 3\nevent: x\ndata: {\"progress\":\ndata: {\"percent\":50}}\r\n\r\ndata: {\"id\":7}";
         for (mime_type, body) in
             [("application/x-ndjson", lines), ("text/event-stream; charset=utf-8", events)]
         {
             for size in [1, 2, 3, 7, 1_000] {
-                let (progress, read) = read_in(size, mime_type, body.as_bytes());
+                let (progress, read) = read_in_chunks(size, mime_type, body.as_bytes());
                 assert_eq!(progress.len(), 2, "{mime_type} {size}");
                 assert_eq!(progress[0], "\"¼ done\"");
                 assert_eq!(read, Ok(("application/json".to_owned(), "{\"id\":7}".to_owned())));
@@ -223,41 +229,41 @@ mod tests {
     }
 
     #[test]
-    fn stream_without_progress_stays_the_data_it_is() {
+    fn stream_without_progress_is_unchanged() {
         let rows = "{\"a\":1}\n{\"a\":2}\n";
-        let (progress, read) = read_in(4, "application/x-ndjson", rows.as_bytes());
+        let (progress, read) = read_in_chunks(4, "application/x-ndjson", rows.as_bytes());
         assert_eq!(
             (progress.len(), read),
             (0, Ok(("application/x-ndjson".to_owned(), rows.to_owned())))
         );
-        let (_, read) = read_in(4, "text/event-stream", b"");
+        let (_, read) = read_in_chunks(4, "text/event-stream", b"");
         assert_eq!(read.unwrap().1, "");
     }
 
     #[test]
-    fn nothing_between_progress_and_result_is_lost() {
+    fn records_after_progress_are_all_kept() {
         let body = "{\"progress\":1}\nfirst\n{\"progress\":2,\"status\":\"late\"}\n";
-        let (progress, read) = read_in(9, "application/jsonl", body.as_bytes());
+        let (progress, read) = read_in_chunks(9, "application/jsonl", body.as_bytes());
         assert_eq!(progress, ["1"]);
         let text = "first\n{\"progress\":2,\"status\":\"late\"}".to_owned();
         assert_eq!(read, Ok(("text/plain".to_owned(), text)));
     }
 
     #[test]
-    fn stream_that_ends_with_progress_has_no_result() {
+    fn stream_ending_with_progress_has_no_result() {
         for (mime_type, body) in [
             ("application/x-ndjson", "{\"progress\":1}\n"),
             ("text/event-stream", "data: {\"progress\":1}\n\n"),
         ] {
-            assert_eq!(read_in(5, mime_type, body.as_bytes()).1, Err(ReadError::NoResult));
+            assert_eq!(read_in_chunks(5, mime_type, body.as_bytes()).1, Err(ReadError::NoResult));
         }
     }
 
     #[test]
-    fn stream_is_bounded_with_its_progress() {
+    fn stream_limit_includes_progress_reports() {
         let line = format!("{{\"progress\":\"{}\"}}\n", "x".repeat(1024 * 1024));
         let body = line.repeat(6);
-        let (progress, read) = read_in(64 * 1024, "application/x-ndjson", body.as_bytes());
+        let (progress, read) = read_in_chunks(64 * 1024, "application/x-ndjson", body.as_bytes());
         assert_eq!(
             (progress.len(), read.is_ok()),
             (4, true),

@@ -9,12 +9,12 @@ use crate::tools::Arguments;
 
 /// The value of an app setting. It is never printed and never sent to the model.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct SettingSecret {
     pub name: String,
     pub value: String,
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SettingSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${{{}}}", self.name)
     }
@@ -23,7 +23,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     Text(String),
-    Setting(Secret),
+    Setting(SettingSecret),
     Argument(String),
 }
 
@@ -31,12 +31,12 @@ pub enum Piece {
 pub struct Template(pub Vec<Piece>);
 
 /// Function that looks up an app setting by name.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, Flaw>;
+pub type SettingLookup<'a> = &'a dyn Fn(&str) -> Result<String, TemplateError>;
 
 /// Error of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flaw {
-    Other(String),
+pub enum TemplateError {
+    Invalid(String),
     /// The template is valid, but this app setting is not set.
     MissingSetting(String),
 }
@@ -44,17 +44,18 @@ pub enum Flaw {
 impl Template {
     /// # Errors
     /// All errors of the template. Report each as a mistake of the agent file.
-    pub fn parse(text: &str, settings: Lookup<'_>) -> Result<Self, Vec<Flaw>> {
-        let mut reader = Reader { pieces: Vec::new(), text: String::new(), wrong: Vec::new() };
+    pub fn parse(text: &str, settings: SettingLookup<'_>) -> Result<Self, Vec<TemplateError>> {
+        let mut reader =
+            TemplateParser { pieces: Vec::new(), text: String::new(), errors: Vec::new() };
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}', '$']) {
             let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
             reader.text.push_str(before);
-            rest = reader.hole(from, settings);
+            rest = reader.parse_piece(from, settings);
         }
         reader.text.push_str(rest);
         reader.finish_text();
-        if reader.wrong.is_empty() { Ok(Self(reader.pieces)) } else { Err(reader.wrong) }
+        if reader.errors.is_empty() { Ok(Self(reader.pieces)) } else { Err(reader.errors) }
     }
 
     pub fn arguments(&self) -> impl Iterator<Item = &str> {
@@ -64,7 +65,7 @@ impl Template {
         })
     }
 
-    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+    pub fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Setting(secret) => Some(secret),
             Piece::Text(_) | Piece::Argument(_) => None,
@@ -88,15 +89,15 @@ impl Template {
     }
 }
 
-struct Reader {
+struct TemplateParser {
     pieces: Vec<Piece>,
     text: String,
-    wrong: Vec<Flaw>,
+    errors: Vec<TemplateError>,
 }
 
-impl Reader {
-    fn flaw(&mut self, reason: &str) {
-        self.wrong.push(Flaw::Other(reason.to_owned()));
+impl TemplateParser {
+    fn add_error(&mut self, reason: &str) {
+        self.errors.push(TemplateError::Invalid(reason.to_owned()));
     }
 
     fn finish_text(&mut self) {
@@ -107,7 +108,7 @@ impl Reader {
 
     /// Parses the piece at the start of `from`, which begins with `{`, `}` or `$`. Returns the
     /// rest.
-    fn hole<'t>(&mut self, from: &'t str, settings: Lookup<'_>) -> &'t str {
+    fn parse_piece<'t>(&mut self, from: &'t str, settings: SettingLookup<'_>) -> &'t str {
         if let Some(rest) = from.strip_prefix("{{") {
             self.text.push('{');
             return rest;
@@ -117,17 +118,21 @@ impl Reader {
             return rest;
         }
         if let Some(inside) = from.strip_prefix("${") {
-            let Some((name, rest)) = inside.split_once('}').filter(|(name, _)| is_name(name))
+            let Some((name, rest)) =
+                inside.split_once('}').filter(|(name, _)| is_setting_name(name))
             else {
-                self.flaw("`${` begins an app setting: write ${NAME}, of letters, digits and _");
-                return after_closing(inside);
+                self.add_error(
+                    "`${` begins an app setting: write ${NAME}, of letters, digits and _",
+                );
+                return skip_placeholder(inside);
             };
             self.finish_text();
             match settings(name) {
                 Ok(value) => {
-                    self.pieces.push(Piece::Setting(Secret { name: name.to_owned(), value }));
+                    self.pieces
+                        .push(Piece::Setting(SettingSecret { name: name.to_owned(), value }));
                 }
-                Err(flaw) => self.wrong.push(flaw),
+                Err(flaw) => self.errors.push(flaw),
             }
             return rest;
         }
@@ -135,15 +140,15 @@ impl Reader {
             let Some((name, rest)) =
                 inside.split_once('}').filter(|(name, _)| is_argument_name(name))
             else {
-                self.flaw("`{` begins an argument: write {name}, or {{ for the character");
-                return after_closing(inside);
+                self.add_error("`{` begins an argument: write {name}, or {{ for the character");
+                return skip_placeholder(inside);
             };
             self.finish_text();
             self.pieces.push(Piece::Argument(name.to_owned()));
             return rest;
         }
         if let Some(rest) = from.strip_prefix('}') {
-            self.flaw("`}` has no opening `{`: write }} for the character");
+            self.add_error("`}` has no opening `{`: write }} for the character");
             return rest;
         }
         self.text.push('$');
@@ -152,11 +157,11 @@ impl Reader {
 }
 
 /// Returns the text after an invalid placeholder, where parsing continues.
-fn after_closing(inside: &str) -> &str {
+fn skip_placeholder(inside: &str) -> &str {
     inside.split_once('}').map_or(inside, |(_, rest)| rest)
 }
 
-fn is_name(name: &str) -> bool {
+fn is_setting_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -168,18 +173,18 @@ fn is_argument_name(name: &str) -> bool {
 }
 
 /// The arguments of a call by name, each as the JSON text that the model wrote.
-pub struct Given(BTreeMap<String, RawJson>);
+pub struct CallArguments(BTreeMap<String, RawJson>);
 
-impl fmt::Debug for Given {
+impl fmt::Debug for CallArguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Given({} arguments)", self.0.len())
     }
 }
 
-impl Given {
+impl CallArguments {
     /// # Errors
     /// The arguments are not a JSON object. Return the text to the model.
-    pub fn of(arguments: &Arguments) -> Result<Self, String> {
+    pub fn from_arguments(arguments: &Arguments) -> Result<Self, String> {
         if arguments.value.is_null() {
             return Ok(Self(BTreeMap::new()));
         }
@@ -203,7 +208,7 @@ impl Given {
     ///
     /// # Errors
     /// The argument is a list or an object. Return the text to the model.
-    pub fn word(&self, name: &str) -> Result<Option<String>, String> {
+    pub fn argument_text(&self, name: &str) -> Result<Option<String>, String> {
         let Some(raw) = self.0.get(name) else { return Ok(None) };
         match raw.text().as_bytes().first() {
             Some(b'"') => Ok(raw.read().ok()),
@@ -221,34 +226,34 @@ impl Given {
 pub struct Redactor {
     /// All secrets, longest first. A URL is included twice: whole, and without its host, which is
     /// the part that a server may echo.
-    all: Vec<Secret>,
+    secrets: Vec<SettingSecret>,
     /// Secrets that are not URLs, longest first.
-    keys: Vec<Secret>,
+    non_url_secrets: Vec<SettingSecret>,
 }
 
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.all).finish()
+        f.debug_list().entries(&self.secrets).finish()
     }
 }
 
 impl Redactor {
     /// Creates a redactor. It ignores values with fewer than eight bytes, which would match by
     /// accident.
-    pub fn new<'s>(secrets: impl Iterator<Item = &'s Secret>) -> Self {
+    pub fn new<'s>(secrets: impl Iterator<Item = &'s SettingSecret>) -> Self {
         let mut redactor = Self::default();
         for secret in secrets {
             match secret.value.split_once("://") {
-                None => redactor.keys.push(secret.clone()),
+                None => redactor.non_url_secrets.push(secret.clone()),
                 Some((_, rest)) => {
                     let path = rest.split_at_checked(rest.find(['/', '?']).unwrap_or(rest.len()));
                     let value = path.map_or("", |(_, path)| path.trim_end_matches('/')).to_owned();
-                    redactor.all.push(Secret { name: secret.name.clone(), value });
+                    redactor.secrets.push(SettingSecret { name: secret.name.clone(), value });
                 }
             }
-            redactor.all.push(secret.clone());
+            redactor.secrets.push(secret.clone());
         }
-        for secrets in [&mut redactor.all, &mut redactor.keys] {
+        for secrets in [&mut redactor.secrets, &mut redactor.non_url_secrets] {
             secrets.retain(|secret| secret.value.len() >= 8);
             secrets.sort_by_key(|secret| std::cmp::Reverse(secret.value.len()));
         }
@@ -256,19 +261,19 @@ impl Redactor {
     }
 
     /// Replaces all secrets. For error responses, where URLs are not needed.
-    pub fn hide(&self, text: &str) -> String {
-        without(&self.all, text)
+    pub fn redact(&self, text: &str) -> String {
+        replace_secrets(&self.secrets, text)
     }
 
     /// Replaces secrets that are not URLs. For successful responses, whose links may begin with the
     /// tool's URL. Returns `None` if the text contains none of them.
-    pub fn hide_keys(&self, text: &str) -> Option<String> {
-        let is_there = self.keys.iter().any(|secret| text.contains(&secret.value));
-        is_there.then(|| without(&self.keys, text))
+    pub fn redact_non_urls(&self, text: &str) -> Option<String> {
+        let is_there = self.non_url_secrets.iter().any(|secret| text.contains(&secret.value));
+        is_there.then(|| replace_secrets(&self.non_url_secrets, text))
     }
 }
 
-fn without(secrets: &[Secret], text: &str) -> String {
+fn replace_secrets(secrets: &[SettingSecret], text: &str) -> String {
     secrets.iter().fold(text.to_owned(), |text, secret| {
         text.replace(&secret.value, &format!("[{}]", secret.name))
     })
@@ -278,15 +283,15 @@ fn without(secrets: &[Secret], text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
+    fn parse(text: &str) -> Result<Template, Vec<TemplateError>> {
         Template::parse(text, &|name| match name {
             "KEY" => Ok("s3cret-value".to_owned()),
-            _ => Err(Flaw::MissingSetting(name.to_owned())),
+            _ => Err(TemplateError::MissingSetting(name.to_owned())),
         })
     }
 
     #[test]
-    fn holes_are_arguments_and_settings_and_doubled_braces_are_themselves() {
+    fn template_has_arguments_settings_and_literal_braces() {
         let template = parse("a {x} $5 {{y}} ${KEY}!").unwrap();
         assert_eq!(template.arguments().collect::<Vec<_>>(), ["x"]);
         let text = template.render(|name| Ok::<_, ()>(name.to_uppercase())).unwrap();
@@ -294,44 +299,50 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_template_errors_are_reported() {
         let wrong = parse("{ x} } ${1} ${GONE}").unwrap_err();
         assert_eq!(wrong.len(), 4, "{wrong:?}");
-        assert_eq!(wrong.last(), Some(&Flaw::MissingSetting("GONE".to_owned())));
+        assert_eq!(wrong.last(), Some(&TemplateError::MissingSetting("GONE".to_owned())));
     }
 
     #[test]
-    fn a_server_that_says_what_it_was_sent_says_nothing_of_ours() {
-        let secret =
-            |name: &str, value: &str| Secret { name: name.to_owned(), value: value.to_owned() };
+    fn echoed_secrets_are_redacted() {
+        let secret = |name: &str, value: &str| SettingSecret {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
         let secrets = [
             secret("HOOK", "https://x.example/services/T0/Zx81"),
             secret("KEY", "s3cret-value"),
             secret("SHORT", "a"),
         ];
         let redactor = Redactor::new(secrets.iter());
-        let told =
+        let echoed =
             "POST /services/T0/Zx81/a with s3cret-value; see https://x.example/services/T0/Zx81";
-        assert_eq!(redactor.hide(told), "POST [HOOK]/a with [KEY]; see [HOOK]");
-        let links = redactor.hide_keys(told).unwrap();
+        assert_eq!(redactor.redact(echoed), "POST [HOOK]/a with [KEY]; see [HOOK]");
+        let links = redactor.redact_non_urls(echoed).unwrap();
         assert!(links.contains("with [KEY]; see https://x.example/services"), "{links}");
-        assert_eq!(redactor.hide_keys("https://x.example/services/T0/Zx81/7"), None);
+        assert_eq!(redactor.redact_non_urls("https://x.example/services/T0/Zx81/7"), None);
     }
 
     #[test]
-    fn a_setting_is_not_printed() {
+    fn debug_output_hides_settings() {
         let template = parse("${KEY}").unwrap();
         assert!(!format!("{template:?}").contains("s3cret"));
     }
 
     #[test]
-    fn numbers_are_written_as_the_model_wrote_them() {
+    fn arguments_keep_their_written_form() {
         let text =
             RawJson::from_text(r#"{"n":12345678901234567890123.50,"s":"a\nb","z":null}"#).unwrap();
-        let given = Given::of(&Arguments { value: text.value(), text }).unwrap();
-        assert_eq!(given.word("n").unwrap().as_deref(), Some("12345678901234567890123.50"));
-        assert_eq!(given.word("s").unwrap().as_deref(), Some("a\nb"));
-        assert_eq!(given.word("z").unwrap(), None);
-        assert_eq!(given.word("gone").unwrap(), None);
+        let given =
+            CallArguments::from_arguments(&Arguments { value: text.to_value(), text }).unwrap();
+        assert_eq!(
+            given.argument_text("n").unwrap().as_deref(),
+            Some("12345678901234567890123.50")
+        );
+        assert_eq!(given.argument_text("s").unwrap().as_deref(), Some("a\nb"));
+        assert_eq!(given.argument_text("z").unwrap(), None);
+        assert_eq!(given.argument_text("gone").unwrap(), None);
     }
 }

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use axum::http::header;
 
-use crate::tools::http::attempt::Answer;
+use crate::tools::http::attempt::ToolResponse;
 
 /// Decodes the body by its charset. Invalid bytes become replacement characters.
-pub(super) fn decoded(answer: &Answer) -> Cow<'_, str> {
-    let full = answer.header(&header::CONTENT_TYPE).to_ascii_lowercase();
+pub(super) fn decode_body(response: &ToolResponse) -> Cow<'_, str> {
+    let full = response.header(&header::CONTENT_TYPE).to_ascii_lowercase();
     let charset = full
         .split(';')
         .find_map(|part| part.trim().strip_prefix("charset="))
@@ -17,22 +17,22 @@ pub(super) fn decoded(answer: &Answer) -> Cow<'_, str> {
     let encoding = charset
         .and_then(|label| encoding_rs::Encoding::for_label(label.as_bytes()))
         .unwrap_or(encoding_rs::UTF_8);
-    encoding.decode(&answer.body).0
+    encoding.decode(&response.body).0
 }
 
 /// The beginning of a text: whole characters, at most `bytes_max` bytes.
-pub(super) fn head(text: &str, bytes_max: usize) -> &str {
+pub(super) fn byte_prefix(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
 }
 
 /// The words of a web page without tags, scripts and styles, with collapsed white space. The result
 /// is for reading and not safe as HTML.
-pub(super) fn page_words(page: &str) -> String {
+pub(super) fn extract_page_text(page: &str) -> String {
     let mut words = String::new();
     let mut rest = page;
     while let Some((before, from)) = rest.split_once('<') {
         push_words(&mut words, before);
-        let lower = head(from, 16).to_ascii_lowercase();
+        let lower = byte_prefix(from, 16).to_ascii_lowercase();
         let hidden =
             ["script", "style", "head", "noscript", "svg", "template"].into_iter().find(|tag| {
                 lower.strip_prefix(tag).is_some_and(|after| {
@@ -42,7 +42,7 @@ pub(super) fn page_words(page: &str) -> String {
         rest = if let Some(comment) = from.strip_prefix("!--") {
             comment.split_once("-->").map_or("", |(_, after)| after)
         } else if let Some(tag) = hidden {
-            after_closing(from, tag)
+            skip_element(from, tag)
         } else {
             from.split_once('>').map_or("", |(_, after)| after)
         };
@@ -70,7 +70,7 @@ fn push_words(words: &mut String, text: &str) {
 }
 
 /// Returns the text after `</tag>`, in any letter case.
-fn after_closing<'p>(page: &'p str, tag: &str) -> &'p str {
+fn skip_element<'p>(page: &'p str, tag: &str) -> &'p str {
     let closing = format!("</{tag}");
     let Some(at) = find_ignoring_case(page, &closing) else { return "" };
     page.get(at..).and_then(|rest| rest.split_once('>')).map_or("", |(_, after)| after)
@@ -86,15 +86,15 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
 
 /// Cleans text for an approver: one line, without characters that hide or reorder others, at most
 /// `letters_max` characters.
-pub(super) fn plain_line(text: &str, letters_max: usize) -> String {
+pub(super) fn sanitize_line(text: &str, chars_max: usize) -> String {
     let visible = text.chars().filter(|letter| {
         !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     });
     let spaced: String =
         visible.map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let mut line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() > letters_max {
-        line = line.chars().take(letters_max).collect();
+    if line.chars().count() > chars_max {
+        line = line.chars().take(chars_max).collect();
         line.push('…');
     }
     line
@@ -105,22 +105,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_read_without_its_markup() {
+    fn web_page_text_excludes_markup() {
         let page = "<!DOCTYPE html><HTML><HEAD><title>T</title></HEAD><body><h1>Bad\n gateway</h1><!-- no --><Script>evil('<p>')</SCRIPT><p>Try &amp; wait &lt;1h</p><header>top</header>";
-        assert_eq!(page_words(page), "Bad gateway Try & wait <1h top");
-        assert_eq!(page_words("a <b"), "a");
-        assert_eq!(page_words("<script>never closed"), "");
+        assert_eq!(extract_page_text(page), "Bad gateway Try & wait <1h top");
+        assert_eq!(extract_page_text("a <b"), "a");
+        assert_eq!(extract_page_text("<script>never closed"), "");
     }
 
     #[test]
-    fn text_is_cut_between_characters() {
-        assert_eq!(head("aé", 2), "a");
-        assert_eq!(head("aé", 9), "aé");
+    fn text_is_truncated_between_characters() {
+        assert_eq!(byte_prefix("aé", 2), "a");
+        assert_eq!(byte_prefix("aé", 9), "aé");
     }
 
     #[test]
-    fn nothing_in_a_line_hides_or_turns() {
-        assert_eq!(plain_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
-        assert_eq!(plain_line("aaaa", 2), "aa…");
+    fn sanitized_line_has_no_hidden_characters() {
+        assert_eq!(sanitize_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
+        assert_eq!(sanitize_line("aaaa", 2), "aa…");
     }
 }

@@ -11,21 +11,21 @@ use serde_json::{Map, Number, Value};
 const HOPS_MAX: u32 = 16;
 
 /// Predicate: true if a value is valid by the subschema at a pointer like `#/properties/a/anyOf/0`.
-type Fits<'a> = &'a dyn Fn(&str, &Value) -> bool;
+type IsValidAt<'a> = &'a dyn Fn(&str, &Value) -> bool;
 
-pub(super) fn coerce(schema: &Value, fits: Fits<'_>, value: &mut Value) {
-    Coercer { root: schema, fits }.visit(schema, "#", value, HOPS_MAX);
+pub(super) fn coerce(schema: &Value, is_valid_at: IsValidAt<'_>, value: &mut Value) {
+    Coercer { root: schema, is_valid_at }.visit(schema, "#", value, HOPS_MAX);
 }
 
 struct Coercer<'a> {
     root: &'a Value,
-    fits: Fits<'a>,
+    is_valid_at: IsValidAt<'a>,
 }
 
 impl Coercer<'_> {
     fn visit(&self, schema: &Value, pointer: &str, value: &mut Value, hops: u32) {
         let (Some(schema), Some(hops)) = (schema.as_object(), hops.checked_sub(1)) else { return };
-        if let Some(coerced) = coerced(&types_of(schema), value) {
+        if let Some(coerced) = coerce_by_types(&types_of(schema), value) {
             *value = coerced;
         }
         if let Some(target) = schema.get("$ref").and_then(Value::as_str)
@@ -52,13 +52,13 @@ impl Coercer<'_> {
     /// stays unchanged. Otherwise the first branch wins whose coercion gives a valid value.
     fn visit_branches(&self, branches: &[Value], place: &str, value: &mut Value, hops: u32) {
         let pointer_of = |index: usize| format!("{place}/{index}");
-        if (0..branches.len()).any(|index| (self.fits)(&pointer_of(index), value)) {
+        if (0..branches.len()).any(|index| (self.is_valid_at)(&pointer_of(index), value)) {
             return;
         }
         for (index, branch) in branches.iter().enumerate() {
             let mut candidate = value.clone();
             self.visit(branch, &pointer_of(index), &mut candidate, hops);
-            if (self.fits)(&pointer_of(index), &candidate) {
+            if (self.is_valid_at)(&pointer_of(index), &candidate) {
                 *value = candidate;
                 return;
             }
@@ -74,7 +74,7 @@ impl Coercer<'_> {
         let properties = schema.get("properties").and_then(Value::as_object);
         let patterns = patterns_of(schema);
         for (name, member) in members {
-            let escaped = escape(name);
+            let escaped = escape_pointer(name);
             let mut is_declared = false;
             if let Some(property) = properties.and_then(|properties| properties.get(name)) {
                 is_declared = true;
@@ -84,7 +84,7 @@ impl Coercer<'_> {
             for (source, pattern, subschema) in &patterns {
                 if pattern.is_match(name) {
                     is_declared = true;
-                    let pointer = format!("{pointer}/patternProperties/{}", escape(source));
+                    let pointer = format!("{pointer}/patternProperties/{}", escape_pointer(source));
                     self.visit(subschema, &pointer, member, HOPS_MAX);
                 }
             }
@@ -128,7 +128,7 @@ fn patterns_of(schema: &Map<String, Value>) -> Vec<(&str, regex::Regex, &Value)>
         .collect()
 }
 
-fn escape(name: &str) -> String {
+fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
@@ -141,19 +141,19 @@ fn types_of(schema: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Coerces a value that has none of the types. The first possible type of AJV's table wins.
-fn coerced(types: &[&str], value: &Value) -> Option<Value> {
-    if types.iter().any(|name| is_of(name, value)) {
+fn coerce_by_types(types: &[&str], value: &Value) -> Option<Value> {
+    if types.iter().any(|name| has_type(name, value)) {
         return None;
     }
     types.iter().find_map(|name| match *name {
         "string" => match value {
-            Value::Number(number) => Some(Value::String(js_text(number))),
+            Value::Number(number) => Some(Value::String(format_js_number(number))),
             Value::Bool(flag) => Some(Value::String(flag.to_string())),
             Value::Null => Some(Value::String(String::new())),
             Value::String(_) | Value::Array(_) | Value::Object(_) => None,
         },
-        "number" => as_number(value).map(Value::Number),
-        "integer" => as_number(value).filter(is_whole).map(Value::Number),
+        "number" => to_number(value).map(Value::Number),
+        "integer" => to_number(value).filter(is_whole).map(Value::Number),
         "boolean" => match value {
             Value::Null => Some(Value::Bool(false)),
             Value::String(text) => text.parse().ok().map(Value::Bool),
@@ -171,7 +171,7 @@ fn coerced(types: &[&str], value: &Value) -> Option<Value> {
     })
 }
 
-fn is_of(name: &str, value: &Value) -> bool {
+fn has_type(name: &str, value: &Value) -> bool {
     match value {
         Value::Null => name == "null",
         Value::Bool(_) => name == "boolean",
@@ -186,18 +186,18 @@ fn is_whole(number: &Number) -> bool {
     number.is_i64() || number.is_u64() || number.as_f64().is_some_and(|real| real.fract() == 0.0)
 }
 
-fn as_number(value: &Value) -> Option<Number> {
+fn to_number(value: &Value) -> Option<Number> {
     match value {
         Value::Null => Some(0.into()),
         Value::Bool(flag) => Some(u8::from(*flag).into()),
-        Value::String(text) => js_number(text.trim()),
+        Value::String(text) => parse_js_number(text.trim()),
         Value::Number(number) => Some(number.clone()),
         Value::Array(_) | Value::Object(_) => None,
     }
 }
 
 /// Parses a number like `+text` in JavaScript, but exactly for whole numbers up to 64 bits.
-fn js_number(text: &str) -> Option<Number> {
+fn parse_js_number(text: &str) -> Option<Number> {
     for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
         let digits = text.get(..2).filter(|start| start.eq_ignore_ascii_case(prefix));
         if digits.is_some() {
@@ -225,7 +225,7 @@ fn js_number(text: &str) -> Option<Number> {
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Formats a number like JavaScript: `5.0` is `5`, and large numbers have `e+`.
-pub(super) fn js_text(number: &Number) -> String {
+pub(super) fn format_js_number(number: &Number) -> String {
     let Some(real) = number.as_f64().filter(|_| number.is_f64()) else {
         return number.to_string();
     };
@@ -241,7 +241,7 @@ pub(super) fn js_text(number: &Number) -> String {
 
 /// Replaces OpenAPI's `nullable: true` by the additional type `null`, as AJV does. JSON Schema has
 /// no such keyword.
-pub(super) fn spell_out_nullable(schema: &mut Value) {
+pub(super) fn expand_nullable(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
     if object.get("nullable") == Some(&Value::Bool(true))
         && let Some(name @ Value::String(_)) = object.get_mut("type")
@@ -254,9 +254,9 @@ pub(super) fn spell_out_nullable(schema: &mut Value) {
             (
                 "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
                 Value::Object(named),
-            ) => named.values_mut().for_each(spell_out_nullable),
+            ) => named.values_mut().for_each(expand_nullable),
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(listed)) => {
-                listed.iter_mut().for_each(spell_out_nullable);
+                listed.iter_mut().for_each(expand_nullable);
             }
             (
                 "items"
@@ -269,7 +269,7 @@ pub(super) fn spell_out_nullable(schema: &mut Value) {
                 | "unevaluatedItems"
                 | "unevaluatedProperties",
                 inner @ Value::Object(_),
-            ) => spell_out_nullable(inner),
+            ) => expand_nullable(inner),
             _ => {}
         }
     }

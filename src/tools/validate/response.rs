@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::agent::content::Block;
 use crate::agent::message::AssistantMessage;
-use crate::agent::text::without_fence;
+use crate::agent::text::strip_code_fence;
 
 /// Number of reported mistakes.
 const MISTAKES_MAX: usize = 5;
@@ -13,7 +13,7 @@ const MISTAKE_BYTES_MAX: usize = 300;
 
 /// Returns the reason why a final response is invalid by the schema. Returns `None` if it is valid,
 /// failed, or calls tools.
-pub fn misfit_of_message(schema: &Value, message: &AssistantMessage) -> Option<String> {
+pub fn find_message_mismatch(schema: &Value, message: &AssistantMessage) -> Option<String> {
     if message.is_failed() || message.tool_calls().next().is_some() {
         return None;
     }
@@ -27,15 +27,15 @@ pub fn misfit_of_message(schema: &Value, message: &AssistantMessage) -> Option<S
         | Block::Other(_) => None,
     });
     match last {
-        Some(text) => misfit(schema, text),
+        Some(text) => find_mismatch(schema, text),
         None => Some("it has no text".to_owned()),
     }
 }
 
 /// Returns the reason why a text is not valid JSON by the schema. One surrounding code fence is
 /// allowed.
-pub fn misfit(schema: &Value, text: &str) -> Option<String> {
-    let value: Value = match serde_json::from_str(without_fence(text)) {
+pub fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
+    let value: Value = match serde_json::from_str(strip_code_fence(text)) {
         Ok(value) => value,
         Err(error) => return Some(format!("it is not JSON: {error}")),
     };
@@ -64,11 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn response_fits_with_and_without_fence() {
+    fn response_is_valid_with_and_without_fence() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"], "additionalProperties": false});
         for fit in [r#"{"a":1}"#, " {\"a\": 1.5}\n", "```json\n{\"a\":1}\n```", "```\n{\"a\":1}```"]
         {
-            assert_eq!(misfit(&schema, fit), None, "{fit}");
+            assert_eq!(find_mismatch(&schema, fit), None, "{fit}");
         }
         for (text, why) in [
             ("not json", "it is not JSON"),
@@ -78,10 +78,10 @@ mod tests {
             (r#"{"a":5,"b":1}"#, "Additional properties"),
             ("Here it is: ```json\n{\"a\":1}\n```", "it is not JSON"),
         ] {
-            let found = misfit(&schema, text).unwrap();
+            let found = find_mismatch(&schema, text).unwrap();
             assert!(found.contains(why), "{text}: {found}");
         }
         let long = json!({"a": "x".repeat(10_000)}).to_string();
-        assert!(misfit(&schema, &long).unwrap().len() < 400);
+        assert!(find_mismatch(&schema, &long).unwrap().len() < 400);
     }
 }

@@ -10,7 +10,7 @@ use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 
 fn check(schema: &Value, text: &str) -> Result<Arguments, String> {
-    Checker::new(schema).unwrap().check("add", &RawJson::from_text(text).unwrap())
+    Checker::new(schema).unwrap().validate("add", &RawJson::from_text(text).unwrap())
 }
 
 fn problems(schema: &Value, args: &Value) -> Vec<String> {
@@ -33,7 +33,7 @@ struct Case {
 }
 
 #[test]
-fn ajv_and_turnwheel_say_the_same() {
+fn results_match_ajv() {
     let cases: Vec<Case> = serde_json::from_str(include_str!("ajv.json")).unwrap();
     let mut differences = Vec::new();
     for case in cases {
@@ -60,7 +60,7 @@ fn ajv_and_turnwheel_say_the_same() {
 }
 
 #[test]
-fn a_model_is_told_every_problem_and_what_it_sent() {
+fn error_lists_all_problems_and_received_arguments() {
     let schema = json!({
         "type": "object",
         "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
@@ -73,7 +73,7 @@ fn a_model_is_told_every_problem_and_what_it_sent() {
 }
 
 #[test]
-fn numbers_stay_as_the_model_wrote_them() {
+fn numbers_keep_their_written_digits() {
     let schema = json!({"type": "object", "properties": {"amount": {"type": "number"}}});
     let text = r#"{"amount": 12345678901234567890.10}"#;
     assert_eq!(check(&schema, text).unwrap().text.text(), text);
@@ -82,19 +82,19 @@ fn numbers_stay_as_the_model_wrote_them() {
 }
 
 #[test]
-fn a_member_that_stands_there_twice_is_sent_once() {
+fn duplicate_member_is_sent_once() {
     let schema = json!({"type": "object", "properties": {"amount": {"type": "number"}}});
     let arguments = check(&schema, r#"{"amount":1,"note":"a:\"b","amount":1000000}"#).unwrap();
     assert_eq!(arguments.text.text(), r#"{"amount":1000000,"note":"a:\"b"}"#);
 }
 
 #[test]
-fn arguments_that_are_no_json_are_named_as_such() {
+fn invalid_json_arguments_are_reported() {
     let schema = json!({"type": "object"});
-    let broken = RawJson::of(&r#"{"a": 1, "#).text().to_owned();
+    let broken = RawJson::from_value(&r#"{"a": 1, "#).text().to_owned();
     let text = check(&schema, &broken).unwrap_err();
     assert!(text.starts_with("Invalid JSON in arguments for tool \"add\": EOF"), "{text}");
-    let quoted = RawJson::of(&r#"{"a":1}"#).text().to_owned();
+    let quoted = RawJson::from_value(&r#"{"a":1}"#).text().to_owned();
     let text = check(&schema, &quoted).unwrap_err();
     assert!(text.contains("are a string, not an object"), "{text}");
     let text = check(&schema, r#"{"a":1e999}"#).unwrap_err();
@@ -102,7 +102,7 @@ fn arguments_that_are_no_json_are_named_as_such() {
 }
 
 #[test]
-fn a_schema_without_a_type_still_wants_an_object() {
+fn arguments_must_be_object_without_schema_type() {
     for text in ["[]", "5", "null", "true"] {
         let problem = check(&json!({}), text).unwrap_err();
         assert!(problem.contains("  - root: must be object\n"), "{problem}");
@@ -110,7 +110,7 @@ fn a_schema_without_a_type_still_wants_an_object() {
 }
 
 #[test]
-fn a_schema_that_refers_to_itself_ends() {
+fn recursive_schema_is_coerced() {
     let schema = json!({
         "type": "object",
         "properties": {"tree": {"$ref": "#/$defs/node"}, "loop": {"$ref": "#/$defs/loop"}},
@@ -128,19 +128,19 @@ fn a_schema_that_refers_to_itself_ends() {
 }
 
 #[test]
-fn a_remote_schema_is_refused_and_not_fetched() {
+fn remote_schema_is_rejected_without_fetching() {
     let problem = Checker::new(&json!({"$ref": "https://schemas.example/a.json"})).unwrap_err();
     assert!(problem.starts_with("its parameters are not a usable JSON Schema"), "{problem}");
 }
 
 #[test]
-fn a_wrong_schema_says_where() {
+fn invalid_schema_error_contains_its_place() {
     let problem = Checker::new(&json!({"properties": {"a": {"type": "nmber"}}})).unwrap_err();
     assert!(problem.contains("/properties/a/type"), "{problem}");
 }
 
 #[test]
-fn a_flood_of_problems_is_cut_and_counted() {
+fn many_problems_are_truncated_and_counted() {
     let schema = json!({"type": "object", "properties": {"list": {"items": {"type": "object"}}}});
     let args = json!({"list": vec![1; 20_000]});
     let text = check(&schema, &args.to_string()).unwrap_err();
@@ -149,7 +149,7 @@ fn a_flood_of_problems_is_cut_and_counted() {
 }
 
 #[test]
-fn huge_arguments_are_told_their_first_problem() {
+fn huge_arguments_report_only_first_problem() {
     let schema = json!({"type": "object", "properties": {"list": {"items": {"type": "object"}}}});
     let args = json!({"list": vec![1; 600_000]});
     let text = check(&schema, &args.to_string()).unwrap_err();
@@ -157,16 +157,16 @@ fn huge_arguments_are_told_their_first_problem() {
 }
 
 #[test]
-fn a_regex_bomb_in_a_pattern_ends() {
+fn regex_bomb_pattern_terminates() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=(a+)+$)(a|aa)+$"}}});
     let args = json!({"a": format!("{}b", "a".repeat(40))});
     assert!(check(&schema, &args.to_string()).is_err());
 }
 
 #[test]
-fn the_same_parameters_are_compiled_once_and_a_change_is_seen() {
+fn changed_parameters_get_a_new_checker() {
     let mut definition = ToolDefinition {
-        strict: false,
+        is_strict: false,
         name: "add".to_owned(),
         label: "add".to_owned(),
         description: String::new(),

@@ -18,7 +18,7 @@ const GAP_MAX: usize = 100;
 
 /// Kind of a document that is not plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DocumentKind {
     Word,
     Excel,
     PowerPoint,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     OldOffice,
 }
 
-impl Kind {
+impl DocumentKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Word => "Word document",
@@ -38,7 +38,7 @@ impl Kind {
     }
 
     /// Detects the kind by the first bytes, and for a zip archive by the names of its parts.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn detect(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [b'%', b'P', b'D', b'F', b'-', ..] => Some(Self::Pdf),
             [0xd0, 0xcf, 0x11, 0xe0, 0xa1, 0xb1, 0x1a, 0xe1, ..] => Some(Self::OldOffice),
@@ -62,46 +62,53 @@ impl Kind {
 ///
 /// # Errors
 /// The text cannot be extracted. Return the reason to the model.
-pub(super) fn text(kind: Kind, bytes: Bytes) -> Result<String, String> {
+pub(super) fn extract_text(kind: DocumentKind, bytes: Bytes) -> Result<String, String> {
     let archive = match kind {
-        Kind::Pdf | Kind::OldOffice => {
+        DocumentKind::Pdf | DocumentKind::OldOffice => {
             return Err(
                 "its text cannot be extracted here. Ask for it as text, Markdown, CSV or docx"
                     .to_owned(),
             );
         }
-        Kind::Word | Kind::Excel | Kind::PowerPoint => ZipArchive::new(Cursor::new(bytes)),
+        DocumentKind::Word | DocumentKind::Excel | DocumentKind::PowerPoint => {
+            ZipArchive::new(Cursor::new(bytes))
+        }
     };
     let archive = archive.map_err(|_| DAMAGED.to_owned())?;
-    let mut parts = Parts { archive, left: UNPACKED_BYTES_MAX };
+    let mut parts = DocumentParts { archive, unpacked_bytes_left: UNPACKED_BYTES_MAX };
     match kind {
-        Kind::Word => word(&mut parts),
-        Kind::Excel => excel(&mut parts),
-        Kind::PowerPoint => power_point(&mut parts),
-        Kind::Pdf | Kind::OldOffice => Ok(String::new()),
+        DocumentKind::Word => extract_word(&mut parts),
+        DocumentKind::Excel => extract_excel(&mut parts),
+        DocumentKind::PowerPoint => extract_power_point(&mut parts),
+        DocumentKind::Pdf | DocumentKind::OldOffice => Ok(String::new()),
     }
 }
 
 const DAMAGED: &str = "it is damaged or encrypted";
 
-struct Parts {
+struct DocumentParts {
     archive: ZipArchive<Cursor<Bytes>>,
     /// Bytes that may still be unpacked.
-    left: u64,
+    unpacked_bytes_left: u64,
 }
 
-impl Parts {
+impl DocumentParts {
     /// Unpacks one part; empty if the archive has no such part.
-    fn read(&mut self, name: &str) -> Result<Vec<u8>, String> {
+    fn read_part(&mut self, name: &str) -> Result<Vec<u8>, String> {
         let mut unpacked = Vec::new();
         let Ok(part) = self.archive.by_name(name) else { return Ok(unpacked) };
-        part.take(self.left + 1).read_to_end(&mut unpacked).map_err(|_| DAMAGED.to_owned())?;
-        self.left = self.left.checked_sub(unpacked.len() as u64).ok_or_else(too_large)?;
+        part.take(self.unpacked_bytes_left + 1)
+            .read_to_end(&mut unpacked)
+            .map_err(|_| DAMAGED.to_owned())?;
+        self.unpacked_bytes_left = self
+            .unpacked_bytes_left
+            .checked_sub(unpacked.len() as u64)
+            .ok_or_else(too_large_error)?;
         Ok(unpacked)
     }
 
     /// Names of the parts `{stem}{number}.xml`, in the order of their numbers.
-    fn numbered(&self, stem: &str) -> Vec<(u32, String)> {
+    fn numbered_parts(&self, stem: &str) -> Vec<(u32, String)> {
         let number = |name: &str| name.strip_prefix(stem)?.strip_suffix(".xml")?.parse().ok();
         let mut found: Vec<(u32, String)> = self
             .archive
@@ -116,24 +123,27 @@ impl Parts {
     }
 }
 
-fn too_large() -> String {
+fn too_large_error() -> String {
     "it unpacks to more than 64 MB, or has more than 10 MB of text: ask for a part of it".to_owned()
 }
 
 /// Calls `see` for each element and text of a part.
-fn visit(part: &[u8], mut see: impl FnMut(Seen<'_>) -> Result<(), String>) -> Result<(), String> {
+fn visit_part(
+    part: &[u8],
+    mut visitor: impl FnMut(PartEvent<'_>) -> Result<(), String>,
+) -> Result<(), String> {
     let mut reader = Reader::from_reader(BufReader::new(part));
     let mut buffer = Vec::new();
     loop {
         match reader.read_event_into(&mut buffer).map_err(|_| DAMAGED.to_owned())? {
-            Event::Start(element) => see(Seen::Start(&element))?,
+            Event::Start(element) => visitor(PartEvent::Start(&element))?,
             Event::Empty(element) => {
-                see(Seen::Start(&element))?;
-                see(Seen::End(element.local_name().as_ref()))?;
+                visitor(PartEvent::Start(&element))?;
+                visitor(PartEvent::End(element.local_name().as_ref()))?;
             }
-            Event::End(element) => see(Seen::End(element.local_name().as_ref()))?,
-            Event::Text(text) => see(Seen::Text(&String::from_utf8_lossy(&text)))?,
-            Event::CData(text) => see(Seen::Text(&String::from_utf8_lossy(&text)))?,
+            Event::End(element) => visitor(PartEvent::End(element.local_name().as_ref()))?,
+            Event::Text(text) => visitor(PartEvent::Text(&String::from_utf8_lossy(&text)))?,
+            Event::CData(text) => visitor(PartEvent::Text(&String::from_utf8_lossy(&text)))?,
             Event::GeneralRef(reference) => {
                 let name: &[u8] = &reference;
                 let letter = match name {
@@ -144,7 +154,7 @@ fn visit(part: &[u8], mut see: impl FnMut(Seen<'_>) -> Result<(), String>) -> Re
                     b"apos" => Some('\''),
                     _ => reference.resolve_char_ref().ok().flatten(),
                 };
-                see(Seen::Text(letter.unwrap_or('\u{fffd}').encode_utf8(&mut [0; 4])))?;
+                visitor(PartEvent::Text(letter.unwrap_or('\u{fffd}').encode_utf8(&mut [0; 4])))?;
             }
             Event::Eof => return Ok(()),
             Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
@@ -153,13 +163,13 @@ fn visit(part: &[u8], mut see: impl FnMut(Seen<'_>) -> Result<(), String>) -> Re
     }
 }
 
-enum Seen<'a> {
+enum PartEvent<'a> {
     Start(&'a BytesStart<'a>),
     End(&'a [u8]),
     Text(&'a str),
 }
 
-fn attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
+fn find_attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
     let mut all = element.attributes().flatten();
     let found = all.find(|attribute| attribute.key.local_name().as_ref() == name)?;
     String::from_utf8(found.value.into_owned()).ok()
@@ -167,18 +177,18 @@ fn attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
 
 /// Appends the paragraphs of a Word or `PowerPoint` part. Text is in `t`, paragraphs are `p`, and
 /// table rows are `tr` with cells `tc`.
-fn paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
+fn append_paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
     let (mut is_text, mut cells) = (false, 0_u32);
-    visit(part, |seen| {
+    visit_part(part, |seen| {
         match seen {
-            Seen::Start(element) => match element.local_name().as_ref() {
+            PartEvent::Start(element) => match element.local_name().as_ref() {
                 b"t" => is_text = true,
                 b"tab" if !is_text => text.push('\t'),
                 b"br" | b"cr" => text.push(if cells > 0 { ' ' } else { '\n' }),
                 b"tc" => cells += 1,
                 _ => {}
             },
-            Seen::End(name) => match name {
+            PartEvent::End(name) => match name {
                 b"t" => is_text = false,
                 b"p" => text.push(if cells > 0 { ' ' } else { '\n' }),
                 b"tc" => {
@@ -188,39 +198,40 @@ fn paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
                 b"tr" => text.push('\n'),
                 _ => {}
             },
-            Seen::Text(words) if is_text => text.push_str(words),
-            Seen::Text(_) => {}
+            PartEvent::Text(words) if is_text => text.push_str(words),
+            PartEvent::Text(_) => {}
         }
-        if text.len() > TEXT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+        if text.len() > TEXT_BYTES_MAX { Err(too_large_error()) } else { Ok(()) }
     })
 }
 
-fn word(parts: &mut Parts) -> Result<String, String> {
+fn extract_word(parts: &mut DocumentParts) -> Result<String, String> {
     let mut text = String::new();
     for name in ["word/document.xml", "word/footnotes.xml", "word/endnotes.xml"] {
-        paragraphs(&parts.read(name)?, &mut text)?;
+        append_paragraphs(&parts.read_part(name)?, &mut text)?;
     }
     Ok(text)
 }
 
-fn power_point(parts: &mut Parts) -> Result<String, String> {
+fn extract_power_point(parts: &mut DocumentParts) -> Result<String, String> {
     let mut text = String::new();
-    for (number, name) in parts.numbered("ppt/slides/slide") {
+    for (number, name) in parts.numbered_parts("ppt/slides/slide") {
         let _ = writeln!(text, "# Slide {number}");
-        paragraphs(&parts.read(&name)?, &mut text)?;
+        append_paragraphs(&parts.read_part(&name)?, &mut text)?;
         text.push('\n');
     }
     Ok(text)
 }
 
-fn excel(parts: &mut Parts) -> Result<String, String> {
-    let shared = shared_strings(&parts.read("xl/sharedStrings.xml")?)?;
-    let targets = targets(&parts.read("xl/_rels/workbook.xml.rels")?)?;
+fn extract_excel(parts: &mut DocumentParts) -> Result<String, String> {
+    let shared = read_shared_strings(&parts.read_part("xl/sharedStrings.xml")?)?;
+    let targets = read_targets(&parts.read_part("xl/_rels/workbook.xml.rels")?)?;
     let mut sheets = Vec::new();
-    visit(&parts.read("xl/workbook.xml")?, |seen| {
-        if let Seen::Start(element) = seen
+    visit_part(&parts.read_part("xl/workbook.xml")?, |seen| {
+        if let PartEvent::Start(element) = seen
             && element.local_name().as_ref() == b"sheet"
-            && let (Some(name), Some(id)) = (attribute(element, b"name"), attribute(element, b"id"))
+            && let (Some(name), Some(id)) =
+                (find_attribute(element, b"name"), find_attribute(element, b"id"))
         {
             sheets.push((name, id));
         }
@@ -234,29 +245,29 @@ fn excel(parts: &mut Parts) -> Result<String, String> {
             None => format!("xl/{target}"),
         };
         let _ = writeln!(text, "# Sheet {name}");
-        sheet(&parts.read(&part)?, &shared, &mut text)?;
+        append_sheet(&parts.read_part(&part)?, &shared, &mut text)?;
         text.push('\n');
     }
     Ok(text)
 }
 
-fn shared_strings(part: &[u8]) -> Result<Vec<String>, String> {
+fn read_shared_strings(part: &[u8]) -> Result<Vec<String>, String> {
     let mut strings: Vec<String> = Vec::new();
     let mut is_text = false;
-    visit(part, |seen| {
+    visit_part(part, |seen| {
         match seen {
-            Seen::Start(element) => match element.local_name().as_ref() {
+            PartEvent::Start(element) => match element.local_name().as_ref() {
                 b"si" => strings.push(String::new()),
                 b"t" => is_text = true,
                 _ => {}
             },
-            Seen::End(b"t") => is_text = false,
-            Seen::Text(words) if is_text => {
+            PartEvent::End(b"t") => is_text = false,
+            PartEvent::Text(words) if is_text => {
                 if let Some(last) = strings.last_mut() {
                     last.push_str(words);
                 }
             }
-            Seen::End(_) | Seen::Text(_) => {}
+            PartEvent::End(_) | PartEvent::Text(_) => {}
         }
         Ok(())
     })?;
@@ -264,12 +275,12 @@ fn shared_strings(part: &[u8]) -> Result<Vec<String>, String> {
 }
 
 /// Returns the part names by relationship id.
-fn targets(part: &[u8]) -> Result<HashMap<String, String>, String> {
+fn read_targets(part: &[u8]) -> Result<HashMap<String, String>, String> {
     let mut targets = HashMap::new();
-    visit(part, |seen| {
-        if let Seen::Start(element) = seen
+    visit_part(part, |seen| {
+        if let PartEvent::Start(element) = seen
             && let (Some(id), Some(target)) =
-                (attribute(element, b"Id"), attribute(element, b"Target"))
+                (find_attribute(element, b"Id"), find_attribute(element, b"Target"))
         {
             targets.insert(id, target);
         }
@@ -278,17 +289,17 @@ fn targets(part: &[u8]) -> Result<HashMap<String, String>, String> {
     Ok(targets)
 }
 
-fn sheet(part: &[u8], shared: &[String], text: &mut String) -> Result<(), String> {
+fn append_sheet(part: &[u8], shared: &[String], text: &mut String) -> Result<(), String> {
     let (mut is_value, mut is_shared) = (false, false);
     let mut value = String::new();
     let mut column = 0;
-    visit(part, |seen| {
+    visit_part(part, |seen| {
         match seen {
-            Seen::Start(element) => match element.local_name().as_ref() {
+            PartEvent::Start(element) => match element.local_name().as_ref() {
                 b"row" => column = 0,
                 b"c" => {
-                    is_shared = attribute(element, b"t").as_deref() == Some("s");
-                    let at = attribute(element, b"r").and_then(|place| column_of(&place));
+                    is_shared = find_attribute(element, b"t").as_deref() == Some("s");
+                    let at = find_attribute(element, b"r").and_then(|place| column_number(&place));
                     let at = at.unwrap_or(column + 1);
                     let tabs = at.saturating_sub(column.max(1)).min(GAP_MAX);
                     text.extend(std::iter::repeat_n('\t', tabs));
@@ -298,22 +309,22 @@ fn sheet(part: &[u8], shared: &[String], text: &mut String) -> Result<(), String
                 b"v" | b"t" => is_value = true,
                 _ => {}
             },
-            Seen::End(b"v" | b"t") => is_value = false,
-            Seen::End(b"c") => {
-                let looked_up = value.parse::<usize>().ok().and_then(|index| shared.get(index));
-                let shown = looked_up.filter(|_| is_shared).unwrap_or(&value);
+            PartEvent::End(b"v" | b"t") => is_value = false,
+            PartEvent::End(b"c") => {
+                let shared_string = value.parse::<usize>().ok().and_then(|index| shared.get(index));
+                let shown = shared_string.filter(|_| is_shared).unwrap_or(&value);
                 text.push_str(&shown.replace(['\n', '\t'], " "));
             }
-            Seen::End(b"row") => text.push('\n'),
-            Seen::Text(words) if is_value => value.push_str(words),
-            Seen::End(_) | Seen::Text(_) => {}
+            PartEvent::End(b"row") => text.push('\n'),
+            PartEvent::Text(words) if is_value => value.push_str(words),
+            PartEvent::End(_) | PartEvent::Text(_) => {}
         }
-        if text.len() > TEXT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+        if text.len() > TEXT_BYTES_MAX { Err(too_large_error()) } else { Ok(()) }
     })
 }
 
 /// Column number of a cell reference: `B12` is column 2.
-fn column_of(place: &str) -> Option<usize> {
+fn column_number(place: &str) -> Option<usize> {
     let letters = place.bytes().take_while(u8::is_ascii_uppercase).take(4);
     let column = letters.fold(0, |sum, letter| sum * 26 + usize::from(letter - b'A') + 1);
     (column > 0).then_some(column)
@@ -327,7 +338,7 @@ mod tests {
 
     use super::*;
 
-    fn packed(parts: &[(&str, &str)]) -> Bytes {
+    fn build_archive(parts: &[(&str, &str)]) -> Bytes {
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
         for (name, text) in parts {
             archive.start_file(*name, SimpleFileOptions::default()).unwrap();
@@ -336,23 +347,26 @@ mod tests {
         archive.finish().unwrap().into_inner().into()
     }
 
-    fn read(parts: &[(&str, &str)]) -> (Kind, Result<String, String>) {
-        let bytes = packed(parts);
-        let kind = Kind::of(&bytes).unwrap();
-        (kind, text(kind, bytes))
+    fn extract_from_parts(parts: &[(&str, &str)]) -> (DocumentKind, Result<String, String>) {
+        let bytes = build_archive(parts);
+        let kind = DocumentKind::detect(&bytes).unwrap();
+        (kind, extract_text(kind, bytes))
     }
 
     #[test]
     fn word_text_has_paragraphs_and_rows() {
         let document = "<w:document xmlns:w='x'><w:body><w:p><w:r><w:t>Tom &amp; J&#228;ck</w:t></w:r><w:r><w:tab/><w:t>here</w:t></w:r></w:p>\
             <w:tbl><w:tr><w:tc><w:p><w:t>a</w:t></w:p></w:tc><w:tc><w:p><w:t>b</w:t></w:p></w:tc></w:tr></w:tbl></w:body></w:document>";
-        let (kind, text) = read(&[("word/document.xml", document)]);
-        assert_eq!((kind, text.as_deref()), (Kind::Word, Ok("Tom & Jäck\there\na \tb \t\n")));
+        let (kind, text) = extract_from_parts(&[("word/document.xml", document)]);
+        assert_eq!(
+            (kind, text.as_deref()),
+            (DocumentKind::Word, Ok("Tom & Jäck\there\na \tb \t\n"))
+        );
     }
 
     #[test]
     fn excel_text_has_sheets_and_columns() {
-        let (kind, text) = read(&[
+        let (kind, text) = extract_from_parts(&[
             (
                 "xl/workbook.xml",
                 "<workbook><sheets><sheet name='Costs' r:id='rId7'/></sheets></workbook>",
@@ -373,7 +387,7 @@ mod tests {
         ]);
         assert_eq!(
             (kind, text.as_deref()),
-            (Kind::Excel, Ok("# Sheet Costs\nitem\t\tprice\npen\t\t2.5\n\n"))
+            (DocumentKind::Excel, Ok("# Sheet Costs\nitem\t\tprice\npen\t\t2.5\n\n"))
         );
     }
 
@@ -381,34 +395,41 @@ mod tests {
     fn power_point_text_is_in_the_order_of_slides() {
         let slide =
             |words: &str| format!("<p:sld><a:p><a:r><a:t>{words}</a:t></a:r></a:p></p:sld>");
-        let (kind, text) = read(&[
+        let (kind, text) = extract_from_parts(&[
             ("ppt/presentation.xml", "<p/>"),
             ("ppt/slides/slide10.xml", &slide("last")),
             ("ppt/slides/slide2.xml", &slide("first")),
         ]);
         assert_eq!(
             (kind, text.as_deref()),
-            (Kind::PowerPoint, Ok("# Slide 2\nfirst\n\n# Slide 10\nlast\n\n"))
+            (DocumentKind::PowerPoint, Ok("# Slide 2\nfirst\n\n# Slide 10\nlast\n\n"))
         );
     }
 
     #[test]
     fn document_that_unpacks_to_too_much_is_refused() {
         let bomb = format!("<w:document>{}</w:document>", " ".repeat(65 * 1024 * 1024));
-        let bytes = packed(&[("word/document.xml", &bomb)]);
+        let bytes = build_archive(&[("word/document.xml", &bomb)]);
         assert!(bytes.len() < 1024 * 1024, "the archive is small");
-        assert!(text(Kind::Word, bytes).unwrap_err().contains("64 MB"));
+        assert!(extract_text(DocumentKind::Word, bytes).unwrap_err().contains("64 MB"));
     }
 
     #[test]
     fn damaged_document_is_an_error() {
-        let bytes = packed(&[("word/document.xml", "<w:document><w:p>")]);
+        let bytes = build_archive(&[("word/document.xml", "<w:document><w:p>")]);
         for end in [bytes.len() - 1, bytes.len() / 2, 30, 4] {
-            let _ = text(Kind::Word, bytes.slice(..end));
+            let _ = extract_text(DocumentKind::Word, bytes.slice(..end));
         }
-        assert_eq!(text(Kind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(), DAMAGED);
-        let (_, broken) = read(&[("word/document.xml", "<w:p></w:q>")]);
+        assert_eq!(
+            extract_text(DocumentKind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(),
+            DAMAGED
+        );
+        let (_, broken) = extract_from_parts(&[("word/document.xml", "<w:p></w:q>")]);
         assert_eq!(broken.unwrap_err(), DAMAGED);
-        assert_eq!(Kind::of(&packed(&[("a.txt", "x")])), None, "other zip archives are no document");
+        assert_eq!(
+            DocumentKind::detect(&build_archive(&[("a.txt", "x")])),
+            None,
+            "other zip archives are no document"
+        );
     }
 }

@@ -13,7 +13,7 @@ use crate::tools::code::{CallContext, Tool, ToolError};
 /// Unchanged lines around a change in the diff.
 const CONTEXT_LINES: usize = 4;
 
-pub(super) struct Edit;
+pub(super) struct EditTool;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct EditArgs {
@@ -25,7 +25,7 @@ pub(super) struct EditArgs {
     new_text: String,
 }
 
-impl Tool for Edit {
+impl Tool for EditTool {
     type Args = EditArgs;
 
     fn name(&self) -> &'static str {
@@ -52,11 +52,11 @@ impl Tool for Edit {
             std::str::from_utf8(&bytes).ok().filter(|_| !is_binary(&bytes)).ok_or_else(|| {
                 ToolError::failed(format!("{path} is not UTF-8 text, so it cannot be edited."))
             })?;
-        let after = replaced(before, &args).map_err(ToolError::Failed)?;
-        let (diff, first_changed_line) = diff(before, &after);
+        let after = replace_unique(before, &args).map_err(ToolError::Failed)?;
+        let (diff, first_changed_line) = line_diff(before, &after);
         cx.workspace().write(path, after).await?;
         Ok(ToolResult {
-            details: Some(RawJson::of(
+            details: Some(RawJson::from_value(
                 &json!({"diff": diff, "firstChangedLine": first_changed_line}),
             )),
             ..ToolResult::text(format!("Successfully replaced text in {path}."))
@@ -66,7 +66,7 @@ impl Tool for Edit {
 
 /// Returns the text with its unique match replaced. CRLF and LF match each other, and the file
 /// keeps its own line endings.
-fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
+fn replace_unique(before: &str, args: &EditArgs) -> Result<String, String> {
     let EditArgs { path, old_text, new_text } = args;
     if old_text.is_empty() {
         return Err(
@@ -97,8 +97,8 @@ fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
     } else {
         new_text.clone()
     };
-    let start = place_before(before, at);
-    let end = place_before(before, at + old_plain.len());
+    let start = offset_in_original(before, at);
+    let end = offset_in_original(before, at + old_plain.len());
     let (Some(head), Some(tail)) = (before.get(..start), before.get(end..)) else {
         return Err(format!("Could not edit {path}: use the write tool."));
     };
@@ -112,7 +112,7 @@ fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
 }
 
 /// Maps a byte offset in the text with LF line endings to the original text.
-fn place_before(text: &str, plain: usize) -> usize {
+fn offset_in_original(text: &str, plain: usize) -> usize {
     let mut left = plain;
     let mut bytes = text.bytes().enumerate().peekable();
     while let Some((at, byte)) = bytes.next() {
@@ -126,7 +126,7 @@ fn place_before(text: &str, plain: usize) -> usize {
 }
 
 /// Returns a diff with line numbers and context lines, and the number of the first changed line.
-fn diff(before: &str, after: &str) -> (String, usize) {
+fn line_diff(before: &str, after: &str) -> (String, usize) {
     let old: Vec<&str> = before.lines().collect();
     let new: Vec<&str> = after.lines().collect();
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();

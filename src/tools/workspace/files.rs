@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::path::{FolderPath, WorkspacePath};
-use super::text::shown_size;
+use super::text::format_size;
 use crate::agent::message::WorkspaceFile;
 use crate::artifacts::ArtifactError;
 use crate::ids::{ArtifactId, EffectId};
@@ -20,7 +20,7 @@ pub const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
 /// Outputs of calls that stay readable in the workspace.
 const OUTPUTS_MAX: usize = 100;
-const OUTPUTS: &str = ".turnwheel/outputs/";
+const OUTPUTS_FOLDER: &str = ".turnwheel/outputs/";
 
 /// Clones are cheap while the call has no changes.
 #[derive(Clone, Debug)]
@@ -31,10 +31,10 @@ pub struct Files {
 
 impl Files {
     pub fn new(before: Arc<BTreeMap<String, WorkspaceFile>>) -> Self {
-        Self::with(before, BTreeMap::new())
+        Self::with_changes(before, BTreeMap::new())
     }
 
-    pub fn with(
+    pub fn with_changes(
         before: Arc<BTreeMap<String, WorkspaceFile>>,
         changes: BTreeMap<String, Option<WorkspaceFile>>,
     ) -> Self {
@@ -60,22 +60,23 @@ impl Files {
     }
 
     pub fn is_folder(&self, folder: &FolderPath) -> bool {
-        folder.as_str().is_empty() || self.iter().any(|(path, _)| folder.below(path).is_some())
+        folder.as_str().is_empty()
+            || self.iter().any(|(path, _)| folder.strip_folder(path).is_some())
     }
 
     /// # Errors
     /// The file does not exist, is too large, or its artifact is unavailable. Return the text to
     /// the model; it contains the remedy.
     pub async fn read(&self, context: &ToolContext, path: &WorkspacePath) -> Result<Bytes, String> {
-        let file = self.get(path.as_str()).ok_or_else(|| self.not_found(path.as_str()))?;
+        let file = self.get(path.as_str()).ok_or_else(|| self.not_found_error(path.as_str()))?;
         if file.size > FILE_BYTES_MAX {
             return Err(format!(
                 "The file {path} has {}: files up to {} can be read.",
-                shown_size(file.size),
-                shown_size(FILE_BYTES_MAX)
+                format_size(file.size),
+                format_size(FILE_BYTES_MAX)
             ));
         }
-        match context.artifacts.get(&context.shelf, &file.artifact_id, None).await {
+        match context.artifacts.get(&context.artifact_scope, &file.artifact_id, None).await {
             Ok(bytes) => Ok(bytes),
             Err(ArtifactError::NotFound) => {
                 Err(format!("The content of {path} is lost: write the file again."))
@@ -90,20 +91,20 @@ impl Files {
     ///
     /// # Errors
     /// The path or the size is not allowed. Return the text to the model; it contains the remedy.
-    pub fn admits(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
-        if path.is_ours() {
+    pub fn check_write(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
+        if path.is_reserved() {
             return Err(format!(
                 "The path {path} is reserved for Turnwheel: choose one outside of `{}`.",
-                super::path::OWN_FOLDER
+                super::path::RESERVED_FOLDER
             ));
         }
         if self.is_folder(&FolderPath::parse(path.as_str())?) {
             return Err(format!("{path} is a folder: choose another name for the file."));
         }
-        if let Some(file) = path.folders().find(|folder| self.get(folder).is_some()) {
+        if let Some(file) = path.parent_folders().find(|folder| self.get(folder).is_some()) {
             return Err(format!("{file} is a file, so {path} cannot be below it."));
         }
-        self.has_room(path.as_str(), size)
+        self.check_limits(path.as_str(), size)
     }
 
     /// Checks the limits of the workspace. Files in `.turnwheel` do not count, because a model
@@ -111,16 +112,16 @@ impl Files {
     ///
     /// # Errors
     /// A limit is reached. Return the text to the model; it contains the limit and the remedy.
-    fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
+    fn check_limits(&self, path: &str, size: u64) -> Result<(), String> {
         if size > FILE_BYTES_MAX {
             return Err(format!(
                 "The file would have {}: at most {} are allowed. Split it.",
-                shown_size(size),
-                shown_size(FILE_BYTES_MAX)
+                format_size(size),
+                format_size(FILE_BYTES_MAX)
             ));
         }
         let others =
-            || self.iter().filter(|(other, _)| *other != path && !is_below_own_folder(other));
+            || self.iter().filter(|(other, _)| *other != path && !is_in_reserved_folder(other));
         if others().count() >= FILES_MAX {
             return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
         }
@@ -128,8 +129,8 @@ impl Files {
         if total > TOTAL_BYTES_MAX {
             return Err(format!(
                 "The workspace would have {}: at most {} are allowed. Write less, or make another file smaller.",
-                shown_size(total),
-                shown_size(TOTAL_BYTES_MAX)
+                format_size(total),
+                format_size(TOTAL_BYTES_MAX)
             ));
         }
         Ok(())
@@ -146,7 +147,7 @@ impl Files {
         artifact_id: ArtifactId,
         size: u64,
     ) -> Result<(), String> {
-        self.admits(path, size)?;
+        self.check_write(path, size)?;
         self.changes.insert(path.as_str().to_owned(), Some(WorkspaceFile { artifact_id, size }));
         Ok(())
     }
@@ -163,11 +164,11 @@ impl Files {
         if size > FILE_BYTES_MAX {
             return None;
         }
-        let path = format!("{OUTPUTS}{effect_id}.txt");
+        let path = format!("{OUTPUTS_FOLDER}{effect_id}.txt");
         let mut others: Vec<(Vec<u64>, String, u64)> = self
             .iter()
-            .filter(|(other, _)| is_spilled(other) && *other != path)
-            .map(|(other, file)| (age(other), other.to_owned(), file.size))
+            .filter(|(other, _)| is_call_output(other) && *other != path)
+            .map(|(other, file)| (age_key(other), other.to_owned(), file.size))
             .collect();
         others.sort_unstable();
         let mut total = others.iter().map(|(_, _, size)| size).sum::<u64>().saturating_add(size);
@@ -188,7 +189,7 @@ impl Files {
     /// The file does not exist. Return the text to the model; it suggests a similar path.
     pub fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
         if self.get(path.as_str()).is_none() {
-            return Err(self.not_found(path.as_str()));
+            return Err(self.not_found_error(path.as_str()));
         }
         self.changes.insert(path.as_str().to_owned(), None);
         Ok(())
@@ -199,36 +200,36 @@ impl Files {
     }
 
     /// Error text for a missing file, with a similar path if there is one.
-    pub(super) fn not_found(&self, path: &str) -> String {
+    pub(super) fn not_found_error(&self, path: &str) -> String {
         let is_folder = FolderPath::parse(path).is_ok_and(|folder| self.is_folder(&folder));
         if is_folder {
             return format!("{path} is a folder: give the path of a file in it.");
         }
         let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
-        let meant = self
+        let similar = self
             .iter()
             .map(|(other, _)| (strsim::jaro_winkler(&name(other), &name(path)), other))
             .filter(|(likeness, _)| *likeness > 0.8)
             .max_by(|(a, _), (b, _)| a.total_cmp(b));
-        match meant {
+        match similar {
             Some((_, other)) => format!("File not found: {path}. Did you mean {other}?"),
             None => format!("File not found: {path}. The ls tool lists what there is."),
         }
     }
 }
 
-fn is_below_own_folder(path: &str) -> bool {
-    path.strip_prefix(super::path::OWN_FOLDER).is_some_and(|rest| rest.starts_with('/'))
+fn is_in_reserved_folder(path: &str) -> bool {
+    path.strip_prefix(super::path::RESERVED_FOLDER).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// True for the whole output of a call. A file that a tool sent to the user is one folder deeper.
-fn is_spilled(path: &str) -> bool {
-    path.strip_prefix(OUTPUTS).is_some_and(|name| !name.contains('/'))
+fn is_call_output(path: &str) -> bool {
+    path.strip_prefix(OUTPUTS_FOLDER).is_some_and(|name| !name.contains('/'))
 }
 
 /// Sort key by age. An effect id ends in the number of the model response and of the call, which
 /// grow.
-fn age(path: &str) -> Vec<u64> {
+fn age_key(path: &str) -> Vec<u64> {
     let name = path.strip_suffix(".txt").unwrap_or(path);
     let mut numbers: Vec<u64> =
         name.rsplit('_').take(2).map(|part| part.parse().unwrap_or(0)).collect();

@@ -4,7 +4,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::text::{TEXT_BYTES_MAX, head};
+use super::text::{TEXT_BYTES_MAX, text_prefix};
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
@@ -13,7 +13,7 @@ const LIMIT_DEFAULT: u64 = 1_000;
 /// Bytes of a pattern. A longer one is a mistake or an attack.
 const PATTERN_BYTES_MAX: usize = 1_024;
 
-pub(super) struct Find;
+pub(super) struct FindTool;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct FindArgs {
@@ -26,7 +26,7 @@ pub(super) struct FindArgs {
     limit: Option<u64>,
 }
 
-impl Tool for Find {
+impl Tool for FindTool {
     type Args = FindArgs;
 
     fn name(&self) -> &'static str {
@@ -43,7 +43,7 @@ impl Tool for Find {
     }
 
     async fn call(&self, args: FindArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let folder = Workspace::folder(args.path.as_deref())?;
+        let folder = Workspace::parse_folder(args.path.as_deref())?;
         let glob = PathGlob::new(&args.pattern).map_err(ToolError::Failed)?;
         let files = cx.workspace().files();
         if !files.is_folder(&folder) {
@@ -51,20 +51,20 @@ impl Tool for Find {
         }
         let paths: Vec<String> = files
             .iter()
-            .filter(|(path, _)| folder.below(path).is_some_and(|below| glob.fits(below)))
+            .filter(|(path, _)| folder.strip_folder(path).is_some_and(|below| glob.is_match(below)))
             .map(|(path, _)| path.to_owned())
             .collect();
         if paths.is_empty() {
             return Ok(ToolResult::text("No files found matching pattern"));
         }
-        Ok(ToolResult::text(listed(&paths, args.limit.unwrap_or(LIMIT_DEFAULT), "results")))
+        Ok(ToolResult::text(list_items(&paths, args.limit.unwrap_or(LIMIT_DEFAULT), "results")))
     }
 }
 
 /// Glob pattern for paths. A pattern without `/` applies to the file name in any folder.
 pub(super) struct PathGlob {
     matcher: GlobMatcher,
-    by_name: bool,
+    is_name_only: bool,
 }
 
 impl PathGlob {
@@ -81,21 +81,21 @@ impl PathGlob {
         let glob = GlobBuilder::new(pattern).literal_separator(true).build().map_err(|error| {
             format!("The glob pattern is not usable: {error}. Write one like '*.md' or 'notes/**'.")
         })?;
-        Ok(Self { matcher: glob.compile_matcher(), by_name: !pattern.contains('/') })
+        Ok(Self { matcher: glob.compile_matcher(), is_name_only: !pattern.contains('/') })
     }
 
-    pub(super) fn fits(&self, path: &str) -> bool {
-        let name = if self.by_name { path.rsplit('/').next().unwrap_or(path) } else { path };
+    pub(super) fn is_match(&self, path: &str) -> bool {
+        let name = if self.is_name_only { path.rsplit('/').next().unwrap_or(path) } else { path };
         self.matcher.is_match(name)
     }
 }
 
 /// Lists items, one per line, with a note about items left out.
-pub(super) fn listed(items: &[String], limit: u64, noun: &str) -> String {
+pub(super) fn list_items(items: &[String], limit: u64, noun: &str) -> String {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let shown = items.get(..limit.min(items.len())).unwrap_or_default().join("\n");
     // The line limit applies to the items only; notices come in addition.
-    let head = head(&shown, super::LINES_MAX, TEXT_BYTES_MAX);
+    let head = text_prefix(&shown, super::LINES_MAX, TEXT_BYTES_MAX);
     let mut notices = Vec::new();
     if limit < items.len() {
         notices.push(format!(
@@ -104,7 +104,7 @@ pub(super) fn listed(items: &[String], limit: u64, noun: &str) -> String {
         ));
     }
     if head.is_cut {
-        let limit = if head.by_bytes { "50.0KB" } else { "2000 lines" };
+        let limit = if head.is_byte_limited { "50.0KB" } else { "2000 lines" };
         notices.push(format!(
             "{limit} limit reached: {} of {} {noun} shown. Narrow it by path or pattern",
             head.lines_count,

@@ -17,12 +17,12 @@ fn workspace_path(input: &[u8]) {
         assert!(folder.as_str().split('/').all(|part| part != ".."), "{folder}");
     }
     if let Ok(glob) = PathGlob::new(text) {
-        glob.fits("notes/2026/a.md");
-        glob.fits(&"a/".repeat(200));
+        glob.is_match("notes/2026/a.md");
+        glob.is_match(&"a/".repeat(200));
     }
 }
 
 #[test]
-fn a_path_or_a_pattern() {
+fn fuzz_workspace_path() {
     check("workspace_path", workspace_path);
 }

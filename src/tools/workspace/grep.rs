@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::files::Files;
 use super::find::PathGlob;
 use super::path::{FolderPath, WorkspacePath};
-use super::text::{TEXT_BYTES_MAX, head, is_binary};
+use super::text::{TEXT_BYTES_MAX, is_binary, text_prefix};
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
@@ -18,12 +18,12 @@ const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1_000;
 const CONTEXT_MAX: u64 = 20;
 /// Characters of one line.
-const LINE_MAX: usize = 500;
+const LINE_CHARS_MAX: usize = 500;
 const PATTERN_BYTES_MAX: usize = 10_000;
 /// Files that are fetched concurrently.
 const FETCHES_MAX: usize = 8;
 
-pub(super) struct Grep;
+pub(super) struct GrepTool;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -45,7 +45,7 @@ pub(super) struct GrepArgs {
     limit: Option<u64>,
 }
 
-impl Tool for Grep {
+impl Tool for GrepTool {
     type Args = GrepArgs;
 
     fn name(&self) -> &'static str {
@@ -62,19 +62,20 @@ impl Tool for Grep {
     }
 
     async fn call(&self, args: GrepArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let regex = pattern_of(&args).map_err(ToolError::Failed)?;
+        let regex = compile_pattern(&args).map_err(ToolError::Failed)?;
         let glob =
             args.glob.as_deref().map(PathGlob::new).transpose().map_err(ToolError::Failed)?;
         let files = cx.workspace().files();
-        let folder = Workspace::folder(args.path.as_deref())?;
-        let paths = paths_of(&files, &folder, glob.as_ref()).map_err(ToolError::Failed)?;
+        let folder = Workspace::parse_folder(args.path.as_deref())?;
+        let paths = select_paths(&files, &folder, glob.as_ref()).map_err(ToolError::Failed)?;
         let mut search = Search {
             regex,
             context: usize::try_from(args.context.unwrap_or(0).min(CONTEXT_MAX)).unwrap_or(0),
-            left: usize::try_from(args.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)).unwrap_or(1),
-            found: Found::default(),
+            matches_left: usize::try_from(args.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX))
+                .unwrap_or(1),
+            output: SearchOutput::default(),
         };
-        let limit = search.left;
+        let limit = search.matches_left;
         let workspace = cx.workspace();
         let context = workspace.context();
         let mut contents = stream::iter(paths)
@@ -89,20 +90,20 @@ impl Tool for Grep {
             .buffered(FETCHES_MAX);
         while let Some(content) = contents.next().await {
             match content {
-                Ok((path, bytes)) => search.look_into(path.as_str(), &bytes),
-                Err(problem) => search.found.unread.push(problem),
+                Ok((path, bytes)) => search.search_file(path.as_str(), &bytes),
+                Err(problem) => search.output.read_errors.push(problem),
             }
-            if search.left == 0 {
+            if search.matches_left == 0 {
                 break;
             }
             // The search itself never yields, which would delay a time-out or an abort.
             tokio::task::yield_now().await;
         }
-        Ok(ToolResult::text(search.found.shown(limit, search.left == 0)))
+        Ok(ToolResult::text(search.output.render(limit, search.matches_left == 0)))
     }
 }
 
-fn pattern_of(args: &GrepArgs) -> Result<Regex, String> {
+fn compile_pattern(args: &GrepArgs) -> Result<Regex, String> {
     if args.pattern.is_empty() || args.pattern.len() > PATTERN_BYTES_MAX {
         return Err(format!("The pattern must have 1 to {PATTERN_BYTES_MAX} bytes."));
     }
@@ -123,7 +124,7 @@ fn pattern_of(args: &GrepArgs) -> Result<Regex, String> {
         })
 }
 
-fn paths_of(
+fn select_paths(
     files: &Files,
     folder: &FolderPath,
     glob: Option<&PathGlob>,
@@ -138,7 +139,9 @@ fn paths_of(
             if is_file {
                 return *path == folder.as_str();
             }
-            folder.below(path).is_some_and(|below| glob.is_none_or(|glob| glob.fits(below)))
+            folder
+                .strip_folder(path)
+                .is_some_and(|below| glob.is_none_or(|glob| glob.is_match(below)))
         })
         .map(|(path, _)| WorkspacePath::parse(path))
         .collect())
@@ -148,23 +151,23 @@ struct Search {
     regex: Regex,
     context: usize,
     /// Number of matches that may still be added.
-    left: usize,
-    found: Found,
+    matches_left: usize,
+    output: SearchOutput,
 }
 
 #[derive(Default)]
-struct Found {
+struct SearchOutput {
     lines: Vec<String>,
-    lines_were_cut: bool,
+    has_truncated_lines: bool,
     binary_count: usize,
     /// Reasons of files that could not be read.
-    unread: Vec<String>,
+    read_errors: Vec<String>,
 }
 
 impl Search {
-    fn look_into(&mut self, path: &str, bytes: &[u8]) {
+    fn search_file(&mut self, path: &str, bytes: &[u8]) {
         if is_binary(bytes) {
-            self.found.binary_count += 1;
+            self.output.binary_count += 1;
             return;
         }
         let text = String::from_utf8_lossy(bytes);
@@ -173,13 +176,13 @@ impl Search {
         // overlap.
         let mut next = 0;
         for (at, line) in lines.iter().enumerate() {
-            if self.left == 0 {
+            if self.matches_left == 0 {
                 return;
             }
             if !self.regex.is_match(line) {
                 continue;
             }
-            self.left -= 1;
+            self.matches_left -= 1;
             let end = (at + self.context + 1).min(lines.len());
             for shown in next.max(at.saturating_sub(self.context))..end {
                 let Some(line) = lines.get(shown) else { break };
@@ -187,18 +190,18 @@ impl Search {
                 if shown > at && self.regex.is_match(line) {
                     break;
                 }
-                self.found.push(path, shown, line, shown == at);
+                self.output.add_line(path, shown, line, shown == at);
                 next = shown + 1;
             }
         }
     }
 }
 
-impl Found {
-    fn push(&mut self, path: &str, at: usize, line: &str, is_match: bool) {
-        let text = match line.char_indices().nth(LINE_MAX) {
+impl SearchOutput {
+    fn add_line(&mut self, path: &str, at: usize, line: &str, is_match: bool) {
+        let text = match line.char_indices().nth(LINE_CHARS_MAX) {
             Some((end, _)) => {
-                self.lines_were_cut = true;
+                self.has_truncated_lines = true;
                 format!("{}... [truncated]", line.get(..end).unwrap_or_default())
             }
             None => line.to_owned(),
@@ -211,13 +214,13 @@ impl Found {
         });
     }
 
-    fn shown(&self, limit: usize, is_limited: bool) -> String {
+    fn render(&self, limit: usize, is_limited: bool) -> String {
         let all = if self.lines.is_empty() {
             "No matches found".to_owned()
         } else {
             self.lines.join("\n")
         };
-        let head = head(&all, super::LINES_MAX, TEXT_BYTES_MAX);
+        let head = text_prefix(&all, super::LINES_MAX, TEXT_BYTES_MAX);
         let mut notices = Vec::new();
         if is_limited {
             notices.push(format!(
@@ -230,17 +233,19 @@ impl Found {
                 head.lines_count, head.lines_total
             ));
         }
-        if self.lines_were_cut {
+        if self.has_truncated_lines {
             notices.push(format!(
-                "Some lines truncated to {LINE_MAX} chars. Use read tool to see full lines"
+                "Some lines truncated to {LINE_CHARS_MAX} chars. Use read tool to see full lines"
             ));
         }
         if self.binary_count > 0 {
             notices.push(format!("{} binary files were not searched", self.binary_count));
         }
-        if let Some(first) = self.unread.first() {
-            notices
-                .push(format!("{} files were not searched, the first: {first}", self.unread.len()));
+        if let Some(first) = self.read_errors.first() {
+            notices.push(format!(
+                "{} files were not searched, the first: {first}",
+                self.read_errors.len()
+            ));
         }
         if notices.is_empty() {
             return all;

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::find::listed;
+use super::find::list_items;
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
 
 const LIMIT_DEFAULT: u64 = 500;
 
-pub(super) struct Ls;
+pub(super) struct LsTool;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct LsArgs {
@@ -23,7 +23,7 @@ pub(super) struct LsArgs {
     limit: Option<u64>,
 }
 
-impl Tool for Ls {
+impl Tool for LsTool {
     type Args = LsArgs;
 
     fn name(&self) -> &'static str {
@@ -40,7 +40,7 @@ impl Tool for Ls {
     }
 
     async fn call(&self, args: LsArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let folder = Workspace::folder(args.path.as_deref())?;
+        let folder = Workspace::parse_folder(args.path.as_deref())?;
         let files = cx.workspace().files();
         if files.get(folder.as_str()).is_some() {
             return Err(ToolError::failed(format!(
@@ -53,7 +53,7 @@ impl Tool for Ls {
         let names: BTreeSet<(String, String)> = files
             .iter()
             .filter_map(|(path, _)| {
-                let below = folder.below(path)?;
+                let below = folder.strip_folder(path)?;
                 let name = match below.split_once('/') {
                     Some((name, _)) => format!("{name}/"),
                     None => below.to_owned(),
@@ -65,6 +65,6 @@ impl Tool for Ls {
             return Ok(ToolResult::text("(empty directory)"));
         }
         let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
-        Ok(ToolResult::text(listed(&names, args.limit.unwrap_or(LIMIT_DEFAULT), "entries")))
+        Ok(ToolResult::text(list_items(&names, args.limit.unwrap_or(LIMIT_DEFAULT), "entries")))
     }
 }

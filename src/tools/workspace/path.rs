@@ -6,7 +6,7 @@ use std::fmt;
 use crate::agent::workspace::is_deceptive;
 
 /// Folder that is reserved for Turnwheel. Tools can read its files and cannot write them.
-pub(crate) const OWN_FOLDER: &str = ".turnwheel";
+pub(crate) const RESERVED_FOLDER: &str = ".turnwheel";
 
 const PATH_BYTES_MAX: usize = 1024;
 const PART_BYTES_MAX: usize = 255;
@@ -24,11 +24,11 @@ impl WorkspacePath {
     /// The path is invalid. Return the text to the model; it contains a valid example.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.ends_with('/') && text.len() > 1 {
-            return Err(problem(text, "it names a folder: give the path of a file"));
+            return Err(path_error(text, "it names a folder: give the path of a file"));
         }
-        let path = normal(text)?;
+        let path = normalize_path(text)?;
         if path.is_empty() {
-            return Err(problem(text, "it names no file"));
+            return Err(path_error(text, "it names no file"));
         }
         Ok(Self(path))
     }
@@ -38,13 +38,13 @@ impl WorkspacePath {
     }
 
     /// Every parent folder, nearest first.
-    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn parent_folders(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(Some(self.0.as_str()), |path| path.rsplit_once('/').map(|(up, _)| up))
             .skip(1)
     }
 
-    pub(super) fn is_ours(&self) -> bool {
-        self.0 == OWN_FOLDER || self.folders().any(|folder| folder == OWN_FOLDER)
+    pub(super) fn is_reserved(&self) -> bool {
+        self.0 == RESERVED_FOLDER || self.parent_folders().any(|folder| folder == RESERVED_FOLDER)
     }
 }
 
@@ -52,7 +52,7 @@ impl FolderPath {
     /// # Errors
     /// The path is invalid. Return the text to the model; it contains a valid example.
     pub fn parse(text: &str) -> Result<Self, String> {
-        normal(text.strip_suffix('/').unwrap_or(text)).map(Self)
+        normalize_path(text.strip_suffix('/').unwrap_or(text)).map(Self)
     }
 
     pub fn as_str(&self) -> &str {
@@ -60,7 +60,7 @@ impl FolderPath {
     }
 
     /// The rest of a path below this folder; `None` if the path is not in this folder.
-    pub(super) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
+    pub(super) fn strip_folder<'a>(&self, path: &'a str) -> Option<&'a str> {
         if self.0.is_empty() {
             return Some(path);
         }
@@ -81,7 +81,7 @@ impl fmt::Display for FolderPath {
     }
 }
 
-fn normal(text: &str) -> Result<String, String> {
+fn normalize_path(text: &str) -> Result<String, String> {
     if text.len() > PATH_BYTES_MAX {
         return Err(format!(
             "The path is {} bytes long: at most {PATH_BYTES_MAX} are allowed.",
@@ -89,23 +89,26 @@ fn normal(text: &str) -> Result<String, String> {
         ));
     }
     if text.contains('\\') {
-        return Err(problem(text, "separate its parts by `/`, not by `\\`"));
+        return Err(path_error(text, "separate its parts by `/`, not by `\\`"));
     }
     if text.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
-        return Err(problem(text, "it holds control characters"));
+        return Err(path_error(text, "it holds control characters"));
     }
-    let rooted = text.strip_prefix('/').unwrap_or(text);
+    let relative = text.strip_prefix('/').unwrap_or(text);
     let mut parts = Vec::new();
-    for part in rooted.split('/') {
+    for part in relative.split('/') {
         match part {
             "." => {}
-            "" if rooted.is_empty() => {}
-            "" => return Err(problem(text, "it has an empty part (`//`)")),
+            "" if relative.is_empty() => {}
+            "" => return Err(path_error(text, "it has an empty part (`//`)")),
             ".." => {
-                return Err(problem(text, "`..` is not allowed: start from the workspace's root"));
+                return Err(path_error(
+                    text,
+                    "`..` is not allowed: start from the workspace's root",
+                ));
             }
             part if part.len() > PART_BYTES_MAX => {
-                return Err(problem(text, "each part may have at most 255 bytes"));
+                return Err(path_error(text, "each part may have at most 255 bytes"));
             }
             part => parts.push(part),
         }
@@ -113,7 +116,7 @@ fn normal(text: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
-fn problem(text: &str, why: &str) -> String {
+fn path_error(text: &str, why: &str) -> String {
     format!("The path {text:?} is not usable: {why}. Paths look like `notes/today.md`.")
 }
 
@@ -122,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_file_has_one_path() {
+    fn equivalent_paths_are_equal() {
         for text in ["a/b.txt", "/a/b.txt", "./a/b.txt", "a/./b.txt", "/./a/b.txt"] {
             assert_eq!(WorkspacePath::parse(text).unwrap().as_str(), "a/b.txt", "{text}");
         }
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_climbs_or_deceives() {
+    fn unsafe_paths_are_rejected() {
         let long = "x".repeat(256);
         let longer = "x/".repeat(600);
         for text in [
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sent_file_has_a_usable_path() {
+    fn input_paths_are_valid_workspace_paths() {
         use crate::agent::content::FileBlock;
         use crate::agent::raw::Extra;
         use crate::ids::{ArtifactId, EffectId};
@@ -179,7 +182,7 @@ mod tests {
             ["../../etc/passwd", "a\\b.txt", "..", ".", "", "/", "x\u{202e}fdp.exe", "a\nb", &long]
         {
             let path = crate::agent::workspace::input_path(&FileBlock {
-                artifact_id: ArtifactId::of(&EffectId::new("up_1"), &"0123abcd".repeat(8)),
+                artifact_id: ArtifactId::from_hash(&EffectId::new("up_1"), &"0123abcd".repeat(8)),
                 path: Some(name.to_owned()),
                 mime_type: None,
                 size: None,
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_look_dangerous_are_names() {
+    fn unusual_safe_names_are_accepted() {
         for text in ["...", "a..b", "..a", "~", "$HOME/x", "a?b#c", "CON", " "] {
             assert_eq!(WorkspacePath::parse(text).unwrap().as_str(), text);
         }

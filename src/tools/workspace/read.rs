@@ -6,16 +6,16 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::document::{self, Kind};
-use super::text::{LINES_MAX, TEXT_BYTES_MAX, head, is_binary, shown_size};
-use crate::agent::content::{Block, Image, image_type};
+use super::document::{self, DocumentKind};
+use super::text::{LINES_MAX, TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
+use crate::agent::content::{Block, Image, detect_image_type};
 use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
-use crate::tools::cap::IMAGE_BYTES_MAX;
 use crate::tools::code::{CallContext, Tool, ToolError};
+use crate::tools::result_limits::IMAGE_BYTES_MAX;
 
-pub(super) struct Read;
+pub(super) struct ReadTool;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ReadArgs {
@@ -30,7 +30,7 @@ pub(super) struct ReadArgs {
     column: Option<u64>,
 }
 
-impl Tool for Read {
+impl Tool for ReadTool {
     type Args = ReadArgs;
 
     fn name(&self) -> &'static str {
@@ -49,13 +49,13 @@ impl Tool for Read {
 
     async fn call(&self, args: ReadArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let bytes = cx.workspace().read(&args.path).await?;
-        if let Some(mime_type) = image_type(&bytes) {
+        if let Some(mime_type) = detect_image_type(&bytes) {
             if bytes.len() > IMAGE_BYTES_MAX {
                 return Ok(ToolResult::text(format!(
                     "[The image {} ({mime_type}) has {}: images up to {} are shown. Ask for a smaller one.]",
                     args.path,
-                    shown_size(bytes.len() as u64),
-                    shown_size(IMAGE_BYTES_MAX as u64)
+                    format_size(bytes.len() as u64),
+                    format_size(IMAGE_BYTES_MAX as u64)
                 )));
             }
             let image = Image {
@@ -71,15 +71,15 @@ impl Tool for Read {
                 ..ToolResult::default()
             });
         }
-        if let Some(kind) = Kind::of(&bytes) {
-            return document_excerpt(kind, bytes, &args).await;
+        if let Some(kind) = DocumentKind::detect(&bytes) {
+            return read_document(kind, bytes, &args).await;
         }
         if is_binary(&bytes) {
             let mime_type = mime_guess::from_path(&args.path).first_or_octet_stream();
             return Ok(ToolResult::text(format!(
                 "[Binary file {}: {}, {mime_type}. It holds no text, so it is not shown.]",
                 args.path,
-                shown_size(bytes.len() as u64)
+                format_size(bytes.len() as u64)
             )));
         }
         if bytes.is_empty() {
@@ -98,13 +98,13 @@ impl Tool for Read {
 
 /// Returns the text of a document by lines. It is extracted on a separate thread, so that a panic
 /// ends only that thread.
-async fn document_excerpt(
-    kind: Kind,
+async fn read_document(
+    kind: DocumentKind,
     bytes: Bytes,
     args: &ReadArgs,
 ) -> Result<ToolResult, ToolError> {
-    let size = shown_size(bytes.len() as u64);
-    let extracted = tokio::task::spawn_blocking(move || document::text(kind, bytes)).await;
+    let size = format_size(bytes.len() as u64);
+    let extracted = tokio::task::spawn_blocking(move || document::extract_text(kind, bytes)).await;
     let text = extracted.unwrap_or_else(|_| Err("it is damaged".to_owned())).map_err(|why| {
         ToolError::failed(format!("{} is a {} of {size}: {why}.", args.path, kind.name()))
     })?;
@@ -130,8 +130,8 @@ fn excerpt(text: &str, args: &ReadArgs) -> Result<String, String> {
         ));
     }
     let rest = from_line.get(from_line.floor_char_boundary(column - 1)..).unwrap_or_default();
-    let asked = usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    let head = head(rest, asked.min(LINES_MAX), TEXT_BYTES_MAX);
+    let lines_limit = usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    let head = text_prefix(rest, lines_limit.min(LINES_MAX), TEXT_BYTES_MAX);
     let mut shown = head.text.to_owned();
     if !head.is_cut {
         return Ok(shown);
@@ -140,17 +140,17 @@ fn excerpt(text: &str, args: &ReadArgs) -> Result<String, String> {
         let next = column + head.text.len();
         format!(
             "[Line {first} is {}; showing its bytes {column}-{}. Use offset={first}, column={next} to continue.]",
-            shown_size(line_length as u64),
+            format_size(line_length as u64),
             next - 1
         )
     } else {
         let last = first + head.lines_count - 1;
         let next = last + 1;
-        if head.by_bytes {
+        if head.is_byte_limited {
             format!(
                 "[Showing lines {first}-{last} of {total} (50.0KB limit). Use offset={next} to continue.]"
             )
-        } else if asked < LINES_MAX {
+        } else if lines_limit < LINES_MAX {
             format!("[{} more lines in file. Use offset={next} to continue.]", total - last)
         } else {
             format!("[Showing lines {first}-{last} of {total}. Use offset={next} to continue.]")

@@ -7,19 +7,19 @@ use crate::agent::content::Block;
 use crate::agent::message::WorkspaceFile;
 use crate::agent::request::Effect;
 use crate::ids::ArtifactId;
-use crate::tools::testing::Desk;
+use crate::tools::test_env::TestEnv;
 
-async fn desk(files: &[(&str, &str)]) -> Desk {
-    let mut desk = Desk::new();
+async fn env_with_files(files: &[(&str, &str)]) -> TestEnv {
+    let mut env = TestEnv::new();
     for (path, text) in files {
-        desk.upload(path, (*text).to_owned()).await;
+        env.upload(path, (*text).to_owned()).await;
     }
-    desk
+    env
 }
 
 #[test]
-fn every_built_in_says_what_it_does_to_the_world() {
-    let told: Vec<_> = builtins()
+fn builtin_tools_declare_their_effects() {
+    let effects: Vec<_> = builtins()
         .iter()
         .map(|tool| (tool.definition().name.clone(), tool.definition().effect))
         .collect();
@@ -31,65 +31,73 @@ fn every_built_in_says_what_it_does_to_the_world() {
         ("find", Effect::Read),
         ("grep", Effect::Read),
     ];
-    assert_eq!(told, expected.map(|(name, effect)| (name.to_owned(), effect)));
-    assert!(builtin("bash").is_none());
-    let parameters = |name| builtin(name).unwrap().definition().parameters.clone();
+    assert_eq!(effects, expected.map(|(name, effect)| (name.to_owned(), effect)));
+    assert!(find_builtin("bash").is_none());
+    let parameters = |name| find_builtin(name).unwrap().definition().parameters.clone();
     assert_eq!(parameters("edit")["required"], json!(["path", "old_text", "new_text"]));
     assert_eq!(parameters("read")["required"], json!(["path"]));
     assert!(parameters("grep")["properties"]["ignoreCase"].is_object());
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
-    let mut desk = Desk::new();
+async fn written_file_is_readable() {
+    let mut env = TestEnv::new();
     let args = json!({"path": "./notes/today.md", "content": "Grüße\n"});
-    assert_eq!(desk.text("write", &args).await, "Successfully wrote 8 bytes to ./notes/today.md");
-    assert_eq!(desk.text("read", &json!({"path": "/notes/today.md"})).await, "Grüße\n");
-    assert_eq!(desk.files.len(), 1);
+    assert_eq!(
+        env.call_builtin_text("write", &args).await,
+        "Successfully wrote 8 bytes to ./notes/today.md"
+    );
+    assert_eq!(env.call_builtin_text("read", &json!({"path": "/notes/today.md"})).await, "Grüße\n");
+    assert_eq!(env.files.len(), 1);
 }
 
 #[tokio::test]
-async fn the_same_call_again_changes_nothing_more() {
-    let desk = desk(&[("a.txt", "one two")]).await;
-    let edit = builtin("edit").unwrap();
+async fn repeated_edit_call_is_idempotent() {
+    let env = env_with_files(&[("a.txt", "one two")]).await;
+    let edit = find_builtin("edit").unwrap();
     let args = json!({"path": "a.txt", "old_text": "two", "new_text": "three"});
     let arguments = || {
-        crate::tools::validate::validate(edit.definition(), &crate::agent::raw::RawJson::of(&args))
-            .unwrap()
+        crate::tools::validate::validate(
+            edit.definition(),
+            &crate::agent::raw::RawJson::from_value(&args),
+        )
+        .unwrap()
     };
-    let context = desk.context();
+    let context = env.context();
     let first = edit.call(arguments(), context.clone()).await;
-    let kept = desk.shelves.count();
+    let artifacts_count = env.artifacts.count();
     assert_eq!(edit.call(arguments(), context).await, first);
-    assert_eq!(desk.shelves.count(), kept);
+    assert_eq!(env.artifacts.count(), artifacts_count);
 }
 
 #[tokio::test]
-async fn a_long_file_is_read_in_parts() {
+async fn long_file_is_read_by_offset() {
     let lines: Vec<String> = (1..=5_000).map(|number| format!("line {number}")).collect();
-    let mut desk = desk(&[("long.txt", &lines.join("\n"))]).await;
-    let text = desk.text("read", &json!({"path": "long.txt"})).await;
+    let mut env = env_with_files(&[("long.txt", &lines.join("\n"))]).await;
+    let text = env.call_builtin_text("read", &json!({"path": "long.txt"})).await;
     assert!(text.starts_with("line 1\nline 2\n"));
     assert!(
         text.ends_with("line 2000\n\n[Showing lines 1-2000 of 5000. Use offset=2001 to continue.]")
     );
-    let text = desk.text("read", &json!({"path": "long.txt", "offset": 4_001})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "long.txt", "offset": 4_001})).await;
     assert!(text.starts_with("line 4001\n") && text.ends_with("\nline 5000"));
-    let text = desk.text("read", &json!({"path": "long.txt", "offset": 3, "limit": 2})).await;
+    let text =
+        env.call_builtin_text("read", &json!({"path": "long.txt", "offset": 3, "limit": 2})).await;
     assert_eq!(text, "line 3\nline 4\n\n[4996 more lines in file. Use offset=5 to continue.]");
-    let text = desk.text("read", &json!({"path": "long.txt", "offset": 5_001})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "long.txt", "offset": 5_001})).await;
     assert_eq!(text, "ERROR Offset 5001 is beyond end of file (5000 lines total)");
 }
 
 #[tokio::test]
-async fn wide_lines_are_cut_by_bytes_and_nothing_is_lost() {
+async fn wide_lines_are_read_completely_within_byte_limit() {
     let lines: Vec<String> =
         (0..300).map(|number| format!("{number:03}{}", "ä".repeat(600))).collect();
     let whole = format!("{}\n", lines.join("\n"));
-    let mut desk = desk(&[("wide.txt", &whole)]).await;
+    let mut env = env_with_files(&[("wide.txt", &whole)]).await;
     let (mut read, mut offset) = (String::new(), 1);
     loop {
-        let text = desk.text("read", &json!({"path": "wide.txt", "offset": offset})).await;
+        let text =
+            env.call_builtin_text("read", &json!({"path": "wide.txt", "offset": offset})).await;
         let Some((part, note)) = text.split_once("\n\n[Showing ") else {
             read.push_str(&text);
             break;
@@ -103,12 +111,13 @@ async fn wide_lines_are_cut_by_bytes_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn one_endless_line_is_read_by_columns() {
+async fn long_line_is_read_by_column() {
     let whole = format!("[{}]", "\"ö\",".repeat(30_000));
-    let mut desk = desk(&[("min.json", &whole)]).await;
+    let mut env = env_with_files(&[("min.json", &whole)]).await;
     let (mut read, mut column) = (String::new(), 1);
     loop {
-        let text = desk.text("read", &json!({"path": "min.json", "column": column})).await;
+        let text =
+            env.call_builtin_text("read", &json!({"path": "min.json", "column": column})).await;
         let Some((part, note)) = text.split_once("\n\n[Line 1 is 146.5KB;") else {
             read.push_str(&text);
             break;
@@ -117,7 +126,7 @@ async fn one_endless_line_is_read_by_columns() {
         column = number_after(note, "column=");
     }
     assert_eq!(read, whole);
-    let text = desk.text("read", &json!({"path": "min.json", "column": 999_999})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "min.json", "column": 999_999})).await;
     assert!(text.starts_with("ERROR Column 999999 is beyond the end of line 1"), "{text}");
 }
 
@@ -127,112 +136,118 @@ fn number_after(note: &str, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_model_may_write_numbers_as_text_and_null_for_nothing() {
-    let mut desk = desk(&[("a.txt", "1\n2\n3")]).await;
+async fn read_accepts_numbers_as_text_and_null() {
+    let mut env = env_with_files(&[("a.txt", "1\n2\n3")]).await;
     let args = json!({"path": "a.txt", "offset": "2", "limit": null});
-    assert_eq!(desk.text("read", &args).await, "2\n3");
+    assert_eq!(env.call_builtin_text("read", &args).await, "2\n3");
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_not_shown_as_text() {
-    let mut desk = desk(&[("empty", "")]).await;
-    desk.upload("doc.pdf", b"%PDF\0\x01\x02".to_vec()).await;
-    desk.upload("latin.txt", b"caf\xe9".to_vec()).await;
+async fn binary_files_are_not_read_as_text() {
+    let mut env = env_with_files(&[("empty", "")]).await;
+    env.upload("doc.pdf", b"%PDF\0\x01\x02".to_vec()).await;
+    env.upload("latin.txt", b"caf\xe9".to_vec()).await;
     assert_eq!(
-        desk.text("read", &json!({"path": "doc.pdf"})).await,
+        env.call_builtin_text("read", &json!({"path": "doc.pdf"})).await,
         "[Binary file doc.pdf: 7B, application/pdf. It holds no text, so it is not shown.]"
     );
-    let text = desk.text("read", &json!({"path": "latin.txt"})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "latin.txt"})).await;
     assert!(text.starts_with("caf\u{fffd}\n\n[The file is not valid UTF-8"), "{text}");
-    assert_eq!(desk.text("read", &json!({"path": "empty"})).await, "[The file empty is empty.]");
+    assert_eq!(
+        env.call_builtin_text("read", &json!({"path": "empty"})).await,
+        "[The file empty is empty.]"
+    );
 }
 
 #[tokio::test]
-async fn a_picture_is_shown_as_what_its_bytes_are() {
-    let mut desk = Desk::new();
-    desk.upload("photo.txt", b"\x89PNG\r\n\x1a\n....".to_vec()).await;
-    let result = desk.result("read", &json!({"path": "photo.txt"})).await;
+async fn image_type_comes_from_its_bytes() {
+    let mut env = TestEnv::new();
+    env.upload("photo.txt", b"\x89PNG\r\n\x1a\n....".to_vec()).await;
+    let result = env.call_builtin("read", &json!({"path": "photo.txt"})).await;
     let Block::Image(image) = &result.content[1] else { panic!("{result:?}") };
     assert_eq!(image.mime_type, "image/png");
 }
 
 #[tokio::test]
-async fn a_wrong_name_is_answered_with_the_right_one() {
-    let mut desk = desk(&[("notes/Today.md", "x"), ("other.bin", "x")]).await;
-    let text = desk.text("read", &json!({"path": "today.md"})).await;
+async fn missing_file_error_suggests_similar_path() {
+    let mut env = env_with_files(&[("notes/Today.md", "x"), ("other.bin", "x")]).await;
+    let text = env.call_builtin_text("read", &json!({"path": "today.md"})).await;
     assert_eq!(text, "ERROR File not found: today.md. Did you mean notes/Today.md?");
-    let text = desk.text("read", &json!({"path": "zzz"})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "zzz"})).await;
     assert_eq!(text, "ERROR File not found: zzz. The ls tool lists what there is.");
-    let text = desk.text("read", &json!({"path": "notes"})).await;
+    let text = env.call_builtin_text("read", &json!({"path": "notes"})).await;
     assert_eq!(text, "ERROR notes is a folder: give the path of a file in it.");
 }
 
 #[tokio::test]
-async fn nobody_leaves_the_workspace() {
-    let mut desk = Desk::new();
+async fn paths_outside_the_workspace_are_rejected() {
+    let mut env = TestEnv::new();
     for path in ["../x", "a/../../x", "..", "a\\..\\x", "/", "", "a/\0", "a\u{202e}b"] {
         for (tool, args) in [
             ("read", json!({"path": path})),
             ("write", json!({"path": path, "content": "x"})),
             ("edit", json!({"path": path, "old_text": "a", "new_text": "b"})),
         ] {
-            let text = desk.text(tool, &args).await;
+            let text = env.call_builtin_text(tool, &args).await;
             assert!(text.starts_with("ERROR The path "), "{tool} {path:?}: {text}");
         }
     }
     for tool in ["ls", "grep", "find"] {
-        let text = desk.text(tool, &json!({"path": "../..", "pattern": "x"})).await;
+        let text = env.call_builtin_text(tool, &json!({"path": "../..", "pattern": "x"})).await;
         assert!(text.contains("`..` is not allowed"), "{tool}: {text}");
     }
-    let text = desk.text("write", &json!({"path": ".turnwheel/outputs/x", "content": ""})).await;
+    let text = env
+        .call_builtin_text("write", &json!({"path": ".turnwheel/outputs/x", "content": ""}))
+        .await;
     assert!(text.contains("is reserved for Turnwheel"), "{text}");
-    assert!(desk.files.is_empty());
+    assert!(env.files.is_empty());
 }
 
 #[tokio::test]
-async fn a_name_is_a_file_or_a_folder() {
-    let mut desk = desk(&[("a", "x"), ("b/c", "x")]).await;
-    let text = desk.text("write", &json!({"path": "a/d", "content": ""})).await;
+async fn path_cannot_be_both_file_and_folder() {
+    let mut env = env_with_files(&[("a", "x"), ("b/c", "x")]).await;
+    let text = env.call_builtin_text("write", &json!({"path": "a/d", "content": ""})).await;
     assert_eq!(text, "ERROR a is a file, so a/d cannot be below it.");
-    let text = desk.text("write", &json!({"path": "b", "content": ""})).await;
+    let text = env.call_builtin_text("write", &json!({"path": "b", "content": ""})).await;
     assert_eq!(text, "ERROR b is a folder: choose another name for the file.");
 }
 
 #[tokio::test]
-async fn a_workspace_has_limits_and_says_which() {
-    let mut desk = Desk::new();
-    let text =
-        desk.text("write", &json!({"path": "a", "content": "x".repeat(20 * 1024 * 1024)})).await;
+async fn workspace_limits_are_reported() {
+    let mut env = TestEnv::new();
+    let text = env
+        .call_builtin_text("write", &json!({"path": "a", "content": "x".repeat(20 * 1024 * 1024)}))
+        .await;
     assert_eq!(text, "ERROR The file would have 20.0MB: at most 10.0MB are allowed. Split it.");
-    assert_eq!(desk.shelves.count(), 0, "no artifact is saved");
+    assert_eq!(env.artifacts.count(), 0, "no artifact is saved");
 
     let file = |size| WorkspaceFile { artifact_id: ArtifactId::new("x"), size };
-    desk.files = (0..1_000).map(|number| (format!("f{number}"), file(1))).collect();
-    let text = desk.text("write", &json!({"path": "one-more", "content": ""})).await;
+    env.files = (0..1_000).map(|number| (format!("f{number}"), file(1))).collect();
+    let text = env.call_builtin_text("write", &json!({"path": "one-more", "content": ""})).await;
     assert_eq!(text, "ERROR The workspace has its 1000 files: write to one of them.");
-    let text = desk.text("write", &json!({"path": "f7", "content": ""})).await;
+    let text = env.call_builtin_text("write", &json!({"path": "f7", "content": ""})).await;
     assert_eq!(text, "Successfully wrote 0 bytes to f7");
 
-    desk.files.remove("f8");
-    desk.files.insert(".turnwheel/outputs/tw_c_0a1b2c3d_1_0.txt".to_owned(), file(1));
-    let text = desk.text("write", &json!({"path": "f8", "content": ""})).await;
+    env.files.remove("f8");
+    env.files.insert(".turnwheel/outputs/tw_c_0a1b2c3d_1_0.txt".to_owned(), file(1));
+    let text = env.call_builtin_text("write", &json!({"path": "f8", "content": ""})).await;
     assert_eq!(text, "Successfully wrote 0 bytes to f8", "outputs do not count");
 
-    desk.files = (0..10).map(|number| (format!("f{number}"), file(FILE_BYTES_MAX))).collect();
-    let text = desk.text("write", &json!({"path": "f11", "content": "x"})).await;
+    env.files = (0..10).map(|number| (format!("f{number}"), file(FILE_BYTES_MAX))).collect();
+    let text = env.call_builtin_text("write", &json!({"path": "f11", "content": "x"})).await;
     assert!(text.starts_with("ERROR The workspace would have 100.0MB: at most 100.0MB"), "{text}");
-    desk.files = [("big".to_owned(), file(50_000_000))].into();
-    let text = desk.text("read", &json!({"path": "big"})).await;
+    env.files = [("big".to_owned(), file(50_000_000))].into();
+    let text = env.call_builtin_text("read", &json!({"path": "big"})).await;
     assert_eq!(text, "ERROR The file big has 47.7MB: files up to 10.0MB can be read.");
 }
 
 #[tokio::test]
-async fn an_edit_changes_one_place_and_shows_it() {
-    let mut desk = desk(&[("a.txt", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n")]).await;
+async fn edit_changes_one_place_and_returns_diff() {
+    let mut env = env_with_files(&[("a.txt", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n")]).await;
     let args = json!({"path": "a.txt", "old_text": "6\n7\n", "new_text": "six\n"});
-    let result = desk.result("edit", &args).await;
-    assert_eq!(desk.bytes("a.txt").await, "1\n2\n3\n4\n5\nsix\n8\n9\n10\n11\n12\n");
-    let details = result.details.unwrap().value();
+    let result = env.call_builtin("edit", &args).await;
+    assert_eq!(env.read_file("a.txt").await, "1\n2\n3\n4\n5\nsix\n8\n9\n10\n11\n12\n");
+    let details = result.details.unwrap().to_value();
     assert_eq!(details["firstChangedLine"], json!(6));
     let shown = [
         "  2 2", "  3 3", "  4 4", "  5 5", "- 6 6", "- 7 7", "+ 6 six", "  8 8", "  9 9",
@@ -242,8 +257,8 @@ async fn an_edit_changes_one_place_and_shows_it() {
 }
 
 #[tokio::test]
-async fn an_edit_that_is_a_guess_is_refused() {
-    let mut desk = desk(&[("a.txt", "aaa b b ä")]).await;
+async fn ambiguous_edit_is_rejected() {
+    let mut env = env_with_files(&[("a.txt", "aaa b b ä")]).await;
     for (old, new, problem) in [
         ("c", "x", "Could not find the exact text in a.txt"),
         ("b", "x", "Found 2 occurrences of the text in a.txt"),
@@ -252,17 +267,19 @@ async fn an_edit_that_is_a_guess_is_refused() {
         ("ä", "ä", "No changes made to a.txt"),
     ] {
         let args = json!({"path": "a.txt", "old_text": old, "new_text": new});
-        let text = desk.text("edit", &args).await;
+        let text = env.call_builtin_text("edit", &args).await;
         assert!(text.starts_with(&format!("ERROR {problem}")), "{old:?}: {text}");
     }
-    assert_eq!(desk.bytes("a.txt").await, "aaa b b ä");
-    desk.upload("b.bin", vec![0xff, 0xfe, b'a']).await;
-    let text = desk.text("edit", &json!({"path": "b.bin", "old_text": "a", "new_text": "b"})).await;
+    assert_eq!(env.read_file("a.txt").await, "aaa b b ä");
+    env.upload("b.bin", vec![0xff, 0xfe, b'a']).await;
+    let text = env
+        .call_builtin_text("edit", &json!({"path": "b.bin", "old_text": "a", "new_text": "b"}))
+        .await;
     assert_eq!(text, "ERROR b.bin is not UTF-8 text, so it cannot be edited.");
 }
 
 #[tokio::test]
-async fn a_file_keeps_its_line_ends() {
+async fn edit_keeps_line_endings() {
     for (before, old, new, after) in [
         ("a\r\nb\r\nc\r\n", "a\nb", "x\ny\nz", "x\r\ny\r\nz\r\nc\r\n"),
         ("a\r\nb\r\nc", "\nc", "", "a\r\nb"),
@@ -271,37 +288,41 @@ async fn a_file_keeps_its_line_ends() {
         ("\u{feff}a\r\nb", "a\r\nb", "c", "\u{feff}c"),
         ("ä\r\nö\r\n", "ö", "ü", "ä\r\nü\r\n"),
     ] {
-        let mut desk = desk(&[("a", before)]).await;
+        let mut env = env_with_files(&[("a", before)]).await;
         let args = json!({"path": "a", "old_text": old, "new_text": new});
-        let text = desk.text("edit", &args).await;
-        assert_eq!(desk.bytes("a").await, after, "{before:?}: {text}");
+        let text = env.call_builtin_text("edit", &args).await;
+        assert_eq!(env.read_file("a").await, after, "{before:?}: {text}");
     }
 }
 
 #[tokio::test]
-async fn an_edit_of_a_monotonous_file_ends() {
-    let mut desk = desk(&[("a", &"a".repeat(400_000))]).await;
+async fn edit_of_repetitive_file_terminates() {
+    let mut env = env_with_files(&[("a", &"a".repeat(400_000))]).await;
     let args = json!({"path": "a", "old_text": "a".repeat(200_000), "new_text": "b"});
-    assert!(desk.text("edit", &args).await.contains("occurrences"));
+    assert!(env.call_builtin_text("edit", &args).await.contains("occurrences"));
 }
 
 #[tokio::test]
-async fn folders_are_what_paths_have_in_common() {
-    let mut desk = desk(&[("b.txt", ""), ("A/x", ""), ("A/y/z", ""), (".hidden", "")]).await;
-    assert_eq!(desk.text("ls", &json!({})).await, ".hidden\nA/\nb.txt");
-    assert_eq!(desk.text("ls", &json!({"path": "A/"})).await, "x\ny/");
-    assert_eq!(desk.text("ls", &json!({"path": "nope"})).await, "ERROR Path not found: nope");
-    let text = desk.text("ls", &json!({"path": "b.txt"})).await;
+async fn folders_are_derived_from_paths() {
+    let mut env =
+        env_with_files(&[("b.txt", ""), ("A/x", ""), ("A/y/z", ""), (".hidden", "")]).await;
+    assert_eq!(env.call_builtin_text("ls", &json!({})).await, ".hidden\nA/\nb.txt");
+    assert_eq!(env.call_builtin_text("ls", &json!({"path": "A/"})).await, "x\ny/");
+    assert_eq!(
+        env.call_builtin_text("ls", &json!({"path": "nope"})).await,
+        "ERROR Path not found: nope"
+    );
+    let text = env.call_builtin_text("ls", &json!({"path": "b.txt"})).await;
     assert_eq!(text, "ERROR Not a directory: b.txt. The read tool shows it.");
-    let text = desk.text("ls", &json!({"limit": 1})).await;
+    let text = env.call_builtin_text("ls", &json!({"limit": 1})).await;
     assert_eq!(text, ".hidden\n\n[1 entries limit reached. Use limit=2 for more]");
-    assert_eq!(Desk::new().text("ls", &json!({})).await, "(empty directory)");
+    assert_eq!(TestEnv::new().call_builtin_text("ls", &json!({})).await, "(empty directory)");
 }
 
 #[tokio::test]
-async fn files_are_found_by_name_or_by_path() {
+async fn find_matches_names_and_paths() {
     let files = [("a.md", ""), ("src/b.md", ""), ("src/deep/c.md", ""), ("src/d.rs", "")];
-    let mut desk = desk(&files).await;
+    let mut env = env_with_files(&files).await;
     for (args, expected) in [
         (json!({"pattern": "*.md"}), "a.md\nsrc/b.md\nsrc/deep/c.md"),
         (json!({"pattern": "src/*.md"}), "src/b.md"),
@@ -315,18 +336,19 @@ async fn files_are_found_by_name_or_by_path() {
             "a.md\n\n[1 results limit reached. Use limit=2 for more]",
         ),
     ] {
-        assert_eq!(desk.text("find", &args).await, expected, "{args}");
+        assert_eq!(env.call_builtin_text("find", &args).await, expected, "{args}");
     }
     for pattern in ["", "[", "{a", &"{a,b}".repeat(300)] {
-        let text = desk.text("find", &json!({"pattern": pattern})).await;
+        let text = env.call_builtin_text("find", &json!({"pattern": pattern})).await;
         assert!(text.starts_with("ERROR The glob pattern"), "{pattern}: {text}");
     }
 }
 
 #[tokio::test]
-async fn lines_are_found_with_their_surroundings() {
+async fn grep_returns_matches_with_context() {
     let text = "one\ntwo\nthree\nfour\nfive\nTWO\nseven\r\neight";
-    let mut desk = desk(&[("a.txt", text), ("src/b.rs", "let two = 2;"), ("c.md", "none")]).await;
+    let mut env =
+        env_with_files(&[("a.txt", text), ("src/b.rs", "let two = 2;"), ("c.md", "none")]).await;
     for (args, expected) in [
         (json!({"pattern": "two"}), "a.txt:2: two\nsrc/b.rs:1: let two = 2;"),
         (json!({"pattern": "two", "glob": "*.rs"}), "src/b.rs:1: let two = 2;"),
@@ -352,43 +374,43 @@ async fn lines_are_found_with_their_surroundings() {
         (json!({"pattern": r"^\w{1,64}!$"}), "No matches found"),
         (json!({"pattern": "x", "path": "nope"}), "ERROR Path not found: nope"),
     ] {
-        assert_eq!(desk.text("grep", &args).await, expected, "{args}");
+        assert_eq!(env.call_builtin_text("grep", &args).await, expected, "{args}");
     }
 }
 
 #[tokio::test]
-async fn a_search_never_hangs_or_floods() {
-    let mut desk = desk(&[("a", &format!("{}\n", "a".repeat(400)).repeat(3_000))]).await;
-    desk.upload("b.bin", vec![0, 1, 2]).await;
+async fn grep_bounds_its_time_and_output() {
+    let mut env = env_with_files(&[("a", &format!("{}\n", "a".repeat(400)).repeat(3_000))]).await;
+    env.upload("b.bin", vec![0, 1, 2]).await;
     for pattern in ["(a{1000}){1000}", "(a", "(?=a)", "(a)\\1", ""] {
-        let text = desk.text("grep", &json!({"pattern": pattern})).await;
+        let text = env.call_builtin_text("grep", &json!({"pattern": pattern})).await;
         assert!(text.starts_with("ERROR The pattern "), "{pattern}: {text}");
     }
-    let text = desk.text("grep", &json!({"pattern": "(a+)+$", "limit": 1_000})).await;
+    let text = env.call_builtin_text("grep", &json!({"pattern": "(a+)+$", "limit": 1_000})).await;
     assert!(text.len() < TEXT_BYTES_MAX + 500, "{}", text.len());
     assert!(
         text.contains("Output limit reached: 125 of 1000 lines shown"),
         "{}",
         text.rsplit('\n').next().unwrap()
     );
-    desk.upload("a", "é".repeat(10_000)).await;
-    let text = desk.text("grep", &json!({"pattern": "é"})).await;
+    env.upload("a", "é".repeat(10_000)).await;
+    let text = env.call_builtin_text("grep", &json!({"pattern": "é"})).await;
     assert!(text.starts_with(&format!("a:1: {}... [truncated]\n", "é".repeat(500))));
     assert!(text.ends_with("[Some lines truncated to 500 chars. Use read tool to see full lines. 1 binary files were not searched]"));
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_told_to_the_model() {
-    let mut desk = desk(&[("a", "x")]).await;
-    desk.shelves.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
-    let text = desk.text("read", &json!({"path": "a"})).await;
+async fn unavailable_artifact_store_is_reported_to_model() {
+    let mut env = env_with_files(&[("a", "x")]).await;
+    env.artifacts.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let text = env.call_builtin_text("read", &json!({"path": "a"})).await;
     assert!(
         text.starts_with("ERROR The file a could not be read now") && text.ends_with("try again."),
         "{text}"
     );
-    let text = desk.text("write", &json!({"path": "b", "content": "x"})).await;
+    let text = env.call_builtin_text("write", &json!({"path": "b", "content": "x"})).await;
     assert!(text.starts_with("ERROR the artifact store is unavailable"), "{text}");
-    let text = desk.text("grep", &json!({"pattern": "x"})).await;
+    let text = env.call_builtin_text("grep", &json!({"pattern": "x"})).await;
     assert!(text.contains("1 files were not searched"), "{text}");
-    assert_eq!(desk.files.len(), 1);
+    assert_eq!(env.files.len(), 1);
 }

@@ -7,7 +7,7 @@ use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
 
-pub(super) struct Write;
+pub(super) struct WriteTool;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct WriteArgs {
@@ -17,7 +17,7 @@ pub(super) struct WriteArgs {
     content: String,
 }
 
-impl Tool for Write {
+impl Tool for WriteTool {
     type Args = WriteArgs;
 
     fn name(&self) -> &'static str {

@@ -3,15 +3,15 @@
 use bytes::Bytes;
 
 use crate::agent::raw::RawJson;
-use crate::artifacts::{ArtifactFacts, Shelf};
+use crate::artifacts::{ArtifactMetadata, ArtifactScope};
 use crate::ids::{ArtifactId, ConversationKey};
 use crate::store::Write;
 use crate::tools::sha256_hex;
-use crate::turn::World;
-use crate::turn::admission::idempotency::{Idempotency, earlier};
-use crate::turn::admission::input::upload_effect;
-use crate::turn::admission::write::{Written, receipt_document, write_surely};
-use crate::turn::admission::{Answer, Refusal};
+use crate::turn::Services;
+use crate::turn::admission::certain_write::{BatchOutcome, receipt_document, write_until_certain};
+use crate::turn::admission::idempotency::{Idempotency, find_previous_request};
+use crate::turn::admission::input::upload_effect_id;
+use crate::turn::admission::{CommandError, CommandResponse};
 use crate::turn::views::artifact_view;
 use crate::turn::views::load;
 
@@ -28,40 +28,41 @@ pub struct NewArtifact {
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
 pub async fn add_artifact(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
     artifact: NewArtifact,
     idempotency: &Idempotency,
-) -> Result<Answer, Refusal> {
-    let (head, _) = load::head(world, key).await?;
+) -> Result<CommandResponse, CommandError> {
+    let (head, _) = load::head(services, key).await?;
     let input_id = idempotency.input_id(key);
-    if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
         return earlier.replay(idempotency);
     }
-    let facts = ArtifactFacts {
-        id: ArtifactId::of(&upload_effect(&input_id), &sha256_hex(&artifact.bytes)),
+    let metadata = ArtifactMetadata {
+        id: ArtifactId::from_hash(&upload_effect_id(&input_id), &sha256_hex(&artifact.bytes)),
         name: artifact.name,
         mime_type: artifact.mime_type,
         size: artifact.bytes.len() as u64,
-        created_at: world.clock.now(),
+        created_at: services.clock.now(),
     };
-    let shelf = Shelf { key: key.clone(), incarnation: head.incarnation };
-    world.artifacts.put(&shelf, &facts, artifact.bytes).await?;
-    world.probe.reached("admission.artifact-kept").await;
-    let answer = Answer {
+    let scope = ArtifactScope { key: key.clone(), incarnation: head.incarnation };
+    services.artifacts.put(&scope, &metadata, artifact.bytes).await?;
+    services.fail_points.hit("admission.artifact-kept").await;
+    let response = CommandResponse {
         status: 201,
-        body: Some(RawJson::of(&artifact_view(&facts))),
-        location: Some(format!("conversations/{}/artifacts/{}", key.conversation_id, facts.id)),
+        body: Some(RawJson::from_value(&artifact_view(&metadata))),
+        location: Some(format!("conversations/{}/artifacts/{}", key.conversation_id, metadata.id)),
         etag: None,
         is_replayed: false,
     };
     if idempotency.is_repeatable {
-        let receipt = receipt_document(idempotency, key, &answer, facts.created_at);
-        if let Written::Lost = write_surely(world, key, vec![Write::Create(receipt)]).await?
-            && let Some(earlier) = earlier(world, key, input_id.as_str()).await?
+        let receipt = receipt_document(idempotency, key, &response, metadata.created_at);
+        if let BatchOutcome::Lost =
+            write_until_certain(services, key, vec![Write::Create(receipt)]).await?
+            && let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await?
         {
             return earlier.replay(idempotency);
         }
     }
-    Ok(answer)
+    Ok(response)
 }

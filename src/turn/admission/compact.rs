@@ -8,12 +8,12 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::CompactInput;
 use crate::ids::{ConversationKey, InputId};
 use crate::telemetry::trace;
-use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
-use crate::turn::admission::place::busy_with;
-use crate::turn::admission::stop::{ring, with_stop};
-use crate::turn::admission::{Answer, Refusal};
+use crate::turn::admission::abort::{signal_abort, store_with_abort};
+use crate::turn::admission::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::turn::admission::routing::find_running_prompt;
+use crate::turn::admission::{CommandError, CommandResponse};
 use crate::turn::views::load;
-use crate::turn::{World, record};
+use crate::turn::{Services, documents};
 
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 
@@ -26,7 +26,7 @@ pub struct CompactRequest {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Compacting {
+pub struct CompactAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
 }
@@ -38,57 +38,59 @@ pub struct Compacting {
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
 pub async fn compact(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
     request: CompactRequest,
     idempotency: &Idempotency,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, CommandError> {
     let input_id = idempotency.input_id(key);
-    if let Some(before) = earlier(world, key, input_id.as_str()).await? {
-        return repeated(world, key, &before, idempotency).await;
+    if let Some(previous) = find_previous_request(services, key, input_id.as_str()).await? {
+        return replay_previous(services, key, &previous, idempotency).await;
     }
     let instructions = request.instructions.filter(|text| !text.trim().is_empty());
     if instructions.as_ref().is_some_and(|text| text.len() > INSTRUCTIONS_BYTES_MAX) {
-        return Err(Refusal::invalid(
+        return Err(CommandError::invalid(
             "/instructions",
             format!("`instructions` may be at most {INSTRUCTIONS_BYTES_MAX} bytes"),
         ));
     }
-    let (head, _) = load::head(world, key).await?;
-    let running = busy_with(world, &head).await?;
-    let answer = answer(&input_id);
+    let (head, _) = load::head(services, key).await?;
+    let running = find_running_prompt(services, &head).await?;
+    let response = compact_response(&input_id);
     let item = InboxItem {
         input_id: input_id.clone(),
-        accepted_at: world.clock.now(),
-        admission: idempotency.admission(&answer),
-        traceparent: trace::traceparent(),
-        body: CompactInput { instructions }.body(),
+        accepted_at: services.clock.now(),
+        idempotency: idempotency.to_record(&response),
+        traceparent: trace::current_traceparent(),
+        body: CompactInput { instructions }.to_inbox_body(),
     };
-    let document = record::inbox_document(&item, Some(item.accepted_at));
-    if let Some(found) = with_stop(world, key, (&document, &input_id), running.as_ref()).await? {
-        return repeated(world, key, &found, idempotency).await;
+    let document = documents::inbox_document(&item, Some(item.accepted_at));
+    if let Some(found) =
+        store_with_abort(services, key, (&document, &input_id), running.as_ref()).await?
+    {
+        return replay_previous(services, key, &found, idempotency).await;
     }
-    ring(world, key).await;
-    Ok(answer)
+    signal_abort(services, key).await;
+    Ok(response)
 }
 
-async fn repeated(
-    world: &World,
+async fn replay_previous(
+    services: &Services,
     key: &ConversationKey,
-    before: &Earlier,
+    previous: &PreviousRequest,
     idempotency: &Idempotency,
-) -> Result<Answer, Refusal> {
-    let answer = before.replay(idempotency)?;
-    if before.is_waiting() {
-        ring(world, key).await;
+) -> Result<CommandResponse, CommandError> {
+    let response = previous.replay(idempotency)?;
+    if previous.is_queued() {
+        signal_abort(services, key).await;
     }
-    Ok(answer)
+    Ok(response)
 }
 
-fn answer(input_id: &InputId) -> Answer {
-    Answer {
+fn compact_response(input_id: &InputId) -> CommandResponse {
+    CommandResponse {
         status: 202,
-        body: Some(RawJson::of(&Compacting { input_id: input_id.clone() })),
+        body: Some(RawJson::from_value(&CompactAccepted { input_id: input_id.clone() })),
         location: None,
         etag: None,
         is_replayed: false,

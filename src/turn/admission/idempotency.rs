@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
-use crate::agent::inbox::{Admission, InboxItem, Receipt};
+use crate::agent::inbox::{IdempotencyRecord, InboxItem, Receipt};
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, InputId};
-use crate::store::{Freshness, Kind, Partition, Stored};
+use crate::store::{DocumentKind, Freshness, Partition, StoredDocument};
 use crate::tools::sha256_hex;
-use crate::turn::World;
-use crate::turn::admission::{Answer, Owner, Refusal};
-use crate::turn::views::load::read_body;
+use crate::turn::Services;
+use crate::turn::admission::{CommandError, CommandResponse, Owner};
+use crate::turn::views::load::parse_body;
 
 /// Identity of a request, equal for its repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,10 @@ pub struct Idempotency {
 impl Idempotency {
     /// Id of the input in that conversation; equal for every repetition of the request.
     pub fn input_id(&self, key: &ConversationKey) -> InputId {
-        InputId::new(format!("in_{}", self.digest(&Owner::of(key), key.conversation_id.as_str())))
+        InputId::new(format!(
+            "in_{}",
+            self.digest(&Owner::from_key(key), key.conversation_id.as_str())
+        ))
     }
 
     /// Id of a conversation that is created without an id in its request.
@@ -50,12 +53,12 @@ impl Idempotency {
     }
 
     /// Record of the response, for replays.
-    pub fn admission(&self, answer: &Answer) -> Admission {
-        Admission {
+    pub fn to_record(&self, response: &CommandResponse) -> IdempotencyRecord {
+        IdempotencyRecord {
             body_hash: self.body_hash.clone(),
-            status: answer.status,
-            answer: answer.body.clone(),
-            location: answer.location.clone(),
+            status: response.status,
+            response: response.body.clone(),
+            location: response.location.clone(),
         }
     }
 }
@@ -63,11 +66,11 @@ impl Idempotency {
 /// SHA-256 of JSON with sorted members and without white space.
 pub fn canonical_hash(value: &Value) -> String {
     let mut text = String::new();
-    canonical(value, &mut text);
+    write_canonical(value, &mut text);
     sha256_hex(text.as_bytes())
 }
 
-fn canonical(value: &Value, text: &mut String) {
+fn write_canonical(value: &Value, text: &mut String) {
     match value {
         Value::Object(members) => {
             let mut sorted: Vec<_> = members.iter().collect();
@@ -79,7 +82,7 @@ fn canonical(value: &Value, text: &mut String) {
                 }
                 text.push_str(&Value::String(name.clone()).to_string());
                 text.push(':');
-                canonical(value, text);
+                write_canonical(value, text);
             }
             text.push('}');
         }
@@ -89,7 +92,7 @@ fn canonical(value: &Value, text: &mut String) {
                 if position > 0 {
                     text.push(',');
                 }
-                canonical(item, text);
+                write_canonical(item, text);
             }
             text.push(']');
         }
@@ -101,36 +104,36 @@ fn canonical(value: &Value, text: &mut String) {
 
 /// Stored state of an earlier request with the same input id.
 #[derive(Debug)]
-pub enum Earlier {
+pub enum PreviousRequest {
     /// Accepted, and not yet applied by a worker.
-    Waiting(Box<InboxItem>),
-    Settled(Box<Receipt>),
+    Queued(Box<InboxItem>),
+    Finished(Box<Receipt>),
 }
 
-impl Earlier {
-    pub fn admission(&self) -> &Admission {
+impl PreviousRequest {
+    pub fn record(&self) -> &IdempotencyRecord {
         match self {
-            Self::Waiting(item) => &item.admission,
-            Self::Settled(receipt) => &receipt.admission,
+            Self::Queued(item) => &item.idempotency,
+            Self::Finished(receipt) => &receipt.idempotency,
         }
     }
 
-    pub fn is_waiting(&self) -> bool {
-        matches!(self, Self::Waiting(_))
+    pub fn is_queued(&self) -> bool {
+        matches!(self, Self::Queued(_))
     }
 
     /// Returns the first response again.
     ///
     /// # Errors
     /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
-    pub fn replay(&self, idempotency: &Idempotency) -> Result<Answer, Refusal> {
-        let admission = self.admission();
+    pub fn replay(&self, idempotency: &Idempotency) -> Result<CommandResponse, CommandError> {
+        let admission = self.record();
         if admission.body_hash != idempotency.body_hash {
-            return Err(Refusal::KeyReused);
+            return Err(CommandError::KeyReused);
         }
-        Ok(Answer {
+        Ok(CommandResponse {
             status: admission.status,
-            body: admission.answer.clone(),
+            body: admission.response.clone(),
             location: admission.location.clone(),
             etag: None,
             is_replayed: true,
@@ -142,33 +145,35 @@ impl Earlier {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn earlier(
-    world: &World,
+pub async fn find_previous_request(
+    services: &Services,
     key: &ConversationKey,
     id: &str,
-) -> Result<Option<Earlier>, Refusal> {
+) -> Result<Option<PreviousRequest>, CommandError> {
     let partition = Partition::Conversation(key.clone());
-    let Some(stored) = world.store.read(&partition, id, Freshness::Latest).await? else {
+    let Some(stored) = services.store.read(&partition, id, Freshness::Latest).await? else {
         return Ok(None);
     };
-    read_earlier(&stored).map(Some)
+    parse_previous_request(&stored).map(Some)
 }
 
-fn read_earlier(stored: &Stored) -> Result<Earlier, Refusal> {
-    if stored.document.kind == Kind::Receipt {
-        return Ok(Earlier::Settled(Box::new(read_body(stored)?)));
+fn parse_previous_request(stored: &StoredDocument) -> Result<PreviousRequest, CommandError> {
+    if stored.document.kind == DocumentKind::Receipt {
+        return Ok(PreviousRequest::Finished(Box::new(parse_body(stored)?)));
     }
-    Ok(Earlier::Waiting(Box::new(read_body(stored)?)))
+    Ok(PreviousRequest::Queued(Box::new(parse_body(stored)?)))
 }
 
 /// Maximum bytes of a response body that is stored for replays.
-pub(crate) const ANSWER_BYTES_KEPT_MAX: usize = 64 * 1024;
+pub(crate) const STORED_RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
 /// Response as stored: without its body if the body is too large.
-pub(crate) fn kept(answer: &Answer) -> Answer {
-    let body =
-        answer.body.clone().filter(|body: &RawJson| body.text().len() <= ANSWER_BYTES_KEPT_MAX);
-    Answer { body, ..answer.clone() }
+pub(crate) fn to_stored_response(response: &CommandResponse) -> CommandResponse {
+    let body = response
+        .body
+        .clone()
+        .filter(|body: &RawJson| body.text().len() <= STORED_RESPONSE_BYTES_MAX);
+    CommandResponse { body, ..response.clone() }
 }
 
 #[cfg(test)]
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_members_does_not_matter_and_everything_else_does() {
+    fn canonical_hash_ignores_only_member_order() {
         let one: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"é"}],"a":1.5}"#).unwrap();
         let same: Value =
             serde_json::from_str(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#).unwrap();
@@ -193,29 +198,29 @@ mod tests {
     }
 
     #[test]
-    fn a_key_means_one_thing_per_owner_route_and_conversation() {
+    fn input_id_is_unique_per_owner_route_and_conversation() {
         let owner = |user: &str| Owner {
             tenant: crate::ids::TenantId::new("t"),
             user: crate::ids::UserId::new(user),
         };
-        let id = idempotency("k", "POST /a").input_id(&owner("u").key("c"));
-        assert_eq!(id, idempotency("k", "POST /a").input_id(&owner("u").key("c")));
+        let id = idempotency("k", "POST /a").input_id(&owner("u").conversation_key("c"));
+        assert_eq!(id, idempotency("k", "POST /a").input_id(&owner("u").conversation_key("c")));
         assert_eq!(id.as_str().len(), 27);
         for other in [
-            idempotency("K", "POST /a").input_id(&owner("u").key("c")),
-            idempotency("k", "POST /b").input_id(&owner("u").key("c")),
-            idempotency("k", "POST /a").input_id(&owner("v").key("c")),
-            idempotency("k", "POST /a").input_id(&owner("u").key("d")),
+            idempotency("K", "POST /a").input_id(&owner("u").conversation_key("c")),
+            idempotency("k", "POST /b").input_id(&owner("u").conversation_key("c")),
+            idempotency("k", "POST /a").input_id(&owner("v").conversation_key("c")),
+            idempotency("k", "POST /a").input_id(&owner("u").conversation_key("d")),
         ] {
             assert_ne!(id, other);
         }
     }
 
     #[test]
-    fn a_kept_answer_reads_back_with_its_body() {
-        let answer = Answer {
+    fn idempotency_record_round_trips_with_response_body() {
+        let response = CommandResponse {
             status: 202,
-            body: Some(RawJson::of(&json!({"a": 1.50}))),
+            body: Some(RawJson::from_value(&json!({"a": 1.50}))),
             location: Some("x".to_owned()),
             etag: None,
             is_replayed: false,
@@ -223,13 +228,13 @@ mod tests {
         let item = InboxItem {
             input_id: InputId::new("in_1"),
             accepted_at: crate::clock::Timestamp(5),
-            admission: idempotency("k", "POST /a").admission(&answer),
+            idempotency: idempotency("k", "POST /a").to_record(&response),
             traceparent: None,
             body: crate::agent::inbox::InboxBody::Abort(crate::agent::inbox::AbortInput {
                 prompt_id: None,
             }),
         };
-        let back: InboxItem = RawJson::of(&item).read().unwrap();
+        let back: InboxItem = RawJson::from_value(&item).read().unwrap();
         assert_eq!(back, item);
     }
 }

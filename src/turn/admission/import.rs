@@ -9,19 +9,21 @@ use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::{CommitId, ConversationKey, InputId};
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, ETag, Freshness, Kind, Partition, Selection,
-    Write,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, DocumentKind, ETag, Freshness, Partition,
+    Selection, Write,
 };
-use crate::turn::admission::Refusal;
+use crate::turn::admission::CommandError;
+use crate::turn::admission::certain_write::{
+    BatchOutcome, head_document, write_size, write_until_certain,
+};
 use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::write::{Written, bytes_of, head_document, write_surely};
 use crate::turn::views::load::any_head;
-use crate::turn::{World, record};
+use crate::turn::{Services, documents};
 
 /// Member of a hidden head with the id of the importing request.
 const IMPORTING: &str = "importing";
 /// Time without progress after which an import is stalled and can be taken over.
-const STOPPED_AFTER: Duration = Duration::from_mins(1);
+const STALLED_AFTER: Duration = Duration::from_mins(1);
 /// Time after which the documents of an abandoned import are purged.
 const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 
@@ -31,41 +33,42 @@ pub(crate) fn is_importing(head: &Head) -> bool {
 }
 
 /// Writes the entries and the receipt, and then the visible head.
-pub(crate) async fn import(
-    world: &World,
+pub(crate) async fn import_entries(
+    services: &Services,
     head: Head,
     entries: &[Entry],
     receipt: Document,
     idempotency: &Idempotency,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let key = head.key();
-    let mut hidden = hidden_head(world, &head, idempotency);
-    let mut etag = begin(world, &key, &mut hidden).await?;
+    let mut hidden = build_hidden_head(services, &head, idempotency);
+    let mut etag = begin_import(services, &key, &mut hidden).await?;
     let mut batch = Vec::new();
     let mut bytes = 0;
     for entry in entries {
-        let write = Write::Create(record::entry_document(entry));
-        let size = bytes_of(&write);
+        let write = Write::Create(documents::entry_document(entry));
+        let size = write_size(&write);
         // Two operations are left for the head and, in the last batch, the receipt. Both are small.
         let is_full =
             batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
         if is_full && !batch.is_empty() {
-            etag = advance(world, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
+            etag =
+                write_batch(services, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
             bytes = 0;
         }
         bytes += size;
         batch.push(write);
     }
     if bytes + 192 * 1024 > BATCH_BYTES_MAX {
-        etag = advance(world, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
+        etag = write_batch(services, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
     }
     batch.push(Write::Create(receipt));
     let mut visible = head;
-    commit(world, &key, &mut visible, etag, batch).await.map(|_| ())
+    commit_head(services, &key, &mut visible, etag, batch).await.map(|_| ())
 }
 
-fn hidden_head(world: &World, head: &Head, idempotency: &Idempotency) -> Head {
-    let now = world.clock.now();
+fn build_hidden_head(services: &Services, head: &Head, idempotency: &Idempotency) -> Head {
+    let now = services.clock.now();
     let mut hidden = head.clone();
     hidden.phase = Phase::Deleted;
     hidden.seq = 0;
@@ -79,26 +82,26 @@ fn hidden_head(world: &World, head: &Head, idempotency: &Idempotency) -> Head {
 }
 
 /// Checks that the id is free, or used by an import that can be taken over.
-pub(crate) async fn may_begin(
-    world: &World,
+pub(crate) async fn check_id_available(
+    services: &Services,
     key: &ConversationKey,
     input_id: &InputId,
-) -> Result<(), Refusal> {
-    let Some((head, _)) = any_head(world, key).await? else { return Ok(()) };
-    refuse_taken(&head, input_id, world.clock.now())
+) -> Result<(), CommandError> {
+    let Some((head, _)) = any_head(services, key).await? else { return Ok(()) };
+    reject_taken_id(&head, input_id, services.clock.now())
 }
 
-fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), Refusal> {
+fn reject_taken_id(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), CommandError> {
     let id = &head.conversation_id;
     if is_importing(head) {
         let is_same =
             head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str());
-        if is_same || head.updated_at.plus(STOPPED_AFTER) <= now {
+        if is_same || head.updated_at.plus(STALLED_AFTER) <= now {
             return Ok(());
         }
-        return Err(Refusal::Conflict {
+        return Err(CommandError::Conflict {
             detail: format!("conversation `{id}` is being created by another request"),
-            retry_after: Some(STOPPED_AFTER),
+            retry_after: Some(STALLED_AFTER),
         });
     }
     let detail = if head.phase == Phase::Deleted {
@@ -106,70 +109,77 @@ fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), R
     } else {
         format!("conversation `{id}` exists: use another id, or leave it out")
     };
-    Err(Refusal::Conflict { detail, retry_after: None })
+    Err(CommandError::Conflict { detail, retry_after: None })
 }
 
 /// Creates the hidden head, or takes over a stalled import and deletes its entries.
-async fn begin(world: &World, key: &ConversationKey, hidden: &mut Head) -> Result<ETag, Refusal> {
+async fn begin_import(
+    services: &Services,
+    key: &ConversationKey,
+    hidden: &mut Head,
+) -> Result<ETag, CommandError> {
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
     let writes = vec![Write::Create(head_document(hidden)?)];
-    if let Written::Won(etags) = write_surely(world, key, writes).await?
+    if let BatchOutcome::Won(etags) = write_until_certain(services, key, writes).await?
         && let Some(etag) = etags.into_iter().next()
     {
         return Ok(etag);
     }
-    let Some((found, etag)) = any_head(world, key).await? else { return Err(Refusal::contended()) };
+    let Some((found, etag)) = any_head(services, key).await? else {
+        return Err(CommandError::contended());
+    };
     if found.commit_id == hidden.commit_id {
         return Ok(etag);
     }
-    refuse_taken(&found, &input_id, world.clock.now())?;
-    let mut etag = commit(world, key, hidden, etag, Vec::new()).await?;
+    reject_taken_id(&found, &input_id, services.clock.now())?;
+    let mut etag = commit_head(services, key, hidden, etag, Vec::new()).await?;
     let partition = Partition::Conversation(key.clone());
-    let selection = Selection { limit: BATCH_OPERATIONS_MAX - 2, ..Selection::all(Kind::Entry) };
+    let selection =
+        Selection { limit: BATCH_OPERATIONS_MAX - 2, ..Selection::all(DocumentKind::Entry) };
     loop {
-        let left = world.store.select(&partition, &selection, Freshness::Latest).await?;
-        if left.is_empty() {
+        let remaining = services.store.select(&partition, &selection, Freshness::Latest).await?;
+        if remaining.is_empty() {
             return Ok(etag);
         }
-        let deletes = left
+        let deletes = remaining
             .into_iter()
             .map(|stored| Write::Delete(stored.document.id, Some(stored.etag)))
             .collect();
-        etag = advance(world, key, hidden, etag, deletes).await?;
+        etag = write_batch(services, key, hidden, etag, deletes).await?;
     }
 }
 
 /// Writes one more batch of a running import.
-async fn advance(
-    world: &World,
+async fn write_batch(
+    services: &Services,
     key: &ConversationKey,
     hidden: &mut Head,
     etag: ETag,
     writes: Vec<Write>,
-) -> Result<ETag, Refusal> {
-    world.probe.reached("admission.import").await;
-    hidden.updated_at = world.clock.now();
-    commit(world, key, hidden, etag, writes).await
+) -> Result<ETag, CommandError> {
+    services.fail_points.hit("admission.import").await;
+    hidden.updated_at = services.clock.now();
+    commit_head(services, key, hidden, etag, writes).await
 }
 
 /// Replaces the head under a fresh commit id, together with the writes.
-async fn commit(
-    world: &World,
+async fn commit_head(
+    services: &Services,
     key: &ConversationKey,
     head: &mut Head,
     etag: ETag,
     mut writes: Vec<Write>,
-) -> Result<ETag, Refusal> {
-    head.commit_id = CommitId::new(world.ids.fresh());
+) -> Result<ETag, CommandError> {
+    head.commit_id = CommitId::new(services.ids.new_id());
     writes.insert(0, Write::Replace(head_document(head)?, Some(etag)));
-    if let Written::Won(etags) = write_surely(world, key, writes).await?
+    if let BatchOutcome::Won(etags) = write_until_certain(services, key, writes).await?
         && let Some(etag) = etags.into_iter().next()
     {
         return Ok(etag);
     }
-    match any_head(world, key).await? {
+    match any_head(services, key).await? {
         Some((found, etag)) if found.commit_id == head.commit_id => Ok(etag),
-        Some(_) | None => Err(Refusal::contended()),
+        Some(_) | None => Err(CommandError::contended()),
     }
 }

@@ -6,14 +6,16 @@ use utoipa::ToSchema;
 use crate::agent::content::Content;
 use crate::agent::entry::CustomMessageEntry;
 use crate::agent::head::Head;
-use crate::agent::inbox::{Admission, CustomInput, DeliverAs, InboxBody, InboxItem, Queue};
+use crate::agent::inbox::{
+    CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
+};
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
-use crate::turn::World;
-use crate::turn::admission::idempotency::{Idempotency, earlier};
-use crate::turn::admission::place::busy_with;
-use crate::turn::admission::prompt::{Disposition, keep, repeated};
-use crate::turn::admission::{Answer, Fault, Refusal, input};
+use crate::turn::Services;
+use crate::turn::admission::idempotency::{Idempotency, find_previous_request};
+use crate::turn::admission::prompt::{Disposition, replay_previous, store_item};
+use crate::turn::admission::routing::find_running_prompt;
+use crate::turn::admission::{CommandError, CommandResponse, FieldError, input};
 use crate::turn::views::load;
 
 const CUSTOM_TYPE_BYTES_MAX: usize = 128;
@@ -60,54 +62,56 @@ pub struct MessageAccepted {
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
 pub async fn accept_message(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
     request: MessageRequest,
     idempotency: &Idempotency,
     traceparent: Option<String>,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, CommandError> {
     let input_id = idempotency.input_id(key);
-    let (head, earlier) =
-        tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, earlier) = tokio::join!(
+        load::head(services, key),
+        find_previous_request(services, key, input_id.as_str())
+    );
     let (head, _) = head?;
     if let Some(earlier) = earlier? {
-        return repeated(world, key, &earlier, idempotency, traceparent.as_deref()).await;
+        return replay_previous(services, key, &earlier, idempotency, traceparent.as_deref()).await;
     }
-    check(&request)?;
-    let item = inbox_item(world, &head, input_id, request, traceparent.clone()).await?;
-    let answer = accepted(world, &head, &item).await?;
-    keep(world, key, item, None, (answer, idempotency, traceparent.as_deref())).await
+    validate_request(&request)?;
+    let item = build_item(services, &head, input_id, request, traceparent.clone()).await?;
+    let response = build_response(services, &head, &item).await?;
+    store_item(services, key, item, None, (response, idempotency, traceparent.as_deref())).await
 }
 
-fn check(request: &MessageRequest) -> Result<(), Refusal> {
-    let mut faults = Vec::new();
+fn validate_request(request: &MessageRequest) -> Result<(), CommandError> {
+    let mut errors = Vec::new();
     if request.custom_type.is_empty() || request.custom_type.len() > CUSTOM_TYPE_BYTES_MAX {
-        faults.push(Fault::at("/customType", "`customType` is a text of 1 to 128 bytes"));
+        errors.push(FieldError::new("/customType", "`customType` is a text of 1 to 128 bytes"));
     }
     let details = request.details.as_ref().map_or(0, |details| details.text().len());
     if details > DETAILS_BYTES_MAX {
-        faults.push(Fault::at("/details", "`details` may be at most 64 KB"));
+        errors.push(FieldError::new("/details", "`details` may be at most 64 KB"));
     }
     if request.trigger_turn == Some(true) && request.deliver_as == Some(DeliverAs::NextTurn) {
-        faults.push(Fault::at(
+        errors.push(FieldError::new(
             "/triggerTurn",
             "a `nextTurn` message starts no turn: leave out `triggerTurn` or `deliverAs`",
         ));
     }
-    if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }
+    if errors.is_empty() { Ok(()) } else { Err(CommandError::Invalid(errors)) }
 }
 
-async fn inbox_item(
-    world: &World,
+async fn build_item(
+    services: &Services,
     head: &Head,
     input_id: InputId,
     request: MessageRequest,
     traceparent: Option<String>,
-) -> Result<InboxItem, Refusal> {
-    let content = input::admit(world, head, &input_id, request.content).await;
-    let content = content.map_err(at_content)?;
+) -> Result<InboxItem, CommandError> {
+    let content = input::prepare_input(services, head, &input_id, request.content).await;
+    let content = content.map_err(move_errors_to_content)?;
     let body = InboxBody::Custom(CustomInput {
-        prompt_id: PromptId::of(&input_id),
+        prompt_id: PromptId::from_input(&input_id),
         user: head.user.clone(),
         message: CustomMessageEntry {
             custom_type: request.custom_type,
@@ -118,32 +122,42 @@ async fn inbox_item(
         deliver_as: request.deliver_as,
         trigger_turn: request.trigger_turn.unwrap_or(false),
     });
-    let accepted_at = world.clock.now();
-    Ok(InboxItem { input_id, accepted_at, admission: Admission::default(), traceparent, body })
+    let accepted_at = services.clock.now();
+    Ok(InboxItem {
+        input_id,
+        accepted_at,
+        idempotency: IdempotencyRecord::default(),
+        traceparent,
+        body,
+    })
 }
 
 /// Moves the pointers of input errors from `/input` to `/content`.
-fn at_content(refusal: Refusal) -> Refusal {
-    let Refusal::Invalid(faults) = refusal else { return refusal };
-    let moved = |fault: Fault| match fault.pointer.strip_prefix("/input") {
-        Some("") => Fault::at("/content", "the message is empty: add `content`"),
-        Some(rest) => Fault::at(format!("/content{rest}"), fault.detail),
+fn move_errors_to_content(error: CommandError) -> CommandError {
+    let CommandError::Invalid(errors) = error else { return error };
+    let move_error = |fault: FieldError| match fault.pointer.strip_prefix("/input") {
+        Some("") => FieldError::new("/content", "the message is empty: add `content`"),
+        Some(rest) => FieldError::new(format!("/content{rest}"), fault.detail),
         None => fault,
     };
-    Refusal::Invalid(faults.into_iter().map(moved).collect())
+    CommandError::Invalid(errors.into_iter().map(move_error).collect())
 }
 
-async fn accepted(world: &World, head: &Head, item: &InboxItem) -> Result<Answer, Refusal> {
-    let busy_with = busy_with(world, head).await?;
-    let own = PromptId::of(&item.input_id);
-    let (prompt_id, disposition) = match (item.queue(), busy_with) {
-        (Some(Queue::NextTurn), _) => (None, Disposition::Queued),
+async fn build_response(
+    services: &Services,
+    head: &Head,
+    item: &InboxItem,
+) -> Result<CommandResponse, CommandError> {
+    let running_prompt = find_running_prompt(services, head).await?;
+    let own_prompt = PromptId::from_input(&item.input_id);
+    let (prompt_id, disposition) = match (item.queue(), running_prompt) {
+        (Some(InputQueue::NextTurn), _) => (None, Disposition::Queued),
         // Without `triggerTurn`, the message is only recorded if the running prompt fails.
-        (Some(Queue::FollowUp), Some(_)) => {
-            (item.begins_prompt().then_some(own), Disposition::Queued)
+        (Some(InputQueue::FollowUp), Some(_)) => {
+            (item.can_start_prompt().then_some(own_prompt), Disposition::Queued)
         }
         (_, Some(running)) => (Some(running), Disposition::Queued),
-        (_, None) if item.begins_prompt() => (Some(own), Disposition::Started),
+        (_, None) if item.can_start_prompt() => (Some(own_prompt), Disposition::Started),
         (_, None) => (None, Disposition::Queued),
     };
     let body = MessageAccepted {
@@ -152,9 +166,9 @@ async fn accepted(world: &World, head: &Head, item: &InboxItem) -> Result<Answer
         prompt_id,
         disposition,
     };
-    Ok(Answer {
+    Ok(CommandResponse {
         status: 202,
-        body: Some(RawJson::of(&body)),
+        body: Some(RawJson::from_value(&body)),
         location: Some(format!("conversations/{}/inbox/{}", head.conversation_id, item.input_id)),
         etag: None,
         is_replayed: false,

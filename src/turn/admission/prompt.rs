@@ -13,14 +13,16 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::Write;
-use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
-use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
-use crate::turn::admission::place::{Place, first_place, place};
-use crate::turn::admission::write::{Written, head_document, write_surely};
-use crate::turn::admission::{Answer, Owner, Refusal, held_key, import, input, nudge};
-use crate::turn::event_log::log_accepted;
+use crate::turn::admission::certain_write::{BatchOutcome, head_document, write_until_certain};
+use crate::turn::admission::conversation::{ConversationInit, build_head, resolve_conversation_id};
+use crate::turn::admission::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::turn::admission::routing::{Route, route_first_input, route_input};
+use crate::turn::admission::{
+    CommandError, CommandResponse, Owner, import, input, key_reservation, wake_worker,
+};
+use crate::turn::event_log::log_prompt_accepted;
 use crate::turn::views::load;
-use crate::turn::{World, record};
+use crate::turn::{Services, documents};
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -66,7 +68,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub(crate) fn body(self, prompt: PromptInput) -> InboxBody {
+    pub(crate) fn to_inbox_body(self, prompt: PromptInput) -> InboxBody {
         match self {
             Self::Prompt => InboxBody::Prompt(prompt),
             Self::Steer => InboxBody::Steer(prompt),
@@ -86,13 +88,13 @@ pub struct Sender {
 /// Handling of a prompt while another prompt has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenBusy {
-    Refuse,
-    WaitItsTurn,
+    Reject,
+    Queue,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Accepted {
+pub struct PromptAccepted {
     #[schema(value_type = String)]
     pub conversation_id: crate::ids::ConversationId,
     /// Prompt that it starts or joins.
@@ -117,23 +119,33 @@ pub enum Disposition {
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
 pub async fn accept_prompt(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
     request: PromptRequest,
     idempotency: &Idempotency,
     sender: &Sender,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, CommandError> {
     let input_id = idempotency.input_id(key);
-    let (head, earlier) =
-        tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, earlier) = tokio::join!(
+        load::head(services, key),
+        find_previous_request(services, key, input_id.as_str())
+    );
     let (head, _) = head?;
     if let Some(earlier) = earlier? {
-        return repeated(world, key, &earlier, idempotency, sender.traceparent.as_deref()).await;
+        return replay_previous(
+            services,
+            key,
+            &earlier,
+            idempotency,
+            sender.traceparent.as_deref(),
+        )
+        .await;
     }
-    let place = place(world, &head, &request, sender).await?;
-    let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
-    let answer = accepted(key, &item, place);
-    keep(world, key, item, None, (answer, idempotency, sender.traceparent.as_deref())).await
+    let route = route_input(services, &head, &request, sender).await?;
+    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+    let response = accepted_response(key, &item, route);
+    store_item(services, key, item, None, (response, idempotency, sender.traceparent.as_deref()))
+        .await
 }
 
 /// Creates a conversation together with its first prompt, in one batch.
@@ -142,46 +154,53 @@ pub async fn accept_prompt(
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
 pub async fn begin_conversation(
-    world: &World,
+    services: &Services,
     owner: &Owner,
     mut request: FirstPromptRequest,
     idempotency: &Idempotency,
     sender: &Sender,
-) -> Result<Answer, Refusal> {
-    let is_named = request.conversation_id.is_some();
+) -> Result<CommandResponse, CommandError> {
+    let has_given_id = request.conversation_id.is_some();
     let given = request.conversation_id.take();
-    let id = conversation_id(given, owner, idempotency, "/conversationId")?;
-    let key = owner.key(&id);
-    if !is_named || !idempotency.is_repeatable {
-        return begin(world, &key, request, (idempotency, false), sender).await;
+    let id = resolve_conversation_id(given, owner, idempotency, "/conversationId")?;
+    let key = owner.conversation_key(&id);
+    if !has_given_id || !idempotency.is_repeatable {
+        return begin_with_id(services, &key, request, (idempotency, false), sender).await;
     }
-    held_key::hold(world, owner, idempotency).await?;
-    let outcome = begin(world, &key, request, (idempotency, true), sender).await;
-    if let Err(refusal) = &outcome {
-        held_key::forget_refused(world, owner, idempotency, refusal).await;
+    key_reservation::reserve(services, owner, idempotency).await?;
+    let outcome = begin_with_id(services, &key, request, (idempotency, true), sender).await;
+    if let Err(error) = &outcome {
+        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
     }
     outcome
 }
 
-async fn begin(
-    world: &World,
+async fn begin_with_id(
+    services: &Services,
     key: &ConversationKey,
     request: FirstPromptRequest,
-    (idempotency, is_key_held): (&Idempotency, bool),
+    (idempotency, is_key_reserved): (&Idempotency, bool),
     sender: &Sender,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, CommandError> {
     let input_id = idempotency.input_id(key);
-    if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
-        return repeated(world, key, &earlier, idempotency, sender.traceparent.as_deref()).await;
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+        return replay_previous(
+            services,
+            key,
+            &earlier,
+            idempotency,
+            sender.traceparent.as_deref(),
+        )
+        .await;
     }
-    let beginning = Beginning {
+    let init = ConversationInit {
         agent: request.agent,
         settings: request.settings.unwrap_or_default(),
         metadata: request.metadata.unwrap_or_default(),
     };
-    let mut head = new_head(world, key, beginning)?;
-    if is_key_held {
-        held_key::note(&mut head, &Owner::of(key), idempotency);
+    let mut head = build_head(services, key, init)?;
+    if is_key_reserved {
+        key_reservation::add_to_head(&mut head, &Owner::from_key(key), idempotency);
     }
     let request = PromptRequest {
         input: request.input,
@@ -190,95 +209,106 @@ async fn begin(
         visible: request.visible,
         model: request.model,
     };
-    let place = first_place(world, &request)?;
-    let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
-    let answer = accepted(key, &item, place);
-    keep(world, key, item, Some(head), (answer, idempotency, sender.traceparent.as_deref())).await
+    let route = route_first_input(services, &request)?;
+    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+    let response = accepted_response(key, &item, route);
+    store_item(
+        services,
+        key,
+        item,
+        Some(head),
+        (response, idempotency, sender.traceparent.as_deref()),
+    )
+    .await
 }
 
 /// Stores the item, with the head of a new conversation, and then wakes a worker.
-pub(super) async fn keep(
-    world: &World,
+pub(super) async fn store_item(
+    services: &Services,
     key: &ConversationKey,
     item: InboxItem,
     new_head: Option<Head>,
-    (answer, idempotency, traceparent): (Answer, &Idempotency, Option<&str>),
-) -> Result<Answer, Refusal> {
+    (response, idempotency, traceparent): (CommandResponse, &Idempotency, Option<&str>),
+) -> Result<CommandResponse, CommandError> {
     let mut item = item;
-    item.admission = idempotency.admission(&answer);
+    item.idempotency = idempotency.to_record(&response);
     let input_id = item.input_id.clone();
     // A held item is no pending work: the next delivery of the conversation applies it.
-    let due = item.starts_when_idle().then_some(item.accepted_at);
-    let mut writes = vec![Write::Create(record::inbox_document(&item, due))];
+    let due = item.has_effect_when_idle().then_some(item.accepted_at);
+    let mut writes = vec![Write::Create(documents::inbox_document(&item, due))];
     if let Some(head) = &new_head {
         writes.push(Write::Create(head_document(head)?));
     }
-    world.probe.reached("admission.accept").await;
-    if let Written::Lost = write_surely(world, key, writes).await? {
-        let Some(found) = earlier(world, key, input_id.as_str()).await? else {
+    services.fail_points.hit("admission.accept").await;
+    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+        let Some(found) = find_previous_request(services, key, input_id.as_str()).await? else {
             // Only an existing head can prevent the create of an absent item.
-            import::may_begin(world, key, &input_id).await?;
-            return Err(Refusal::contended());
+            import::check_id_available(services, key, &input_id).await?;
+            return Err(CommandError::contended());
         };
-        let replayed = repeated(world, key, &found, idempotency, traceparent).await?;
-        let is_mine = matches!(&found, Earlier::Waiting(found) if **found == item);
-        return Ok(Answer { is_replayed: !is_mine, ..replayed });
+        let replayed = replay_previous(services, key, &found, idempotency, traceparent).await?;
+        let is_own_write = matches!(&found, PreviousRequest::Queued(found) if **found == item);
+        return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
     }
-    log_accepted(key, &item, new_head.as_ref());
-    world.probe.reached("admission.accepted").await;
-    if item.starts_when_idle() {
-        nudge(world, key, traceparent).await;
+    log_prompt_accepted(key, &item, new_head.as_ref());
+    services.fail_points.hit("admission.accepted").await;
+    if item.has_effect_when_idle() {
+        wake_worker(services, key, traceparent).await;
     }
-    Ok(answer)
+    Ok(response)
 }
 
 /// Returns the first response again. If the item is still queued, wakes a worker again, because the
 /// first nudge may be lost.
-pub(super) async fn repeated(
-    world: &World,
+pub(super) async fn replay_previous(
+    services: &Services,
     key: &ConversationKey,
-    earlier: &Earlier,
+    previous: &PreviousRequest,
     idempotency: &Idempotency,
     traceparent: Option<&str>,
-) -> Result<Answer, Refusal> {
-    let answer = earlier.replay(idempotency)?;
-    if earlier.is_waiting() {
-        nudge(world, key, traceparent).await;
+) -> Result<CommandResponse, CommandError> {
+    let response = previous.replay(idempotency)?;
+    if previous.is_queued() {
+        wake_worker(services, key, traceparent).await;
     }
-    Ok(answer)
+    Ok(response)
 }
 
-pub(super) fn accepted(key: &ConversationKey, item: &InboxItem, place: Place) -> Answer {
-    let prompt_id = place.joins.unwrap_or_else(|| PromptId::of(&item.input_id));
+pub(super) fn accepted_response(
+    key: &ConversationKey,
+    item: &InboxItem,
+    route: Route,
+) -> CommandResponse {
+    let prompt_id = route.joins.unwrap_or_else(|| PromptId::from_input(&item.input_id));
     let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
-    let body = Accepted {
+    let body = PromptAccepted {
         conversation_id: key.conversation_id.clone(),
         prompt_id,
         input_id: item.input_id.clone(),
-        disposition: place.disposition,
+        disposition: route.disposition,
     };
-    Answer {
+    CommandResponse {
         status: 202,
-        body: Some(RawJson::of(&body)),
+        body: Some(RawJson::from_value(&body)),
         location: Some(location),
         etag: None,
         is_replayed: false,
     }
 }
 
-async fn inbox_item(
-    world: &World,
+async fn build_item(
+    services: &Services,
     head: &Head,
     input_id: &InputId,
     request: PromptRequest,
-    (sender, place): (&Sender, &Place),
-) -> Result<InboxItem, Refusal> {
+    (sender, route): (&Sender, &Route),
+) -> Result<InboxItem, CommandError> {
     let input = match request.input {
-        Some(input) => Some(input::admit(world, head, input_id, input).await?),
+        Some(input) => Some(input::prepare_input(services, head, input_id, input).await?),
         None => None,
     };
     let prompt = PromptInput {
-        prompt_id: PromptId::of(input_id),
+        prompt_id: PromptId::from_input(input_id),
         user: head.user.clone(),
         when_idle: request.when_idle.unwrap_or_default(),
         input,
@@ -289,9 +319,9 @@ async fn inbox_item(
     };
     Ok(InboxItem {
         input_id: input_id.clone(),
-        accepted_at: world.clock.now(),
-        admission: crate::agent::inbox::Admission::default(),
+        accepted_at: services.clock.now(),
+        idempotency: crate::agent::inbox::IdempotencyRecord::default(),
         traceparent: None,
-        body: place.mode.body(prompt),
+        body: route.mode.to_inbox_body(prompt),
     })
 }

@@ -13,43 +13,43 @@ use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 use sha2::Sha256;
 
-use crate::agent::notice::Notice;
+use crate::agent::notification::Notification;
 use crate::clock::{Clock, Timestamp, parse_iso};
 use crate::ids::{ConversationKey, RequestId};
 use crate::telemetry::trace;
-use crate::turn::notify::{Herald, Told};
+use crate::turn::notify::{NotificationSender, SendOutcome};
 
 /// Time-out of one request to a receiver.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Returns the address at which any holder of the link can decide the request.
-pub type LinkMaker =
+pub type ApprovalLinkMaker =
     Arc<dyn Fn(&ConversationKey, &RequestId, Timestamp) -> Option<String> + Send + Sync>;
 
-pub struct Webhook {
+pub struct WebhookSender {
     url: reqwest::Url,
     /// Each secret adds a signature, so that a receiver can change its key without a gap.
     secrets: Vec<Vec<u8>>,
     client: reqwest::Client,
     clock: Arc<dyn Clock>,
-    links: LinkMaker,
+    links: ApprovalLinkMaker,
 }
 
-impl fmt::Debug for Webhook {
+impl fmt::Debug for WebhookSender {
     /// Omits the address and the keys: both may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "WebhookSender({} keys)", self.secrets.len())
     }
 }
 
-impl Webhook {
+impl WebhookSender {
     /// # Errors
     /// The TLS set-up of this machine failed: check its certificates.
     pub fn new(
         url: reqwest::Url,
         secrets: Vec<Vec<u8>>,
         clock: Arc<dyn Clock>,
-        links: LinkMaker,
+        links: ApprovalLinkMaker,
     ) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
@@ -60,56 +60,63 @@ impl Webhook {
 }
 
 #[async_trait]
-impl Herald for Webhook {
-    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told {
-        let body = body_of(key, notice, &self.links).to_string();
+impl NotificationSender for WebhookSender {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
+        let body = notification_body(key, notification, &self.links).to_string();
         let timestamp = self.clock.now().0 / 1_000;
-        let signed = signatures(&self.secrets, &notice.id, timestamp, &body);
+        let signed = signatures(&self.secrets, &notification.id, timestamp, &body);
         let mut request = self
             .client
             .post(self.url.clone())
             .header("content-type", "application/json")
-            .header("webhook-id", &notice.id)
+            .header("webhook-id", &notification.id)
             .header("webhook-timestamp", timestamp);
-        if let Some(traceparent) = trace::traceparent() {
+        if let Some(traceparent) = trace::current_traceparent() {
             request = request.header("traceparent", traceparent);
         }
         if !signed.is_empty() {
             request = request.header("webhook-signature", signed);
         }
         match request.body(body).send().await {
-            Ok(answer) if answer.status().is_success() => Told::Taken,
-            Ok(answer) if answer.status() == StatusCode::GONE => Told::Unwanted,
-            Ok(answer) => {
-                Told::NotNow(format!("the receiver returned status {}", answer.status().as_u16()))
-            }
-            Err(error) if error.is_timeout() => {
-                Told::NotNow(format!("the receiver did not respond within {} s", TIMEOUT.as_secs()))
-            }
-            Err(error) => {
-                Told::NotNow(format!("the receiver could not be reached: {}", error.without_url()))
-            }
+            Ok(response) if response.status().is_success() => SendOutcome::Accepted,
+            Ok(response) if response.status() == StatusCode::GONE => SendOutcome::Gone,
+            Ok(response) => SendOutcome::RetryLater(format!(
+                "the receiver returned status {}",
+                response.status().as_u16()
+            )),
+            Err(error) if error.is_timeout() => SendOutcome::RetryLater(format!(
+                "the receiver did not respond within {} s",
+                TIMEOUT.as_secs()
+            )),
+            Err(error) => SendOutcome::RetryLater(format!(
+                "the receiver could not be reached: {}",
+                error.without_url()
+            )),
         }
     }
 }
 
 /// `{type, timestamp, data, text}`. An approval request that a link may decide includes the link.
-pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
-    let mut data = notice.data.value();
-    let mut text = notice.text.clone();
+pub fn notification_body(
+    key: &ConversationKey,
+    notification: &Notification,
+    links: &ApprovalLinkMaker,
+) -> Value {
+    let mut data = notification.data.to_value();
+    let mut text = notification.text.clone();
     if let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
-        && let Some(url) = link_of(key, approval, links)
+        && let Some(url) = approval_link(key, approval, links)
     {
         text = format!("{text} {url}");
         approval.insert("url".to_owned(), Value::from(url));
     }
-    json!({"type": notice.kind, "timestamp": notice.at.to_string(), "data": data, "text": text})
+    json!({"type": notification.kind, "timestamp": notification.at.to_string(), "data": data, "text": text})
 }
 
-fn link_of(
+fn approval_link(
     key: &ConversationKey,
     approval: &Map<String, Value>,
-    links: &LinkMaker,
+    links: &ApprovalLinkMaker,
 ) -> Option<String> {
     let is_by_link =
         approval.get("approvers")?.as_array()?.iter().any(|approver| approver == "link");
@@ -130,39 +137,43 @@ fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> Stri
 }
 
 /// Prints approval requests. `dev` uses it if no webhook is configured.
-pub struct Console {
-    links: LinkMaker,
+pub struct ConsoleSender {
+    links: ApprovalLinkMaker,
     /// Base URL of the API, without `/api`.
     base_url: String,
     print: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-impl fmt::Debug for Console {
+impl fmt::Debug for ConsoleSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ConsoleSender")
     }
 }
 
-impl Console {
-    pub fn new(links: LinkMaker, base_url: String, print: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
+impl ConsoleSender {
+    pub fn new(
+        links: ApprovalLinkMaker,
+        base_url: String,
+        print: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Self {
         Self { links, base_url, print }
     }
 }
 
 #[async_trait]
-impl Herald for Console {
-    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told {
-        let body = body_of(key, notice, &self.links);
+impl NotificationSender for ConsoleSender {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
+        let body = notification_body(key, notification, &self.links);
         if let Some(approval) = body.get("data").and_then(|data| data.get("approval")) {
-            (self.print)(&self.approval(key, &notice.text, approval));
+            (self.print)(&self.render_approval(key, &notification.text, approval));
         }
-        Told::Taken
+        SendOutcome::Accepted
     }
 }
 
-impl Console {
+impl ConsoleSender {
     /// The title, the link if there is one, and the request that decides it.
-    fn approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
+    fn render_approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
         let member = |name: &str| approval.get(name).and_then(Value::as_str);
         let list = |name: &str| -> Vec<&str> {
             let items = approval.get(name).and_then(Value::as_array).into_iter().flatten();
@@ -200,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_signature_is_the_specifications() {
+    fn signature_matches_standard_webhooks_example() {
         // The example of the specification's reference libraries.
         let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = signatures(
@@ -214,7 +225,7 @@ mod tests {
 
     #[test]
     fn console_shows_approval_that_only_the_owner_decides() {
-        let console = Console::new(
+        let console = ConsoleSender::new(
             Arc::new(|_, _, _| Some("https://never".to_owned())),
             "http://127.0.0.1:7071".to_owned(),
             Arc::new(|_| {}),
@@ -225,21 +236,21 @@ mod tests {
                 tenant: crate::ids::TenantId::new("default"),
                 user: crate::ids::UserId::new(user),
             }
-            .key(id.as_str())
+            .conversation_key(id.as_str())
         };
         let approval =
             json!({"id": "rq_1", "decisions": ["approve", "reject"], "approvers": ["owner"]});
-        insta::assert_snapshot!(console.approval(&key("default"), "Restart web?", &approval), @r#"
+        insta::assert_snapshot!(console.render_approval(&key("default"), "Restart web?", &approval), @r#"
         Restart web?
         Decide by request (approve, reject):
           curl -s 'http://127.0.0.1:7071/api/conversations/c1/approvals/rq_1' -H 'content-type: application/json' -d '{"decision":"approve"}'
         "#);
-        let text = console.approval(&key("ada"), "Restart web?", &approval);
+        let text = console.render_approval(&key("ada"), "Restart web?", &approval);
         assert!(text.contains("-H 'turnwheel-user: ada'"), "{text}");
     }
 
     #[test]
-    fn every_secret_signs() {
+    fn webhook_signs_with_every_secret() {
         let signed = signatures(&[vec![1; 24], vec![2; 24]], "id", 1, "{}");
         assert_eq!(signed.split(' ').count(), 2);
     }

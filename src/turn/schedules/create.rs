@@ -6,23 +6,28 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ID_MAX, INPUT_BYTES_MAX, RECEIPT, SCHEDULES_MAX};
-use super::{document, find, id_of, of_owner, of_user, partition, removal, ring_if_soon};
+use super::{ID_LENGTH_MAX, INPUT_BYTES_MAX, RECEIPT_PREFIX, SCHEDULES_MAX};
+use super::{
+    enqueue_if_near, find_document, list_user_schedules, owner_prefix, removal_writes,
+    schedule_document, schedule_document_id, scope_partition,
+};
 use crate::agent::content::{Block, Content};
-use crate::agent::inbox::Admission;
+use crate::agent::inbox::IdempotencyRecord;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::schedule::rule::{Rule, Timing};
-use crate::agent::schedule::{Mode, Schedule, Target};
+use crate::agent::schedule::rule::{ScheduleRule, Timing};
+use crate::agent::schedule::{Schedule, ScheduleMode, ScheduleTarget};
 use crate::clock::Timestamp;
-use crate::ids::{ConversationId, ScheduleId, is_plain};
-use crate::store::{Document, Freshness, Kind, Write};
-use crate::turn::admission::conversation::{agent_named, metadata_faults};
+use crate::ids::{ConversationId, ScheduleId, is_plain_text};
+use crate::store::{Document, DocumentKind, Freshness, Write};
+use crate::turn::admission::certain_write::{BatchOutcome, write_until_certain_in};
+use crate::turn::admission::conversation::{find_agent, validate_metadata};
 use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::write::{Written, write_surely_in};
-use crate::turn::admission::{Answer, Fault, Owner, Refusal, SAYS_NOTHING};
+use crate::turn::admission::{
+    CommandError, CommandResponse, FieldError, Owner, STEER_WITHOUT_INPUT,
+};
 use crate::turn::views::load;
 use crate::turn::views::schedules::ScheduleView;
-use crate::turn::{World, record};
+use crate::turn::{Services, documents};
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -47,7 +52,7 @@ pub struct NewSchedule {
     /// The last time at which it may fire, in the form of `at`.
     pub until: Option<String>,
     /// Mode while the conversation is busy; if absent, `followUp`.
-    pub mode: Option<Mode>,
+    pub mode: Option<ScheduleMode>,
     /// Metadata of the conversations that it creates.
     pub metadata: Option<BTreeMap<String, String>>,
 }
@@ -55,9 +60,9 @@ pub struct NewSchedule {
 /// Receipt of an idempotency key, stored as long as its schedule.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Receipt {
+struct KeyReceipt {
     schedule: ScheduleId,
-    admission: Admission,
+    admission: IdempotencyRecord,
 }
 
 /// Creates a schedule. `made_in` is the conversation whose agent requests it.
@@ -65,70 +70,89 @@ struct Receipt {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn create(
-    world: &World,
+pub async fn accept_schedule(
+    services: &Services,
     owner: &Owner,
     request: NewSchedule,
     idempotency: &Idempotency,
     made_in: Option<ConversationId>,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, CommandError> {
     let key = idempotency.conversation_id(owner);
     let digest = key.strip_prefix("c_").unwrap_or(&key);
-    let receipt_id = format!("{}-{digest}", of_owner(RECEIPT, &owner.user));
-    if let Some(answer) = replayed(world, owner, &receipt_id, idempotency).await? {
-        return Ok(answer);
+    let receipt_id = format!("{}-{digest}", owner_prefix(RECEIPT_PREFIX, &owner.user));
+    if let Some(response) = replay_receipt(services, owner, &receipt_id, idempotency).await? {
+        return Ok(response);
     }
     let id = request.id.clone().unwrap_or_else(|| format!("s_{digest}"));
-    let mut schedule = checked(world, owner, request, ScheduleId::new(id)).await?;
-    schedule.made_in = made_in;
-    let mut writes = room(world, owner).await?;
-    let answer = answered(&schedule);
+    let mut schedule = build_schedule(services, owner, request, ScheduleId::new(id)).await?;
+    schedule.created_in = made_in;
+    let mut writes = make_room(services, owner).await?;
+    let response = created_response(&schedule);
     if idempotency.is_repeatable {
-        writes.push(Write::Create(receipt(&receipt_id, &schedule, idempotency, &answer)));
+        writes.push(Write::Create(key_receipt_document(
+            &receipt_id,
+            &schedule,
+            idempotency,
+            &response,
+        )));
         schedule.receipt = Some(receipt_id.clone());
     }
-    writes.push(Write::Create(document(&schedule)));
-    world.probe.reached("schedule.create").await;
-    if let Written::Lost = write_surely_in(world, &partition(&owner.tenant), writes).await? {
-        let found = find(world, &owner.tenant, &id_of(&owner.user, &schedule.id)).await?;
-        let is_mine =
+    writes.push(Write::Create(schedule_document(&schedule)));
+    services.fail_points.hit("schedule.create").await;
+    if let BatchOutcome::Lost =
+        write_until_certain_in(services, &scope_partition(&owner.tenant), writes).await?
+    {
+        let found = find_document(
+            services,
+            &owner.tenant,
+            &schedule_document_id(&owner.user, &schedule.id),
+        )
+        .await?;
+        let is_own_write =
             found.as_ref().is_some_and(|(found, _)| found.incarnation == schedule.incarnation);
-        if !is_mine {
-            if let Some(answer) = replayed(world, owner, &receipt_id, idempotency).await? {
-                return Ok(answer);
+        if !is_own_write {
+            if let Some(response) =
+                replay_receipt(services, owner, &receipt_id, idempotency).await?
+            {
+                return Ok(response);
             }
             return Err(match found {
-                None => Refusal::contended(),
-                Some(_) => taken(&schedule.id),
+                None => CommandError::contended(),
+                Some(_) => id_taken_error(&schedule.id),
             });
         }
     }
-    ring_if_soon(world, &owner.tenant, &schedule).await;
-    Ok(answer)
+    enqueue_if_near(services, &owner.tenant, &schedule).await;
+    Ok(response)
 }
 
-fn taken(id: &ScheduleId) -> Refusal {
+fn id_taken_error(id: &ScheduleId) -> CommandError {
     let detail = format!("schedule `{id}` exists: use another id, or leave it out");
-    Refusal::Conflict { detail, retry_after: None }
+    CommandError::Conflict { detail, retry_after: None }
 }
 
-fn answered(schedule: &Schedule) -> Answer {
-    Answer {
+fn created_response(schedule: &Schedule) -> CommandResponse {
+    CommandResponse {
         status: 201,
-        body: Some(RawJson::of(&ScheduleView::of(schedule))),
+        body: Some(RawJson::from_value(&ScheduleView::from_schedule(schedule))),
         location: Some(format!("schedules/{}", schedule.id)),
         etag: None,
         is_replayed: false,
     }
 }
 
-fn receipt(id: &str, schedule: &Schedule, idempotency: &Idempotency, answer: &Answer) -> Document {
+fn key_receipt_document(
+    id: &str,
+    schedule: &Schedule,
+    idempotency: &Idempotency,
+    response: &CommandResponse,
+) -> Document {
     let receipt =
-        Receipt { schedule: schedule.id.clone(), admission: idempotency.admission(answer) };
+        KeyReceipt { schedule: schedule.id.clone(), admission: idempotency.to_record(response) };
     Document {
         id: id.to_owned(),
-        kind: Kind::Scope,
-        body: RawJson::of(&receipt),
+        kind: DocumentKind::Scope,
+        body: RawJson::from_value(&receipt),
         due: None,
         created_at: None,
         state: None,
@@ -137,91 +161,93 @@ fn receipt(id: &str, schedule: &Schedule, idempotency: &Idempotency, answer: &An
 }
 
 /// Returns the first response for that key, if there is one.
-async fn replayed(
-    world: &World,
+async fn replay_receipt(
+    services: &Services,
     owner: &Owner,
     receipt_id: &str,
     idempotency: &Idempotency,
-) -> Result<Option<Answer>, Refusal> {
+) -> Result<Option<CommandResponse>, CommandError> {
     if !idempotency.is_repeatable {
         return Ok(None);
     }
-    let found = world.store.read(&partition(&owner.tenant), receipt_id, Freshness::Latest).await?;
+    let found =
+        services.store.read(&scope_partition(&owner.tenant), receipt_id, Freshness::Latest).await?;
     let Some(stored) = found else { return Ok(None) };
-    let Admission { body_hash, status, answer, location } =
-        record::read::<Receipt>(&stored.document)?.admission;
+    let IdempotencyRecord { body_hash, status, response, location } =
+        documents::read::<KeyReceipt>(&stored.document)?.admission;
     if body_hash != idempotency.body_hash {
-        return Err(Refusal::KeyReused);
+        return Err(CommandError::KeyReused);
     }
-    Ok(Some(Answer { status, body: answer, location, etag: None, is_replayed: true }))
+    Ok(Some(CommandResponse { status, body: response, location, etag: None, is_replayed: true }))
 }
 
 /// Writes that make room for another schedule. At the limit, they remove the oldest ended schedule.
-async fn room(world: &World, owner: &Owner) -> Result<Vec<Write>, Refusal> {
-    let schedules = of_user(world, owner).await?;
+async fn make_room(services: &Services, owner: &Owner) -> Result<Vec<Write>, CommandError> {
+    let schedules = list_user_schedules(services, owner).await?;
     if schedules.len() < SCHEDULES_MAX {
         return Ok(Vec::new());
     }
     let ended = schedules.iter().rev().find(|schedule| schedule.next_at.is_none());
-    ended.map(|ended| removal(ended, None)).ok_or_else(|| Refusal::Conflict {
+    ended.map(|ended| removal_writes(ended, None)).ok_or_else(|| CommandError::Conflict {
         detail: format!("the user already has {SCHEDULES_MAX} active schedules: cancel one first"),
         retry_after: None,
     })
 }
 
-async fn checked(
-    world: &World,
+async fn build_schedule(
+    services: &Services,
     owner: &Owner,
     request: NewSchedule,
     id: ScheduleId,
-) -> Result<Schedule, Refusal> {
-    let now = world.clock.now();
-    let mut faults = Vec::new();
-    if id.as_str().len() > ID_MAX || !is_plain(id.as_str()) {
-        faults.push(Fault::at(
+) -> Result<Schedule, CommandError> {
+    let now = services.clock.now();
+    let mut errors = Vec::new();
+    if id.as_str().len() > ID_LENGTH_MAX || !is_plain_text(id.as_str()) {
+        errors.push(FieldError::new(
             "/id",
             "a schedule's id is 1 to 64 of the characters A-Z a-z 0-9 _ . - and not only dots",
         ));
     }
-    faults.extend(request.input.as_ref().and_then(input_fault));
-    if request.mode == Some(Mode::Steer) && request.input.is_none() {
-        faults.push(Fault::at("/input", SAYS_NOTHING));
+    errors.extend(request.input.as_ref().and_then(find_input_error));
+    if request.mode == Some(ScheduleMode::Steer) && request.input.is_none() {
+        errors.push(FieldError::new("/input", STEER_WITHOUT_INPUT));
     }
     let metadata = request.metadata.unwrap_or_default();
-    faults.extend(metadata_faults(&metadata));
+    errors.extend(validate_metadata(&metadata));
     let timing = Timing {
         at: request.at,
         every: request.every,
         time_zone: request.time_zone,
         until: request.until,
     };
-    let next_at = match first(&timing, now) {
+    let next_at = match first_firing(&timing, now) {
         Ok(next_at) => Some(next_at),
         Err(mistakes) => {
-            faults.extend(mistakes);
+            errors.extend(mistakes);
             None
         }
     };
     let (agent, conversation) =
-        target(world, owner, (request.agent, request.conversation_id), &mut faults).await?;
-    if !faults.is_empty() {
-        return Err(Refusal::Invalid(faults));
+        resolve_target(services, owner, (request.agent, request.conversation_id), &mut errors)
+            .await?;
+    if !errors.is_empty() {
+        return Err(CommandError::Invalid(errors));
     }
     Ok(Schedule {
         id,
         user: owner.user.clone(),
-        incarnation: world.ids.fresh(),
+        incarnation: services.ids.new_id(),
         agent,
         conversation,
-        made_in: None,
+        created_in: None,
         input: request.input,
         mode: request.mode.unwrap_or_default(),
         metadata,
         timing,
         created_at: now,
         next_at,
-        again_at: None,
-        last_fired: None,
+        retry_at: None,
+        last_firing: None,
         last_problem: None,
         receipt: None,
         extra: Extra::new(),
@@ -229,22 +255,22 @@ async fn checked(
 }
 
 /// Time of the first firing.
-fn first(timing: &Timing, now: Timestamp) -> Result<Timestamp, Vec<Fault>> {
-    let rule = Rule::read(timing, now).map_err(|mistakes| {
-        let faults = mistakes.into_iter();
-        faults.map(|it| Fault::at(format!("/{}", it.member), it.detail)).collect::<Vec<_>>()
+fn first_firing(timing: &Timing, now: Timestamp) -> Result<Timestamp, Vec<FieldError>> {
+    let rule = ScheduleRule::parse(timing, now).map_err(|mistakes| {
+        let errors = mistakes.into_iter();
+        errors.map(|it| FieldError::new(format!("/{}", it.member), it.detail)).collect::<Vec<_>>()
     })?;
-    rule.after(now).ok_or_else(|| {
-        let (member, what) = match (rule.is_recurring(), &timing.until) {
+    rule.next_after(now).ok_or_else(|| {
+        let (member, problem) = match (rule.is_recurring(), &timing.until) {
             (false, None) => ("/at", "`at` is past"),
             (_, Some(_)) => ("/until", "nothing fires up to `until`"),
             (true, None) => ("/every", "`every` never fires"),
         };
-        vec![Fault::at(member, format!("{what}; it is now {}", rule.zone().shown(now)))]
+        vec![FieldError::new(member, format!("{problem}; it is now {}", rule.zone().format(now)))]
     })
 }
 
-fn input_fault(input: &Content) -> Option<Fault> {
+fn find_input_error(input: &Content) -> Option<FieldError> {
     let is_text = match input {
         Content::Text(text) => !text.is_empty(),
         Content::Blocks(blocks) => {
@@ -252,51 +278,51 @@ fn input_fault(input: &Content) -> Option<Fault> {
         }
     };
     if !is_text {
-        return Some(Fault::at(
+        return Some(FieldError::new(
             "/input",
             "a schedule's input is text or text blocks; leave it out to begin without one",
         ));
     }
-    (RawJson::of(input).text().len() > INPUT_BYTES_MAX)
-        .then(|| Fault::at("/input", "a schedule's input may be 32 KB long"))
+    (RawJson::from_value(input).text().len() > INPUT_BYTES_MAX)
+        .then(|| FieldError::new("/input", "a schedule's input may be 32 KB long"))
 }
 
 /// Resolves the agent, and the conversation in its current incarnation.
-async fn target(
-    world: &World,
+async fn resolve_target(
+    services: &Services,
     owner: &Owner,
     (agent, conversation): (Option<String>, Option<String>),
-    faults: &mut Vec<Fault>,
-) -> Result<(String, Option<Target>), Refusal> {
+    errors: &mut Vec<FieldError>,
+) -> Result<(String, Option<ScheduleTarget>), CommandError> {
     let Some(conversation) = conversation else {
-        let found = agent_named(world, agent.as_deref());
+        let found = find_agent(services, agent.as_deref());
         return match found {
             Ok(agent) => Ok((agent.name.clone(), None)),
-            Err(Refusal::Invalid(unknown)) => {
-                faults.extend(unknown);
+            Err(CommandError::Invalid(unknown)) => {
+                errors.extend(unknown);
                 Ok((String::new(), None))
             }
             Err(refusal) => Err(refusal),
         };
     };
-    let found = if is_plain(&conversation) {
-        load::find_head(world, &owner.key(&conversation)).await?
+    let found = if is_plain_text(&conversation) {
+        load::find_head(services, &owner.conversation_key(&conversation)).await?
     } else {
         None
     };
     let Some((head, _)) = found else {
-        faults.push(Fault::at(
+        errors.push(FieldError::new(
             "/conversationId",
             format!("there is no conversation `{conversation}`: create it first, or leave it out"),
         ));
         return Ok((String::new(), None));
     };
     if agent.is_some_and(|agent| agent != head.agent) {
-        faults.push(Fault::at(
+        errors.push(FieldError::new(
             "/agent",
             format!("conversation `{conversation}` belongs to the agent `{}`", head.agent),
         ));
     }
-    let target = Target { id: head.conversation_id, incarnation: head.incarnation };
+    let target = ScheduleTarget { id: head.conversation_id, incarnation: head.incarnation };
     Ok((head.agent, Some(target)))
 }

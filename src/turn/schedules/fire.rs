@@ -3,107 +3,118 @@
 
 use std::time::Duration;
 
-use super::{delay_until, document, find, partition, ring_if_soon};
+use super::{delay_until, enqueue_if_near, find_document, schedule_document, scope_partition};
 use crate::agent::entry::Source;
-use crate::agent::schedule::{Mode, Outcome, Schedule};
+use crate::agent::schedule::{FiringOutcome, Schedule, ScheduleMode};
 use crate::ids::{ConversationKey, PromptId};
 use crate::queue;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
 use crate::tools::sha256_hex;
-use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::certain_write::{BatchOutcome, write_until_certain_in};
+use crate::turn::admission::idempotency::{Idempotency, find_previous_request};
 use crate::turn::admission::prompt::{
     FirstPromptRequest, Mode as PromptMode, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
 };
-use crate::turn::admission::write::{Written, write_surely_in};
-use crate::turn::admission::{Answer, Owner, Refusal};
-use crate::turn::commit::ring;
-use crate::turn::delivery::{Handled, TurnError, store_error};
+use crate::turn::admission::{CommandError, CommandResponse, Owner};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::delivery::{DeliveryOutcome, TurnError, store_error};
 use crate::turn::views::load;
-use crate::turn::{Nudge, World, faults};
+use crate::turn::{Nudge, Services, error_domain};
 
 /// Maximum time by which a nudge may be early. Such a nudge was sent by a clock that is ahead, and
 /// is enqueued again. An earlier one belongs to a time that is already done.
-const EARLY: Duration = Duration::from_secs(10);
+const EARLY_MAX: Duration = Duration::from_secs(10);
 /// Number of writes lost to other workers after which a firing gives up.
-const TRIES_MAX: u32 = 10;
+const ATTEMPTS_MAX: u32 = 10;
 
 /// Handles the nudge of a schedule.
 ///
 /// # Errors
 /// Returns an error if the message must be delivered again. Nothing is lost.
-pub(in crate::turn) async fn fire(
-    world: &World,
+pub(in crate::turn) async fn handle_firing(
+    services: &Services,
     nudge: &Nudge,
     document_id: &str,
-) -> Result<Handled, TurnError> {
-    let span = world.telemetry.span("schedule").start();
-    let fired = span.run(Box::pin(fire_once(world, nudge, document_id))).await;
+) -> Result<DeliveryOutcome, TurnError> {
+    let span = services.telemetry.span("schedule").start();
+    let fired = span.run(Box::pin(fire_once(services, nudge, document_id))).await;
     fired.map_err(|error| {
-        let source = store_fault(error);
-        span.fail(&faults::of_store(&source));
+        let source = into_store_error(error);
+        span.record_error(&error_domain::classify_store_error(&source));
         store_error(&nudge.key, "fire", source)
     })
 }
 
-fn store_fault(refusal: Refusal) -> StoreError {
-    if let Refusal::Corrupt(source) = refusal {
+fn into_store_error(error: CommandError) -> StoreError {
+    if let CommandError::Corrupt(source) = error {
         return source;
     }
-    StoreError::Unavailable(Box::new(refusal))
+    StoreError::Unavailable(Box::new(error))
 }
 
-async fn fire_once(world: &World, nudge: &Nudge, document_id: &str) -> Result<Handled, Refusal> {
+async fn fire_once(
+    services: &Services,
+    nudge: &Nudge,
+    document_id: &str,
+) -> Result<DeliveryOutcome, CommandError> {
     let tenant = &nudge.key.tenant;
-    for _ in 0..TRIES_MAX {
-        let Some((schedule, etag)) = find(world, tenant, document_id).await? else {
-            return Ok(Handled::Nothing);
+    for _ in 0..ATTEMPTS_MAX {
+        let Some((schedule, etag)) = find_document(services, tenant, document_id).await? else {
+            return Ok(DeliveryOutcome::NoWork);
         };
-        let now = world.clock.now();
-        let Some(due) = schedule.due() else { return Ok(Handled::Nothing) };
+        let now = services.clock.now();
+        let Some(due) = schedule.due() else { return Ok(DeliveryOutcome::NoWork) };
         if due > now {
             let left = now.until(due);
-            if left <= EARLY {
-                ring(world, queue::TURNS, nudge, delay_until(now, due)).await;
+            if left <= EARLY_MAX {
+                enqueue_nudge(services, queue::TURNS, nudge, delay_until(now, due)).await;
             }
-            return Ok(Handled::Nothing);
+            return Ok(DeliveryOutcome::NoWork);
         }
         let owner = Owner { tenant: tenant.clone(), user: schedule.user.clone() };
-        let outcome = outcome_of(world, &owner, &schedule).await?;
-        tell(&schedule, &outcome);
-        let moved = schedule.after(outcome, world.clock.now());
-        world.probe.reached("schedule.fired").await;
-        let write = Write::Replace(document(&moved), Some(etag));
-        let written = write_surely_in(world, &partition(tenant), vec![write]).await?;
-        world.probe.reached("schedule.moved").await;
-        if let Written::Won(_) = written {
-            ring_if_soon(world, tenant, &moved).await;
-            return Ok(Handled::Worked);
+        let outcome = make_firing(services, &owner, &schedule).await?;
+        log_outcome(&schedule, &outcome);
+        let moved = schedule.after_firing(outcome, services.clock.now());
+        services.fail_points.hit("schedule.fired").await;
+        let write = Write::Replace(schedule_document(&moved), Some(etag));
+        let written =
+            write_until_certain_in(services, &scope_partition(tenant), vec![write]).await?;
+        services.fail_points.hit("schedule.moved").await;
+        if let BatchOutcome::Won(_) = written {
+            enqueue_if_near(services, tenant, &moved).await;
+            return Ok(DeliveryOutcome::Worked);
         }
         // Another worker moved the schedule, this one won with a lost response, or the schedule was
         // cancelled: read it again.
     }
-    Err(Refusal::contended())
+    Err(CommandError::contended())
 }
 
 /// Logs the outcome of a firing, with the reason if it was not made.
-fn tell(schedule: &Schedule, outcome: &Outcome) {
+fn log_outcome(schedule: &Schedule, outcome: &FiringOutcome) {
     let id = &schedule.id;
     match outcome {
-        Outcome::Accepted { conversation_id, .. } => {
+        FiringOutcome::Accepted { conversation_id, .. } => {
             tracing::info!(conversation.id = %conversation_id, schedule.id = %id, "schedule fired");
         }
-        Outcome::LeftOut(why) | Outcome::NotYet(why) | Outcome::Over(why) => {
-            tracing::warn!(schedule.id = %id, "schedule did not fire: {why}");
+        FiringOutcome::Skipped(reason)
+        | FiringOutcome::Retryable(reason)
+        | FiringOutcome::Ended(reason) => {
+            tracing::warn!(schedule.id = %id, "schedule did not fire: {reason}");
         }
     }
 }
 
 /// Makes the firing that is due.
-async fn outcome_of(world: &World, owner: &Owner, schedule: &Schedule) -> Result<Outcome, Refusal> {
+async fn make_firing(
+    services: &Services,
+    owner: &Owner,
+    schedule: &Schedule,
+) -> Result<FiringOutcome, CommandError> {
     let Some(at) = schedule.next_at else {
-        return Ok(Outcome::Over("no firing is due".to_owned()));
+        return Ok(FiringOutcome::Ended("no firing is due".to_owned()));
     };
     let idempotency = Idempotency {
         key: format!("{} {} {}", schedule.id, schedule.incarnation, at.0),
@@ -112,122 +123,134 @@ async fn outcome_of(world: &World, owner: &Owner, schedule: &Schedule) -> Result
         body_hash: sha256_hex(schedule.incarnation.as_bytes()),
     };
     let accepted = match &schedule.conversation {
-        None => begin(world, owner, schedule, &idempotency).await,
+        None => start_conversation(services, owner, schedule, &idempotency).await,
         Some(target) => {
-            let key = owner.key(target.id.as_str());
-            match obstacle(world, &key, schedule, &idempotency).await? {
+            let key = owner.conversation_key(target.id.as_str());
+            match find_obstacle(services, &key, schedule, &idempotency).await? {
                 Some(outcome) => return Ok(outcome),
-                None => go_on(world, &key, schedule, &idempotency).await,
+                None => prompt_conversation(services, &key, schedule, &idempotency).await,
             }
         }
     };
     match accepted {
-        Ok((key, answer)) => {
+        Ok((key, response)) => {
             let input_id = idempotency.input_id(&key);
-            let promised = answer.body.and_then(|body| body.string_member("promptId"));
-            let prompt_id = promised.map_or_else(|| PromptId::of(&input_id), PromptId::new);
-            Ok(Outcome::Accepted { conversation_id: key.conversation_id, input_id, prompt_id })
+            let promised = response.body.and_then(|body| body.string_member("promptId"));
+            let prompt_id = promised.map_or_else(|| PromptId::from_input(&input_id), PromptId::new);
+            Ok(FiringOutcome::Accepted {
+                conversation_id: key.conversation_id,
+                input_id,
+                prompt_id,
+            })
         }
-        Err(refusal) => refused(refusal),
+        Err(refusal) => error_outcome(refusal),
     }
 }
 
-fn sender() -> Sender {
+fn schedule_sender() -> Sender {
     Sender {
         source: Source::Schedule,
-        traceparent: trace::traceparent(),
-        when_busy: WhenBusy::WaitItsTurn,
+        traceparent: trace::current_traceparent(),
+        when_busy: WhenBusy::Queue,
     }
 }
 
-async fn begin(
-    world: &World,
+async fn start_conversation(
+    services: &Services,
     owner: &Owner,
     schedule: &Schedule,
     idempotency: &Idempotency,
-) -> Result<(ConversationKey, Answer), Refusal> {
+) -> Result<(ConversationKey, CommandResponse), CommandError> {
     let request = FirstPromptRequest {
         agent: Some(schedule.agent.clone()),
         metadata: Some(schedule.metadata.clone()),
         input: schedule.input.clone(),
         ..FirstPromptRequest::default()
     };
-    let key = owner.key(&idempotency.conversation_id(owner));
-    let answer = begin_conversation(world, owner, request, idempotency, &sender()).await?;
+    let key = owner.conversation_key(&idempotency.conversation_id(owner));
+    let answer =
+        begin_conversation(services, owner, request, idempotency, &schedule_sender()).await?;
     Ok((key, answer))
 }
 
-async fn go_on(
-    world: &World,
+async fn prompt_conversation(
+    services: &Services,
     key: &ConversationKey,
     schedule: &Schedule,
     idempotency: &Idempotency,
-) -> Result<(ConversationKey, Answer), Refusal> {
+) -> Result<(ConversationKey, CommandResponse), CommandError> {
     let mode = match schedule.mode {
-        Mode::Prompt => Some(PromptMode::Prompt),
-        Mode::Steer => Some(PromptMode::Steer),
+        ScheduleMode::Prompt => Some(PromptMode::Prompt),
+        ScheduleMode::Steer => Some(PromptMode::Steer),
         // The default of the sender applies: in an idle conversation it is a prompt.
-        Mode::FollowUp => None,
+        ScheduleMode::FollowUp => None,
     };
     let request = PromptRequest { input: schedule.input.clone(), mode, ..PromptRequest::default() };
-    let answer = accept_prompt(world, key, request, idempotency, &sender()).await?;
+    let answer = accept_prompt(services, key, request, idempotency, &schedule_sender()).await?;
     Ok((key.clone(), answer))
 }
 
 /// Outcome of a firing that the conversation cannot accept. `None`: it can.
-async fn obstacle(
-    world: &World,
+async fn find_obstacle(
+    services: &Services,
     key: &ConversationKey,
     schedule: &Schedule,
     idempotency: &Idempotency,
-) -> Result<Option<Outcome>, Refusal> {
-    let head = load::find_head(world, key).await?.map(|(head, _)| head);
-    let is_meant = |incarnation: &str| {
+) -> Result<Option<FiringOutcome>, CommandError> {
+    let head = load::find_head(services, key).await?.map(|(head, _)| head);
+    let is_target_incarnation = |incarnation: &str| {
         schedule.conversation.as_ref().is_some_and(|target| target.incarnation == incarnation)
     };
-    let Some(head) = head.filter(|head| is_meant(&head.incarnation)) else {
+    let Some(head) = head.filter(|head| is_target_incarnation(&head.incarnation)) else {
         let detail = format!("the conversation `{}` is gone", key.conversation_id);
-        return Ok(Some(Outcome::Over(detail)));
+        return Ok(Some(FiringOutcome::Ended(detail)));
     };
     // A conversation that waits for days accepts one prompt of a schedule, not one for each firing.
-    let Some(last) = &schedule.last_fired else { return Ok(None) };
+    let Some(last) = &schedule.last_firing else { return Ok(None) };
     let is_this = last.input_id == idempotency.input_id(key);
-    if is_this || head.prompts.iter().any(|prompt| prompt.id == PromptId::of(&last.input_id)) {
+    if is_this
+        || head.prompts.iter().any(|prompt| prompt.id == PromptId::from_input(&last.input_id))
+    {
         return Ok(None);
     }
-    let is_waiting = earlier(world, key, last.input_id.as_str())
+    let is_waiting = find_previous_request(services, key, last.input_id.as_str())
         .await?
-        .is_some_and(|earlier| earlier.is_waiting());
-    Ok(is_waiting
-        .then(|| Outcome::LeftOut("the prompt of the last firing has not begun yet".to_owned())))
+        .is_some_and(|earlier| earlier.is_queued());
+    Ok(is_waiting.then(|| {
+        FiringOutcome::Skipped("the prompt of the last firing has not begun yet".to_owned())
+    }))
 }
 
 /// Outcome of a firing that failed with an error.
 ///
 /// # Errors
 /// Returns a transient error, after which the nudge must be delivered again.
-fn refused(refusal: Refusal) -> Result<Outcome, Refusal> {
-    let detail = refusal.to_string();
-    match refusal {
-        Refusal::Unavailable { .. } | Refusal::Conflict { retry_after: Some(_), .. } => {
-            Err(refusal)
+fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
+    let detail = error.to_string();
+    match error {
+        CommandError::Unavailable { .. } | CommandError::Conflict { retry_after: Some(_), .. } => {
+            Err(error)
         }
-        Refusal::NotFound(_) => Ok(Outcome::Over("the conversation is gone".to_owned())),
+        CommandError::NotFound(_) => {
+            Ok(FiringOutcome::Ended("the conversation is gone".to_owned()))
+        }
         // A deployment or an operator repairs these.
-        Refusal::AgentUnavailable(_) | Refusal::Corrupt(_) => Ok(Outcome::NotYet(detail)),
-        Refusal::Invalid(faults) if faults.iter().all(|fault| fault.pointer == "/agent") => {
-            Ok(Outcome::NotYet(detail))
+        CommandError::AgentUnavailable(_) | CommandError::Corrupt(_) => {
+            Ok(FiringOutcome::Retryable(detail))
         }
-        Refusal::Invalid(_)
-        | Refusal::Conflict { .. }
-        | Refusal::AlreadyProcessing { .. }
-        | Refusal::AlreadyDecided(_)
-        | Refusal::Expired { .. }
-        | Refusal::Landed { .. }
-        | Refusal::Forbidden(_)
-        | Refusal::KeyReused
-        | Refusal::EffectInFlight { .. }
-        | Refusal::PreconditionFailed { .. }
-        | Refusal::TooLarge(_) => Ok(Outcome::LeftOut(detail)),
+        CommandError::Invalid(errors) if errors.iter().all(|fault| fault.pointer == "/agent") => {
+            Ok(FiringOutcome::Retryable(detail))
+        }
+        CommandError::Invalid(_)
+        | CommandError::Conflict { .. }
+        | CommandError::AlreadyProcessing { .. }
+        | CommandError::AlreadyDecided(_)
+        | CommandError::Expired { .. }
+        | CommandError::AlreadyApplied { .. }
+        | CommandError::Forbidden(_)
+        | CommandError::KeyReused
+        | CommandError::EffectInFlight { .. }
+        | CommandError::PreconditionFailed { .. }
+        | CommandError::TooLarge(_) => Ok(FiringOutcome::Skipped(detail)),
     }
 }

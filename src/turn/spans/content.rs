@@ -15,66 +15,65 @@ const ATTRIBUTE_BYTES_MAX: usize = 8_000;
 /// Bytes of one text in an attribute.
 const TEXT_BYTES_MAX: usize = 2_000;
 
-pub(super) fn put_request(span: &Span, request: &ModelRequest<'_>) {
+pub(super) fn set_request(span: &Span, request: &ModelRequest<'_>) {
     if let Some(system) = request.system {
-        let parts = json!([{"type": "text", "content": cut(system)}]);
-        span.set("gen_ai.system_instructions", parts.to_string());
+        let parts = json!([{"type": "text", "content": truncate(system)}]);
+        span.set_attribute("gen_ai.system_instructions", parts.to_string());
     }
-    let messages = request.messages.iter().rev().filter_map(|message| told(message));
-    span.set("gen_ai.input.messages", newest(messages));
+    let messages = request.messages.iter().rev().filter_map(|message| message_json(message));
+    span.set_attribute("gen_ai.input.messages", newest_as_json(messages));
 }
 
-pub(super) fn put_answer(span: &Span, message: &AssistantMessage) {
-    let reason = super::finish_reason(message);
-    let told =
-        json!({"role": "assistant", "parts": parts(&message.content), "finish_reason": reason});
-    span.set("gen_ai.output.messages", newest(std::iter::once(told)));
+pub(super) fn set_response(span: &Span, message: &AssistantMessage) {
+    let finish_reason = super::finish_reason(message);
+    let value = json!({"role": "assistant", "parts": block_parts(&message.content), "finish_reason": finish_reason});
+    span.set_attribute("gen_ai.output.messages", newest_as_json(std::iter::once(value)));
 }
 
-pub(super) fn put_arguments(span: &Span, arguments: &Arguments) {
-    span.set("gen_ai.tool.call.arguments", cut(arguments.text.text()));
+pub(super) fn set_arguments(span: &Span, arguments: &Arguments) {
+    span.set_attribute("gen_ai.tool.call.arguments", truncate(arguments.text.text()));
 }
 
-pub(super) fn put_outcome(span: &Span, outcome: &ToolOutcome) {
+pub(super) fn set_outcome(span: &Span, outcome: &ToolOutcome) {
     let text = match outcome {
         ToolOutcome::Returned(result) => crate::agent::content::joined_text(&result.content),
         ToolOutcome::Failed(text) | ToolOutcome::Unknown { reason: text } => text.clone(),
     };
-    span.set("gen_ai.tool.call.result", cut(&text));
+    span.set_attribute("gen_ai.tool.call.result", truncate(&text));
 }
 
 /// JSON array of the newest messages that fit, in the order sent. `newest_first` has the reverse
 /// order.
-fn newest(newest_first: impl Iterator<Item = Value>) -> String {
-    let mut kept = Vec::new();
+fn newest_as_json(newest_first: impl Iterator<Item = Value>) -> String {
+    let mut fitting = Vec::new();
     let mut bytes = 2;
     for message in newest_first {
         bytes += message.to_string().len() + 1;
         if bytes > ATTRIBUTE_BYTES_MAX {
             break;
         }
-        kept.push(message);
+        fitting.push(message);
     }
-    kept.reverse();
-    Value::Array(kept).to_string()
+    fitting.reverse();
+    Value::Array(fitting).to_string()
 }
 
-fn told(message: &Message) -> Option<Value> {
+fn message_json(message: &Message) -> Option<Value> {
     match message {
         Message::User(user) => {
             let parts = match &user.content {
-                Content::Text(text) => vec![json!({"type": "text", "content": cut(text)})],
-                Content::Blocks(blocks) => parts(blocks),
+                Content::Text(text) => vec![json!({"type": "text", "content": truncate(text)})],
+                Content::Blocks(blocks) => block_parts(blocks),
             };
             Some(json!({"role": "user", "parts": parts}))
         }
-        Message::Assistant(answer) => {
-            Some(json!({"role": "assistant", "parts": parts(&answer.content)}))
+        Message::Assistant(response) => {
+            Some(json!({"role": "assistant", "parts": block_parts(&response.content)}))
         }
         Message::ToolResult(result) => {
             let text = crate::agent::content::joined_text(&result.content);
             let part = json!({
-                "type": "tool_call_response", "id": result.tool_call_id, "response": cut(&text),
+                "type": "tool_call_response", "id": result.tool_call_id, "response": truncate(&text),
             });
             Some(json!({"role": "tool", "parts": [part]}))
         }
@@ -88,21 +87,21 @@ fn told(message: &Message) -> Option<Value> {
 }
 
 /// Omits images and files: they are large, and not text.
-fn parts(blocks: &[Block]) -> Vec<Value> {
-    let told = blocks.iter().filter_map(|block| match block {
-        Block::Text(text) => Some(json!({"type": "text", "content": cut(&text.text)})),
+fn block_parts(blocks: &[Block]) -> Vec<Value> {
+    let values = blocks.iter().filter_map(|block| match block {
+        Block::Text(text) => Some(json!({"type": "text", "content": truncate(&text.text)})),
         Block::Thinking(thinking) => {
-            Some(json!({"type": "reasoning", "content": cut(&thinking.thinking)}))
+            Some(json!({"type": "reasoning", "content": truncate(&thinking.thinking)}))
         }
         Block::ToolCall(call) => Some(json!({
-            "type": "tool_call", "id": call.id, "name": call.name, "arguments": cut(call.arguments.text()),
+            "type": "tool_call", "id": call.id, "name": call.name, "arguments": truncate(call.arguments.text()),
         })),
         Block::Image(_) | Block::File(_) | Block::Other(_) => None,
     });
-    told.collect()
+    values.collect()
 }
 
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().find(|(at, letter)| at + letter.len_utf8() > TEXT_BYTES_MAX) {
         Some((at, _)) => format!("{}…", text.split_at(at).0),
         None => text.to_owned(),
@@ -114,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_on_a_span_is_json_of_bounded_length_and_the_newest() {
+    fn span_content_is_bounded_json_of_newest_messages() {
         let messages =
             (0..100).map(|number| json!({"role": "user", "parts": [number, "x".repeat(500)]}));
-        let text = newest(messages);
+        let text = newest_as_json(messages);
         assert!(text.len() <= ATTRIBUTE_BYTES_MAX);
         let kept: Vec<Value> = serde_json::from_str(&text).unwrap();
         assert_eq!(kept.last().unwrap()["parts"][0], 0);
         assert!(kept.len() > 10);
-        assert_eq!(cut(&"é".repeat(2_000)).len(), 2_000 + "…".len());
-        assert_eq!(cut("short"), "short");
+        assert_eq!(truncate(&"é".repeat(2_000)).len(), 2_000 + "…".len());
+        assert_eq!(truncate("short"), "short");
     }
 }

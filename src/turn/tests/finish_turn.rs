@@ -8,43 +8,43 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, PauseProbe, call, idempotency, text};
-use super::compacting::settle;
-use super::together::texts;
+use super::compaction::handle_until_idle;
+use super::parallel_calls::result_texts;
+use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, text};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::settings::Continuation;
 use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
 use crate::ids::InputId;
 use crate::telemetry::testing::Recorder;
+use crate::turn::admission::inbox_edit::{InputChange, edit_input};
 use crate::turn::admission::patch::patch_conversation;
-use crate::turn::admission::prompt::Accepted;
-use crate::turn::admission::waiting::{InputChange, edit};
-use crate::turn::delivery::{Handled, handle};
-use crate::turn::{NoProbe, World, recount};
+use crate::turn::admission::prompt::PromptAccepted;
+use crate::turn::delivery::{DeliveryOutcome, handle};
+use crate::turn::{NoFailPoints, Services, crash_count};
 
-pub(super) type Decide = fn(&ClosingTurn<'_>) -> Option<FinishTurn>;
+pub(super) type DecideFn = fn(&ClosingTurn<'_>) -> Option<FinishTurn>;
 
 /// Decides by the turn alone, so that every worker decides alike.
 #[derive(Debug)]
-pub(super) struct Decides {
-    pub(super) decide: Decide,
+pub(super) struct DecidingExtension {
+    pub(super) decide: DecideFn,
     /// The turns on which it was called: the response, the results and the rounds.
     turns: Mutex<Vec<(String, Vec<String>, u32)>>,
 }
 
-impl Decides {
-    pub(super) fn new(decide: Decide) -> Arc<Self> {
+impl DecidingExtension {
+    pub(super) fn new(decide: DecideFn) -> Arc<Self> {
         Arc::new(Self { decide, turns: Mutex::default() })
     }
 
-    fn calls(&self) -> usize {
+    fn call_count(&self) -> usize {
         self.turns.lock().unwrap().len()
     }
 }
 
 #[async_trait]
-impl Extension for Decides {
+impl Extension for DecidingExtension {
     fn name(&self) -> &'static str {
         "decides"
     }
@@ -59,19 +59,19 @@ impl Extension for Decides {
     }
 }
 
-type Outcome = BoxFuture<'static, Result<Option<FinishTurn>, HookError>>;
+type DecisionFuture = BoxFuture<'static, Result<Option<FinishTurn>, HookError>>;
 
 /// Runs an asynchronous closure that decides.
-struct Waits<F>(F);
+struct AsyncDecidingExtension<F>(F);
 
-impl<F> std::fmt::Debug for Waits<F> {
+impl<F> std::fmt::Debug for AsyncDecidingExtension<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Waits")
     }
 }
 
 #[async_trait]
-impl<F: Fn() -> Outcome + Send + Sync> Extension for Waits<F> {
+impl<F: Fn() -> DecisionFuture + Send + Sync> Extension for AsyncDecidingExtension<F> {
     fn name(&self) -> &'static str {
         "waits"
     }
@@ -82,19 +82,19 @@ impl<F: Fn() -> Outcome + Send + Sync> Extension for Waits<F> {
 }
 
 /// A round of two calls, then texts.
-fn looks_then_speaks(results: usize, _said: &str) -> Vec<Value> {
+fn calls_tools_then_replies(results: usize, _input: &str) -> Vec<Value> {
     match results {
         0 => vec![text("first"), call("c1", "look", 0), call("c2", "put", 0)],
         _ => vec![text("done")],
     }
 }
 
-fn asks_then_speaks(results: usize, _said: &str) -> Vec<Value> {
+fn calls_gated_then_replies(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "gated", 0)] } else { vec![text("done")] }
 }
 
-fn speaks(_results: usize, said: &str) -> Vec<Value> {
-    vec![text(said)]
+fn echoes_input(_results: usize, input: &str) -> Vec<Value> {
+    vec![text(input)]
 }
 
 fn ends_after_tools(turn: &ClosingTurn<'_>) -> Option<FinishTurn> {
@@ -106,19 +106,19 @@ fn continues_once(turn: &ClosingTurn<'_>) -> Option<FinishTurn> {
 }
 
 /// Returns an environment with an accepted prompt, and a worker with the extensions.
-async fn stage(
-    script: super::bench::Script,
+async fn new_env(
+    script: super::test_env::Script,
     extensions: Vec<Arc<dyn Extension>>,
-) -> (Bench, World) {
-    let mut bench = Bench::with(1, script);
-    bench.extensions = extensions;
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    (bench, world)
+) -> (TestEnv, Services) {
+    let mut env = TestEnv::with_script(1, script);
+    env.extensions = extensions;
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    (env, services)
 }
 
-async fn ends(bench: &Bench) -> Vec<(PromptState, Option<PromptStop>)> {
-    let head = bench.head().await.unwrap();
+async fn prompt_ends(env: &TestEnv) -> Vec<(PromptState, Option<PromptStop>)> {
+    let head = env.head().await.unwrap();
     head.prompts.iter().map(|span| (span.state, span.stop_reason)).collect()
 }
 
@@ -128,93 +128,94 @@ const COMPLETED: (PromptState, Option<PromptStop>) =
 #[tokio::test(start_paused = true)]
 async fn hook_receives_response_results_and_rounds() {
     for (at_once, continuation) in [(1, Continuation::Queue), (2, Continuation::Inline)] {
-        let hook = Decides::new(|_| None);
-        let mut bench = Bench::with(1, looks_then_speaks);
-        bench.run_calls_at_once(at_once);
-        bench.settings.continuation = Some(continuation);
-        bench.extensions = vec![hook.clone()];
-        let world = bench.worker(Arc::new(NoProbe));
-        bench.ask(&world).await;
-        settle(&bench, &world).await;
+        let hook = DecidingExtension::new(|_| None);
+        let mut env = TestEnv::with_script(1, calls_tools_then_replies);
+        env.enable_parallel_calls(at_once);
+        env.settings.continuation = Some(continuation);
+        env.extensions = vec![hook.clone()];
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        handle_until_idle(&env, &services).await;
         let results = vec!["look done".to_owned(), "put done".to_owned()];
         let turns = [("c: first".to_owned(), results, 1), ("c: done".to_owned(), Vec::new(), 2)];
         assert_eq!(*hook.turns.lock().unwrap(), turns);
-        assert_eq!(ends(&bench).await, [COMPLETED]);
+        assert_eq!(prompt_ends(&env).await, [COMPLETED]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn end_saves_the_model_call_after_tools() {
     for (at_once, continuation) in [(1, Continuation::Queue), (2, Continuation::Inline)] {
-        let mut bench = Bench::with(1, looks_then_speaks);
-        bench.run_calls_at_once(at_once);
-        bench.settings.continuation = Some(continuation);
-        bench.extensions = vec![Decides::new(ends_after_tools)];
-        let world = bench.worker(Arc::new(NoProbe));
-        bench.ask(&world).await;
-        settle(&bench, &world).await;
-        assert_eq!(*bench.model.answers.lock().unwrap(), 1);
-        assert_eq!(texts(&bench).await, ["look done", "put done"]);
-        assert_eq!(ends(&bench).await, [COMPLETED]);
+        let mut env = TestEnv::with_script(1, calls_tools_then_replies);
+        env.enable_parallel_calls(at_once);
+        env.settings.continuation = Some(continuation);
+        env.extensions = vec![DecidingExtension::new(ends_after_tools)];
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        handle_until_idle(&env, &services).await;
+        assert_eq!(*env.model.calls.lock().unwrap(), 1);
+        assert_eq!(result_texts(&env).await, ["look done", "put done"]);
+        assert_eq!(prompt_ends(&env).await, [COMPLETED]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn continue_requests_one_more_response() {
     for continuation in [Continuation::Queue, Continuation::Inline] {
-        let mut bench = Bench::with(1, speaks);
-        bench.settings.continuation = Some(continuation);
-        bench.extensions = vec![Decides::new(continues_once)];
-        let world = bench.worker(Arc::new(NoProbe));
-        bench.ask(&world).await;
-        settle(&bench, &world).await;
-        assert_eq!(*bench.model.answers.lock().unwrap(), 2);
-        assert_eq!(ends(&bench).await, [COMPLETED]);
+        let mut env = TestEnv::with_script(1, echoes_input);
+        env.settings.continuation = Some(continuation);
+        env.extensions = vec![DecidingExtension::new(continues_once)];
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        handle_until_idle(&env, &services).await;
+        assert_eq!(*env.model.calls.lock().unwrap(), 2);
+        assert_eq!(prompt_ends(&env).await, [COMPLETED]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn first_decision_wins() {
     let (none, end, never) = (
-        Decides::new(|_| None),
-        Decides::new(|_| Some(FinishTurn::End)),
-        Decides::new(|_| Some(FinishTurn::Continue)),
+        DecidingExtension::new(|_| None),
+        DecidingExtension::new(|_| Some(FinishTurn::End)),
+        DecidingExtension::new(|_| Some(FinishTurn::Continue)),
     );
-    let (bench, world) = stage(speaks, vec![none.clone(), end.clone(), never.clone()]).await;
-    settle(&bench, &world).await;
-    assert_eq!([none.calls(), end.calls(), never.calls()], [1, 1, 0]);
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1);
+    let (env, services) =
+        new_env(echoes_input, vec![none.clone(), end.clone(), never.clone()]).await;
+    handle_until_idle(&env, &services).await;
+    assert_eq!([none.call_count(), end.call_count(), never.call_count()], [1, 1, 0]);
+    assert_eq!(*env.model.calls.lock().unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn rejected_call_closes_the_turn_with_a_decision() {
-    let hook = Decides::new(ends_after_tools);
-    let (mut bench, world) = stage(asks_then_speaks, vec![hook.clone()]).await;
-    while bench.deliver().await {}
-    assert_eq!(hook.calls(), 0, "the call has no result yet");
-    bench.decide_all("reject").await;
-    settle(&bench, &world).await;
-    assert_eq!((hook.calls(), *bench.model.answers.lock().unwrap()), (1, 1));
-    assert_eq!(ends(&bench).await, [COMPLETED]);
+    let hook = DecidingExtension::new(ends_after_tools);
+    let (mut env, services) = new_env(calls_gated_then_replies, vec![hook.clone()]).await;
+    while env.deliver().await {}
+    assert_eq!(hook.call_count(), 0, "the call has no result yet");
+    env.decide_all("reject").await;
+    handle_until_idle(&env, &services).await;
+    assert_eq!((hook.call_count(), *env.model.calls.lock().unwrap()), (1, 1));
+    assert_eq!(prompt_ends(&env).await, [COMPLETED]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_hook_changes_nothing() {
-    let bad: [fn() -> Outcome; 3] = [
+    let bad: [fn() -> DecisionFuture; 3] = [
         || Box::pin(std::future::pending()),
         || panic!("a secret of the conversation"),
         || Box::pin(async { Err(HookError::new("the directory is away")) }),
     ];
     for (number, bad) in bad.into_iter().enumerate() {
-        let mut bench = Bench::with(1, looks_then_speaks);
+        let mut env = TestEnv::with_script(1, calls_tools_then_replies);
         let recorder = Recorder::new();
-        bench.telemetry = recorder.telemetry();
-        bench.extensions = vec![Arc::new(Waits(bad))];
-        let world = bench.worker(Arc::new(NoProbe));
-        bench.ask(&world).await;
-        settle(&bench, &world).await;
-        assert_eq!(*bench.model.answers.lock().unwrap(), 2, "case {number}");
-        assert_eq!(ends(&bench).await, [COMPLETED]);
+        env.telemetry = recorder.telemetry();
+        env.extensions = vec![Arc::new(AsyncDecidingExtension(bad))];
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        handle_until_idle(&env, &services).await;
+        assert_eq!(*env.model.calls.lock().unwrap(), 2, "case {number}");
+        assert_eq!(prompt_ends(&env).await, [COMPLETED]);
         let metrics = recorder.metrics();
         let failures = metrics.iter().find(|(name, _)| name.starts_with("turnwheel.hook.failures"));
         assert!(failures.is_some_and(|(_, count)| *count > 1.5), "{metrics:?}");
@@ -224,85 +225,87 @@ async fn failing_hook_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_while_slow_hooks_decide() {
     let slow = |decision| {
-        let wait = move || -> Outcome {
+        let wait = move || -> DecisionFuture {
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_secs(25)).await;
                 Ok(decision)
             })
         };
-        Arc::new(Waits(wait)) as Arc<dyn Extension>
+        Arc::new(AsyncDecidingExtension(wait)) as Arc<dyn Extension>
     };
     let end = Some(FinishTurn::End);
-    let (mut bench, mut world) =
-        stage(looks_then_speaks, vec![slow(None), slow(None), slow(None), slow(end)]).await;
-    world.limits.hook = Duration::from_secs(30);
-    let other = bench.worker(Arc::new(NoProbe));
-    let nudge = Bench::nudge();
-    let (handled, others) = tokio::join!(handle(&world, &nudge), async {
+    let (mut env, mut services) =
+        new_env(calls_tools_then_replies, vec![slow(None), slow(None), slow(None), slow(end)])
+            .await;
+    services.limits.hook_timeout = Duration::from_secs(30);
+    let other = env.new_worker(Arc::new(NoFailPoints));
+    let nudge = TestEnv::nudge();
+    let (handled, others) = tokio::join!(handle(&services, &nudge), async {
         tokio::time::sleep(Duration::from_secs(90)).await;
         handle(&other, &nudge).await.unwrap()
     });
-    assert_eq!((handled.unwrap(), others), (Handled::Worked, Handled::Nothing));
-    settle(&bench, &world).await;
-    assert_eq!(texts(&bench).await, ["look done", "put done"]);
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1);
-    assert!(bench.done.lock().unwrap().values().all(|times| *times == 1), "each ran once");
+    assert_eq!((handled.unwrap(), others), (DeliveryOutcome::Worked, DeliveryOutcome::NoWork));
+    handle_until_idle(&env, &services).await;
+    assert_eq!(result_texts(&env).await, ["look done", "put done"]);
+    assert_eq!(*env.model.calls.lock().unwrap(), 1);
+    assert!(env.executions.lock().unwrap().values().all(|times| *times == 1), "each ran once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn committed_response_is_not_billed_again_after_a_crash() {
     // A response that was not committed is lost with its worker, even if an extension had decided.
-    for (boundary, expected) in [("answer.before", 3), ("answer.after", 2), ("release.before", 2)] {
-        let hook = Decides::new(continues_once);
-        let (mut bench, _) = stage(speaks, vec![hook.clone()]).await;
-        let pause = Arc::new(PauseProbe::new(boundary));
-        let doomed = bench.worker(pause.clone());
-        let nudge = Bench::nudge();
+    for (fail_point, expected) in [("answer.before", 3), ("answer.after", 2), ("release.before", 2)]
+    {
+        let hook = DecidingExtension::new(continues_once);
+        let (mut env, _) = new_env(echoes_input, vec![hook.clone()]).await;
+        let pause = Arc::new(PauseFailPoint::new(fail_point));
+        let victim = env.new_worker(pause.clone());
+        let nudge = TestEnv::nudge();
         tokio::select! {
-            handled = handle(&doomed, &nudge) => panic!("{handled:?}"),
+            handled = handle(&victim, &nudge) => panic!("{handled:?}"),
             () = pause.reached.notified() => {}
         }
         tokio::time::sleep(Duration::from_secs(70)).await;
-        bench.run().await;
-        assert_eq!(*bench.model.answers.lock().unwrap(), expected, "{boundary}");
-        assert_eq!(ends(&bench).await, [COMPLETED]);
+        env.run_until_idle().await;
+        assert_eq!(*env.model.calls.lock().unwrap(), expected, "{fail_point}");
+        assert_eq!(prompt_ends(&env).await, [COMPLETED]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn decision_survives_a_conflicting_patch() {
-    let mut bench = Bench::with(1, speaks);
-    let client = bench.worker(Arc::new(NoProbe));
+    let mut env = TestEnv::with_script(1, echoes_input);
+    let client = env.new_worker(Arc::new(NoFailPoints));
     let calls = Arc::new(AtomicU32::new(0));
     let (counted, patching) = (Arc::clone(&calls), client.clone());
-    let patches = move || -> Outcome {
+    let patches = move || -> DecisionFuture {
         let (number, client) = (counted.fetch_add(1, Ordering::SeqCst), patching.clone());
         Box::pin(async move {
             let patch = json!({"name": format!("name {number}")});
             let key = idempotency(&format!("patch {number}"));
             let patch = patch.as_object().unwrap();
-            patch_conversation(&client, &Bench::key(), patch, &key, |_| true).await.unwrap();
+            patch_conversation(&client, &TestEnv::key(), patch, &key, |_| true).await.unwrap();
             Ok(Some(FinishTurn::Continue))
         })
     };
-    bench.settings.max_rounds = Some(3);
-    bench.extensions = vec![Arc::new(Waits(patches))];
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    settle(&bench, &world).await;
-    assert_eq!((calls.load(Ordering::SeqCst), *bench.model.answers.lock().unwrap()), (3, 3));
-    assert_eq!(ends(&bench).await, [(PromptState::Completed, Some(PromptStop::MaxRounds))]);
-    assert_eq!(bench.head().await.unwrap().name.as_deref(), Some("name 2"));
+    env.settings.max_rounds = Some(3);
+    env.extensions = vec![Arc::new(AsyncDecidingExtension(patches))];
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle_until_idle(&env, &services).await;
+    assert_eq!((calls.load(Ordering::SeqCst), *env.model.calls.lock().unwrap()), (3, 3));
+    assert_eq!(prompt_ends(&env).await, [(PromptState::Completed, Some(PromptStop::MaxRounds))]);
+    assert_eq!(env.head().await.unwrap().name.as_deref(), Some("name 2"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn hook_runs_again_when_a_queued_input_changes() {
-    let mut bench = Bench::with(1, speaks);
-    let client = bench.worker(Arc::new(NoProbe));
+    let mut env = TestEnv::with_script(1, echoes_input);
+    let client = env.new_worker(Arc::new(NoFailPoints));
     let calls = Arc::new(AtomicU32::new(0));
     let queued: Arc<Mutex<Option<InputId>>> = Arc::default();
     let (counted, editing, edited) = (Arc::clone(&calls), client.clone(), Arc::clone(&queued));
-    let edits = move || -> Outcome {
+    let edits = move || -> DecisionFuture {
         let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         let (client, id) = (editing.clone(), edited.lock().unwrap().clone().unwrap());
         Box::pin(async move {
@@ -310,24 +313,24 @@ async fn hook_runs_again_when_a_queued_input_changes() {
                 let input = Some(Content::Text("turn left".to_owned()));
                 let change = InputChange { input, ..InputChange::default() };
                 let passes = |_: &str| true;
-                let key = Bench::key();
+                let key = TestEnv::key();
                 let once = (&idempotency("edit"), passes);
-                edit(&client, &key, id.as_str(), &change, once).await.unwrap();
+                edit_input(&client, &key, id.as_str(), &change, once).await.unwrap();
             }
             Ok(Some(if is_first { FinishTurn::Continue } else { FinishTurn::End }))
         })
     };
-    bench.extensions = vec![Arc::new(Waits(edits))];
-    bench.ask(&client).await;
-    let pause = Arc::new(PauseProbe::new("model.after"));
-    let world = bench.worker(pause.clone());
-    let nudge = Bench::nudge();
-    let (handled, ()) = tokio::join!(handle(&world, &nudge), async {
+    env.extensions = vec![Arc::new(AsyncDecidingExtension(edits))];
+    env.send_prompt(&client).await;
+    let pause = Arc::new(PauseFailPoint::new("model.after"));
+    let services = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
+    let (handled, ()) = tokio::join!(handle(&services, &nudge), async {
         pause.reached.notified().await;
-        let accepted = bench.queue_up(&client, &Bench::key(), "turn right").await.unwrap();
-        let accepted: Accepted = accepted.body.unwrap().read().unwrap();
+        let accepted = env.queue_prompt(&client, &TestEnv::key(), "turn right").await.unwrap();
+        let accepted: PromptAccepted = accepted.body.unwrap().read().unwrap();
         *queued.lock().unwrap() = Some(accepted.input_id);
-        pause.go.notify_one();
+        pause.resume.notify_one();
     });
     handled.unwrap();
     assert_eq!(
@@ -335,41 +338,41 @@ async fn hook_runs_again_when_a_queued_input_changes() {
         2,
         "the first plan had read the input before its edit"
     );
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "the response was billed once");
-    settle(&bench, &world).await;
-    assert_eq!(ends(&bench).await, [COMPLETED, COMPLETED]);
-    let entries = bench.entries().await;
-    let said = entries.iter().filter_map(|entry| {
+    assert_eq!(*env.model.calls.lock().unwrap(), 1, "the response was billed once");
+    handle_until_idle(&env, &services).await;
+    assert_eq!(prompt_ends(&env).await, [COMPLETED, COMPLETED]);
+    let entries = env.entries().await;
+    let responses = entries.iter().filter_map(|entry| {
         entry.body.message()?.as_assistant().map(|response| joined_text(&response.content))
     });
-    assert_eq!(said.collect::<Vec<_>>(), ["go", "turn left"]);
+    assert_eq!(responses.collect::<Vec<_>>(), ["go", "turn left"]);
 }
 
-fn mails(results: usize, _said: &str) -> Vec<Value> {
+fn calls_mail(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "mail", 0)] } else { vec![text("done")] }
 }
 
 #[tokio::test(start_paused = true)]
 async fn start_up_leaves_the_decision_to_the_next_delivery() {
-    let hook = Decides::new(ends_after_tools);
-    let (mut bench, _) = stage(mails, vec![hook.clone()]).await;
-    let pause = Arc::new(PauseProbe::new("tool.after"));
-    let doomed = bench.worker(pause.clone());
-    let nudge = Bench::nudge();
+    let hook = DecidingExtension::new(ends_after_tools);
+    let (mut env, _) = new_env(calls_mail, vec![hook.clone()]).await;
+    let pause = Arc::new(PauseFailPoint::new("tool.after"));
+    let victim = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
     tokio::select! {
-        handled = handle(&doomed, &nudge) => panic!("{handled:?}"),
+        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
         () = pause.reached.notified() => {}
     }
     tokio::time::sleep(Duration::from_secs(70)).await;
-    let world = bench.worker(Arc::new(NoProbe));
-    recount::start_up(&world).await.unwrap();
-    assert_eq!(hook.calls(), 0, "a start-up runs no hook");
-    bench.run().await;
-    assert_eq!((hook.calls(), *bench.model.answers.lock().unwrap()), (1, 1));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    crash_count::recover_at_start_up(&services).await.unwrap();
+    assert_eq!(hook.call_count(), 0, "a start-up runs no hook");
+    env.run_until_idle().await;
+    assert_eq!((hook.call_count(), *env.model.calls.lock().unwrap()), (1, 1));
     assert!(
-        texts(&bench).await[0].contains("unknown"),
+        result_texts(&env).await[0].contains("unknown"),
         "the model reads that the outcome is unknown"
     );
-    assert_eq!(ends(&bench).await, [COMPLETED]);
-    assert!(bench.done.lock().unwrap().values().eq([&1]), "the mail was sent once");
+    assert_eq!(prompt_ends(&env).await, [COMPLETED]);
+    assert!(env.executions.lock().unwrap().values().eq([&1]), "the mail was sent once");
 }

@@ -7,27 +7,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::bench::{Bench, PauseProbe, Windowed, call, text};
-use super::compacting::{brimful, compactions, settle};
-use super::together::texts;
+use super::compaction::{env_with_full_window, find_compactions, handle_until_idle};
+use super::parallel_calls::result_texts;
+use super::test_env::{PauseFailPoint, SmallWindowModel, TestEnv, call, text};
 use crate::agent::entry::{Entry, PromptState};
 use crate::agent::message::Message;
-use crate::extensions::{Block, CallAhead, CompactionAhead, Extension, HookError, Instead};
+use crate::extensions::{
+    CallBlock, Extension, HookError, PendingCompaction, PendingToolCall, SummaryOverride,
+};
 use crate::ids::ConversationKey;
 use crate::telemetry::testing::Recorder;
-use crate::turn::NoProbe;
-use crate::turn::delivery::{Handled, handle};
+use crate::turn::NoFailPoints;
+use crate::turn::delivery::{DeliveryOutcome, handle};
 
 /// Misbehaviour, the same at every hook.
 #[derive(Clone, Copy, Debug)]
-enum Bad {
+enum Misbehaviour {
     Hangs,
     Panics,
     Fails,
     Takes(Duration),
 }
 
-impl Bad {
+impl Misbehaviour {
     async fn run(self) -> Result<(), HookError> {
         match self {
             Self::Hangs => std::future::pending().await,
@@ -42,25 +44,28 @@ impl Bad {
 }
 
 #[derive(Debug)]
-struct Checks(Bad);
+struct ToolCallHook(Misbehaviour);
 
 #[async_trait]
-impl Extension for Checks {
+impl Extension for ToolCallHook {
     fn name(&self) -> &'static str {
         "checks"
     }
 
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+    async fn before_tool_call(
+        &self,
+        _call: &PendingToolCall<'_>,
+    ) -> Result<Option<CallBlock>, HookError> {
         self.0.run().await?;
         Ok(None)
     }
 }
 
 #[derive(Debug)]
-struct Transforms(Bad);
+struct ContextHook(Misbehaviour);
 
 #[async_trait]
-impl Extension for Transforms {
+impl Extension for ContextHook {
     fn name(&self) -> &'static str {
         "transforms"
     }
@@ -75,18 +80,18 @@ impl Extension for Transforms {
 }
 
 #[derive(Debug)]
-struct Compacts(Bad);
+struct CompactionHook(Misbehaviour);
 
 #[async_trait]
-impl Extension for Compacts {
+impl Extension for CompactionHook {
     fn name(&self) -> &'static str {
         "compacts"
     }
 
     async fn before_compaction(
         &self,
-        _ahead: &CompactionAhead<'_>,
-    ) -> Result<Option<Instead>, HookError> {
+        _ahead: &PendingCompaction<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
         self.0.run().await?;
         Ok(None)
     }
@@ -96,16 +101,16 @@ impl Extension for Compacts {
     }
 }
 
-fn pays_twice(results: usize, _said: &str) -> Vec<Value> {
+fn pays_twice(results: usize, _input: &str) -> Vec<Value> {
     match results {
         0 => vec![call("c1", "pay", 0), call("c2", "pay", 1)],
         _ => vec![text("done")],
     }
 }
 
-async fn state_and_error(bench: &Bench) -> (PromptState, Option<String>) {
-    let span = bench.head().await.unwrap().prompts.last().cloned().unwrap();
-    let entries = bench.entries().await;
+async fn state_and_error(env: &TestEnv) -> (PromptState, Option<String>) {
+    let span = env.head().await.unwrap().prompts.last().cloned().unwrap();
+    let entries = env.entries().await;
     let error = entries.iter().rev().find_map(|entry| {
         let answer = entry.body.message()?.as_assistant()?;
         answer.error_message.clone()
@@ -116,24 +121,24 @@ async fn state_and_error(bench: &Bench) -> (PromptState, Option<String>) {
 #[tokio::test(start_paused = true)]
 async fn failing_tool_hook_blocks_the_call() {
     for (bad, cause) in [
-        (Bad::Hangs, "no result within 5s"),
-        (Bad::Panics, "it panicked"),
-        (Bad::Fails, "the directory is away"),
+        (Misbehaviour::Hangs, "no result within 5s"),
+        (Misbehaviour::Panics, "it panicked"),
+        (Misbehaviour::Fails, "the directory is away"),
     ] {
-        let mut bench = Bench::with(1, pays_twice);
+        let mut env = TestEnv::with_script(1, pays_twice);
         let recorder = Recorder::new();
-        bench.telemetry = recorder.telemetry();
-        let mut worker = bench.worker(Arc::new(NoProbe));
-        worker.extensions = vec![Arc::new(Checks(bad))];
-        bench.ask(&worker).await;
-        settle(&bench, &worker).await;
+        env.telemetry = recorder.telemetry();
+        let mut worker = env.new_worker(Arc::new(NoFailPoints));
+        worker.extensions = vec![Arc::new(ToolCallHook(bad))];
+        env.send_prompt(&worker).await;
+        handle_until_idle(&env, &worker).await;
         let text = format!(
             "Tool execution was blocked: extension \"checks\" failed in before_tool_call: {cause}"
         );
-        assert_eq!(texts(&bench).await, [text.clone(), text], "{bad:?}");
-        assert!(bench.done.lock().unwrap().is_empty(), "no call ran");
-        assert_eq!(*bench.model.answers.lock().unwrap(), 2, "each model response was paid once");
-        assert_eq!(state_and_error(&bench).await.0, PromptState::Completed);
+        assert_eq!(result_texts(&env).await, [text.clone(), text], "{bad:?}");
+        assert!(env.executions.lock().unwrap().is_empty(), "no call ran");
+        assert_eq!(*env.model.calls.lock().unwrap(), 2, "each model response was paid once");
+        assert_eq!(state_and_error(&env).await.0, PromptState::Completed);
         let metrics = recorder.metrics();
         let failures = metrics.iter().find(|(name, _)| name.starts_with("turnwheel.hook.failures"));
         assert!(failures.is_some_and(|(_, count)| *count > 1.5), "{metrics:?}");
@@ -142,81 +147,83 @@ async fn failing_tool_hook_blocks_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_while_slow_hooks_run() {
-    let mut bench = Bench::with(2, pays_twice);
-    let client = bench.worker(Arc::new(NoProbe));
-    bench.ask(&client).await;
-    let mut worker = bench.worker(Arc::new(NoProbe));
+    let mut env = TestEnv::with_script(2, pays_twice);
+    let client = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&client).await;
+    let mut worker = env.new_worker(Arc::new(NoFailPoints));
     // Each hook meets its deadline; together they take longer than a lease lasts.
-    let slow = || Arc::new(Checks(Bad::Takes(Duration::from_secs(25)))) as Arc<dyn Extension>;
+    let slow = || {
+        Arc::new(ToolCallHook(Misbehaviour::Takes(Duration::from_secs(25)))) as Arc<dyn Extension>
+    };
     worker.extensions = vec![slow(), slow(), slow()];
-    worker.limits.hook = Duration::from_secs(30);
-    let other = bench.worker(Arc::new(NoProbe));
-    let nudge = Bench::nudge();
+    worker.limits.hook_timeout = Duration::from_secs(30);
+    let other = env.new_worker(Arc::new(NoFailPoints));
+    let nudge = TestEnv::nudge();
     let (handled, others) = tokio::join!(handle(&worker, &nudge), async {
         tokio::time::sleep(Duration::from_secs(100)).await;
         handle(&other, &nudge).await.unwrap()
     });
-    assert_eq!((handled.unwrap(), others), (Handled::Worked, Handled::Nothing));
-    settle(&bench, &worker).await;
-    assert_eq!(texts(&bench).await, ["pay done", "pay done"]);
-    assert!(bench.done.lock().unwrap().values().eq([&1, &1]), "each was paid once");
-    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "each model response was paid once");
+    assert_eq!((handled.unwrap(), others), (DeliveryOutcome::Worked, DeliveryOutcome::NoWork));
+    handle_until_idle(&env, &worker).await;
+    assert_eq!(result_texts(&env).await, ["pay done", "pay done"]);
+    assert!(env.executions.lock().unwrap().values().eq([&1, &1]), "each was paid once");
+    assert_eq!(*env.model.calls.lock().unwrap(), 2, "each model response was paid once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_context_hook_fails_the_model_call_unsent() {
     for (bad, cause, tries) in [
-        (Bad::Hangs, "no result within 5s", 4),
-        (Bad::Panics, "it panicked", 1),
-        (Bad::Fails, "the directory is away", 4),
+        (Misbehaviour::Hangs, "no result within 5s", 4),
+        (Misbehaviour::Panics, "it panicked", 1),
+        (Misbehaviour::Fails, "the directory is away", 4),
     ] {
-        let mut bench = Bench::with(3, pays_twice);
-        let mut worker = bench.worker(Arc::new(NoProbe));
-        worker.extensions = vec![Arc::new(Transforms(bad))];
-        bench.ask(&worker).await;
-        settle(&bench, &worker).await;
+        let mut env = TestEnv::with_script(3, pays_twice);
+        let mut worker = env.new_worker(Arc::new(NoFailPoints));
+        worker.extensions = vec![Arc::new(ContextHook(bad))];
+        env.send_prompt(&worker).await;
+        handle_until_idle(&env, &worker).await;
         let text = format!(
             "The model was not called: extension \"transforms\" failed in transform_context: {cause}"
         );
-        assert_eq!(state_and_error(&bench).await, (PromptState::Failed, Some(text)), "{bad:?}");
-        assert_eq!(*bench.model.answers.lock().unwrap(), 0, "nothing was sent");
-        let failures =
-            bench.entries().await.iter().filter(|it| it.body.message().is_some()).count();
+        assert_eq!(state_and_error(&env).await, (PromptState::Failed, Some(text)), "{bad:?}");
+        assert_eq!(*env.model.calls.lock().unwrap(), 0, "nothing was sent");
+        let failures = env.entries().await.iter().filter(|it| it.body.message().is_some()).count();
         assert_eq!(failures - 1, tries, "{bad:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_compaction_hook_leaves_the_summary_to_the_model() {
-    for bad in [Bad::Hangs, Bad::Panics, Bad::Fails] {
-        let (bench, mut world, model) = brimful(Windowed::of(super::compacting::WINDOW)).await;
-        world.extensions = vec![Arc::new(Compacts(bad))];
-        settle(&bench, &world).await;
-        assert_eq!(model.summaries(), 1, "{bad:?}");
-        let entries = bench.entries().await;
-        assert_eq!(compactions(&entries).len(), 1);
-        assert_eq!(compactions(&entries)[0].from_hook, None);
-        assert_eq!(state_and_error(&bench).await, (PromptState::Completed, None));
+    for bad in [Misbehaviour::Hangs, Misbehaviour::Panics, Misbehaviour::Fails] {
+        let (env, mut services, model) =
+            env_with_full_window(SmallWindowModel::new(super::compaction::WINDOW)).await;
+        services.extensions = vec![Arc::new(CompactionHook(bad))];
+        handle_until_idle(&env, &services).await;
+        assert_eq!(model.summary_count(), 1, "{bad:?}");
+        let entries = env.entries().await;
+        assert_eq!(find_compactions(&entries).len(), 1);
+        assert_eq!(find_compactions(&entries)[0].from_hook, None);
+        assert_eq!(state_and_error(&env).await, (PromptState::Completed, None));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn hooks_run_again_when_another_worker_takes_over() {
-    let mut bench = Bench::with(4, pays_twice);
-    let client = bench.worker(Arc::new(NoProbe));
-    bench.ask(&client).await;
-    let pause = Arc::new(PauseProbe::new("answer.before"));
-    let mut doomed = bench.worker(pause.clone());
-    doomed.extensions = vec![Arc::new(Checks(Bad::Panics))];
-    let nudge = Bench::nudge();
+    let mut env = TestEnv::with_script(4, pays_twice);
+    let client = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&client).await;
+    let pause = Arc::new(PauseFailPoint::new("answer.before"));
+    let mut victim = env.new_worker(pause.clone());
+    victim.extensions = vec![Arc::new(ToolCallHook(Misbehaviour::Panics))];
+    let nudge = TestEnv::nudge();
     tokio::select! {
-        handled = handle(&doomed, &nudge) => panic!("{handled:?}"),
+        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
         () = pause.reached.notified() => {}
     }
     tokio::time::sleep(Duration::from_secs(70)).await;
-    let mut worker = bench.worker(Arc::new(NoProbe));
-    worker.extensions = vec![Arc::new(Checks(Bad::Takes(Duration::from_secs(1))))];
-    settle(&bench, &worker).await;
-    bench.run().await;
-    assert_eq!(texts(&bench).await, ["pay done", "pay done"], "the uncommitted block is void");
+    let mut worker = env.new_worker(Arc::new(NoFailPoints));
+    worker.extensions = vec![Arc::new(ToolCallHook(Misbehaviour::Takes(Duration::from_secs(1))))];
+    handle_until_idle(&env, &worker).await;
+    env.run_until_idle().await;
+    assert_eq!(result_texts(&env).await, ["pay done", "pay done"], "the uncommitted block is void");
 }

@@ -7,185 +7,185 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bench::{Bench, PauseProbe, text};
+use super::test_env::{PauseFailPoint, TestEnv, text};
 use crate::agent::entry::PromptState;
-use crate::agent::inbox::{Admission, InboxBody, InboxItem};
-use crate::agent::notice::Notice;
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
+use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::clock::Clock as _;
 use crate::ids::{ConversationKey, InputId};
-use crate::store::{ConversationStore as _, Document, HEAD_ID, Kind, Partition, Write};
-use crate::turn::admission::delete::{TOMBSTONE, delete_conversation};
+use crate::store::{ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write};
+use crate::turn::admission::delete::{TOMBSTONE_RETENTION, delete_conversation};
 use crate::turn::delivery::handle;
-use crate::turn::notify::{Herald, Told, notify};
-use crate::turn::{Limits, NoProbe, record, recount};
+use crate::turn::notify::{NotificationSender, SendOutcome, notify};
+use crate::turn::{Limits, NoFailPoints, crash_count, documents};
 
-fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
+fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
 }
 
 fn partition() -> Partition {
-    Partition::Conversation(Bench::key())
+    Partition::Conversation(TestEnv::key())
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
-    let mut bench = Bench::with(1, says_hello);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    bench.run().await;
-    delete_conversation(&world, &Bench::key()).await.unwrap();
+async fn late_items_are_purged_and_tombstone_expires() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    delete_conversation(&services, &TestEnv::key()).await.unwrap();
     // A worker that lost its lease to the deletion stores its result a moment later.
     let item = InboxItem {
         input_id: InputId::new("late-1"),
-        accepted_at: bench.clock.now(),
-        admission: Admission::default(),
+        accepted_at: env.clock.now(),
+        idempotency: IdempotencyRecord::default(),
         traceparent: None,
         body: serde_json::from_value::<InboxBody>(json!({"abort": {}})).unwrap(),
     };
-    let orphan = record::inbox_document(&item, Some(item.accepted_at));
-    bench.store.write(&partition(), vec![Write::Create(orphan)]).await.unwrap();
+    let orphan = documents::inbox_document(&item, Some(item.accepted_at));
+    env.store.write(&partition(), vec![Write::Create(orphan)]).await.unwrap();
     tokio::time::sleep(Duration::from_mins(2)).await;
-    bench.sweep().await;
-    while bench.deliver().await {}
-    let left: Vec<_> = bench.store.documents(&partition());
+    env.run_sweep().await;
+    while env.deliver().await {}
+    let left: Vec<_> = env.store.documents(&partition());
     let left: Vec<&str> = left.iter().map(|stored| stored.document.id.as_str()).collect();
     assert_eq!(left, [HEAD_ID]);
-    tokio::time::sleep(TOMBSTONE).await;
-    bench.sweep().await;
-    while bench.deliver().await {}
-    assert!(bench.store.documents(&partition()).is_empty(), "the id can be used again");
+    tokio::time::sleep(TOMBSTONE_RETENTION).await;
+    env.run_sweep().await;
+    while env.deliver().await {}
+    assert!(env.store.documents(&partition()).is_empty(), "the id can be used again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_that_cannot_be_read_does_not_keep_the_others_from_starting() {
-    let mut bench = Bench::with(2, says_hello);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    let broken = Partition::Conversation(super::bench::owner().key("broken"));
+async fn unreadable_conversation_does_not_block_start_up() {
+    let mut env = TestEnv::with_script(2, replies_hello);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let broken = Partition::Conversation(super::test_env::owner().conversation_key("broken"));
     let head = Document {
         id: HEAD_ID.to_owned(),
-        kind: Kind::Head,
-        body: RawJson::of(&json!({"phase": "unheard of"})),
-        due: Some(bench.clock.now()),
-        created_at: Some(bench.clock.now()),
+        kind: DocumentKind::Head,
+        body: RawJson::from_value(&json!({"phase": "unheard of"})),
+        due: Some(env.clock.now()),
+        created_at: Some(env.clock.now()),
         state: Some("running".to_owned()),
         ttl: None,
     };
-    bench.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
-    recount::start_up(&world).await.unwrap();
-    bench.run().await;
-    assert_eq!(bench.head().await.unwrap().phase, Phase::Idle);
+    env.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
+    crash_count::recover_at_start_up(&services).await.unwrap();
+    env.run_until_idle().await;
+    assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
 }
 
 /// Responds slowly, with a retryable failure.
 #[derive(Debug, Default)]
-struct Deaf {
-    told: Mutex<u32>,
+struct UnavailableSender {
+    attempts: Mutex<u32>,
 }
 
 #[async_trait]
-impl Herald for Deaf {
-    async fn tell(&self, _key: &ConversationKey, _notice: &Notice) -> Told {
-        *self.told.lock().unwrap() += 1;
+impl NotificationSender for UnavailableSender {
+    async fn send(&self, _key: &ConversationKey, _notice: &Notification) -> SendOutcome {
+        *self.attempts.lock().unwrap() += 1;
         tokio::time::sleep(Duration::from_secs(15)).await;
-        Told::NotNow("deaf".to_owned())
+        SendOutcome::RetryLater("deaf".to_owned())
     }
 }
 
 /// Records the ids of the notifications sent to it.
 #[derive(Debug, Default)]
-struct Scribe {
+struct RecordingSender {
     ids: Mutex<Vec<String>>,
 }
 
 #[async_trait]
-impl Herald for Scribe {
-    async fn tell(&self, _key: &ConversationKey, notice: &Notice) -> Told {
+impl NotificationSender for RecordingSender {
+    async fn send(&self, _key: &ConversationKey, notice: &Notification) -> SendOutcome {
         self.ids.lock().unwrap().push(notice.id.clone());
-        Told::Taken
+        SendOutcome::Accepted
     }
 }
 
-fn notice(number: u32, bench: &Bench) -> Write {
-    let notice = Notice {
+fn create_notification(number: u32, env: &TestEnv) -> Write {
+    let notification = Notification {
         id: format!("nt_{number}"),
         kind: "prompt.completed".to_owned(),
-        at: bench.clock.now(),
-        data: RawJson::of(&json!({})),
+        at: env.clock.now(),
+        data: RawJson::from_value(&json!({})),
         text: "A prompt is complete.".to_owned(),
         attempts: 0,
         settled_at: None,
-        gave_up: false,
+        is_given_up: false,
     };
-    Write::Create(record::notice_document(&notice, Some(notice.at)))
+    Write::Create(documents::notice_document(&notification, Some(notification.at)))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receiver_that_is_down_does_not_hold_a_delivery_beyond_its_time() {
-    let mut bench = Bench::with(3, says_hello);
-    let deaf = Arc::new(Deaf::default());
-    let mut world = bench.worker(Arc::new(NoProbe));
-    world.herald = Some(deaf.clone());
-    let notices = (0..40).map(|number| notice(number, &bench)).collect();
-    bench.store.write(&partition(), notices).await.unwrap();
+async fn unavailable_webhook_does_not_exceed_delivery_time() {
+    let mut env = TestEnv::with_script(3, replies_hello);
+    let sender = Arc::new(UnavailableSender::default());
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    services.notification_sender = Some(sender.clone());
+    let notifications = (0..40).map(|number| create_notification(number, &env)).collect();
+    env.store.write(&partition(), notifications).await.unwrap();
     let began = Instant::now();
-    notify(&world, &Bench::nudge()).await.unwrap();
-    assert!(began.elapsed() < world.limits.turn, "{:?}", began.elapsed());
-    notify(&world, &Bench::nudge()).await.unwrap();
-    notify(&world, &Bench::nudge()).await.unwrap();
-    assert!(*deaf.told.lock().unwrap() >= 30, "each notification is tried");
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    assert!(began.elapsed() < services.limits.turn_duration, "{:?}", began.elapsed());
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    assert!(*sender.attempts.lock().unwrap() >= 30, "each notification is tried");
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_found_by_message_and_sweep_at_once_is_sent_once() {
-    let mut bench = Bench::with(3, says_hello);
-    let deaf = Arc::new(Deaf::default());
-    let mut world = bench.worker(Arc::new(NoProbe));
-    world.herald = Some(deaf.clone());
-    let first = notice(1, &bench);
-    bench.store.write(&partition(), vec![first]).await.unwrap();
-    let nudge = Bench::nudge();
-    notify(&world, &nudge).await.unwrap();
+async fn notification_retry_is_sent_once_by_concurrent_deliveries() {
+    let mut env = TestEnv::with_script(3, replies_hello);
+    let sender = Arc::new(UnavailableSender::default());
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    services.notification_sender = Some(sender.clone());
+    let first = create_notification(1, &env);
+    env.store.write(&partition(), vec![first]).await.unwrap();
+    let nudge = TestEnv::nudge();
+    notify(&services, &nudge).await.unwrap();
     tokio::time::sleep(Duration::from_mins(1)).await;
-    let (one, other) = tokio::join!(notify(&world, &nudge), notify(&world, &nudge));
+    let (one, other) = tokio::join!(notify(&services, &nudge), notify(&services, &nudge));
     assert!(one.is_ok() && other.is_ok());
-    assert_eq!(*deaf.told.lock().unwrap(), 2, "the first try and one retry");
+    assert_eq!(*sender.attempts.lock().unwrap(), 2, "the first try and one retry");
 }
 
 #[tokio::test(start_paused = true)]
-async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and_less() {
-    let mut bench = Bench::with(4, says_hello);
-    let mut world = bench.worker(Arc::new(NoProbe));
-    let first = notice(1, &bench);
-    bench.store.write(&partition(), vec![first]).await.unwrap();
-    notify(&world, &Bench::nudge()).await.unwrap();
-    let due = bench.store.documents(&partition())[0].document.due.unwrap();
-    assert!(due > bench.clock.now(), "the retry is deferred");
-    let scribe = Arc::new(Scribe::default());
-    world.herald = Some(scribe.clone());
+async fn notifications_wait_while_no_webhook_is_configured() {
+    let mut env = TestEnv::with_script(4, replies_hello);
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    let first = create_notification(1, &env);
+    env.store.write(&partition(), vec![first]).await.unwrap();
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    let due = env.store.documents(&partition())[0].document.due.unwrap();
+    assert!(due > env.clock.now(), "the retry is deferred");
+    let sender = Arc::new(RecordingSender::default());
+    services.notification_sender = Some(sender.clone());
     tokio::time::sleep(Duration::from_mins(1)).await;
-    notify(&world, &Bench::nudge()).await.unwrap();
-    notify(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(*scribe.ids.lock().unwrap(), ["nt_1"], "sent once");
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    notify(&services, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(*sender.ids.lock().unwrap(), ["nt_1"], "sent once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_stood_still_until_its_turn_was_over_fails_no_prompt() {
-    let mut bench = Bench::new(1);
-    let client = bench.worker(Arc::new(NoProbe));
-    bench.ask(&client).await;
-    let pause = Arc::new(PauseProbe::new("model.before"));
-    let worker = bench.worker(pause.clone());
-    let nudge = Bench::nudge();
+async fn worker_stalled_beyond_its_turn_fails_no_prompt() {
+    let mut env = TestEnv::new(1);
+    let client = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&client).await;
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let worker = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        tokio::time::sleep(Limits::default().turn + Duration::from_secs(10)).await;
-        pause.go.notify_one();
+        tokio::time::sleep(Limits::default().turn_duration + Duration::from_secs(10)).await;
+        pause.resume.notify_one();
     });
     handled.unwrap();
-    bench.run().await;
-    let head = bench.head().await.unwrap();
-    assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed, "{:#?}", bench.story);
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed, "{:#?}", env.run_log);
 }

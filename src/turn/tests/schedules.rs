@@ -1,15 +1,15 @@
 //! Schedules: fired once and on time, with any faults; and long waits without memory or messages.
 
-mod keeping;
-mod ordering;
-mod waits;
+mod creation;
+mod long_waits;
+mod targets;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::bench::{Bench, PauseProbe, call, idempotency, owner, text};
+use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, owner, text};
 use crate::agent::content::Content;
 use crate::agent::entry::{EntryBody, Source};
 use crate::agent::inbox::Receipt;
@@ -17,25 +17,25 @@ use crate::agent::schedule::Schedule;
 use crate::clock::{Clock as _, Timestamp};
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
-use crate::store::memory::Faults;
-use crate::store::{Freshness, Kind, Partition, Selection};
-use crate::turn::admission::Refusal;
-use crate::turn::delivery::{Handled, handle};
-use crate::turn::schedules::create::{NewSchedule, create};
-use crate::turn::schedules::{cancel, id_of, read};
-use crate::turn::{NoProbe, Nudge, World, record};
+use crate::store::memory::StoreFaults;
+use crate::store::{DocumentKind, Freshness, Partition, Selection};
+use crate::turn::admission::CommandError;
+use crate::turn::delivery::{DeliveryOutcome, handle};
+use crate::turn::schedules::create::{NewSchedule, accept_schedule};
+use crate::turn::schedules::{cancel_schedule, load_schedule, schedule_document_id};
+use crate::turn::{NoFailPoints, Nudge, Services, documents};
 
-fn answers(_results: usize, said: &str) -> Vec<Value> {
-    vec![text(said)]
+fn echoes_input(_results: usize, input: &str) -> Vec<Value> {
+    vec![text(input)]
 }
 
 /// The first prompt requests an approval; all others get a text.
-fn asks_first(results: usize, said: &str) -> Vec<Value> {
-    if said == "go" && results == 0 { vec![call("c1", "patient", 0)] } else { vec![text(said)] }
+fn calls_patient_first(results: usize, input: &str) -> Vec<Value> {
+    if input == "go" && results == 0 { vec![call("c1", "patient", 0)] } else { vec![text(input)] }
 }
 
 /// A request for the schedule `s` with the input `tick`.
-fn order(at: &str, every: &str) -> NewSchedule {
+fn new_schedule(at: &str, every: &str) -> NewSchedule {
     let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     NewSchedule {
         id: Some("s".to_owned()),
@@ -47,27 +47,27 @@ fn order(at: &str, every: &str) -> NewSchedule {
 }
 
 /// A request for the schedule `s` in the conversation `c`.
-fn order_in_c(at: &str, every: &str) -> NewSchedule {
-    NewSchedule { conversation_id: Some("c".to_owned()), ..order(at, every) }
+fn new_schedule_in_c(at: &str, every: &str) -> NewSchedule {
+    NewSchedule { conversation_id: Some("c".to_owned()), ..new_schedule(at, every) }
 }
 
-async fn ordered(world: &World, request: NewSchedule) -> Schedule {
+async fn create_schedule(services: &Services, request: NewSchedule) -> Schedule {
     let id = request.id.clone().unwrap();
-    create(world, &owner(), request, &idempotency(&id), None).await.unwrap();
-    read(world, &owner(), &id).await.unwrap()
+    accept_schedule(services, &owner(), request, &idempotency(&id), None).await.unwrap();
+    load_schedule(services, &owner(), &id).await.unwrap()
 }
 
-async fn schedule(world: &World) -> Schedule {
-    read(world, &owner(), "s").await.unwrap()
+async fn read_schedule(services: &Services) -> Schedule {
+    load_schedule(services, &owner(), "s").await.unwrap()
 }
 
-fn bell(schedule: &Schedule) -> Nudge {
-    Nudge::of_schedule(&owner().tenant, &id_of(&schedule.user, &schedule.id))
+fn schedule_nudge(schedule: &Schedule) -> Nudge {
+    Nudge::for_schedule(&owner().tenant, &schedule_document_id(&schedule.user, &schedule.id))
 }
 
 /// Times at which prompts of schedules were applied.
-async fn ticks(bench: &Bench, key: &ConversationKey) -> Vec<Timestamp> {
-    let entries = bench.entries_of(key).await;
+async fn firing_times(env: &TestEnv, key: &ConversationKey) -> Vec<Timestamp> {
+    let entries = env.entries_of(key).await;
     let ticks = entries.iter().filter_map(|entry| match &entry.body {
         EntryBody::Prompt(prompt) if prompt.source == Source::Schedule => {
             Some(entry.base.timestamp)
@@ -78,18 +78,18 @@ async fn ticks(bench: &Bench, key: &ConversationKey) -> Vec<Timestamp> {
 }
 
 /// Times at which firings into `c` were accepted.
-async fn accepted(bench: &Bench) -> Vec<Timestamp> {
-    let entries = bench.entries().await;
+async fn acceptance_times(env: &TestEnv) -> Vec<Timestamp> {
+    let entries = env.entries().await;
     let is_tick = |receipt: &Receipt| {
         entries.iter().any(|entry| {
             matches!(&entry.body, EntryBody::Prompt(prompt)
                 if prompt.source == Source::Schedule && prompt.input_id == receipt.input_id)
         })
     };
-    let partition = Partition::Conversation(Bench::key());
-    let all = Selection::all(Kind::Receipt);
-    let found = bench.shared.select(&partition, &all, Freshness::Latest).await.unwrap();
-    let receipts = found.iter().map(|stored| record::read::<Receipt>(&stored.document).unwrap());
+    let partition = Partition::Conversation(TestEnv::key());
+    let all = Selection::all(DocumentKind::Receipt);
+    let found = env.worker_store.select(&partition, &all, Freshness::Latest).await.unwrap();
+    let receipts = found.iter().map(|stored| documents::read::<Receipt>(&stored.document).unwrap());
     let mut times: Vec<Timestamp> =
         receipts.filter(is_tick).map(|receipt| receipt.accepted_at).collect();
     times.sort();
@@ -97,71 +97,71 @@ async fn accepted(bench: &Bench) -> Vec<Timestamp> {
 }
 
 /// Passes time: delivers all nudges, and runs the recovery sweep each minute.
-async fn live(bench: &mut Bench, span: Duration) {
-    let ends = bench.clock.monotonic() + span;
-    let mut swept = bench.clock.monotonic();
-    while bench.clock.monotonic() < ends {
-        while bench.deliver().await {}
-        if bench.clock.monotonic() >= swept + Duration::from_mins(1) {
-            swept = bench.clock.monotonic();
-            bench.sweep().await;
+async fn pass_time(env: &mut TestEnv, span: Duration) {
+    let ends = env.clock.monotonic() + span;
+    let mut swept = env.clock.monotonic();
+    while env.clock.monotonic() < ends {
+        while env.deliver().await {}
+        if env.clock.monotonic() >= swept + Duration::from_mins(1) {
+            swept = env.clock.monotonic();
+            env.run_sweep().await;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
 /// Returns an environment with the conversation `c`; all deliveries of its first prompt are done.
-async fn stage(seed: u64, script: super::bench::Script) -> (Bench, World) {
-    let mut bench = Bench::with(seed, script);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    while bench.deliver().await {}
-    (bench, world)
+async fn new_env(seed: u64, script: super::test_env::Script) -> (TestEnv, Services) {
+    let mut env = TestEnv::with_script(seed, script);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    while env.deliver().await {}
+    (env, services)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_schedule_fires_within_a_minute_and_never_early() {
+async fn schedule_fires_within_a_minute_and_never_early() {
     for (at, number) in [("PT1M", 1), ("PT100S", 2), ("PT10M", 3), ("PT25H", 4)] {
-        let (mut bench, world) = stage(number, answers).await;
-        let made = ordered(&world, order_in_c(at, "")).await;
+        let (mut env, services) = new_env(number, echoes_input).await;
+        let made = create_schedule(&services, new_schedule_in_c(at, "")).await;
         let due = made.next_at.unwrap();
-        live(&mut bench, world.clock.now().until(due) + Duration::from_mins(2)).await;
-        let ticks = ticks(&bench, &Bench::key()).await;
+        pass_time(&mut env, services.clock.now().until(due) + Duration::from_mins(2)).await;
+        let ticks = firing_times(&env, &TestEnv::key()).await;
         assert_eq!(ticks.len(), 1, "{at}");
         assert!(
             ticks[0] >= due && due.until(ticks[0]) <= Duration::from_secs(5),
             "{at}: {ticks:?}"
         );
-        let fired = schedule(&world).await;
+        let fired = read_schedule(&services).await;
         assert_eq!((fired.due(), fired.last_problem), (None, None), "{at}");
-        let fired = fired.last_fired.unwrap();
-        let head = bench.head().await.unwrap();
+        let fired = fired.last_firing.unwrap();
+        let head = env.head().await.unwrap();
         assert_eq!(fired.prompt_id, head.prompts.last().unwrap().id);
         assert!(fired.at >= due);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_own_bell_the_sweep_fires_it_within_a_minute_too() {
-    let (mut bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("", "PT10M")).await;
+async fn sweep_fires_schedule_within_a_minute_without_nudge() {
+    let (mut env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("", "PT10M")).await;
     let due = made.next_at.unwrap();
     tokio::time::sleep(Duration::from_secs(10 * 60 - 91)).await;
-    bench.sweep().await;
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "too early to enqueue it");
+    env.run_sweep().await;
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 0, "too early to enqueue it");
     for second in 0..=150 {
         // The last sweep before the due time comes less than a minute before it, and its nudge is
         // lost. The next sweep comes just after.
         if [50, 110].contains(&second) {
-            bench.sweep().await;
+            env.run_sweep().await;
         }
         if second == 60 {
-            bench.queue.drop_queue(queue::TURNS);
+            env.queue.drop_queue(queue::TURNS);
         }
-        while bench.deliver().await {}
+        while env.deliver().await {}
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let ticks = ticks(&bench, &Bench::key()).await;
+    let ticks = firing_times(&env, &TestEnv::key()).await;
     assert!(due.until(ticks[0]) <= Duration::from_mins(1), "{:?}", due.until(ticks[0]));
     assert_eq!(ticks.len(), 1);
 }
@@ -169,11 +169,11 @@ async fn without_its_own_bell_the_sweep_fires_it_within_a_minute_too() {
 /// A schedule that fires every three minutes, with crashes and with lost, duplicated and late
 /// nudges, fires once for each time, in order.
 #[tokio::test(start_paused = true)]
-async fn on_bad_days_each_firing_is_one_prompt() {
+async fn schedule_fires_once_each_time_with_injected_faults() {
     for seed in 0..12 {
-        let (mut bench, world) = stage(seed, answers).await;
-        bench.crash_in_a_hundred = 5;
-        bench.queue.set_faults(queue::Faults {
+        let (mut env, services) = new_env(seed, echoes_input).await;
+        env.crash_percent = 5;
+        env.queue.set_faults(queue::QueueFaults {
             lose: 20,
             double: 30,
             delay: 20,
@@ -181,129 +181,151 @@ async fn on_bad_days_each_firing_is_one_prompt() {
             reorder: 20,
             unavailable: 5,
         });
-        bench.store.set_faults(Faults {
+        env.store.set_faults(StoreFaults {
             conflict: 0.02,
             conflict_after: 0.02,
             unavailable_before: 0.02,
             unavailable_after: 0.02,
             ..Default::default()
         });
-        let request = NewSchedule { until: Some("PT31M".to_owned()), ..order_in_c("", "PT3M") };
+        let request =
+            NewSchedule { until: Some("PT31M".to_owned()), ..new_schedule_in_c("", "PT3M") };
         // The client repeats the request with the same key until it is accepted.
-        while create(&world, &owner(), request.clone(), &idempotency("s"), None).await.is_err() {}
-        live(&mut bench, Duration::from_hours(1)).await;
-        bench.store.set_faults(Faults::default());
-        let made = schedule(&world).await;
-        assert_eq!(made.due(), None, "{seed}: {:#?}", bench.story);
-        let ticks = ticks(&bench, &Bench::key()).await;
+        while accept_schedule(&services, &owner(), request.clone(), &idempotency("s"), None)
+            .await
+            .is_err()
+        {}
+        pass_time(&mut env, Duration::from_hours(1)).await;
+        env.store.set_faults(StoreFaults::default());
+        let made = read_schedule(&services).await;
+        assert_eq!(made.due(), None, "{seed}: {:#?}", env.run_log);
+        let ticks = firing_times(&env, &TestEnv::key()).await;
         let regular: Vec<Timestamp> =
             (1..=10_u32).map(|n| made.created_at.plus(Duration::from_mins(3) * n)).collect();
         // A very late firing replaces the ones missed before it; none is early, none is repeated.
         let number = |time: &Timestamp| regular.iter().filter(|regular| *regular <= time).count();
-        let served: Vec<usize> = accepted(&bench).await.iter().map(number).collect();
+        let served: Vec<usize> = acceptance_times(&env).await.iter().map(number).collect();
         assert!(served.len() >= 8 && served[0] >= 1, "{seed}: {served:?}");
         assert!(served.windows(2).all(|two| two[0] < two[1]), "{seed}: {served:?}");
         assert_eq!(served.len(), ticks.len(), "{seed}");
-        let heads = bench.head().await.unwrap();
+        let heads = env.head().await.unwrap();
         assert_eq!(heads.prompts.len(), ticks.len() + 1, "{seed}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_between_prompt_and_move_is_one_firing() {
-    for boundary in ["admission.accepted", "schedule.fired", "schedule.moved"] {
-        let (mut bench, world) = stage(1, answers).await;
-        let made = ordered(&world, order_in_c("PT5M", "PT1H")).await;
+async fn crash_between_prompt_and_update_fires_once() {
+    for fail_point in ["admission.accepted", "schedule.fired", "schedule.moved"] {
+        let (mut env, services) = new_env(1, echoes_input).await;
+        let made = create_schedule(&services, new_schedule_in_c("PT5M", "PT1H")).await;
         tokio::time::sleep(Duration::from_mins(5)).await;
-        let pause = Arc::new(PauseProbe::new(boundary));
-        let doomed = bench.worker(pause.clone());
-        let nudge = bell(&made);
+        let pause = Arc::new(PauseFailPoint::new(fail_point));
+        let victim = env.new_worker(pause.clone());
+        let nudge = schedule_nudge(&made);
         tokio::select! {
-            _ = handle(&doomed, &nudge) => panic!("the worker was not killed"),
+            _ = handle(&victim, &nudge) => panic!("the worker was not killed"),
             () = pause.reached.notified() => {}
         }
-        live(&mut bench, Duration::from_mins(3)).await;
-        assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "{boundary}");
-        let moved = schedule(&world).await;
+        pass_time(&mut env, Duration::from_mins(3)).await;
+        assert_eq!(firing_times(&env, &TestEnv::key()).await.len(), 1, "{fail_point}");
+        let moved = read_schedule(&services).await;
         assert_eq!(moved.next_at, made.next_at.map(|at| at.plus(Duration::from_hours(1))));
-        assert!(moved.last_fired.is_some());
+        assert!(moved.last_firing.is_some());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_workers_at_once_make_one_firing_and_one_move() {
-    let (mut bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("PT5M", "P1D")).await;
+async fn two_concurrent_workers_fire_schedule_once() {
+    let (mut env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("PT5M", "P1D")).await;
     tokio::time::sleep(Duration::from_mins(5)).await;
-    let pause = Arc::new(PauseProbe::new("schedule.fired"));
-    let slow = bench.worker(pause.clone());
-    let nudge = bell(&made);
-    let (was_slow, ()) = tokio::join!(handle(&slow, &nudge), async {
+    let pause = Arc::new(PauseFailPoint::new("schedule.fired"));
+    let slow = env.new_worker(pause.clone());
+    let nudge = schedule_nudge(&made);
+    let (slow_result, ()) = tokio::join!(handle(&slow, &nudge), async {
         pause.reached.notified().await;
-        assert_eq!(handle(&world, &nudge).await.unwrap(), Handled::Worked);
-        pause.go.notify_one();
+        assert_eq!(handle(&services, &nudge).await.unwrap(), DeliveryOutcome::Worked);
+        pause.resume.notify_one();
     });
-    assert_eq!(was_slow.unwrap(), Handled::Nothing, "the other worker has moved the schedule");
-    while bench.deliver().await {}
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1);
     assert_eq!(
-        schedule(&world).await.next_at,
+        slow_result.unwrap(),
+        DeliveryOutcome::NoWork,
+        "the other worker has moved the schedule"
+    );
+    while env.deliver().await {}
+    assert_eq!(firing_times(&env, &TestEnv::key()).await.len(), 1);
+    assert_eq!(
+        read_schedule(&services).await.next_at,
         made.next_at.map(|at| at.plus(Duration::from_hours(24)))
     );
     // One more nudge, long after the firing.
-    assert_eq!(handle(&world, &nudge).await.unwrap(), Handled::Nothing);
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "a late nudge sends no further one");
+    assert_eq!(handle(&services, &nudge).await.unwrap(), DeliveryOutcome::NoWork);
+    assert_eq!(
+        env.queue.length(queue::TURNS).await.unwrap(),
+        0,
+        "a late nudge sends no further one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bell_of_a_fast_clock_rings_again_when_the_time_has_come() {
-    let (bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("PT1H", "")).await;
+async fn early_nudge_is_sent_again_when_due() {
+    let (env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("PT1H", "")).await;
     tokio::time::sleep(Duration::from_secs(3600 - 4)).await;
-    assert_eq!(handle(&world, &bell(&made)).await.unwrap(), Handled::Nothing);
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 1);
+    assert_eq!(handle(&services, &schedule_nudge(&made)).await.unwrap(), DeliveryOutcome::NoWork);
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 1);
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(handle(&world, &bell(&made)).await.unwrap(), Handled::Worked);
+    assert_eq!(handle(&services, &schedule_nudge(&made)).await.unwrap(), DeliveryOutcome::Worked);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_cancelled_never_fires() {
-    let (mut bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("PT1M", "PT1M")).await;
+async fn cancelled_schedule_never_fires() {
+    let (mut env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("PT1M", "PT1M")).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    cancel(&world, &owner(), "s").await.unwrap();
-    assert!(matches!(cancel(&world, &owner(), "s").await, Err(Refusal::NotFound("schedule"))));
-    live(&mut bench, Duration::from_mins(5)).await;
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 0);
-    assert_eq!(handle(&world, &bell(&made)).await.unwrap(), Handled::Nothing);
+    cancel_schedule(&services, &owner(), "s").await.unwrap();
+    assert!(matches!(
+        cancel_schedule(&services, &owner(), "s").await,
+        Err(CommandError::NotFound("schedule"))
+    ));
+    pass_time(&mut env, Duration::from_mins(5)).await;
+    assert_eq!(firing_times(&env, &TestEnv::key()).await.len(), 0);
+    assert_eq!(handle(&services, &schedule_nudge(&made)).await.unwrap(), DeliveryOutcome::NoWork);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_cancelled_in_the_middle_of_a_firing_stays_cancelled() {
-    let (mut bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("PT5M", "PT1M")).await;
+async fn schedule_cancelled_during_firing_stays_cancelled() {
+    let (mut env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("PT5M", "PT1M")).await;
     tokio::time::sleep(Duration::from_mins(5)).await;
-    let pause = Arc::new(PauseProbe::new("schedule.fired"));
-    let worker = bench.worker(pause.clone());
-    let nudge = bell(&made);
+    let pause = Arc::new(PauseFailPoint::new("schedule.fired"));
+    let worker = env.new_worker(pause.clone());
+    let nudge = schedule_nudge(&made);
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        cancel(&world, &owner(), "s").await.unwrap();
-        pause.go.notify_one();
+        cancel_schedule(&services, &owner(), "s").await.unwrap();
+        pause.resume.notify_one();
     });
     handled.unwrap();
-    live(&mut bench, Duration::from_mins(5)).await;
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "the firing before the cancellation");
-    assert!(matches!(read(&world, &owner(), "s").await, Err(Refusal::NotFound(_))));
+    pass_time(&mut env, Duration::from_mins(5)).await;
+    assert_eq!(
+        firing_times(&env, &TestEnv::key()).await.len(),
+        1,
+        "the firing before the cancellation"
+    );
+    assert!(matches!(
+        load_schedule(&services, &owner(), "s").await,
+        Err(CommandError::NotFound(_))
+    ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn hours_without_service_are_one_late_firing() {
-    let (mut bench, world) = stage(1, answers).await;
-    let made = ordered(&world, order_in_c("", "PT30M")).await;
+async fn schedule_fires_once_late_after_an_outage() {
+    let (mut env, services) = new_env(1, echoes_input).await;
+    let made = create_schedule(&services, new_schedule_in_c("", "PT30M")).await;
     tokio::time::sleep(Duration::from_hours(5) + Duration::from_mins(10)).await;
-    live(&mut bench, Duration::from_mins(25)).await;
-    let ticks = ticks(&bench, &Bench::key()).await;
+    pass_time(&mut env, Duration::from_mins(25)).await;
+    let ticks = firing_times(&env, &TestEnv::key()).await;
     assert_eq!(ticks.len(), 2, "the late firing and the next regular one: {ticks:?}");
     let regular = made.created_at.plus(Duration::from_mins(330));
     assert!(ticks[1] >= regular && regular.until(ticks[1]) < Duration::from_secs(5));

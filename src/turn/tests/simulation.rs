@@ -4,124 +4,130 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::{Bench, Mix, bad_queue, bad_store, lost_to_older, three_rounds};
-use super::checks;
-use super::seeds::{Budget, Lived, live};
+use super::invariant_checks;
+use super::simulation_runs::{RunLimit, RunResult, run_seeds};
+use super::test_env::{
+    TestEnv, VersionMix, find_lost_updates, three_rounds, usual_queue_faults, usual_store_faults,
+};
 use crate::agent::entry::{EntryBody, PromptState};
-use crate::ids::fate::Fate;
-use crate::settings::brakes::parse;
+use crate::ids::fault_plan::FaultPlan;
+use crate::settings::pauses::parse;
 use crate::store::memory as stores;
-use crate::turn::NoProbe;
+use crate::turn::NoFailPoints;
 
 /// Number of seeds of the default run.
 const SEEDS: u64 = 1_300;
 
 /// Number of seeds of runs in which pauses are set and removed.
-const SEEDS_BRAKED: u64 = 30;
+const SEEDS_WITH_PAUSES: u64 = 30;
 
 /// Number of seeds of runs with parallel calls.
-const SEEDS_AT_ONCE: u64 = 300;
+const SEEDS_WITH_PARALLEL_CALLS: u64 = 300;
 
 /// Number of seeds of runs in which an extension decides how turns end.
-const SEEDS_DECIDED: u64 = 100;
+const SEEDS_WITH_TURN_DECISIONS: u64 = 100;
 
 /// Variation of a simulation.
 #[derive(Clone, Copy)]
-struct Kind {
-    at_once: u32,
-    is_braked: bool,
-    is_decided: bool,
+struct Variation {
+    concurrency: u32,
+    has_pauses: bool,
+    has_turn_decisions: bool,
 }
 
-const PLAIN: Kind = Kind { at_once: 1, is_braked: false, is_decided: false };
+const PLAIN: Variation = Variation { concurrency: 1, has_pauses: false, has_turn_decisions: false };
 
-async fn good_day(kind: Kind) -> Vec<serde_json::Value> {
-    let mut bench = Bench::new(0);
-    bench.run_calls_at_once(kind.at_once);
-    bench.decide_turns(kind.is_decided);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    bench.run().await;
-    record(&bench, kind.at_once).await
+async fn run_without_faults(variation: Variation) -> Vec<serde_json::Value> {
+    let mut env = TestEnv::new(0);
+    env.enable_parallel_calls(variation.concurrency);
+    env.set_turn_decisions(variation.has_turn_decisions);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    comparable_entries(&env, variation.concurrency).await
 }
 
 /// Returns the entries to compare. Parallel calls vary the order of their entries, but not that of
 /// messages.
-async fn record(bench: &Bench, at_once: u32) -> Vec<serde_json::Value> {
-    let mut record = bench.normal().await;
-    record.retain(|entry| at_once == 1 || entry["type"] == "message");
+async fn comparable_entries(env: &TestEnv, concurrency: u32) -> Vec<serde_json::Value> {
+    let mut record = env.normalised_entries().await;
+    record.retain(|entry| concurrency == 1 || entry["type"] == "message");
     // An approval request of a take-over, with the decision of a late result, is an effect of a
     // fault, as a retry is.
-    while let Some(asked) = record.iter().position(is_doubt) {
-        record.remove(asked);
-        if record.get(asked).is_some_and(|next| !next["decision"].is_null()) {
-            record.remove(asked);
+    while let Some(index) = record.iter().position(is_recovery_request) {
+        record.remove(index);
+        if record.get(index).is_some_and(|next| !next["decision"].is_null()) {
+            record.remove(index);
         }
     }
     record
 }
 
-fn is_doubt(entry: &serde_json::Value) -> bool {
-    entry["request"].as_str().is_some_and(|asked| asked.starts_with("The worker stopped"))
+fn is_recovery_request(entry: &serde_json::Value) -> bool {
+    entry["request"].as_str().is_some_and(|text| text.starts_with("The worker stopped"))
 }
 
 /// Sets and removes pauses at random for an hour.
-async fn brake_now_and_then(bench: &mut Bench) {
-    let all = ["", "*", "agent:clerk", "tool:look", "tool:pay,tool:put", "tool:gated"];
+async fn pause_at_random(env: &mut TestEnv) {
+    let pauses = ["", "*", "agent:clerk", "tool:look", "tool:pay,tool:put", "tool:gated"];
     for _ in 0..12 {
-        bench.brakes = Arc::new(parse(all[bench.dice.usize(0..all.len())]).unwrap());
+        env.pauses = Arc::new(parse(pauses[env.rng.usize(0..pauses.len())]).unwrap());
         for _ in 0..5 {
-            while bench.deliver().await {}
-            bench.decide().await;
+            while env.deliver().await {}
+            env.decide_requests().await;
             tokio::time::sleep(Duration::from_mins(1)).await;
-            bench.sweep().await;
+            env.run_sweep().await;
         }
     }
-    bench.brakes = Arc::default();
+    env.pauses = Arc::default();
 }
 
-async fn bad_day(
+async fn run_with_faults(
     seed: u64,
-    fate: &Fate,
-    Kind { at_once, is_braked, is_decided }: Kind,
-    good: &[serde_json::Value],
-) -> Lived {
-    let mut bench = Bench::fated(seed, fate, three_rounds, 0.0);
-    bench.run_calls_at_once(at_once);
-    bench.decide_turns(is_decided);
-    bench.store.set_faults(bad_store());
-    bench.queue.set_faults(bad_queue());
-    bench.crash_in_a_hundred = 4;
-    bench.still_in_a_hundred = 1;
+    fault_plan: &FaultPlan,
+    Variation { concurrency, has_pauses, has_turn_decisions }: Variation,
+    expected: &[serde_json::Value],
+) -> RunResult {
+    let mut env = TestEnv::with_fault_plan(seed, fault_plan, three_rounds, 0.0);
+    env.enable_parallel_calls(concurrency);
+    env.set_turn_decisions(has_turn_decisions);
+    env.store.set_faults(usual_store_faults());
+    env.queue.set_faults(usual_queue_faults());
+    env.crash_percent = 4;
+    env.stall_percent = 1;
     // Every third run has two versions side by side.
-    bench.mix = seed.is_multiple_of(3).then(Mix::of_versions);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    if is_braked {
-        brake_now_and_then(&mut bench).await;
+    env.version_mix = seed.is_multiple_of(3).then(VersionMix::half_and_half);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    if has_pauses {
+        pause_at_random(&mut env).await;
     }
-    let ended = bench.comes_to_rest().await;
-    bench.store.set_faults(stores::Faults::default());
+    let ended = env.try_run_until_idle().await;
+    env.store.set_faults(stores::StoreFaults::default());
     let outcome = if ended {
-        check(&bench, at_once, good).await
+        check_run(&env, concurrency, expected).await
     } else {
         Err("the prompt never ended".to_owned())
     };
-    Lived { outcome, story: bench.story.clone() }
+    RunResult { outcome, run_log: env.run_log.clone() }
 }
 
 /// Returns the number of failed prompts.
 ///
 /// # Errors
 /// Returns the violations.
-async fn check(bench: &Bench, at_once: u32, good: &[serde_json::Value]) -> Result<usize, String> {
-    let key = Bench::key();
-    let mut faults = checks::faults(bench, &key, (1, 0)).await;
-    faults.extend(lost_to_older(&bench.store, &key));
-    if !faults.is_empty() {
-        return Err(faults.join("\n"));
+async fn check_run(
+    env: &TestEnv,
+    concurrency: u32,
+    expected: &[serde_json::Value],
+) -> Result<usize, String> {
+    let key = TestEnv::key();
+    let mut violations = invariant_checks::violation_lines(env, &key, (1, 0)).await;
+    violations.extend(find_lost_updates(&env.store, &key));
+    if !violations.is_empty() {
+        return Err(violations.join("\n"));
     }
-    let mut ends = bench.entries().await.into_iter().filter_map(|entry| match entry.body {
+    let mut ends = env.entries().await.into_iter().filter_map(|entry| match entry.body {
         EntryBody::PromptEnd(end) if end.state != PromptState::Completed => Some(end),
         _ => None,
     });
@@ -135,40 +141,49 @@ async fn check(bench: &Bench, at_once: u32, good: &[serde_json::Value]) -> Resul
             Err(format!("the prompt ended {:?}: {kind:?}", end.state))
         };
     }
-    let record = record(bench, at_once).await;
-    if !bench.was_asked_for_outcome && record != good {
+    let record = comparable_entries(env, concurrency).await;
+    if !env.has_outcome_request && record != expected {
         return Err(format!("the record differs from that of a run without faults: {record:#?}"));
     }
     Ok(0)
 }
 
-async fn bad_days(seeds: u64, kind: Kind) {
-    let good = good_day(kind).await;
-    let run = async |seed, fate: Fate| bad_day(seed, &fate, kind, &good).await;
-    let tally = live(Budget::or_every_day(seeds), run).await;
-    tally.expect_each(
+async fn run_variation(seeds: u64, variation: Variation) {
+    let expected = run_without_faults(variation).await;
+    let run = async |seed, fault_plan: FaultPlan| {
+        run_with_faults(seed, &fault_plan, variation, &expected).await
+    };
+    let statistics = run_seeds(RunLimit::from_environment_or(seeds), run).await;
+    statistics.assert_each_injected(
         &["a worker crashed", "a worker stood still", "an older one came"],
-        tally.runs / 10,
+        statistics.runs / 10,
     );
-    assert!(tally.failed as u64 * 10 <= tally.runs, "too many prompts failed\n{tally}");
+    assert!(
+        statistics.failed_prompts as u64 * 10 <= statistics.runs,
+        "too many prompts failed\n{statistics}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_day_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS, PLAIN)).await;
+async fn injected_faults_leave_record_unchanged() {
+    Box::pin(run_variation(SEEDS, PLAIN)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_day_of_calls_that_run_at_once_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS_AT_ONCE, Kind { at_once: 3, ..PLAIN })).await;
+async fn injected_faults_leave_record_of_parallel_calls_unchanged() {
+    Box::pin(run_variation(SEEDS_WITH_PARALLEL_CALLS, Variation { concurrency: 3, ..PLAIN })).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_day_with_brakes_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS_BRAKED, Kind { is_braked: true, ..PLAIN })).await;
+async fn injected_faults_leave_record_unchanged_with_pauses() {
+    Box::pin(run_variation(SEEDS_WITH_PAUSES, Variation { has_pauses: true, ..PLAIN })).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_days_repeat_no_decision_on_a_turn() {
-    Box::pin(bad_days(SEEDS_DECIDED, Kind { at_once: 3, is_decided: true, ..PLAIN })).await;
+async fn injected_faults_repeat_no_decision_on_a_turn() {
+    Box::pin(run_variation(
+        SEEDS_WITH_TURN_DECISIONS,
+        Variation { concurrency: 3, has_turn_decisions: true, ..PLAIN },
+    ))
+    .await;
 }

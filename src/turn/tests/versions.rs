@@ -5,80 +5,81 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, idempotency};
-use crate::agent::head::READER;
+use super::test_env::{TestEnv, idempotency};
+use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
-use crate::store::{ConversationStore as _, Document, HEAD_ID, Partition, Stored, Write};
-use crate::turn::admission::Refusal;
+use crate::store::{ConversationStore as _, Document, HEAD_ID, Partition, StoredDocument, Write};
+use crate::turn::admission::CommandError;
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::handle;
 use crate::turn::views::load;
-use crate::turn::{Limits, NoProbe, World};
+use crate::turn::{Limits, NoFailPoints, Services};
 
-fn stored(bench: &Bench) -> Stored {
-    bench.store.newest(&Partition::Conversation(Bench::key()), HEAD_ID).unwrap()
+fn stored_head(env: &TestEnv) -> StoredDocument {
+    env.store.read_newest(&Partition::Conversation(TestEnv::key()), HEAD_ID).unwrap()
 }
 
 /// Returns a conversation with a pending model call, whose head a newer version has changed.
-async fn stage(change: impl Fn(&mut Value)) -> (Bench, World) {
-    let mut bench = Bench::new(1);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    let Stored { document, etag } = stored(&bench);
-    let mut body = document.body.value();
-    body["minReader"] = json!(READER + 1);
+async fn env_with_newer_head(change: impl Fn(&mut Value)) -> (TestEnv, Services) {
+    let mut env = TestEnv::new(1);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let StoredDocument { document, etag } = stored_head(&env);
+    let mut body = document.body.to_value();
+    body["minReader"] = json!(READER_VERSION + 1);
     change(&mut body);
-    let document = Document { body: RawJson::of(&body), ..document };
+    let document = Document { body: RawJson::from_value(&body), ..document };
     let write = Write::Replace(document, Some(etag));
-    bench.store.write(&Partition::Conversation(Bench::key()), vec![write]).await.unwrap();
-    (bench, world)
+    env.store.write(&Partition::Conversation(TestEnv::key()), vec![write]).await.unwrap();
+    (env, services)
 }
 
 /// An older worker and an older client's patch leave the head unchanged.
-async fn touch(bench: &Bench, world: &World) {
-    let before = stored(bench).etag;
-    handle(world, &Bench::nudge()).await.expect("a failed delivery would be repeated");
+async fn check_head_stays_unchanged(env: &TestEnv, services: &Services) {
+    let before = stored_head(env).etag;
+    handle(services, &TestEnv::nudge()).await.expect("a failed delivery would be repeated");
     let patch = json!({"name": "mine"});
     let key = idempotency("patch");
     let patched =
-        patch_conversation(world, &Bench::key(), patch.as_object().unwrap(), &key, |_| true).await;
-    let Err(refusal @ Refusal::Unavailable { .. }) = patched else { panic!("{patched:?}") };
+        patch_conversation(services, &TestEnv::key(), patch.as_object().unwrap(), &key, |_| true)
+            .await;
+    let Err(refusal @ CommandError::Unavailable { .. }) = patched else { panic!("{patched:?}") };
     assert!(refusal.to_string().contains("newer version"), "{refusal}");
-    assert_eq!(stored(bench).etag, before);
+    assert_eq!(stored_head(env).etag, before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_worker_leaves_alone_what_it_could_read() {
-    let (bench, world) = stage(|_| ()).await;
-    touch(&bench, &world).await;
-    let limits = Limits { reader: READER + 1, ..world.limits };
-    let newer = World { limits, ..world };
-    handle(&newer, &Bench::nudge()).await.unwrap();
-    assert_eq!(bench.head().await.unwrap().answers, 1, "a newer worker processes it");
+async fn older_worker_skips_readable_newer_conversation() {
+    let (env, services) = env_with_newer_head(|_| ()).await;
+    check_head_stays_unchanged(&env, &services).await;
+    let limits = Limits { reader_version: READER_VERSION + 1, ..services.limits };
+    let newer = Services { limits, ..services };
+    handle(&newer, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(env.head().await.unwrap().response_count, 1, "a newer worker processes it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_worker_leaves_alone_what_it_cannot_even_read() {
+async fn older_worker_skips_unreadable_newer_conversation() {
     let changes: [fn(&mut Value); 2] = [
         |head| head["phase"] = json!({"owed": "something new"}),
         |head| head["settings"] = json!({"aSettingOfLater": 1}),
     ];
     for change in changes {
-        let (bench, world) = stage(change).await;
-        touch(&bench, &world).await;
-        let shown = load::head(&world, &Bench::key()).await;
-        assert!(matches!(shown, Err(Refusal::Unavailable { .. })), "{shown:?}");
+        let (env, services) = env_with_newer_head(change).await;
+        check_head_stays_unchanged(&env, &services).await;
+        let shown = load::head(&services, &TestEnv::key()).await;
+        assert!(matches!(shown, Err(CommandError::Unavailable { .. })), "{shown:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_read_and_no_newer_version_wrote_is_told_as_corrupt() {
+async fn unreadable_head_of_current_version_is_corrupt() {
     let unreadable = |head: &mut Value| {
-        head["minReader"] = json!(READER);
+        head["minReader"] = json!(READER_VERSION);
         head["phase"] = json!({"owed": "something else"});
     };
-    let (_bench, world) = stage(unreadable).await;
-    handle(&world, &Bench::nudge()).await.unwrap_err();
-    let shown = load::head(&world, &Bench::key()).await;
-    assert!(matches!(shown, Err(Refusal::Corrupt(_))), "{shown:?}");
+    let (_bench, services) = env_with_newer_head(unreadable).await;
+    handle(&services, &TestEnv::nudge()).await.unwrap_err();
+    let shown = load::head(&services, &TestEnv::key()).await;
+    assert!(matches!(shown, Err(CommandError::Corrupt(_))), "{shown:?}");
 }

@@ -5,51 +5,58 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::bench::{Bench, PauseProbe, Script, Steady, call, text};
+use super::test_env::{DeterministicStore, PauseFailPoint, Script, TestEnv, call, text};
 use crate::clock::Clock as _;
 use crate::settings::budgets::Budgets;
-use crate::settings::rates::{Rate, RateLimits};
-use crate::turn::admission::decide::{Decider, Said, decide};
+use crate::settings::rate_limits::{Rate, RateLimits};
+use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
 use crate::turn::delivery::handle;
-use crate::turn::money::Money;
-use crate::turn::views::why::{Service, WhyView, why};
-use crate::turn::{NoProbe, Probe, World};
+use crate::turn::spending_limits::SpendingLimits;
+use crate::turn::views::why::{ServiceStatus, WhyView, explain_conversation};
+use crate::turn::{FailPoints, NoFailPoints, Services};
 
-fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
+fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
 }
 
-fn is_gated(results: usize, _said: &str) -> Vec<Value> {
+fn calls_gated(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "gated", 0)] } else { vec![text("done")] }
 }
 
-fn looks(results: usize, _said: &str) -> Vec<Value> {
+fn calls_look(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "look", 0)] } else { vec![text("done")] }
 }
 
-async fn stage(script: Script) -> (Bench, World) {
-    let mut bench = Bench::with(1, script);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    (bench, world)
+async fn new_env(script: Script) -> (TestEnv, Services) {
+    let mut env = TestEnv::with_script(1, script);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    (env, services)
 }
 
-async fn seen(bench: &Bench) -> WhyView {
-    why(&*bench.shared, &Bench::key(), Service::Elsewhere, bench.clock.now()).await.unwrap()
+async fn why_view(env: &TestEnv) -> WhyView {
+    explain_conversation(
+        &*env.worker_store,
+        &TestEnv::key(),
+        ServiceStatus::Remote,
+        env.clock.now(),
+    )
+    .await
+    .unwrap()
 }
 
 /// Returns the state that the conversation waits for, and true if a worker has its lease.
-async fn waits_for(bench: &Bench) -> (Value, bool) {
-    let view = seen(bench).await;
+async fn wait_state(env: &TestEnv) -> (Value, bool) {
+    let view = why_view(env).await;
     assert!(view.why.ends_with('.') && view.why.contains("2027-01-15T08:"), "{}", view.why);
-    (serde_json::to_value(view.waits_for).unwrap(), view.claim.is_some())
+    (serde_json::to_value(view.waits_for).unwrap(), view.lease.is_some())
 }
 
 /// Starts a delivery and drops it at the fail point.
-async fn stopped_at(bench: &mut Bench, boundary: &'static str) {
-    let pause = Arc::new(PauseProbe::new(boundary));
-    let worker = bench.worker(pause.clone() as Arc<dyn Probe>);
-    let nudge = Bench::nudge();
+async fn drop_delivery_at(env: &mut TestEnv, fail_point: &'static str) {
+    let pause = Arc::new(PauseFailPoint::new(fail_point));
+    let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
+    let nudge = TestEnv::nudge();
     tokio::select! {
         outcome = handle(&worker, &nudge) => panic!("{outcome:?}"),
         () = pause.reached.notified() => {}
@@ -57,69 +64,70 @@ async fn stopped_at(bench: &mut Bench, boundary: &'static str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_a_prompt_to_its_rest_the_sentence_says_where_it_stands() {
-    let (mut bench, world) = stage(is_gated).await;
-    assert_eq!(waits_for(&bench).await, ("nudge".into(), false));
-    stopped_at(&mut bench, "model.before").await;
-    assert_eq!(waits_for(&bench).await, ("model".into(), true));
+async fn why_explains_each_state_of_a_prompt() {
+    let (mut env, services) = new_env(calls_gated).await;
+    assert_eq!(wait_state(&env).await, ("nudge".into(), false));
+    drop_delivery_at(&mut env, "model.before").await;
+    assert_eq!(wait_state(&env).await, ("model".into(), true));
     tokio::time::sleep(Duration::from_secs(66)).await;
-    assert_eq!(waits_for(&bench).await, ("take_over".into(), true));
-    handle(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("approval".into(), false));
-    let request = bench.head().await.unwrap().requests[0].id.clone();
-    let said = Said { decision: "approve".to_owned(), reason: None, value: None };
-    let who = Decider::Person {
-        tenant: super::bench::owner().tenant,
-        user: super::bench::owner().user,
+    assert_eq!(wait_state(&env).await, ("take_over".into(), true));
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(wait_state(&env).await, ("approval".into(), false));
+    let request = env.head().await.unwrap().requests[0].id.clone();
+    let request_body =
+        DecisionRequest { decision: "approve".to_owned(), reason: None, value: None };
+    let approver = Decider::User {
+        tenant: super::test_env::owner().tenant,
+        user: super::test_env::owner().user,
         roles: Vec::new(),
     };
-    decide(&world, &Bench::key(), request.as_str(), said, &who).await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("nudge".into(), false));
-    stopped_at(&mut bench, "tool.before").await;
-    assert_eq!(waits_for(&bench).await, ("tools".into(), true));
+    decide(&services, &TestEnv::key(), request.as_str(), request_body, &approver).await.unwrap();
+    assert_eq!(wait_state(&env).await, ("nudge".into(), false));
+    drop_delivery_at(&mut env, "tool.before").await;
+    assert_eq!(wait_state(&env).await, ("tools".into(), true));
     tokio::time::sleep(Duration::from_mins(5)).await;
-    let view = seen(&bench).await;
+    let view = why_view(&env).await;
     assert!(view.why.ends_with("That is overdue."), "{}", view.why);
     assert!(view.unblock[0].contains("rebuild-queue"), "{:?}", view.unblock);
-    handle(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("outcome".into(), false), "a write had started");
-    bench.run().await;
-    assert_eq!(waits_for(&bench).await, ("nothing".into(), false));
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(wait_state(&env).await, ("outcome".into(), false), "a write had started");
+    env.run_until_idle().await;
+    assert_eq!(wait_state(&env).await, ("nothing".into(), false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_answer_waits_for_its_next_try_and_a_quick_owner_for_the_rate() {
-    let (bench, world) = stage(says_hello).await;
-    *bench.model.failures.lock().unwrap() = 1;
-    handle(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("retry".into(), false));
+async fn why_names_retry_and_rate_limit() {
+    let (env, services) = new_env(replies_hello).await;
+    *env.model.failures_left.lock().unwrap() = 1;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(wait_state(&env).await, ("retry".into(), false));
 
     let rate = Rate { count: 1, period: Duration::from_mins(1) };
     let rates = RateLimits { requests: None, model_calls: Some(rate) };
-    let mut bench = Bench::with(1, looks);
-    bench.money = Arc::new(Money::new(&Budgets::default(), &rates));
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
+    let mut env = TestEnv::with_script(1, calls_look);
+    env.budget_limits = Arc::new(SpendingLimits::new(&Budgets::default(), &rates));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
     for _ in 0..2 {
-        handle(&world, &Bench::nudge()).await.unwrap();
+        handle(&services, &TestEnv::nudge()).await.unwrap();
     }
-    assert_eq!(waits_for(&bench).await, ("rate".into(), false));
+    assert_eq!(wait_state(&env).await, ("rate".into(), false));
     tokio::time::sleep(Duration::from_mins(2)).await;
-    bench.run().await;
-    assert_eq!(bench.head().await.unwrap().put_off(), None);
+    env.run_until_idle().await;
+    assert_eq!(env.head().await.unwrap().deferral(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn why_names_a_suspect_step_and_its_next_try() {
-    let (mut bench, world) = stage(says_hello).await;
+    let (mut env, services) = new_env(replies_hello).await;
     for _ in 0..2 {
-        stopped_at(&mut bench, "model.before").await;
+        drop_delivery_at(&mut env, "model.before").await;
         tokio::time::sleep(Duration::from_secs(66)).await;
     }
-    handle(&world, &Bench::nudge()).await.unwrap();
-    let view = seen(&bench).await;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    let view = why_view(&env).await;
     assert_eq!(serde_json::to_value(view.waits_for).unwrap(), "back_off");
-    let retried_at = bench.clock.now().plus(Duration::from_secs(5));
+    let retried_at = env.clock.now().plus(Duration::from_secs(5));
     assert_eq!(
         view.why,
         format!(
@@ -130,27 +138,27 @@ async fn why_names_a_suspect_step_and_its_next_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_claims_are_kept_apart_from_heads_the_worker_is_named_all_the_same() {
+async fn why_reports_leases_of_the_embedded_store() {
     let folder = tempfile::tempdir().unwrap();
-    let mut bench = Bench::with(1, looks);
-    bench.use_steady(Steady::open(folder.path().to_owned()));
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    handle(&world, &Bench::nudge()).await.unwrap();
-    drop(world);
+    let mut env = TestEnv::with_script(1, calls_look);
+    env.use_embedded_store(DeterministicStore::open(folder.path().to_owned()));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    drop(services);
     // The second turn applies no input, so no commit contains its lease.
-    let pause = Arc::new(PauseProbe::new("model.before"));
-    let worker = bench.worker(pause.clone() as Arc<dyn Probe>);
-    let nudge = Bench::nudge();
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
+    let nudge = TestEnv::nudge();
     let delivery = handle(&worker, &nudge);
     tokio::pin!(delivery);
     tokio::select! {
         outcome = &mut delivery => panic!("{outcome:?}"),
         () = pause.reached.notified() => {}
     }
-    assert!(bench.head().await.unwrap().claim.is_none());
-    assert_eq!(waits_for(&bench).await, ("model".into(), true));
-    pause.go.notify_one();
+    assert!(env.head().await.unwrap().lease.is_none());
+    assert_eq!(wait_state(&env).await, ("model".into(), true));
+    pause.resume.notify_one();
     delivery.await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("nothing".into(), false));
+    assert_eq!(wait_state(&env).await, ("nothing".into(), false));
 }

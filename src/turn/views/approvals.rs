@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::agent::budget::Shortage;
+use crate::agent::budget::BudgetExceeded;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::InboxBody;
@@ -13,16 +13,16 @@ use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
 use crate::store::HeadQuery;
-use crate::turn::World;
-use crate::turn::admission::Refusal;
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
 use crate::turn::admission::decide::Decider;
-use crate::turn::admission::idempotency::{Earlier, earlier};
+use crate::turn::admission::idempotency::{PreviousRequest, find_previous_request};
 use crate::turn::expiry::decision_id;
 use crate::turn::views::{load, state_name};
 
 /// Maximum number of heads that one list of all approvals reads.
 const HEADS_READ_MAX: usize = 1_000;
-const PAGE: usize = 100;
+const PAGE_SIZE: usize = 100;
 
 /// A request with its decision, if there is one.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub struct SettledView {
 
 impl Approval {
     pub fn view(&self) -> ApprovalView {
-        view(&self.key, &self.request, self.arguments.clone())
+        approval_view(&self.key, &self.request, self.arguments.clone())
     }
 
     pub fn settled_view(&self, decision: &Decision) -> SettledView {
@@ -129,7 +129,11 @@ impl Approval {
     }
 }
 
-fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) -> ApprovalView {
+fn approval_view(
+    key: &ConversationKey,
+    request: &Request,
+    arguments: Option<RawJson>,
+) -> ApprovalView {
     ApprovalView {
         id: request.id.clone(),
         conversation_id: key.conversation_id.clone(),
@@ -144,12 +148,12 @@ fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) ->
         arguments,
         effect: request.effect,
         decisions: request.kind.decisions(),
-        budget: request.budget.as_ref().map(Shortage::view),
+        budget: request.budget.as_ref().map(BudgetExceeded::to_json),
         schema: request.schema.clone(),
         requested_at: request.requested_at,
         expires_at: request.expires_at,
         approvers: request.approvers.clone(),
-        not_requester: request.not_requester,
+        not_requester: request.is_requester_excluded,
     }
 }
 
@@ -157,58 +161,58 @@ fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) ->
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn approval(
-    world: &World,
+pub async fn load_approval(
+    services: &Services,
     head: &Head,
     id: &RequestId,
-) -> Result<Option<Approval>, Refusal> {
+) -> Result<Option<Approval>, CommandError> {
     let key = head.key();
     let open = head.requests.iter().find(|request| &request.id == id).cloned();
-    let mut on_record = None;
+    let mut recorded_decision = None;
     let request = if let Some(request) = open {
         request
     } else {
-        let entries = load::all_entries(world, head).await?;
-        let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
-        on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
-        let Some(request) = asked else { return Ok(None) };
+        let entries = load::all_entries(services, head).await?;
+        let recorded_request = entries.iter().rev().find_map(|entry| request_in(entry, id));
+        recorded_decision = entries.iter().rev().find_map(|entry| decision_in(entry, id));
+        let Some(request) = recorded_request else { return Ok(None) };
         request
     };
-    let decision = match decided(world, &key, id).await? {
+    let decision = match find_decision(services, &key, id).await? {
         Some(decision) => Some(decision),
-        None => on_record,
+        None => recorded_decision,
     };
-    let arguments = arguments_of(world, &key, &request).await?;
-    let replaced_by = replacement(head, &request);
+    let arguments = load_arguments(services, &key, &request).await?;
+    let replaced_by = find_replacement(head, &request);
     let agent = head.agent.clone();
     Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
 }
 
 /// Finds the open request about the same call as a decided request.
-fn replacement(head: &Head, decided: &Request) -> Option<RequestId> {
+fn find_replacement(head: &Head, decided: &Request) -> Option<RequestId> {
     let call = decided.call?;
     let is_newer = |open: &&Request| open.call == Some(call) && open.id != decided.id;
     head.requests.iter().find(is_newer).map(|open| open.id.clone())
 }
 
-fn asked_in(entry: &Entry, id: &RequestId) -> Option<Request> {
-    let EntryBody::Request(asked) = &entry.body else { return None };
-    (&asked.request.id == id).then(|| asked.request.clone())
+fn request_in(entry: &Entry, id: &RequestId) -> Option<Request> {
+    let EntryBody::Request(entry_body) = &entry.body else { return None };
+    (&entry_body.request.id == id).then(|| entry_body.request.clone())
 }
 
-fn decided_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
+fn decision_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
     let EntryBody::Decision(decided) = &entry.body else { return None };
     (&decided.decision.request_id == id).then(|| decided.decision.clone())
 }
 
 /// Finds the accepted decision, even if no worker has applied it.
-pub(crate) async fn decided(
-    world: &World,
+pub(crate) async fn find_decision(
+    services: &Services,
     key: &ConversationKey,
     id: &RequestId,
-) -> Result<Option<Decision>, Refusal> {
-    Ok(match earlier(world, key, decision_id(id).as_str()).await? {
-        Some(Earlier::Waiting(item)) => match item.body {
+) -> Result<Option<Decision>, CommandError> {
+    Ok(match find_previous_request(services, key, decision_id(id).as_str()).await? {
+        Some(PreviousRequest::Queued(item)) => match item.body {
             InboxBody::Decision(decision) => Some(decision),
             InboxBody::Prompt(_)
             | InboxBody::Steer(_)
@@ -219,35 +223,38 @@ pub(crate) async fn decided(
             | InboxBody::Command(_)
             | InboxBody::Custom(_) => None,
         },
-        Some(Earlier::Settled(receipt)) => receipt.decision,
+        Some(PreviousRequest::Finished(receipt)) => receipt.decision,
         None => None,
     })
 }
 
 /// Loads the arguments of the requested call from the model response that contains it.
-async fn arguments_of(
-    world: &World,
+async fn load_arguments(
+    services: &Services,
     key: &ConversationKey,
     request: &Request,
-) -> Result<Option<RawJson>, Refusal> {
+) -> Result<Option<RawJson>, CommandError> {
     let Some(call) = request.call else { return Ok(None) };
-    let entries = load::entries(world, key, call.answer, call.answer).await?;
+    let entries = load::entries(services, key, call.response_seq, call.response_seq).await?;
     Ok(entries.first().and_then(|entry| call_arguments(entry, call.index)))
 }
 
 /// Arguments of a call of a model response.
 pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
-    let Some(Message::Assistant(answer)) = entry.body.message() else { return None };
-    answer.tool_calls().nth(index).map(|call| call.arguments.clone())
+    let Some(Message::Assistant(response)) = entry.body.message() else { return None };
+    response.tool_calls().nth(index).map(|call| call.arguments.clone())
 }
 
 /// Requests of a conversation without a decision.
-pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>, Refusal> {
+pub(crate) async fn pending_approvals(
+    services: &Services,
+    head: &Head,
+) -> Result<Vec<Approval>, CommandError> {
     let key = head.key();
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {
-        if decided(world, &key, &request.id).await?.is_none() {
-            let arguments = arguments_of(world, &key, request).await?;
+        if find_decision(services, &key, &request.id).await?.is_none() {
+            let arguments = load_arguments(services, &key, request).await?;
             let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
             pending.push(Approval {
                 key,
@@ -267,35 +274,36 @@ pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>,
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn decidable(
-    world: &World,
+pub async fn list_decidable(
+    services: &Services,
     tenant: &TenantId,
     user: &UserId,
     roles: &[String],
-) -> Result<Vec<Approval>, Refusal> {
-    let who = Decider::Person { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
+) -> Result<Vec<Approval>, CommandError> {
+    let decider =
+        Decider::User { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
     let mut query = HeadQuery {
         tenant: tenant.clone(),
         user: roles.is_empty().then(|| user.clone()),
         state: Some(state_name(State::WaitingForApproval).to_owned()),
-        limit: PAGE,
+        limit: PAGE_SIZE,
         continuation: None,
     };
-    let now = world.clock.now();
+    let now = services.clock.now();
     let mut found = Vec::new();
     let mut heads_read = 0;
     loop {
-        let page = world.store.heads(&query).await?;
+        let page = services.store.list_heads(&query).await?;
         heads_read += page.items.len();
         for stored in &page.items {
-            let head: Head = crate::turn::record::read_head(stored)?;
+            let head: Head = crate::turn::documents::read_head(stored)?;
             let key = head.key();
-            let is_mine = |request: &Request| {
-                who.may_decide(&key, request) && request.expires_at.is_none_or(|at| at > now)
+            let can_decide = |request: &Request| {
+                decider.can_decide(&key, request) && request.expires_at.is_none_or(|at| at > now)
             };
-            if head.requests.iter().any(is_mine) {
-                let pending = pending(world, &head).await?;
-                found.extend(pending.into_iter().filter(|approval| is_mine(&approval.request)));
+            if head.requests.iter().any(can_decide) {
+                let pending = pending_approvals(services, &head).await?;
+                found.extend(pending.into_iter().filter(|approval| can_decide(&approval.request)));
             }
         }
         query.continuation = page.continuation;
@@ -303,10 +311,10 @@ pub async fn decidable(
             break;
         }
     }
-    found.sort_by(|one, other| order(one).cmp(&order(other)));
+    found.sort_by(|one, other| sort_key(one).cmp(&sort_key(other)));
     Ok(found)
 }
 
-fn order(approval: &Approval) -> (Timestamp, &ConversationKey, &RequestId) {
+fn sort_key(approval: &Approval) -> (Timestamp, &ConversationKey, &RequestId) {
     (approval.request.requested_at, &approval.key, &approval.request.id)
 }

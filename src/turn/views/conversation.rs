@@ -9,15 +9,15 @@ use utoipa::ToSchema;
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::InboxItem;
-use crate::agent::path::path;
+use crate::agent::path::path_to_leaf;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId};
-use crate::turn::World;
-use crate::turn::admission::Refusal;
-use crate::turn::views::approvals::{Approval, ApprovalView, pending};
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
+use crate::turn::views::approvals::{Approval, ApprovalView, pending_approvals};
 use crate::turn::views::load;
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -74,27 +74,33 @@ pub struct PromptSummary {
 }
 
 /// View of a new conversation.
-pub(crate) fn fresh_view(world: &World, head: &Head) -> ConversationView {
-    whole(world, head, head.state(), prompt_summaries(head, head.state()), &[])
+pub(crate) fn new_conversation_view(services: &Services, head: &Head) -> ConversationView {
+    build_view(services, head, head.state(), prompt_summaries(head, head.state()), &[])
 }
 
 /// View for lists. It is built without the inbox, so the state may be one turn old.
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn listed_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
-    let pending = pending(world, head).await?;
-    let state = seen_state(head, &pending);
-    Ok(whole(world, head, state, prompt_summaries(head, state), &pending))
+pub async fn conversation_list_view(
+    services: &Services,
+    head: &Head,
+) -> Result<ConversationView, CommandError> {
+    let pending = pending_approvals(services, head).await?;
+    let state = effective_state(head, &pending);
+    Ok(build_view(services, head, state, prompt_summaries(head, state), &pending))
 }
 
 /// View of a head with the queued inbox items.
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn conversation_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
-    let inbox = load::inbox(world, &head.key()).await?;
-    with_inbox(world, head, &inbox).await
+pub async fn conversation_view(
+    services: &Services,
+    head: &Head,
+) -> Result<ConversationView, CommandError> {
+    let inbox = load::inbox(services, &head.key()).await?;
+    view_with_inbox(services, head, &inbox).await
 }
 
 /// Current view of a conversation, and the head that it shows.
@@ -103,37 +109,37 @@ pub async fn conversation_view(world: &World, head: &Head) -> Result<Conversatio
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
 pub async fn current_view(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
-) -> Result<(ConversationView, Head), Refusal> {
-    let (inbox, head) = load::inbox_then_head(world, key).await?;
-    Ok((with_inbox(world, &head, &inbox).await?, head))
+) -> Result<(ConversationView, Head), CommandError> {
+    let (inbox, head) = load::inbox_then_head(services, key).await?;
+    Ok((view_with_inbox(services, &head, &inbox).await?, head))
 }
 
-async fn with_inbox(
-    world: &World,
+async fn view_with_inbox(
+    services: &Services,
     head: &Head,
     inbox: &[InboxItem],
-) -> Result<ConversationView, Refusal> {
-    let pending = pending(world, head).await?;
-    let waiting: Vec<&PromptId> =
-        load::to_come(head, inbox).map(|coming| coming.prompt_id).collect();
-    let state = match seen_state(head, &pending) {
-        State::Idle if load::is_owed(head, inbox) => State::Running,
+) -> Result<ConversationView, CommandError> {
+    let pending = pending_approvals(services, head).await?;
+    let queued: Vec<&PromptId> =
+        load::queued_prompts(head, inbox).map(|coming| coming.prompt_id).collect();
+    let state = match effective_state(head, &pending) {
+        State::Idle if load::has_pending_work(head, inbox) => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     };
-    let mut prompts = prompt_summaries(head, seen_state(head, &pending));
-    for id in waiting {
+    let mut prompts = prompt_summaries(head, effective_state(head, &pending));
+    for id in queued {
         if !prompts.iter().any(|prompt| &prompt.id == id) {
             prompts.push(PromptSummary { id: id.clone(), state: PromptState::Running });
         }
     }
-    Ok(whole(world, head, state, prompts, &pending))
+    Ok(build_view(services, head, state, prompts, &pending))
 }
 
 /// State that includes decisions not yet applied by a worker: once all requests are decided, a
 /// waiting conversation is running again.
-pub(crate) fn seen_state(head: &Head, pending: &[Approval]) -> State {
+pub(crate) fn effective_state(head: &Head, pending: &[Approval]) -> State {
     match head.state() {
         State::WaitingForApproval if pending.is_empty() => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
@@ -155,14 +161,14 @@ fn prompt_summaries(head: &Head, state: State) -> Vec<PromptSummary> {
         .collect()
 }
 
-fn whole(
-    world: &World,
+fn build_view(
+    services: &Services,
     head: &Head,
     state: State,
     prompts: Vec<PromptSummary>,
     pending: &[Approval],
 ) -> ConversationView {
-    let agent = world.agents.find(Some(&head.agent));
+    let agent = services.agents.find(Some(&head.agent));
     ConversationView {
         unknown_tools: agent.map(|agent| agent.unknown_tools(&head.settings)).unwrap_or_default(),
         id: head.conversation_id.clone(),
@@ -188,25 +194,25 @@ fn whole(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn messages(
-    world: &World,
+pub async fn read_messages(
+    services: &Services,
     head: &Head,
     after: Option<&str>,
     limit: usize,
-) -> Result<(Vec<Value>, Option<String>), Refusal> {
-    let entries = load::all_entries(world, head).await?;
-    let path = path(&entries, head.leaf_id.as_ref());
-    let begin = match after {
+) -> Result<(Vec<Value>, Option<String>), CommandError> {
+    let entries = load::all_entries(services, head).await?;
+    let path = path_to_leaf(&entries, head.leaf_id.as_ref());
+    let start = match after {
         None => 0,
         Some(after) => {
             let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
-            1 + last.ok_or_else(|| Refusal::invalid("?continuation", LEAF_MOVED))?
+            1 + last.ok_or_else(|| CommandError::invalid("?continuation", LEAF_MOVED))?
         }
     };
     let mut rest = path
         .iter()
-        .skip(begin)
-        .filter_map(|entry| Some((&entry.base.entry_id, message_of(entry)?)));
+        .skip(start)
+        .filter_map(|entry| Some((&entry.base.entry_id, entry_as_message(entry)?)));
     let page: Vec<_> = rest.by_ref().take(limit).collect();
     let next = page.last().map(|(id, _)| id.to_string()).filter(|_| rest.next().is_some());
     Ok((page.into_iter().map(|(_, message)| message).collect(), next))
@@ -215,7 +221,7 @@ pub async fn messages(
 const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
 /// Message of an entry; `None` for entries without one.
-pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
+pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
     let at = entry.base.timestamp;
     match &entry.body {
         EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),
@@ -251,7 +257,7 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
 
 /// Members with a public name besides the stored one: pointer of the object, stored name, public
 /// name.
-const RENAMED: [(&str, &str, &str); 3] = [
+const PUBLIC_NAMES: [(&str, &str, &str); 3] = [
     ("", "user", "userId"),
     ("/decision", "requestId", "approvalId"),
     ("/request", "tool", "toolName"),
@@ -259,8 +265,8 @@ const RENAMED: [(&str, &str, &str); 3] = [
 
 /// View of an entry, with `id` instead of `entryId`, and with public names besides stored names.
 pub fn entry_view(entry: &Entry) -> Value {
-    let mut view = RawJson::of(entry).value();
-    for (at, stored, public) in RENAMED {
+    let mut view = RawJson::from_value(entry).to_value();
+    for (at, stored, public) in PUBLIC_NAMES {
         if let Some(members) = view.pointer_mut(at).and_then(Value::as_object_mut)
             && let Some(value) = members.get(stored).cloned()
         {

@@ -5,16 +5,16 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::inbox::{
-    CustomInput, DeliverAs, InboxBody, InboxItem, Outcome, Receipt, WhenIdle,
+    CustomInput, DeliverAs, InboxBody, InboxItem, InputOutcome, Receipt, WhenIdle,
 };
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso};
-use crate::ids::{ConversationKey, InputId, PromptId, is_plain};
-use crate::store::{Freshness, Kind, Partition, Stored};
+use crate::ids::{ConversationKey, InputId, PromptId, is_plain_text};
+use crate::store::{DocumentKind, Freshness, Partition, StoredDocument};
 use crate::tools::sha256_hex;
-use crate::turn::World;
-use crate::turn::admission::Refusal;
-use crate::turn::views::load::{self, read_body};
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
+use crate::turn::views::load::{self, parse_body};
 
 /// An accepted input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -30,7 +30,7 @@ pub struct InputView {
     pub accepted_at: Timestamp,
     /// Content of a queued input.
     #[serde(flatten)]
-    pub waiting: Option<WaitingView>,
+    pub waiting: Option<QueuedInputView>,
     /// Turn in which it was applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<u64>,
@@ -50,7 +50,7 @@ pub struct InputView {
 /// Content of a queued input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WaitingView {
+pub struct QueuedInputView {
     /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult`, `command` or
     /// `custom`.
     #[schema(value_type = String)]
@@ -76,7 +76,8 @@ pub struct WaitingView {
 #[serde(rename_all = "camelCase")]
 pub enum InputState {
     Queued,
-    Landed,
+    #[serde(rename = "landed")]
+    Applied,
     Cleared,
     Ignored,
 }
@@ -86,31 +87,31 @@ pub enum InputState {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn waiting(
-    world: &World,
+pub async fn list_inputs(
+    services: &Services,
     key: &ConversationKey,
     after: Option<&str>,
     limit: usize,
-) -> Result<(Vec<InputView>, Option<String>), Refusal> {
-    let inbox = load::inbox(world, key).await?;
+) -> Result<(Vec<InputView>, Option<String>), CommandError> {
+    let inbox = load::inbox(services, key).await?;
     let mut rest = inbox
         .iter()
-        .filter(|item| is_said(item))
-        .filter(|item| after.is_none_or(|after| place(item).as_str() > after));
+        .filter(|item| is_user_input(item))
+        .filter(|item| after.is_none_or(|after| page_cursor(item).as_str() > after));
     let page: Vec<&InboxItem> = rest.by_ref().take(limit).collect();
-    let next = page.last().filter(|_| rest.next().is_some()).map(|last| place(last));
-    Ok((page.into_iter().map(queued).collect(), next))
+    let next = page.last().filter(|_| rest.next().is_some()).map(|last| page_cursor(last));
+    Ok((page.into_iter().map(queued_view).collect(), next))
 }
 
 /// Cursor in the order of the inbox. It stays valid when earlier items are applied.
-fn place(item: &InboxItem) -> String {
+fn page_cursor(item: &InboxItem) -> String {
     format!("{:020} {}", item.accepted_at.0, item.input_id)
 }
 
 /// Document that is stored under an input's id.
-pub(crate) enum Found {
-    Waiting(Box<InboxItem>, Stored),
-    Settled(Box<Receipt>),
+pub(crate) enum StoredInput {
+    Queued(Box<InboxItem>, StoredDocument),
+    Finished(Box<Receipt>),
 }
 
 /// Finds the document of an input.
@@ -118,23 +119,27 @@ pub(crate) enum Found {
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
-    const NO_INPUT: Refusal = Refusal::NotFound("input");
-    if !is_plain(id) {
+pub(crate) async fn find_input(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<StoredInput, CommandError> {
+    const NO_INPUT: CommandError = CommandError::NotFound("input");
+    if !is_plain_text(id) {
         return Err(NO_INPUT);
     }
     let partition = Partition::Conversation(key.clone());
-    let stored = world.store.read(&partition, id, Freshness::Latest).await?.ok_or(NO_INPUT)?;
+    let stored = services.store.read(&partition, id, Freshness::Latest).await?.ok_or(NO_INPUT)?;
     match stored.document.kind {
-        Kind::Inbox => Ok(Found::Waiting(Box::new(read_body(&stored)?), stored)),
-        Kind::Receipt => Ok(Found::Settled(Box::new(read_body(&stored)?))),
-        Kind::Head
-        | Kind::Entry
-        | Kind::Events
-        | Kind::Notice
-        | Kind::Live
-        | Kind::Watch
-        | Kind::Scope => Err(NO_INPUT),
+        DocumentKind::Inbox => Ok(StoredInput::Queued(Box::new(parse_body(&stored)?), stored)),
+        DocumentKind::Receipt => Ok(StoredInput::Finished(Box::new(parse_body(&stored)?))),
+        DocumentKind::Head
+        | DocumentKind::Entry
+        | DocumentKind::Events
+        | DocumentKind::Notification
+        | DocumentKind::Live
+        | DocumentKind::Watch
+        | DocumentKind::Scope => Err(NO_INPUT),
     }
 }
 
@@ -143,43 +148,43 @@ pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Resu
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn input(
-    world: &World,
+pub async fn read_input(
+    services: &Services,
     key: &ConversationKey,
     id: &str,
-) -> Result<(InputView, Option<String>), Refusal> {
-    Ok(match find(world, key, id).await? {
-        Found::Waiting(item, _) => (queued(&item), Some(etag_of(&item))),
-        Found::Settled(receipt) => (settled(&receipt), None),
+) -> Result<(InputView, Option<String>), CommandError> {
+    Ok(match find_input(services, key, id).await? {
+        StoredInput::Queued(item, _) => (queued_view(&item), Some(input_etag(&item))),
+        StoredInput::Finished(receipt) => (receipt_view(&receipt), None),
     })
 }
 
 /// True for a prompt, steer, follow-up or custom message, which the sender may remove.
-pub(crate) fn is_said(item: &InboxItem) -> bool {
+pub(crate) fn is_user_input(item: &InboxItem) -> bool {
     item.queue().is_some()
 }
 
-fn custom(item: &InboxItem) -> Option<&CustomInput> {
+fn custom_input(item: &InboxItem) -> Option<&CustomInput> {
     if let InboxBody::Custom(custom) = &item.body { Some(custom) } else { None }
 }
 
 /// `ETag` of a queued input. It changes with the members that clients may change, not with every
 /// stored version.
-pub(crate) fn etag_of(item: &InboxItem) -> String {
-    let mut hash = sha256_hex(RawJson::of(&item.body).text().as_bytes());
+pub(crate) fn input_etag(item: &InboxItem) -> String {
+    let mut hash = sha256_hex(RawJson::from_value(&item.body).text().as_bytes());
     hash.truncate(16);
     format!("\"{hash}\"")
 }
 
-pub(crate) fn queued(item: &InboxItem) -> InputView {
-    let (prompt, custom) = (item.prompt(), custom(item));
+pub(crate) fn queued_view(item: &InboxItem) -> InputView {
+    let (prompt, custom) = (item.prompt(), custom_input(item));
     let content = custom.map(|custom| &custom.message.content);
     InputView {
         input_id: item.input_id.clone(),
         state: InputState::Queued,
         accepted_at: item.accepted_at,
-        waiting: Some(WaitingView {
-            kind: kind_of(&item.body),
+        waiting: Some(QueuedInputView {
+            kind: kind_name(&item.body),
             input: prompt.and_then(|prompt| prompt.input.as_ref()).or(content).cloned(),
             visible: prompt
                 .map(|prompt| prompt.visible)
@@ -196,26 +201,26 @@ pub(crate) fn queued(item: &InboxItem) -> InputView {
     }
 }
 
-pub(crate) fn settled(receipt: &Receipt) -> InputView {
-    let has_landed = receipt.outcome == Outcome::Landed;
+pub(crate) fn receipt_view(receipt: &Receipt) -> InputView {
+    let is_applied = receipt.outcome == InputOutcome::Applied;
     InputView {
         input_id: receipt.input_id.clone(),
         state: match receipt.outcome {
-            Outcome::Landed => InputState::Landed,
-            Outcome::Ignored => InputState::Ignored,
-            Outcome::Cleared => InputState::Cleared,
+            InputOutcome::Applied => InputState::Applied,
+            InputOutcome::Ignored => InputState::Ignored,
+            InputOutcome::Cleared => InputState::Cleared,
         },
         accepted_at: receipt.accepted_at,
         waiting: None,
-        turn: has_landed.then_some(receipt.turn),
+        turn: is_applied.then_some(receipt.turn),
         prompt_id: receipt.prompt_id.clone(),
         skipped_calls: receipt.skipped_calls.clone(),
         ran_calls: receipt.ran_calls.clone(),
-        unknown_calls: receipt.unknown_calls.clone(),
+        unknown_calls: receipt.outcome_unknown_calls.clone(),
     }
 }
 
-fn kind_of(body: &InboxBody) -> &'static str {
+fn kind_name(body: &InboxBody) -> &'static str {
     match body {
         InboxBody::Prompt(_) => "prompt",
         InboxBody::Steer(_) => "steer",

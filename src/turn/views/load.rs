@@ -7,41 +7,46 @@ use serde::de::DeserializeOwned;
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, Source};
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem, Queue};
+use crate::agent::inbox::{InboxBody, InboxItem, InputQueue};
 use crate::agent::phase::Phase;
 use crate::agent::step::CompactInput;
 use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
 use crate::store::{
-    ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Partition, Selection, StoreError,
-    Stored,
+    ConversationStore, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition, Selection,
+    StoreError, StoredDocument,
 };
-use crate::turn::admission::Refusal;
-use crate::turn::{World, record};
+use crate::turn::admission::CommandError;
+use crate::turn::{Services, documents};
 
 /// Parses the body of a stored document.
-pub(crate) fn read_body<T: DeserializeOwned>(stored: &Stored) -> Result<T, Refusal> {
-    Ok(record::read(&stored.document)?)
+pub(crate) fn parse_body<T: DeserializeOwned>(stored: &StoredDocument) -> Result<T, CommandError> {
+    Ok(documents::read(&stored.document)?)
 }
 
 /// Reads the head, even of a deleted conversation.
 pub(crate) async fn any_head(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
-) -> Result<Option<(Head, ETag)>, Refusal> {
+) -> Result<Option<(Head, ETag)>, CommandError> {
     let partition = Partition::Conversation(key.clone());
-    let Some(stored) = world.store.read(&partition, HEAD_ID, Freshness::Latest).await? else {
+    let Some(stored) = services.store.read(&partition, HEAD_ID, Freshness::Latest).await? else {
         return Ok(None);
     };
-    match record::read_head(&stored) {
+    match documents::read_head(&stored) {
         Ok(head) => Ok(Some((head, stored.etag))),
-        Err(_) if record::needs_newer(&stored, world.limits.reader) => Err(left_to_newer()),
+        Err(_) if documents::needs_newer_reader(&stored, services.limits.reader_version) => {
+            Err(newer_version_error())
+        }
         Err(error) => Err(error.into()),
     }
 }
 
 /// Error for a conversation that needs a newer version. This version neither changes nor shows it.
-pub(crate) fn left_to_newer() -> Refusal {
-    Refusal::Unavailable { what: "The newer version that this conversation needs", source: None }
+pub(crate) fn newer_version_error() -> CommandError {
+    CommandError::Unavailable {
+        what: "The newer version that this conversation needs",
+        source: None,
+    }
 }
 
 /// Reads the head of a conversation that exists for clients.
@@ -49,10 +54,10 @@ pub(crate) fn left_to_newer() -> Refusal {
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn find_head(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
-) -> Result<Option<(Head, ETag)>, Refusal> {
-    Ok(any_head(world, key).await?.filter(|(head, _)| head.phase != Phase::Deleted))
+) -> Result<Option<(Head, ETag)>, CommandError> {
+    Ok(any_head(services, key).await?.filter(|(head, _)| head.phase != Phase::Deleted))
 }
 
 /// Like [`find_head`], but fails if there is none.
@@ -60,8 +65,11 @@ pub async fn find_head(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn head(world: &World, key: &ConversationKey) -> Result<(Head, ETag), Refusal> {
-    find_head(world, key).await?.ok_or(Refusal::NotFound("conversation"))
+pub async fn head(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<(Head, ETag), CommandError> {
+    find_head(services, key).await?.ok_or(CommandError::NotFound("conversation"))
 }
 
 /// Entries with `from <= seq <= to`, ascending and without gaps. Entries that a lagging replica
@@ -71,11 +79,11 @@ pub async fn head(world: &World, key: &ConversationKey) -> Result<(Head, ETag), 
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request. Returns
 /// [`CommandError::Corrupt`] if an entry is missing for good: an operator must inspect the store.
 pub async fn entries(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
     from: u64,
     to: u64,
-) -> Result<Vec<Arc<Entry>>, Refusal> {
+) -> Result<Vec<Arc<Entry>>, CommandError> {
     if from > to {
         return Ok(Vec::new());
     }
@@ -83,14 +91,14 @@ pub async fn entries(
     let expected = usize::try_from(to - from + 1).unwrap_or(usize::MAX);
     for freshness in [Freshness::Any, Freshness::Latest] {
         let found =
-            world.store.select(&partition, &Selection::entries(from, to), freshness).await?;
+            services.store.select(&partition, &Selection::entries(from, to), freshness).await?;
         if found.len() == expected {
-            return Ok(record::read_entries(&found)?);
+            return Ok(documents::read_entries(&found)?);
         }
     }
     // A deletion may be running; otherwise an operator must inspect the store.
-    head(world, key).await?;
-    Err(Refusal::Corrupt(StoreError::Corrupt(format!(
+    head(services, key).await?;
+    Err(CommandError::Corrupt(StoreError::Corrupt(format!(
         "entries {from} to {to} of {key} have a gap"
     ))))
 }
@@ -99,19 +107,27 @@ pub async fn entries(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn all_entries(world: &World, head: &Head) -> Result<Arc<Vec<Arc<Entry>>>, Refusal> {
-    Ok(world.entries.entries(&*world.store, head).await?)
+pub async fn all_entries(
+    services: &Services,
+    head: &Head,
+) -> Result<Arc<Vec<Arc<Entry>>>, CommandError> {
+    Ok(services.entry_cache.load_entries(&*services.store, head).await?)
 }
 
 /// Accepted inbox items that no worker has applied, oldest first.
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem>, Refusal> {
+pub async fn inbox(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<Vec<InboxItem>, CommandError> {
     let partition = Partition::Conversation(key.clone());
-    let found =
-        world.store.select(&partition, &Selection::all(Kind::Inbox), Freshness::Latest).await?;
-    let mut items: Vec<InboxItem> = found.iter().map(read_body).collect::<Result<_, _>>()?;
+    let found = services
+        .store
+        .select(&partition, &Selection::all(DocumentKind::Inbox), Freshness::Latest)
+        .await?;
+    let mut items: Vec<InboxItem> = found.iter().map(parse_body).collect::<Result<_, _>>()?;
     items.sort_by(|one, other| {
         (one.accepted_at, &one.input_id).cmp(&(other.accepted_at, &other.input_id))
     });
@@ -125,29 +141,30 @@ pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
 pub async fn inbox_then_head(
-    world: &World,
+    services: &Services,
     key: &ConversationKey,
-) -> Result<(Vec<InboxItem>, Head), Refusal> {
-    let mut inbox = inbox(world, key).await?;
-    let (head, _) = head(world, key).await?;
+) -> Result<(Vec<InboxItem>, Head), CommandError> {
+    let mut inbox = inbox(services, key).await?;
+    let (head, _) = head(services, key).await?;
     inbox.retain(|item| !has_begun(&head, item));
     Ok((inbox, head))
 }
 
 /// True if the head has applied the item, which was read before the head.
 pub(crate) fn has_begun(head: &Head, item: &InboxItem) -> bool {
-    coming(item).is_some_and(|coming| head.prompts.iter().any(|it| &it.id == coming.prompt_id))
+    queued_prompt(item)
+        .is_some_and(|prompt| head.prompts.iter().any(|it| &it.id == prompt.prompt_id))
 }
 
 /// Maximum number of heads that a search for a conversation reads.
 const HEADS_READ_MAX: usize = 5_000;
-const PAGE: usize = 100;
+const PAGE_SIZE: usize = 100;
 
 /// Keys of all conversations with that id in a tenant, whichever user owns them.
 ///
 /// # Errors
 /// Returns an error if the store does not respond: repeat the request.
-pub async fn of_id(
+pub async fn find_conversations_by_id(
     store: &dyn ConversationStore,
     tenant: &TenantId,
     id: &ConversationId,
@@ -156,16 +173,16 @@ pub async fn of_id(
         tenant: tenant.clone(),
         user: None,
         state: None,
-        limit: PAGE,
+        limit: PAGE_SIZE,
         continuation: None,
     };
     let mut found = Vec::new();
     let mut heads_read = 0;
     loop {
-        let page = store.heads(&query).await?;
+        let page = store.list_heads(&query).await?;
         heads_read += page.items.len();
         for stored in &page.items {
-            let head = record::read_head(stored)?;
+            let head = documents::read_head(stored)?;
             if head.conversation_id == *id {
                 found.push(head.key());
             }
@@ -179,7 +196,7 @@ pub async fn of_id(
 
 /// A prompt that an inbox item may start.
 #[derive(Clone, Copy, Debug)]
-pub struct Coming<'a> {
+pub struct QueuedPrompt<'a> {
     pub prompt_id: &'a PromptId,
     pub user: &'a UserId,
     pub source: Source,
@@ -190,10 +207,10 @@ pub struct Coming<'a> {
 
 /// The prompt that an inbox item starts if no prompt precedes it. A steer joins a running prompt,
 /// and a held input waits for one.
-pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
+pub fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
     match &item.body {
         InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            Some(Coming {
+            Some(QueuedPrompt {
                 prompt_id: &prompt.prompt_id,
                 user: &prompt.user,
                 source: prompt.source,
@@ -202,7 +219,7 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
                 model: prompt.model.as_deref(),
             })
         }
-        InboxBody::Continue(input) => Some(Coming {
+        InboxBody::Continue(input) => Some(QueuedPrompt {
             prompt_id: &input.prompt_id,
             user: &input.user,
             source: Source::User,
@@ -210,7 +227,7 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
             visible: true,
             model: None,
         }),
-        InboxBody::Custom(custom) if custom.trigger_turn => Some(Coming {
+        InboxBody::Custom(custom) if custom.trigger_turn => Some(QueuedPrompt {
             prompt_id: &custom.prompt_id,
             user: &custom.user,
             source: Source::User,
@@ -227,19 +244,22 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
 }
 
 /// True if queued items will start a prompt or a requested summary.
-pub fn is_owed(head: &Head, inbox: &[InboxItem]) -> bool {
-    let asks_for_summary = |item: &InboxItem| CompactInput::of(item).is_some();
-    inbox.iter().any(asks_for_summary) || to_come(head, inbox).next().is_some()
+pub fn has_pending_work(head: &Head, inbox: &[InboxItem]) -> bool {
+    let is_summary_request = |item: &InboxItem| CompactInput::from_item(item).is_some();
+    inbox.iter().any(is_summary_request) || queued_prompts(head, inbox).next().is_some()
 }
 
 /// Prompts that the queued items will start, an estimate until a worker has read them: each prompt
 /// and follow-up that is not held. A steer counts only if there is no prompt to join.
-pub fn to_come<'a>(head: &Head, inbox: &'a [InboxItem]) -> impl Iterator<Item = Coming<'a>> {
+pub fn queued_prompts<'a>(
+    head: &Head,
+    inbox: &'a [InboxItem],
+) -> impl Iterator<Item = QueuedPrompt<'a>> {
     let mut is_busy = head.prompt.is_some();
-    inbox.iter().filter(|item| item.begins_prompt()).filter_map(move |item| {
-        let joins = is_busy && item.queue() == Some(Queue::Steering);
-        let coming = coming(item).filter(|_| !joins)?;
+    inbox.iter().filter(|item| item.can_start_prompt()).filter_map(move |item| {
+        let is_joining = is_busy && item.queue() == Some(InputQueue::Steering);
+        let prompt = queued_prompt(item).filter(|_| !is_joining)?;
         is_busy = true;
-        Some(coming)
+        Some(prompt)
     })
 }

@@ -4,104 +4,108 @@ use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState, PromptStop, Source};
 use crate::agent::head::{Head, State};
-use crate::agent::inbox::{Outcome, Receipt};
-use crate::agent::receipt::{PromptReceipt, receipt as receipt_of};
+use crate::agent::inbox::{InputOutcome, Receipt};
+use crate::agent::prompt_receipt::{PromptReceipt, build_receipt};
+use crate::agent::prompt_view::{PromptView, build_prompt_view};
 use crate::agent::usage::Usage;
-use crate::agent::view::{PromptView, prompt_view};
 use crate::agents::Agent;
 use crate::ids::{PromptId, RequestId};
-use crate::tools::validate::response::misfit;
-use crate::turn::World;
-use crate::turn::admission::Refusal;
-use crate::turn::admission::idempotency::{Earlier, earlier};
-use crate::turn::views::approvals::{Approval, pending};
-use crate::turn::views::conversation::seen_state;
-use crate::turn::views::load::{self, Coming};
+use crate::tools::validate::response::find_mismatch;
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
+use crate::turn::admission::idempotency::{PreviousRequest, find_previous_request};
+use crate::turn::views::approvals::{Approval, pending_approvals};
+use crate::turn::views::conversation::effective_state;
+use crate::turn::views::load::{self, QueuedPrompt};
 
 /// Reads the prompt with that id.
 ///
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptView, Refusal> {
-    if let Some(view) = taken_in(world, head, id).await? {
+pub async fn read_prompt(
+    services: &Services,
+    head: &Head,
+    id: &PromptId,
+) -> Result<PromptView, CommandError> {
+    if let Some(view) = started_view(services, head, id).await? {
         return Ok(view);
     }
     let Some(input_id) = id.as_str().strip_prefix("pr_").map(|rest| format!("in_{rest}")) else {
         return Err(NO_PROMPT);
     };
-    if !crate::ids::is_plain(&input_id) {
+    if !crate::ids::is_plain_text(&input_id) {
         return Err(NO_PROMPT);
     }
     let key = head.key();
-    match earlier(world, &key, &input_id).await? {
-        Some(Earlier::Waiting(item)) => {
-            load::coming(&item).map(|coming| waiting_view(world, head, coming)).ok_or(NO_PROMPT)
-        }
-        Some(Earlier::Settled(receipt)) if receipt.outcome == Outcome::Cleared => {
-            is_promised(&receipt, id).then(|| cleared_view(world, head, id)).ok_or(NO_PROMPT)
+    match find_previous_request(services, &key, &input_id).await? {
+        Some(PreviousRequest::Queued(item)) => load::queued_prompt(&item)
+            .map(|coming| queued_view(services, head, coming))
+            .ok_or(NO_PROMPT),
+        Some(PreviousRequest::Finished(receipt)) if receipt.outcome == InputOutcome::Cleared => {
+            is_promised(&receipt, id).then(|| cleared_view(services, head, id)).ok_or(NO_PROMPT)
         }
         // It was applied between the two reads, or joined another prompt.
-        Some(Earlier::Settled(receipt)) => {
-            let (head, _) = load::head(world, &key).await?;
+        Some(PreviousRequest::Finished(receipt)) => {
+            let (head, _) = load::head(services, &key).await?;
             let id = receipt.prompt_id.as_ref().unwrap_or(id);
-            taken_in(world, &head, id).await?.ok_or(NO_PROMPT)
+            started_view(services, &head, id).await?.ok_or(NO_PROMPT)
         }
         None => Err(NO_PROMPT),
     }
 }
 
-const NO_PROMPT: Refusal = Refusal::NotFound("prompt");
+const NO_PROMPT: CommandError = CommandError::NotFound("prompt");
 
 /// True if the response to the request promised a prompt with that id.
 fn is_promised(receipt: &Receipt, id: &PromptId) -> bool {
-    let answer = receipt.admission.answer.as_ref();
-    let promised = answer.and_then(|answer| answer.string_member("promptId"));
+    let response = receipt.idempotency.response.as_ref();
+    let promised = response.and_then(|response| response.string_member("promptId"));
     promised.is_some_and(|promised| promised == id.as_str())
 }
 
-async fn taken_in(
-    world: &World,
+async fn started_view(
+    services: &Services,
     head: &Head,
     id: &PromptId,
-) -> Result<Option<PromptView>, Refusal> {
-    let Some(entries) = span(world, head, id).await? else { return Ok(None) };
-    let Some(mut view) = prompt_view(id, head, &entries) else { return Ok(None) };
-    if let Some(agent) = agent_with_schema(world, head) {
-        read_result(&mut view, &agent);
+) -> Result<Option<PromptView>, CommandError> {
+    let Some(entries) = load_span(services, head, id).await? else { return Ok(None) };
+    let Some(mut view) = build_prompt_view(id, head, &entries) else { return Ok(None) };
+    if let Some(agent) = agent_with_schema(services, head) {
+        add_result(&mut view, &agent);
     }
-    show_pending(&mut view, head, &pending(world, head).await?);
+    apply_accepted_decisions(&mut view, head, &pending_approvals(services, head).await?);
     Ok(Some(view))
 }
 
 /// Adds the effect of decisions that no worker has applied yet.
-fn show_pending(view: &mut PromptView, head: &Head, pending: &[Approval]) {
+fn apply_accepted_decisions(view: &mut PromptView, head: &Head, pending: &[Approval]) {
     let is_open = |id: &RequestId| pending.iter().any(|approval| &approval.request.id == id);
     view.pending_approval_ids.retain(is_open);
     if view.state == PromptState::WaitingForApproval
-        && seen_state(head, pending) != State::WaitingForApproval
+        && effective_state(head, pending) != State::WaitingForApproval
     {
         view.state = PromptState::Running;
     }
 }
 
 /// Loads at least the entries of a prompt. `None`: it has not started.
-async fn span(
-    world: &World,
+async fn load_span(
+    services: &Services,
     head: &Head,
     id: &PromptId,
-) -> Result<Option<Vec<Arc<Entry>>>, Refusal> {
+) -> Result<Option<Vec<Arc<Entry>>>, CommandError> {
     let (from, to) = match head.prompts.iter().find(|span| &span.id == id) {
         Some(span) => (span.from_seq, span.to_seq.unwrap_or(head.seq)),
         // The prompt is older than those in the head.
-        None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
+        None if head.prompts.len() >= crate::agent::head::PROMPT_SPANS_MAX => (1, head.seq),
         None => return Ok(None),
     };
     let from = from.max(1);
-    if let Some(known) = world.entries.remembered(head, from, to) {
+    if let Some(known) = services.entry_cache.cached_range(head, from, to) {
         return Ok(Some(known));
     }
-    load::entries(world, &head.key(), from, to).await.map(Some)
+    load::entries(services, &head.key(), from, to).await.map(Some)
 }
 
 /// Reads the receipt of a prompt that has started.
@@ -109,40 +113,49 @@ async fn span(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn receipt(world: &World, head: &Head, id: &PromptId) -> Result<PromptReceipt, Refusal> {
-    let entries = span(world, head, id).await?.unwrap_or_default();
-    receipt_of(id, &entries).ok_or(Refusal::NotFound("receipt, which a prompt has once it starts,"))
+pub async fn read_receipt(
+    services: &Services,
+    head: &Head,
+    id: &PromptId,
+) -> Result<PromptReceipt, CommandError> {
+    let entries = load_span(services, head, id).await?.unwrap_or_default();
+    build_receipt(id, &entries)
+        .ok_or(CommandError::NotFound("receipt, which a prompt has once it starts,"))
 }
 
-fn agent_with_schema(world: &World, head: &Head) -> Option<Arc<Agent>> {
-    let agent = world.agents.find(Some(&head.agent)).ok()?;
+fn agent_with_schema(services: &Services, head: &Head) -> Option<Arc<Agent>> {
+    let agent = services.agents.find(Some(&head.agent)).ok()?;
     agent.response_schema.is_some().then_some(agent)
 }
 
-fn read_result(view: &mut PromptView, agent: &Agent) {
+fn add_result(view: &mut PromptView, agent: &Agent) {
     let Some(schema) = &agent.response_schema else { return };
-    view.read_result(|text| misfit(schema, text).is_none());
+    view.set_result(|text| find_mismatch(schema, text).is_none());
 }
 
 /// View of a prompt that no worker has started.
-fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
-    let of_agent = world.agents.find(Some(&head.agent)).ok();
-    let settings =
-        of_agent.map_or_else(|| head.settings.clone(), |agent| head.settings.over(&agent.settings));
-    let model = coming.model.map(ToOwned::to_owned);
+fn queued_view(services: &Services, head: &Head, queued: QueuedPrompt<'_>) -> PromptView {
+    let found = services.agents.find(Some(&head.agent)).ok();
+    let settings = found.map_or_else(
+        || head.settings.clone(),
+        |agent| head.settings.with_fallback(&agent.settings),
+    );
+    let model = queued.model.map(ToOwned::to_owned);
     PromptView {
-        id: coming.prompt_id.clone(),
-        prompt_id: coming.prompt_id.clone(),
+        id: queued.prompt_id.clone(),
+        prompt_id: queued.prompt_id.clone(),
         conversation_id: head.conversation_id.clone(),
-        user_id: coming.user.clone(),
-        source: coming.source,
+        user_id: queued.user.clone(),
+        source: queued.source,
         resolved_model: None,
         pending_approval_ids: Vec::new(),
-        model: model.or(settings.model).unwrap_or_else(|| crate::agent::settings::MODEL.to_owned()),
-        visible: coming.visible,
+        model: model
+            .or(settings.model)
+            .unwrap_or_else(|| crate::agent::settings::DEFAULT_MODEL.to_owned()),
+        visible: queued.visible,
         state: PromptState::Running,
         stop_reason: None,
-        input: coming.input.cloned(),
+        input: queued.input.cloned(),
         output: Vec::new(),
         usage: Usage::default(),
         result: None,
@@ -153,8 +166,8 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
 }
 
 /// View of a prompt that was removed before it started.
-fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
-    let coming = Coming {
+fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
+    let queued = QueuedPrompt {
         prompt_id: id,
         user: &head.user,
         source: Source::User,
@@ -165,7 +178,7 @@ fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
     PromptView {
         state: PromptState::Aborted,
         stop_reason: Some(PromptStop::Aborted),
-        ..waiting_view(world, head, coming)
+        ..queued_view(services, head, queued)
     }
 }
 
@@ -173,45 +186,50 @@ fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn prompts(
-    world: &World,
+pub async fn list_prompts(
+    services: &Services,
     head: &Head,
     after: usize,
     limit: usize,
-) -> Result<(Vec<PromptView>, Option<usize>), Refusal> {
-    let (inbox, head) = load::inbox_then_head(world, &head.key()).await?;
+) -> Result<(Vec<PromptView>, Option<usize>), CommandError> {
+    let (inbox, head) = load::inbox_then_head(services, &head.key()).await?;
     let head = &head;
-    let entries = load::all_entries(world, head).await?;
-    let begun: Vec<&PromptId> = entries
+    let entries = load::all_entries(services, head).await?;
+    let started: Vec<&PromptId> = entries
         .iter()
         .filter(|entry| matches!(entry.body, EntryBody::Prompt(_)))
         .filter_map(|entry| entry.base.prompt_id.as_ref())
         .collect();
-    let waiting: Vec<Coming<'_>> =
-        load::to_come(head, &inbox).filter(|coming| !begun.contains(&coming.prompt_id)).collect();
-    let pending = pending(world, head).await?;
-    let agent = agent_with_schema(world, head);
+    let queued: Vec<QueuedPrompt<'_>> = load::queued_prompts(head, &inbox)
+        .filter(|coming| !started.contains(&coming.prompt_id))
+        .collect();
+    let pending = pending_approvals(services, head).await?;
+    let agent = agent_with_schema(services, head);
     let mut views = Vec::new();
-    for id in begun.iter().skip(after).take(limit) {
+    for id in started.iter().skip(after).take(limit) {
         let span: Vec<_> = entries
             .iter()
             .filter(|entry| entry.base.prompt_id.as_ref() == Some(*id))
             .cloned()
             .collect();
-        if let Some(mut view) = prompt_view(id, head, &span) {
+        if let Some(mut view) = build_prompt_view(id, head, &span) {
             if let Some(agent) = &agent {
-                read_result(&mut view, agent);
+                add_result(&mut view, agent);
             }
-            show_pending(&mut view, head, &pending);
+            apply_accepted_decisions(&mut view, head, &pending);
             views.push(view);
         }
     }
-    let passed = after.saturating_sub(begun.len());
-    let room = limit - views.len().min(limit);
+    let skipped = after.saturating_sub(started.len());
+    let remaining = limit - views.len().min(limit);
     views.extend(
-        waiting.iter().skip(passed).take(room).map(|coming| waiting_view(world, head, *coming)),
+        queued
+            .iter()
+            .skip(skipped)
+            .take(remaining)
+            .map(|coming| queued_view(services, head, *coming)),
     );
     let end = after + limit;
-    let next = (end < begun.len() + waiting.len()).then_some(end);
+    let next = (end < started.len() + queued.len()).then_some(end);
     Ok((views, next))
 }

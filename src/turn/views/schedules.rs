@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::schedule::{Mode, Schedule, Trouble};
+use crate::agent::schedule::{FiringProblem, Schedule, ScheduleMode};
 use crate::clock::{Timestamp, iso, iso_option};
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -21,7 +21,7 @@ pub struct ScheduleView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
-    pub mode: Mode,
+    pub mode: ScheduleMode,
     pub metadata: BTreeMap<String, String>,
     /// As requested, like the next three members.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +48,13 @@ pub struct ScheduleView {
     pub last_prompt_id: Option<String>,
     /// The last firing that was not made, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_problem: Option<Trouble>,
+    pub last_problem: Option<FiringProblem>,
 }
 
 impl ScheduleView {
-    pub fn of(schedule: &Schedule) -> Self {
+    pub fn from_schedule(schedule: &Schedule) -> Self {
         let timing = schedule.timing.clone();
-        let fired = schedule.last_fired.as_ref();
+        let firing = schedule.last_firing.as_ref();
         let target = schedule.conversation.as_ref();
         Self {
             id: schedule.id.to_string(),
@@ -70,9 +70,9 @@ impl ScheduleView {
             until: timing.until,
             created_at: schedule.created_at,
             next_at: schedule.next_at,
-            last_fired_at: fired.map(|fired| fired.at),
-            last_conversation_id: fired.map(|fired| fired.conversation_id.to_string()),
-            last_prompt_id: fired.map(|fired| fired.prompt_id.to_string()),
+            last_fired_at: firing.map(|firing| firing.at),
+            last_conversation_id: firing.map(|firing| firing.conversation_id.to_string()),
+            last_prompt_id: firing.map(|firing| firing.prompt_id.to_string()),
             last_problem: schedule.last_problem.clone(),
         }
     }

@@ -6,31 +6,31 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::usage::{Tally, Usage};
-use crate::clock::{Timestamp, utc_days};
+use crate::agent::usage::{Usage, UsageTotals};
+use crate::clock::{Timestamp, days_between};
 use crate::ids::{TenantId, UserId};
-use crate::store::{ConversationStore, Freshness, Kind, Partition, Selection, StoreError};
-use crate::turn::admission::{Fault, Refusal};
-use crate::turn::books::{UsageDay, usage_id};
-use crate::turn::record;
+use crate::store::{ConversationStore, DocumentKind, Freshness, Partition, Selection, StoreError};
+use crate::turn::admission::{CommandError, FieldError};
+use crate::turn::documents;
+use crate::turn::ledger::{UsageDay, usage_id};
 
 /// Number of days of a report without a first day.
-const DAYS: u64 = 30;
+const DAYS_DEFAULT: u64 = 30;
 const DAYS_MAX: usize = 92;
 /// Number of concurrent reads.
-const READ_AT_ONCE: usize = 8;
+const READS_CONCURRENT_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum UsageGrouping {
     Tenant,
     User,
     Agent,
     Day,
 }
 
-impl By {
+impl UsageGrouping {
     /// Inverse of [`Self::name`].
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Tenant, Self::User, Self::Agent, Self::Day].into_iter().find(|by| by.name() == name)
     }
 
@@ -46,50 +46,54 @@ impl By {
 
 /// Scope of a report: a whole tenant, or one user.
 #[derive(Clone, Debug)]
-pub struct Whose {
+pub struct UsageScope {
     pub tenant: TenantId,
     pub user: Option<UserId>,
 }
 
 /// Range of UTC days, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Days {
+pub struct DayRange {
     pub from: String,
     pub to: String,
     all: Vec<String>,
 }
 
-impl Days {
+impl DayRange {
     /// Parses a range. The default last day is today; the default length is 30 days.
     ///
     /// # Errors
     /// Returns [`CommandError::Invalid`] if an end is not a day, or the range is too long: correct
     /// it.
-    pub fn read(from: Option<&str>, to: Option<&str>, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn parse(
+        from: Option<&str>,
+        to: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Self, CommandError> {
         let to = to.map_or_else(|| now.utc_day(), ToOwned::to_owned);
         let from = match from {
             Some(from) => from.to_owned(),
-            None => first_of(&to).ok_or_else(|| wrong("to"))?,
+            None => default_first_day(&to).ok_or_else(|| invalid_day("to"))?,
         };
-        let all = utc_days(&from, &to).ok_or_else(|| wrong("from"))?;
+        let all = days_between(&from, &to).ok_or_else(|| invalid_day("from"))?;
         if all.is_empty() || all.len() > DAYS_MAX {
             let detail = format!("the range from `from` to `to` must have 1 to {DAYS_MAX} days");
-            return Err(Refusal::Invalid(vec![Fault::at("?from", detail)]));
+            return Err(CommandError::Invalid(vec![FieldError::new("?from", detail)]));
         }
         Ok(Self { from, to, all })
     }
 }
 
 /// First day of a range of the default length that ends with that day.
-fn first_of(to: &str) -> Option<String> {
+fn default_first_day(to: &str) -> Option<String> {
     let end = crate::clock::parse_iso(&format!("{to}T00:00:00Z"))?;
-    let days = std::time::Duration::from_hours(24 * (DAYS - 1));
+    let days = std::time::Duration::from_hours(24 * (DAYS_DEFAULT - 1));
     Some(end.minus(days).utc_day())
 }
 
-fn wrong(name: &str) -> Refusal {
+fn invalid_day(name: &str) -> CommandError {
     let detail = format!("`{name}` is a day such as 2026-11-22");
-    Refusal::Invalid(vec![Fault::at(format!("?{name}"), detail)])
+    CommandError::Invalid(vec![FieldError::new(format!("?{name}"), detail)])
 }
 
 /// Usage in a range of days.
@@ -119,20 +123,20 @@ pub struct UsageItem {
 ///
 /// # Errors
 /// Returns an error if the store does not respond: repeat the request.
-pub async fn usage(
+pub async fn report_usage(
     store: &dyn ConversationStore,
-    whose: &Whose,
-    by: By,
-    days: Days,
+    scope: &UsageScope,
+    by: UsageGrouping,
+    days: DayRange,
 ) -> Result<UsageReport, StoreError> {
-    let mut sums: BTreeMap<String, Tally> = BTreeMap::new();
-    for of_day in read(store, whose, &days).await? {
-        for (agent, spent) in of_day.agents {
+    let mut sums: BTreeMap<String, UsageTotals> = BTreeMap::new();
+    for usage_day in read_days(store, scope, &days).await? {
+        for (agent, spent) in usage_day.agents {
             let name = match by {
-                By::Tenant => whose.tenant.as_str().to_owned(),
-                By::User => of_day.user.as_str().to_owned(),
-                By::Agent => agent,
-                By::Day => of_day.day.clone(),
+                UsageGrouping::Tenant => scope.tenant.as_str().to_owned(),
+                UsageGrouping::User => usage_day.user.as_str().to_owned(),
+                UsageGrouping::Agent => agent,
+                UsageGrouping::Day => usage_day.day.clone(),
             };
             let sum = sums.entry(name).or_default();
             *sum = sum.plus(spent);
@@ -141,7 +145,7 @@ pub async fn usage(
     let items = sums.into_iter().map(|(name, spent)| UsageItem {
         name,
         model_calls: spent.calls,
-        usage: spent.usage(),
+        usage: spent.to_usage(),
     });
     Ok(UsageReport {
         by: by.name().to_owned(),
@@ -151,30 +155,30 @@ pub async fn usage(
     })
 }
 
-async fn read(
+async fn read_days(
     store: &dyn ConversationStore,
-    whose: &Whose,
-    days: &Days,
+    scope: &UsageScope,
+    days: &DayRange,
 ) -> Result<Vec<UsageDay>, StoreError> {
-    let partition = Partition::Scope(whose.tenant.clone());
-    let found = if let Some(user) = &whose.user {
+    let partition = Partition::Scope(scope.tenant.clone());
+    let found = if let Some(user) = &scope.user {
         let ids: Vec<String> = days.all.iter().map(|day| usage_id(day, user.as_str())).collect();
         let reads = stream::iter(ids).map(|id| {
             let partition = &partition;
             async move { store.read(partition, &id, Freshness::Any).await }
         });
-        let found: Vec<_> = reads.buffered(READ_AT_ONCE).try_collect().await?;
+        let found: Vec<_> = reads.buffered(READS_CONCURRENT_MAX).try_collect().await?;
         found.into_iter().flatten().collect()
     } else {
         // A dot sorts after the hyphen that follows the day.
         let selection = Selection {
             from_id: Some(format!("usage-{}", days.from)),
             to_id: Some(format!("usage-{}.", days.to)),
-            ..Selection::all(Kind::Scope)
+            ..Selection::all(DocumentKind::Scope)
         };
         store.select(&partition, &selection, Freshness::Any).await?
     };
-    found.iter().map(|stored| record::read(&stored.document)).collect()
+    found.iter().map(|stored| documents::read(&stored.document)).collect()
 }
 
 #[cfg(test)]
@@ -182,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_read_and_bounded() {
+    fn day_range_is_parsed_and_bounded() {
         let now = Timestamp(1_795_292_349_669);
-        let days = Days::read(None, None, now).unwrap();
+        let days = DayRange::parse(None, None, now).unwrap();
         assert_eq!(
             (days.from.as_str(), days.to.as_str(), days.all.len()),
             ("2026-10-23", "2026-11-21", 30)
         );
-        let one = Days::read(Some("2026-02-28"), Some("2026-03-01"), now).unwrap();
+        let one = DayRange::parse(Some("2026-02-28"), Some("2026-03-01"), now).unwrap();
         assert_eq!(one.all, ["2026-02-28", "2026-03-01"]);
         for (from, to) in [
             ("2026-13-01", None),
@@ -198,8 +202,11 @@ mod tests {
             ("2026-01-01", None),
             ("2026-11-01", Some("x")),
         ] {
-            assert!(matches!(Days::read(Some(from), to, now), Err(Refusal::Invalid(_))), "{from}");
+            assert!(
+                matches!(DayRange::parse(Some(from), to, now), Err(CommandError::Invalid(_))),
+                "{from}"
+            );
         }
-        assert!(Days::read(None, Some("x"), now).is_err());
+        assert!(DayRange::parse(None, Some("x"), now).is_err());
     }
 }

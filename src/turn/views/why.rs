@@ -2,7 +2,7 @@
 //! that every caller reads the same text.
 
 mod cause;
-mod wording;
+mod templates;
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use utoipa::ToSchema;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::event::EventBody;
-use crate::agent::head::{Claim, Head, State};
+use crate::agent::head::{Head, Lease, State};
 use crate::agent::inbox::InboxItem;
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::Phase;
-use crate::agents::Agents;
+use crate::agents::SharedCatalog;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, WorkerId};
 use crate::store::{
-    ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, TAKE_OVER_AFTER, entry_id,
-    events_id,
+    ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, TAKE_OVER_DELAY,
+    entry_id, events_id,
 };
-use crate::turn::admission::Refusal;
-use crate::turn::event_log::shortened;
-use crate::turn::record::{self, EventsBody};
+use crate::turn::admission::CommandError;
+use crate::turn::documents::{self, EventsBody};
+use crate::turn::event_log::truncate_error;
 use crate::turn::views::conversation::OwnerView;
 use crate::turn::views::load;
 
 /// Delay after which pending work is overdue. By then the recovery sweep has had its time and one
 /// more period, so the work needs an operator.
-const OVERDUE: Duration = Duration::from_secs(150);
+const OVERDUE_AFTER: Duration = Duration::from_secs(150);
 
 /// Reason why a conversation waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -55,14 +55,15 @@ pub struct WhyView {
     pub due: Option<Timestamp>,
     /// Lease of the worker that processes it, or that stopped without releasing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claim: Option<ClaimView>,
+    #[serde(rename = "claim")]
+    pub lease: Option<LeaseView>,
     /// Events or actions that let it continue, the most likely first.
     pub unblock: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ClaimView {
+pub struct LeaseView {
     #[schema(value_type = String)]
     pub worker: WorkerId,
     #[serde(with = "iso")]
@@ -105,7 +106,8 @@ pub enum WaitsFor {
     /// Running calls, which may use up the rest of a budget.
     BudgetInUse,
     /// The tenant's usage ledger.
-    Books,
+    #[serde(rename = "books")]
+    Ledger,
     /// The rate limit of model calls.
     Rate,
     /// The end of an operator's pause.
@@ -120,14 +122,14 @@ pub enum WaitsFor {
 
 impl WaitsFor {
     /// True if an approver must decide first.
-    pub fn is_person(self) -> bool {
+    pub fn is_decision(self) -> bool {
         matches!(self, Self::Approval | Self::Outcome | Self::Answer | Self::Budget)
     }
 }
 
 /// Facts from which the sentence is built.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct WhyFacts {
     pub(crate) head: Head,
     /// Queued items, oldest first.
     pub(crate) inbox: Vec<InboxItem>,
@@ -135,7 +137,7 @@ pub(crate) struct Facts {
     /// response.
     pub(crate) tools: Vec<String>,
     /// Worker with the lease and its end, if the store keeps leases apart from heads.
-    pub(crate) holder: Option<(WorkerId, Timestamp)>,
+    pub(crate) lease_holder: Option<(WorkerId, Timestamp)>,
     pub(crate) now: Timestamp,
     /// Error of the last failed prompt, or of the last attempt of the retried model call or
     /// summary.
@@ -143,34 +145,37 @@ pub(crate) struct Facts {
     /// Reason why the agent cannot accept a prompt.
     pub(crate) agent_problem: Option<String>,
     /// True if no process serves this store, so that every lease is void.
-    pub(crate) is_unserved: bool,
+    pub(crate) is_service_stopped: bool,
 }
 
-impl Facts {
+impl WhyFacts {
     /// The newest lease that was not released.
-    fn claim(&self) -> Option<ClaimView> {
-        let held = |(worker, until): &(WorkerId, Timestamp)| ClaimView {
+    fn lease(&self) -> Option<LeaseView> {
+        let from_holder = |(worker, until): &(WorkerId, Timestamp)| LeaseView {
             worker: worker.clone(),
             until: *until,
             epoch: self.head.epoch.max(1),
         };
-        let in_head = |Claim { worker, epoch, until }| ClaimView { worker, until, epoch };
-        self.holder.as_ref().map(held).or_else(|| self.head.claim.clone().map(in_head))
+        let from_lease = |Lease { worker, epoch, until }| LeaseView { worker, until, epoch };
+        self.lease_holder
+            .as_ref()
+            .map(from_holder)
+            .or_else(|| self.head.lease.clone().map(from_lease))
     }
 
     /// True if the worker with the lease may still act, so that no other worker may.
-    fn is_live(&self, claim: &ClaimView) -> bool {
-        !self.is_unserved && self.now < claim.until.plus(TAKE_OVER_AFTER)
+    fn is_live(&self, lease: &LeaseView) -> bool {
+        !self.is_service_stopped && self.now < lease.until.plus(TAKE_OVER_DELAY)
     }
 }
 
 /// Service that processes the conversations, as far as the caller knows.
 #[derive(Clone, Copy, Debug)]
-pub enum Service<'a> {
+pub enum ServiceStatus<'a> {
     /// It runs in another process.
-    Elsewhere,
+    Remote,
     /// It runs in this process, with these agents.
-    Here(&'a Agents),
+    Local(&'a SharedCatalog),
     /// It does not run.
     Stopped,
 }
@@ -181,61 +186,61 @@ pub enum Service<'a> {
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn why(
+pub async fn explain_conversation(
     store: &dyn ConversationStore,
     key: &ConversationKey,
-    service: Service<'_>,
+    service: ServiceStatus<'_>,
     now: Timestamp,
-) -> Result<WhyView, Refusal> {
-    let mut facts = facts(store, key, now).await?;
+) -> Result<WhyView, CommandError> {
+    let mut facts = load_facts(store, key, now).await?;
     match service {
-        Service::Elsewhere => {}
-        Service::Here(agents) => {
+        ServiceStatus::Remote => {}
+        ServiceStatus::Local(agents) => {
             let problem = agents.find(Some(&facts.head.agent)).err();
             facts.agent_problem = problem.map(|problem| problem.to_string());
         }
-        Service::Stopped => facts.is_unserved = true,
+        ServiceStatus::Stopped => facts.is_service_stopped = true,
     }
-    Ok(told(&facts))
+    Ok(build_view(&facts))
 }
 
-async fn facts(
+async fn load_facts(
     store: &dyn ConversationStore,
     key: &ConversationKey,
     now: Timestamp,
-) -> Result<Facts, Refusal> {
+) -> Result<WhyFacts, CommandError> {
     let partition = Partition::Conversation(key.clone());
     // In this order: an item that is applied between the two reads is in the head.
-    let all = Selection::all(Kind::Inbox);
+    let all = Selection::all(DocumentKind::Inbox);
     let found = store.select(&partition, &all, Freshness::Latest).await?;
-    let holder = store.holder(key);
+    let lease_holder = store.lease_holder(key);
     let stored = store.read(&partition, HEAD_ID, Freshness::Latest).await?;
-    let head = stored.map(|stored| record::read_head(&stored)).transpose()?;
+    let head = stored.map(|stored| documents::read_head(&stored)).transpose()?;
     let head = head.filter(|head| head.phase != Phase::Deleted);
-    let head = head.ok_or(Refusal::NotFound("conversation"))?;
-    let mut inbox: Vec<InboxItem> = found.iter().map(load::read_body).collect::<Result<_, _>>()?;
+    let head = head.ok_or(CommandError::NotFound("conversation"))?;
+    let mut inbox: Vec<InboxItem> = found.iter().map(load::parse_body).collect::<Result<_, _>>()?;
     inbox.retain(|item| !load::has_begun(&head, item));
     inbox.sort_by(|one, other| {
         (one.accepted_at, &one.input_id).cmp(&(other.accepted_at, &other.input_id))
     });
     let tools = match head.phase {
-        Phase::Calls { answer, .. } => {
-            let entry = store.read(&partition, &entry_id(answer), Freshness::Any).await?;
-            let answer: Option<Entry> = entry.as_ref().map(load::read_body).transpose()?;
-            answer.as_ref().map(names).unwrap_or_default()
+        Phase::Calls { response_seq: response, .. } => {
+            let entry = store.read(&partition, &entry_id(response), Freshness::Any).await?;
+            let response: Option<Entry> = entry.as_ref().map(load::parse_body).transpose()?;
+            response.as_ref().map(tool_names).unwrap_or_default()
         }
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
-    let last_error = last_error(store, &partition, &head).await?;
-    Ok(Facts {
+    let last_error = find_last_error(store, &partition, &head).await?;
+    Ok(WhyFacts {
         head,
         inbox,
         tools,
-        holder,
+        lease_holder,
         now,
         last_error,
         agent_problem: None,
-        is_unserved: false,
+        is_service_stopped: false,
     })
 }
 
@@ -244,13 +249,13 @@ const ENTRIES_AFTER_FAILURE: u64 = 8;
 /// Maximum number of events between a failed summary and its retry.
 const EVENTS_AFTER_FAILURE: u64 = 64;
 
-async fn last_error(
+async fn find_last_error(
     store: &dyn ConversationStore,
     partition: &Partition,
     head: &Head,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<String>, CommandError> {
     if let Phase::Summary { attempt: 2.., .. } = head.phase {
-        return last_summary_error(store, partition, head).await;
+        return find_last_summary_error(store, partition, head).await;
     }
     let newest = match &head.phase {
         Phase::Idle => head.prompts.last().filter(|last| last.state == PromptState::Failed),
@@ -261,28 +266,29 @@ async fn last_error(
     let newest = span.to_seq.unwrap_or(head.seq);
     for seq in (newest.saturating_sub(ENTRIES_AFTER_FAILURE)..=newest).rev() {
         let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
-        let entry: Option<Entry> = stored.as_ref().map(load::read_body).transpose()?;
-        if let Some(error) = entry.as_ref().and_then(error_of) {
-            return Ok(Some(as_clause(error)));
+        let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
+        if let Some(error) = entry.as_ref().and_then(entry_error) {
+            return Ok(Some(to_clause(error)));
         }
     }
     Ok(None)
 }
 
 /// Finds the error of a failed summary in the event of its retry, because no entry has it.
-async fn last_summary_error(
+async fn find_last_summary_error(
     store: &dyn ConversationStore,
     partition: &Partition,
     head: &Head,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<String>, CommandError> {
     let from = head.event_seq.saturating_sub(EVENTS_AFTER_FAILURE);
-    let newest = Selection { from_id: Some(events_id(from)), ..Selection::all(Kind::Events) };
+    let newest =
+        Selection { from_id: Some(events_id(from)), ..Selection::all(DocumentKind::Events) };
     let mut error = None;
     for stored in store.select(partition, &newest, Freshness::Any).await? {
-        let body: EventsBody = record::read(&stored.document)?;
+        let body: EventsBody = documents::read(&stored.document)?;
         for event in body.events {
             if let EventBody::SummarizationRetryScheduled(retry) = event.body {
-                error = Some(as_clause(&retry.error_message));
+                error = Some(to_clause(&retry.error_message));
             }
         }
     }
@@ -290,12 +296,12 @@ async fn last_summary_error(
 }
 
 /// Error as one line without a full stop, for use inside a sentence.
-fn as_clause(error: &str) -> String {
+fn to_clause(error: &str) -> String {
     let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    shortened(&error).trim_end_matches('.').to_owned()
+    truncate_error(&error).trim_end_matches('.').to_owned()
 }
 
-fn error_of(entry: &Entry) -> Option<&str> {
+fn entry_error(entry: &Entry) -> Option<&str> {
     if let EntryBody::PromptEnd(end) = &entry.body {
         return end.error.as_ref().map(|error| error.message.as_str());
     }
@@ -304,22 +310,22 @@ fn error_of(entry: &Entry) -> Option<&str> {
 }
 
 /// Tool names of a response's calls.
-fn names(answer: &Entry) -> Vec<String> {
-    let message = answer.body.message().and_then(Message::as_assistant);
+fn tool_names(response: &Entry) -> Vec<String> {
+    let message = response.body.message().and_then(Message::as_assistant);
     let calls = message.into_iter().flat_map(AssistantMessage::tool_calls);
     calls.map(|call| call.name.clone()).collect()
 }
 
 /// Builds the view. No other function builds the sentence.
-pub(crate) fn told(facts: &Facts) -> WhyView {
+pub(crate) fn build_view(facts: &WhyFacts) -> WhyView {
     let head = &facts.head;
-    let claim = facts.claim();
-    let cause = cause::of(facts, claim.as_ref());
+    let lease = facts.lease();
+    let cause = cause::find_cause(facts, lease.as_ref());
     let waits_for = cause.waits_for();
-    let is_to_come = || load::to_come(head, &facts.inbox).next().is_some();
-    let state = if waits_for.is_person() {
+    let has_queued_prompt = || load::queued_prompts(head, &facts.inbox).next().is_some();
+    let state = if waits_for.is_decision() {
         State::WaitingForApproval
-    } else if head.phase == Phase::Idle && !is_to_come() {
+    } else if head.phase == Phase::Idle && !has_queued_prompt() {
         State::Idle
     } else {
         State::Running
@@ -329,12 +335,12 @@ pub(crate) fn told(facts: &Facts) -> WhyView {
         owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },
         agent: head.agent.clone(),
         state,
-        why: wording::sentence(&cause, facts),
+        why: templates::sentence(&cause, facts),
         since: cause.since(facts),
         waits_for,
         due: cause.due(facts),
-        claim,
-        unblock: wording::unblock(&cause, facts),
+        lease,
+        unblock: templates::unblock_hints(&cause, facts),
     }
 }
 

@@ -6,13 +6,13 @@ use turnwheel::agent::message::Message;
 use turnwheel::model::responses::AzureResponses;
 use turnwheel::model::{Model, ModelRecord, Prices};
 
-use super::{Heard, ask, call, config, failed, user};
-use crate::support::fake_model::{FakeModel, Play, Script};
-use crate::support::shared::shared;
+use super::{RecordingListener, call_fake, call_model, config, expect_failure, user_message};
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::shared_data::find_shared_data;
 
 /// One script covers all cases: the fake model plays exactly the steps that a case lists.
 #[tokio::test]
-async fn conformance_scripts_are_played() {
+async fn fake_model_plays_conformance_scripts() {
     let script = json!([
         { "thinking": ["T"], "text": ["Hel", "lo"] },
         { "calls": [{ "id": "c1", "name": "test.echo", "arguments": { "value": "x" } }] },
@@ -20,19 +20,19 @@ async fn conformance_scripts_are_played() {
         { "text": ["par"], "error": "503 service unavailable" },
         "throws: stream function blew up",
     ]);
-    let fake = FakeModel::start(Play::script(&script)).await;
-    let mut told = Vec::new();
+    let fake = FakeModel::start(ScriptedResponse::parse_script(&script)).await;
+    let mut results = Vec::new();
     for _ in 0..5 {
-        let (answer, _) = ask(&fake).await;
-        let error = answer.message.error_message.clone().unwrap_or_default();
-        told.push(format!(
+        let (response, _) = call_fake(&fake).await;
+        let error = response.message.error_message.clone().unwrap_or_default();
+        results.push(format!(
             "{:?} {} {error}",
-            answer.message.stop_reason,
-            joined_text(&answer.message.content)
+            response.message.stop_reason,
+            joined_text(&response.message.content)
         ));
     }
     assert_eq!(
-        told,
+        results,
         [
             "Stop Hello ",
             "ToolUse  ",
@@ -43,13 +43,13 @@ async fn conformance_scripts_are_played() {
     );
 }
 
-fn case(id: &str) -> Option<Value> {
-    let text = std::fs::read_to_string(shared("conformance/cases.json")?).unwrap();
+fn find_case(id: &str) -> Option<Value> {
+    let text = std::fs::read_to_string(find_shared_data("conformance/cases.json")?).unwrap();
     let cases: Value = serde_json::from_str(&text).unwrap();
     cases["cases"].as_array().unwrap().iter().find(|case| case["id"] == id).cloned()
 }
 
-fn priced(case: &Value, id: &str) -> ModelRecord {
+fn record_with_prices(case: &Value, id: &str) -> ModelRecord {
     let model = AzureResponses::new(&config("http://127.0.0.1:1"), None).unwrap();
     let cost: Prices =
         serde_json::from_value(case["given"]["model_cost_per_million"].clone()).unwrap_or_default();
@@ -58,40 +58,49 @@ fn priced(case: &Value, id: &str) -> ModelRecord {
 
 #[tokio::test]
 async fn conformance_a01_events_message_and_cost() {
-    let Some(case) = case("A01") else { return };
+    let Some(case) = find_case("A01") else { return };
     let events = case["given"]["sse_events"].as_array().unwrap().clone();
-    let fake = FakeModel::start([Play::SseEvents(events)]).await;
+    let fake = FakeModel::start([ScriptedResponse::SseEvents(events)]).await;
     let model = AzureResponses::new(&config(&fake.url), None).unwrap();
-    let heard = Heard::default();
-    let answer = call(&model, &priced(&case, "gpt-5-mini"), &[user("hi")], &heard).await;
+    let listener = RecordingListener::default();
+    let response = call_model(
+        &model,
+        &record_with_prices(&case, "gpt-5-mini"),
+        &[user_message("hi")],
+        &listener,
+    )
+    .await;
     let expected = &case["expect"]["both"];
-    for (told, expected) in heard.json().iter().zip(expected["stream_events"].as_array().unwrap()) {
-        assert_covers(told, expected);
+    for (event, expected) in
+        listener.events_json().iter().zip(expected["stream_events"].as_array().unwrap())
+    {
+        assert_covers(event, expected);
     }
-    assert_eq!(heard.json().len(), expected["stream_events"].as_array().unwrap().len());
-    assert_covers(&serde_json::to_value(&answer.message).unwrap(), &expected["message"]);
+    assert_eq!(listener.events_json().len(), expected["stream_events"].as_array().unwrap().len());
+    assert_covers(&serde_json::to_value(&response.message).unwrap(), &expected["message"]);
 }
 
 #[tokio::test]
 async fn conformance_a03_error_texts() {
-    let Some(case) = case("A03") else { return };
+    let Some(case) = find_case("A03") else { return };
     let expected = &case["expect"]["both"];
     let plays =
         [case["given"]["sse_events"].clone(), expected["response_failed"]["sse_events"].clone()];
-    let fake =
-        FakeModel::start(plays.map(|events| Play::SseEvents(events.as_array().unwrap().clone())))
-            .await;
-    let (answer, heard) = ask(&fake).await;
-    assert_eq!(json!(failed(&answer).0), expected["thrown"]);
-    assert_eq!(json!(heard.json()), expected["stream_events"]);
-    assert_covers(&json!(answer.message.content), &expected["message"]["content"]);
+    let fake = FakeModel::start(
+        plays.map(|events| ScriptedResponse::SseEvents(events.as_array().unwrap().clone())),
+    )
+    .await;
+    let (response, listener) = call_fake(&fake).await;
+    assert_eq!(json!(expect_failure(&response).0), expected["thrown"]);
+    assert_eq!(json!(listener.events_json()), expected["stream_events"]);
+    assert_covers(&json!(response.message.content), &expected["message"]["content"]);
     // The case notes that later versions include code and message here.
-    assert_eq!(failed(&ask(&fake).await.0).0, "server_error: x");
+    assert_eq!(expect_failure(&call_fake(&fake).await.0).0, "server_error: x");
 }
 
 #[tokio::test]
 async fn conformance_a04_history_as_input() {
-    let Some(case) = case("A04") else { return };
+    let Some(case) = find_case("A04") else { return };
     let messages: Vec<Message> = case["given"]["messages"]
         .as_array()
         .unwrap()
@@ -105,15 +114,18 @@ async fn conformance_a04_history_as_input() {
             serde_json::from_value(message).unwrap()
         })
         .collect();
-    let fake =
-        FakeModel::start([Play::Answer(Script::text("x")), Play::Answer(Script::text("x"))]).await;
+    let fake = FakeModel::start([
+        ScriptedResponse::Response(ResponseScript::text("x")),
+        ScriptedResponse::Response(ResponseScript::text("x")),
+    ])
+    .await;
     let model = AzureResponses::new(&config(&fake.url), None).unwrap();
-    let rich = priced(&case, "gpt-5-mini");
+    let rich = record_with_prices(&case, "gpt-5-mini");
     let plain = ModelRecord { reasoning: false, images: false, ..rich.clone() };
     for record in [&rich, &plain] {
-        call(&model, record, &messages, &Heard::default()).await;
+        call_model(&model, record, &messages, &RecordingListener::default()).await;
     }
-    let sent: Vec<Value> = fake.requests().iter().map(|body| body["input"].clone()).collect();
+    let sent: Vec<Value> = fake.request_bodies().iter().map(|body| body["input"].clone()).collect();
     assert_eq!(
         sent,
         ["both", "non_reasoning_text_only_model"].map(|name| case["expect"][name].clone())

@@ -10,18 +10,18 @@ use azure_core::http::{
 use turnwheel::agent::content::joined_text;
 use turnwheel::azure::vault::VaultSecret;
 use turnwheel::model::responses::{AzureResponses, ResponsesConfig};
-use turnwheel::model::{Answer, Failure, Model};
-use turnwheel::settings::azure::SecretPlace;
+use turnwheel::model::{Model, ModelFailure, ModelResponse};
+use turnwheel::settings::azure::KeyVaultSecret;
 
-use super::{Heard, call, config, failed, user};
-use crate::support::fake_model::{FakeModel, Play, Script};
+use super::{RecordingListener, call_model, config, expect_failure, user_message};
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
 /// Returns these values in turn, and repeats the last one.
 #[derive(Debug)]
-struct Vault(Mutex<Vec<&'static str>>);
+struct FakeVault(Mutex<Vec<&'static str>>);
 
 #[async_trait::async_trait]
-impl HttpClient for Vault {
+impl HttpClient for FakeVault {
     async fn execute_request(&self, _: &Request) -> azure_core::Result<AsyncRawResponse> {
         let mut values = self.0.lock().unwrap();
         let value = if values.len() > 1 { values.remove(0) } else { values[0] };
@@ -31,10 +31,10 @@ impl HttpClient for Vault {
 }
 
 #[derive(Debug)]
-struct Nobody;
+struct UnusedCredential;
 
 #[async_trait::async_trait]
-impl TokenCredential for Nobody {
+impl TokenCredential for UnusedCredential {
     async fn get_token(
         &self,
         _: &[&str],
@@ -44,58 +44,75 @@ impl TokenCredential for Nobody {
     }
 }
 
-async fn asked(fake: &FakeModel, values: &[&'static str], times: usize) -> Vec<Answer> {
-    let place = SecretPlace {
+async fn call_with_vault_keys(
+    fake: &FakeModel,
+    values: &[&'static str],
+    call_count: usize,
+) -> Vec<ModelResponse> {
+    let location = KeyVaultSecret {
         vault: "https://mine.vault.azure.net".parse().unwrap(),
         name: "model-key".to_owned(),
         version: None,
     };
-    let vault: Arc<dyn HttpClient> = Arc::new(Vault(Mutex::new(values.to_vec())));
+    let vault: Arc<dyn HttpClient> = Arc::new(FakeVault(Mutex::new(values.to_vec())));
     let options =
         ClientOptions { transport: Some(Transport::new(vault)), ..ClientOptions::default() };
-    let key = VaultSecret::with_options(place, Arc::new(Nobody), options).unwrap();
+    let key = VaultSecret::with_options(location, Arc::new(UnusedCredential), options).unwrap();
     let config = ResponsesConfig { api_key: None, ..config(&fake.url) };
     let model = AzureResponses::with_vault_key(&config, Arc::new(key)).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
-    let mut answers = Vec::new();
-    for _ in 0..times {
-        answers.push(call(&model, &record, &[user("hi")], &Heard::default()).await);
+    let mut responses = Vec::new();
+    for _ in 0..call_count {
+        responses.push(
+            call_model(&model, &record, &[user_message("hi")], &RecordingListener::default()).await,
+        );
     }
-    answers
+    responses
 }
 
-fn refusal() -> Play {
-    Play::Http {
+fn rejected_key_response() -> ScriptedResponse {
+    ScriptedResponse::Http {
         status: 401,
         headers: Vec::new(),
         body: r#"{"error":{"code":"401","message":"hush-old-key is no key"}}"#.to_owned(),
     }
 }
 
-fn keys(fake: &FakeModel) -> Vec<String> {
-    let of = |name: &str| {
-        fake.asked().iter().map(|asked| asked.headers[name].to_str().unwrap().to_owned()).collect()
+fn sent_api_keys(fake: &FakeModel) -> Vec<String> {
+    let header_values = |name: &str| {
+        fake.received_requests()
+            .iter()
+            .map(|request| request.headers[name].to_str().unwrap().to_owned())
+            .collect()
     };
-    of("api-key")
+    header_values("api-key")
 }
 
 #[tokio::test]
-async fn a_refused_key_is_read_again_and_its_successor_answers_the_same_call() {
-    let answer = |text| Play::Answer(Script::text(text));
-    let fake = FakeModel::start([answer("one"), refusal(), answer("two"), answer("three")]).await;
-    let answers = asked(&fake, &["hush-old-key", "hush-new-key"], 3).await;
+async fn rejected_key_is_reread_and_call_succeeds() {
+    let answer = |text| ScriptedResponse::Response(ResponseScript::text(text));
+    let fake =
+        FakeModel::start([answer("one"), rejected_key_response(), answer("two"), answer("three")])
+            .await;
+    let answers = call_with_vault_keys(&fake, &["hush-old-key", "hush-new-key"], 3).await;
     let texts: Vec<String> =
         answers.iter().map(|answer| joined_text(&answer.message.content)).collect();
     assert_eq!(texts, ["one", "two", "three"]);
-    assert_eq!(keys(&fake), ["hush-old-key", "hush-old-key", "hush-new-key", "hush-new-key"]);
+    assert_eq!(
+        sent_api_keys(&fake),
+        ["hush-old-key", "hush-old-key", "hush-new-key", "hush-new-key"]
+    );
 }
 
 #[tokio::test]
-async fn a_refused_key_without_a_successor_fails_once_and_is_not_quoted() {
-    let fake = FakeModel::start([refusal()]).await;
-    let answers = asked(&fake, &["hush-old-key"], 1).await;
-    let (said, failure) = failed(&answers[0]);
-    assert!(said.starts_with("HTTP 401: … is no key.") && !said.contains("hush"), "{said}");
-    assert_eq!(failure, &Failure::Final);
-    assert_eq!(keys(&fake).len(), 1);
+async fn rejected_key_without_rotation_fails_unquoted() {
+    let fake = FakeModel::start([rejected_key_response()]).await;
+    let answers = call_with_vault_keys(&fake, &["hush-old-key"], 1).await;
+    let (error_text, failure) = expect_failure(&answers[0]);
+    assert!(
+        error_text.starts_with("HTTP 401: … is no key.") && !error_text.contains("hush"),
+        "{error_text}"
+    );
+    assert_eq!(failure, &ModelFailure::Permanent);
+    assert_eq!(sent_api_keys(&fake).len(), 1);
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use turnwheel::payments::Payment;
 
-use super::story::{Ending, Kind, Seen, Story};
+use super::scenario::{Observations, Scenario, ScenarioKind, ScenarioResult};
 use super::{Cluster, INSTANCES};
 
 /// Time limit of one conversation, with all faults, on a machine that runs other tests too.
-const PATIENCE: Duration = Duration::from_mins(10);
+const CONVERSATION_TIMEOUT: Duration = Duration::from_mins(10);
 const STEER: &str = "Be quick.";
 
 #[expect(clippy::disallowed_methods, reason = "it is compared with times from other processes")]
@@ -20,25 +20,30 @@ fn now() -> jiff::Timestamp {
 
 impl Cluster {
     /// Returns the address of a running instance, round robin.
-    fn some_address(&self) -> Option<String> {
+    fn next_address(&self) -> Option<String> {
         let addresses = self.addresses.lock().unwrap();
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let first = self.next_instance.fetch_add(1, Ordering::Relaxed);
         (first..first + INSTANCES).find_map(|number| addresses[number % INSTANCES].clone())
     }
 
     /// `None`: no response, or a server error; the caller repeats the request.
-    async fn ask(&self, tenant: &str, path: &str, post: Option<(&str, &Value)>) -> Option<Value> {
-        let url = format!("{}{path}", self.some_address()?);
+    async fn try_request(
+        &self,
+        tenant: &str,
+        path: &str,
+        post: Option<(&str, &Value)>,
+    ) -> Option<Value> {
+        let url = format!("{}{path}", self.next_address()?);
         let request = match post {
             Some((key, body)) => self.client.post(url).header("idempotency-key", key).json(body),
             None => self.client.get(url),
         };
         let request = request.header("turnwheel-tenant", tenant).timeout(Duration::from_secs(15));
-        let answered = async {
+        let exchange = async {
             let answer = request.send().await?;
             Ok::<_, reqwest::Error>((answer.status(), answer.text().await?))
         };
-        let refusal = match answered.await {
+        let failure = match exchange.await {
             Ok((status, text)) if status.is_success() => return serde_json::from_str(&text).ok(),
             Ok((status, text)) => {
                 assert!(status.is_server_error(), "{path}: {status} {text}");
@@ -46,50 +51,56 @@ impl Cluster {
             }
             Err(error) => error.to_string(),
         };
-        self.refusals.lock().unwrap().insert(path.to_owned(), refusal);
+        self.last_errors.lock().unwrap().insert(path.to_owned(), failure);
         None
     }
 
     /// Runs one conversation to its end and repeats every request, with its key, until it succeeds.
-    pub(super) async fn play(&self, number: usize) -> Ending {
-        let story = Story::new(number);
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = Seen::default();
+    pub(super) async fn run_scenario(&self, number: usize) -> ScenarioResult {
+        let scenario = Scenario::new(number);
+        let deadline = Instant::now() + CONVERSATION_TIMEOUT;
+        let mut observed = Observations::default();
         loop {
             let is_late = Instant::now() > deadline;
-            let stuck = if is_late { self.told_of(&story).await } else { String::new() };
+            let stuck = if is_late { self.describe_stuck(&scenario).await } else { String::new() };
             assert!(stuck.is_empty(), "{stuck}");
-            if let Some((prompt, entries)) = self.round(&story, &mut seen).await {
-                return Ending { story, entries, prompt, seen };
+            if let Some((prompt, entries)) = self.run_round(&scenario, &mut observed).await {
+                return ScenarioResult { scenario, entries, prompt, observed };
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
 
     /// Sends a steer while the prompt runs. True once it is applied.
-    async fn steer(&self, story: &Story) -> Option<bool> {
-        let (tenant, base) = (&story.tenant, &story.base);
-        let key = format!("steer-{}", story.conversation);
+    async fn send_steer(&self, scenario: &Scenario) -> Option<bool> {
+        let (tenant, base) = (&scenario.tenant, &scenario.base);
+        let key = format!("steer-{}", scenario.conversation);
         let body = json!({"input": STEER, "mode": "steer"});
-        let accepted = self.ask(tenant, &format!("{base}/prompts"), Some((&key, &body))).await?;
+        let accepted =
+            self.try_request(tenant, &format!("{base}/prompts"), Some((&key, &body))).await?;
         let input_id = accepted["inputId"].as_str().unwrap();
-        let input = self.ask(tenant, &format!("{base}/inbox/{input_id}"), None).await?;
+        let input = self.try_request(tenant, &format!("{base}/inbox/{input_id}"), None).await?;
         Some(input["state"] == "landed")
     }
 
     /// Sends each request once. Returns the prompt and its entries when everything has ended.
-    async fn round(&self, story: &Story, seen: &mut Seen) -> Option<(Value, Vec<Value>)> {
-        let Story { tenant, conversation, base, body, kind } = story;
+    async fn run_round(
+        &self,
+        scenario: &Scenario,
+        observed: &mut Observations,
+    ) -> Option<(Value, Vec<Value>)> {
+        let Scenario { tenant, conversation, base, body, kind } = scenario;
         let key = format!("begin-{conversation}");
-        let accepted = self.ask(tenant, "/api/prompts", Some((&key, body))).await?;
-        seen.accepted_at.get_or_insert_with(now);
-        let has_landed = *kind != Kind::Steered || self.steer(story).await?;
+        let accepted = self.try_request(tenant, "/api/prompts", Some((&key, body))).await?;
+        observed.accepted_at.get_or_insert_with(now);
+        let has_landed = *kind != ScenarioKind::Steered || self.send_steer(scenario).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
-        let prompt = self.ask(tenant, &format!("{base}/prompts/{prompt_id}?wait=5"), None).await?;
-        let shown = self.ask(tenant, base, None).await?;
-        for approval in shown["pendingApprovals"].as_array().unwrap() {
+        let prompt =
+            self.try_request(tenant, &format!("{base}/prompts/{prompt_id}?wait=5"), None).await?;
+        let view = self.try_request(tenant, base, None).await?;
+        for approval in view["pendingApprovals"].as_array().unwrap() {
             let decision = if approval["kind"] == "outcome" {
-                seen.is_asked_for_outcome = true;
+                observed.has_outcome_request = true;
                 let is_paid = self.is_paid(conversation, &approval["arguments"]);
                 if is_paid { "happened" } else { "did_not_happen" }
             } else {
@@ -98,38 +109,40 @@ impl Cluster {
             let id = approval["id"].as_str().unwrap();
             let decided = json!({"decision": decision});
             let key = format!("decide-{id}");
-            self.ask(tenant, &format!("{base}/approvals/{id}"), Some((&key, &decided))).await?;
+            self.try_request(tenant, &format!("{base}/approvals/{id}"), Some((&key, &decided)))
+                .await?;
         }
         // A late steer has its own prompt, which may still run.
-        if shown["state"] != "idle" || prompt["state"] == "running" || !has_landed {
+        if view["state"] != "idle" || prompt["state"] == "running" || !has_landed {
             return None;
         }
-        let entries = self.ask(tenant, &format!("{base}/entries?limit=100"), None).await?;
+        let entries = self.try_request(tenant, &format!("{base}/entries?limit=100"), None).await?;
         Some((prompt, entries["items"].as_array().unwrap().clone()))
     }
 
     /// Number of requests for each payment of the conversation.
     pub(super) fn payments_of(&self, conversation: &str) -> Vec<u32> {
-        self.made_in(conversation).iter().map(|made| made.requests).collect()
+        self.find_payments(conversation).iter().map(|payment| payment.requests).collect()
     }
 
     fn is_paid(&self, conversation: &str, arguments: &Value) -> bool {
-        self.made_in(conversation).iter().any(|made| arguments["to"] == made.to.as_str())
+        self.find_payments(conversation)
+            .iter()
+            .any(|payment| arguments["to"] == payment.to.as_str())
     }
 
-    fn made_in(&self, conversation: &str) -> Vec<Payment> {
+    fn find_payments(&self, conversation: &str) -> Vec<Payment> {
         let prefix = format!("tw_{conversation}_");
-        let made = self.payments.payments();
-        made.into_iter().filter(|made| made.key.starts_with(&prefix)).collect()
+        let payment = self.payments.payments();
+        payment.into_iter().filter(|payment| payment.key.starts_with(&prefix)).collect()
     }
 
     /// Describes a stuck conversation: its `why`, its view, its log lines and its last errors.
-    async fn told_of(&self, story: &Story) -> String {
-        let Story { tenant, conversation, base, .. } = story;
-        let why = self.ask(tenant, &format!("{base}/why"), None).await;
-        let shown = self.ask(tenant, base, None).await;
-        let mut told =
-            vec![format!("{conversation} did not complete: why {why:?}\n{shown:?}")];
+    async fn describe_stuck(&self, scenario: &Scenario) -> String {
+        let Scenario { tenant, conversation, base, .. } = scenario;
+        let why = self.try_request(tenant, &format!("{base}/why"), None).await;
+        let view = self.try_request(tenant, base, None).await;
+        let mut lines = vec![format!("{conversation} did not complete: why {why:?}\n{view:?}")];
         for (instance, log) in self.logs.lock().unwrap().iter().enumerate() {
             let is_named = |line: &&str| {
                 let mut words = line.split(|letter: char| !letter.is_alphanumeric());
@@ -137,11 +150,11 @@ impl Cluster {
             };
             let log = log.lock().unwrap();
             let named = log.lines().filter(is_named);
-            told.extend(named.map(|line| format!("{instance}: {line}")));
+            lines.extend(named.map(|line| format!("{instance}: {line}")));
         }
-        let refusals = self.refusals.lock().unwrap();
-        let refused = refusals.iter().filter(|(path, _)| path.starts_with(base));
-        told.extend(refused.map(|(path, refusal)| format!("{path}: {refusal}")));
-        told.join("\n")
+        let refusals = self.last_errors.lock().unwrap();
+        let matching_errors = refusals.iter().filter(|(path, _)| path.starts_with(base));
+        lines.extend(matching_errors.map(|(path, error)| format!("{path}: {error}")));
+        lines.join("\n")
     }
 }

@@ -7,129 +7,130 @@ use std::time::{Duration, Instant};
 use turnwheel::queue::TURNS;
 
 use super::{Cluster, INSTANCES, QUEUE_PREFIX};
-use crate::support::azure::signal;
-use crate::support::process::Dev;
+use crate::support::azure::send_signal;
+use crate::support::dev_process::DevProcess;
 
 /// Longer than any lease: a worker that wakes afterwards finds its work done by others.
-const LONG_FREEZE: Duration = Duration::from_secs(70);
+const LONG_FREEZE_TIME: Duration = Duration::from_secs(70);
 /// Time between two faults. In a long run most conversations recover before the next fault, so that
 /// the longest pause is one recovery and not several in a row.
-const BETWEEN_MS: Range<u64> = 100..1_000;
-const BETWEEN_LONG_MS: Range<u64> = 500..8_000;
+const FAULT_INTERVAL_MS: Range<u64> = 100..1_000;
+const FAULT_INTERVAL_LONG_RUN_MS: Range<u64> = 500..8_000;
 /// A frozen process makes its mistakes in the first moments after it wakes.
-const WAKING: Duration = Duration::from_secs(2);
+const WAKE_UP_TIME: Duration = Duration::from_secs(2);
 
 /// Number of faults by kind.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct FaultCounts {
     kills: usize,
     freezes: usize,
     long_freezes: usize,
-    restarts_of_cosmos: usize,
-    throttled: usize,
-    silences_of_storage: usize,
-    restarts_of_storage: usize,
+    cosmos_restarts: usize,
+    cosmos_throttles: usize,
+    storage_outages: usize,
+    storage_restarts: usize,
     queues_deleted: usize,
 }
 
 /// A stopped instance.
-struct Frozen {
+struct FrozenInstance {
     address: Option<String>,
-    until: Instant,
+    frozen_until: Instant,
 }
 
-impl Faults {
+impl FaultCounts {
     pub(super) fn count(&self) -> usize {
         let freezes = self.freezes + self.long_freezes;
-        let of_storage = self.silences_of_storage + self.restarts_of_storage;
-        let of_cosmos = self.restarts_of_cosmos + self.throttled;
+        let of_storage = self.storage_outages + self.storage_restarts;
+        let of_cosmos = self.cosmos_restarts + self.cosmos_throttles;
         self.kills + freezes + of_cosmos + of_storage + self.queues_deleted
     }
 }
 
 impl Cluster {
     /// Injects faults until the work is done or `span` has passed.
-    pub(super) async fn disturb(
+    pub(super) async fn inject_faults(
         &self,
-        mut instances: Vec<Dev>,
+        mut instances: Vec<DevProcess>,
         (span, is_long): (Duration, bool),
         is_done: &AtomicBool,
-    ) -> (Faults, Vec<Dev>) {
-        let mut dice = fastrand::Rng::with_seed(7);
+    ) -> (FaultCounts, Vec<DevProcess>) {
+        let mut rng = fastrand::Rng::with_seed(7);
         let began = Instant::now();
-        let between = if is_long { BETWEEN_LONG_MS } else { BETWEEN_MS };
-        let mut faults = Faults::default();
-        let mut frozen: [Option<Frozen>; INSTANCES] = [const { None }; INSTANCES];
+        let interval = if is_long { FAULT_INTERVAL_LONG_RUN_MS } else { FAULT_INTERVAL_MS };
+        let mut faults = FaultCounts::default();
+        let mut frozen: [Option<FrozenInstance>; INSTANCES] = [const { None }; INSTANCES];
         while !is_done.load(Ordering::SeqCst) && began.elapsed() < span {
-            tokio::time::sleep(Duration::from_millis(dice.u64(between.clone()))).await;
+            tokio::time::sleep(Duration::from_millis(rng.u64(interval.clone()))).await;
             for (number, instance) in instances.iter().enumerate() {
-                if let Some(over) = frozen[number].take_if(|frozen| Instant::now() >= frozen.until)
+                if let Some(stopped) =
+                    frozen[number].take_if(|frozen| Instant::now() >= frozen.frozen_until)
                 {
-                    self.let_go(instance, number, over);
+                    self.resume(instance, number, stopped);
                 }
             }
-            let awake: Vec<usize> = (0..INSTANCES).filter(|at| frozen[*at].is_none()).collect();
-            let number = awake[dice.usize(..awake.len())];
-            let shortly = Duration::from_millis(dice.u64(..1_500));
-            match dice.u8(..21) {
+            let running: Vec<usize> = (0..INSTANCES).filter(|at| frozen[*at].is_none()).collect();
+            let number = running[rng.usize(..running.len())];
+            let brief = Duration::from_millis(rng.u64(..1_500));
+            match rng.u8(..21) {
                 0..10 => {
                     self.addresses.lock().unwrap()[number] = None;
                     instances[number].kill();
                     faults.kills += 1;
-                    tokio::time::sleep(shortly).await;
+                    tokio::time::sleep(brief).await;
                     instances[number] = self.start_instance(number).await;
                 }
                 10..14 => {
-                    let short = self.freeze(&instances[number], number, shortly);
-                    tokio::time::sleep(shortly).await;
-                    self.let_go(&instances[number], number, short);
+                    let stopped_briefly = self.freeze(&instances[number], number, brief);
+                    tokio::time::sleep(brief).await;
+                    self.resume(&instances[number], number, stopped_briefly);
                     faults.freezes += 1;
                 }
-                14 if is_long && awake.len() == INSTANCES => {
-                    frozen[number] = Some(self.freeze(&instances[number], number, LONG_FREEZE));
+                14 if is_long && running.len() == INSTANCES => {
+                    frozen[number] =
+                        Some(self.freeze(&instances[number], number, LONG_FREEZE_TIME));
                     faults.long_freezes += 1;
                 }
                 14..16 => {
-                    self.azure.restart_cosmos(shortly).await;
-                    faults.restarts_of_cosmos += 1;
+                    self.azure.restart_cosmos(brief).await;
+                    faults.cosmos_restarts += 1;
                 }
                 16 | 17 => {
-                    self.azure.throttle_cosmos(shortly).await;
-                    faults.throttled += 1;
+                    self.azure.throttle_cosmos(brief).await;
+                    faults.cosmos_throttles += 1;
                 }
                 18 => {
-                    self.azure.silence_storage(shortly).await;
-                    faults.silences_of_storage += 1;
+                    self.azure.suspend_storage(brief).await;
+                    faults.storage_outages += 1;
                 }
                 19 => {
-                    self.azure.restart_storage(shortly).await;
-                    faults.restarts_of_storage += 1;
+                    self.azure.restart_storage(brief).await;
+                    faults.storage_restarts += 1;
                 }
                 _ => {
-                    let was_there =
-                        self.azure.delete_queue(&format!("{QUEUE_PREFIX}-{TURNS}")).await;
-                    faults.queues_deleted += usize::from(was_there);
+                    let existed = self.azure.delete_queue(&format!("{QUEUE_PREFIX}-{TURNS}")).await;
+                    faults.queues_deleted += usize::from(existed);
                 }
             }
         }
         for (number, instance) in instances.iter().enumerate() {
-            if let Some(over) = frozen[number].take() {
-                self.let_go(instance, number, over);
-                tokio::time::sleep(WAKING).await;
+            if let Some(stopped) = frozen[number].take() {
+                self.resume(instance, number, stopped);
+                tokio::time::sleep(WAKE_UP_TIME).await;
             }
         }
         (faults, instances)
     }
 
     /// Stops the process with SIGSTOP, as on a frozen machine: the process cannot detect the gap.
-    fn freeze(&self, instance: &Dev, number: usize, span: Duration) -> Frozen {
+    fn freeze(&self, instance: &DevProcess, number: usize, span: Duration) -> FrozenInstance {
         let address = self.addresses.lock().unwrap()[number].take();
-        signal("-STOP", instance.id());
-        Frozen { address, until: Instant::now() + span }
+        send_signal("-STOP", instance.id());
+        FrozenInstance { address, frozen_until: Instant::now() + span }
     }
 
-    fn let_go(&self, instance: &Dev, number: usize, over: Frozen) {
-        signal("-CONT", instance.id());
-        self.addresses.lock().unwrap()[number] = over.address;
+    fn resume(&self, instance: &DevProcess, number: usize, stopped: FrozenInstance) {
+        send_signal("-CONT", instance.id());
+        self.addresses.lock().unwrap()[number] = stopped.address;
     }
 }

@@ -2,48 +2,48 @@
 
 use serde_json::Value;
 
-use crate::support::shared::shared;
+use crate::support::shared_data::find_shared_data;
 
 /// Expectations by priority: the first one that a case has applies.
-const PROFILES: [&str; 4] = ["source", "required", "both", "today"];
+const EXPECTATION_PRIORITY: [&str; 4] = ["source", "required", "both", "today"];
 
 pub(super) struct Case(Value);
 
 impl Case {
-    pub(super) fn shared(id: &str) -> Option<Self> {
-        let text = std::fs::read_to_string(shared("conformance/cases.json")?).unwrap();
-        let found = all(&text).into_iter().find(|case| case.0["id"] == id);
+    pub(super) fn find_shared(id: &str) -> Option<Self> {
+        let text = std::fs::read_to_string(find_shared_data("conformance/cases.json")?).unwrap();
+        let found = parse_cases(&text).into_iter().find(|case| case.0["id"] == id);
         Some(found.unwrap_or_else(|| panic!("there is no case {id}")))
     }
 
     /// The case as later releases run it: calls run in parallel and end in the given order.
-    pub(super) fn of_later_releases(id: &str, ends: &[&str]) -> Option<Self> {
-        let mut case = Self::shared(id)?;
+    pub(super) fn with_parallel_calls(id: &str, ends: &[&str]) -> Option<Self> {
+        let mut case = Self::find_shared(id)?;
         case.0["expect"] = serde_json::json!({"today": case.0["expect"]["today"]});
         case.0["given"]["ends"] = serde_json::json!(ends);
         Some(case)
     }
 
     /// Adds `workers` clients that nudge the conversation at random; each nudge starts a worker.
-    pub(super) fn among(mut self, workers: u32) -> Self {
+    pub(super) fn with_extra_workers(mut self, workers: u32) -> Self {
         self.0["given"]["workers"] = serde_json::json!(workers);
         self
     }
 
     /// True if its calls run in parallel.
-    pub(super) fn runs_at_once(&self) -> bool {
+    pub(super) fn is_parallel(&self) -> bool {
         self.given("ends").is_array()
     }
 
     /// Returns all shared cases; `None` without the shared folder.
-    pub(super) fn all_shared() -> Option<Vec<Self>> {
-        let text = std::fs::read_to_string(shared("conformance/cases.json")?).unwrap();
-        Some(all(&text))
+    pub(super) fn load_shared() -> Option<Vec<Self>> {
+        let text = std::fs::read_to_string(find_shared_data("conformance/cases.json")?).unwrap();
+        Some(parse_cases(&text))
     }
 
     /// The cases beside this file.
-    pub(super) fn own() -> Vec<Self> {
-        all(include_str!("cases.json"))
+    pub(super) fn load_local() -> Vec<Self> {
+        parse_cases(include_str!("cases.json"))
     }
 
     pub(super) fn id(&self) -> &str {
@@ -66,7 +66,7 @@ impl Case {
     /// The expectation that applies. Skips behaviour that the case calls a defect.
     pub(super) fn expected(&self) -> &Value {
         let expect = &self.0["expect"];
-        let found = PROFILES.iter().map(|profile| &expect[*profile]).find(|expected| {
+        let found = EXPECTATION_PRIORITY.iter().map(|profile| &expect[*profile]).find(|expected| {
             let defect = expected["treat_as"].as_str().unwrap_or_default();
             !expected.is_null() && !defect.starts_with("defect")
         });
@@ -74,23 +74,24 @@ impl Case {
     }
 
     /// An expectation outside the profiles.
-    pub(super) fn expected_beside(&self, name: &str) -> &Value {
+    pub(super) fn other_expectation(&self, name: &str) -> &Value {
         &self.0["expect"][name]
     }
 
     /// True if the expectation is that of later releases, which run calls in parallel.
-    pub(super) fn is_of_today(&self) -> bool {
+    pub(super) fn is_from_later_release(&self) -> bool {
         self.expected() == &self.0["expect"]["today"]
     }
 }
 
 /// Replacements for invalid image data of the cases: these start like real images.
-const PICTURES: [(&str, &str); 2] = [("AAAA\"", "iVBORw0KGgo=\""), ("BBBB\"", "/9j/4A==\"")];
+const IMAGE_REPLACEMENTS: [(&str, &str); 2] =
+    [("AAAA\"", "iVBORw0KGgo=\""), ("BBBB\"", "/9j/4A==\"")];
 
-fn all(text: &str) -> Vec<Case> {
+fn parse_cases(text: &str) -> Vec<Case> {
     let mut text = text.to_owned();
-    for (no_picture, picture) in PICTURES {
-        text = text.replace(no_picture, picture);
+    for (invalid, image) in IMAGE_REPLACEMENTS {
+        text = text.replace(invalid, image);
     }
     let file: Value = serde_json::from_str(&text).unwrap();
     file["cases"].as_array().unwrap().iter().cloned().map(Case).collect()

@@ -6,45 +6,45 @@ use async_trait::async_trait;
 use turnwheel::App;
 use turnwheel::agent::message::Message;
 use turnwheel::app::AgentBuilder;
-use turnwheel::extensions::{Block, CallAhead, Extension, HookError};
+use turnwheel::extensions::{CallBlock, Extension, HookError, PendingToolCall};
 
 use super::case::Case;
 
 /// A builder that registers extensions.
-pub(super) trait Hooked {
+pub(super) trait ExtensionRegistry {
     fn extension(self, extension: impl Extension + 'static) -> Self;
 }
 
-impl Hooked for App {
+impl ExtensionRegistry for App {
     fn extension(self, extension: impl Extension + 'static) -> Self {
         Self::extension(self, extension)
     }
 }
 
-impl Hooked for AgentBuilder {
+impl ExtensionRegistry for AgentBuilder {
     fn extension(self, extension: impl Extension + 'static) -> Self {
         Self::extension(self, extension)
     }
 }
 
-pub(super) fn with_hooks<A: Hooked>(app: A, case: &Case) -> A {
+pub(super) fn register_hooks<A: ExtensionRegistry>(app: A, case: &Case) -> A {
     let hooks = case.given("hooks");
     let app = match hooks["context"].as_str() {
         None => app,
-        Some("keep the last two messages") => app.extension(KeepsTwo),
+        Some("keep the last two messages") => app.extension(KeepLastTwo),
         Some(other) => panic!("an unknown hook: {other}"),
     };
     match hooks["tool_call"].as_str() {
         None => app,
-        Some(text) => app.extension(Blocks(text.split(';').map(block).collect())),
+        Some(text) => app.extension(BlockCalls(text.split(';').map(parse_block).collect())),
     }
 }
 
 #[derive(Debug)]
-struct KeepsTwo;
+struct KeepLastTwo;
 
 #[async_trait]
-impl Extension for KeepsTwo {
+impl Extension for KeepLastTwo {
     fn name(&self) -> &'static str {
         "keeps-two"
     }
@@ -59,26 +59,29 @@ impl Extension for KeepsTwo {
 
 /// Ids of blocked calls, each with its reason.
 #[derive(Debug)]
-struct Blocks(Vec<(String, Option<String>)>);
+struct BlockCalls(Vec<(String, Option<String>)>);
 
 /// Parses `c1 -> block, reason 'not allowed here'`.
-fn block(text: &str) -> (String, Option<String>) {
-    let (id, what) = text.split_once(" -> block, ").unwrap();
+fn parse_block(text: &str) -> (String, Option<String>) {
+    let (id, outcome) = text.split_once(" -> block, ").unwrap();
     let reason =
-        what.strip_prefix("reason '").map(|reason| reason.trim_end_matches('\'').to_owned());
-    assert!(reason.is_some() || what == "no reason", "{what}");
+        outcome.strip_prefix("reason '").map(|reason| reason.trim_end_matches('\'').to_owned());
+    assert!(reason.is_some() || outcome == "no reason", "{outcome}");
     (id.trim().to_owned(), reason)
 }
 
 #[async_trait]
-impl Extension for Blocks {
+impl Extension for BlockCalls {
     fn name(&self) -> &'static str {
         "blocks"
     }
 
-    async fn before_tool_call(&self, call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+    async fn before_tool_call(
+        &self,
+        call: &PendingToolCall<'_>,
+    ) -> Result<Option<CallBlock>, HookError> {
         let id = call.tool_call_id.split('|').next();
         let found = self.0.iter().find(|(blocked, _)| Some(blocked.as_str()) == id);
-        Ok(found.map(|(_, reason)| Block { reason: reason.clone(), terminate: false }))
+        Ok(found.map(|(_, reason)| CallBlock { reason: reason.clone(), terminate: false }))
     }
 }

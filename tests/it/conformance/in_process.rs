@@ -8,85 +8,85 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use turnwheel::Agent;
 use turnwheel::agent::message::Message;
-use turnwheel::agent::settings::{LoopKind, Retry, Settings};
+use turnwheel::agent::settings::{LoopKind, RetrySettings, Settings};
 use turnwheel::app::{AgentBuilder, AgentError};
 use turnwheel::model::responses::client::AzureResponses;
 use turnwheel::model::responses::config::{ResponsesConfig, Secret};
 use turnwheel::tools::code::Tool;
 
-use super::acting::{QUEUED_BEFORE, during_call};
+use super::actions::{QUEUED_BEFORE, during_call};
 use super::case::Case;
 use super::compare::assert_same;
-use super::hooks::with_hooks;
-use super::loops::{self, as_thrown, expected_events, history};
+use super::hooks::register_hooks;
+use super::loops::{self, expected_events, history, with_http_error_text};
 use super::notation;
-use crate::support::fake_model::{FakeModel, Play};
-use crate::support::gate::{Gate, Gatekept};
-use crate::support::stream::Frame;
+use crate::support::call_blocker::{BlockableTool, CallBlocker};
+use crate::support::event_stream::Frame;
+use crate::support::fake_model::{FakeModel, ScriptedResponse};
 use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
 
 /// Longer than any step takes here.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-struct Stage {
+struct TestEnv {
     agent: Agent,
     model: FakeModel,
     runs: Runs,
-    gate: Gate,
-    told: Arc<Mutex<Vec<Frame>>>,
+    gate: CallBlocker,
+    frames: Arc<Mutex<Vec<Frame>>>,
     /// Number of frames.
-    count: watch::Receiver<usize>,
+    frame_count: watch::Receiver<usize>,
     running: JoinSet<Result<(), AgentError>>,
     errors: Vec<String>,
 }
 
-pub(super) async fn play(case: &Case) {
+pub(super) async fn run_case(case: &Case) {
     let id = case.id();
-    let mut stage = Box::pin(set(case)).await;
-    let told = Arc::clone(&stage.told);
-    let (counts, count) = watch::channel(0);
-    stage.count = count;
-    let subscription = stage.agent.subscribe(move |event| {
+    let mut env = Box::pin(start_env(case)).await;
+    let frames = Arc::clone(&env.frames);
+    let (frame_counts, count) = watch::channel(0);
+    env.frame_count = count;
+    let subscription = env.agent.subscribe(move |event| {
         let data = serde_json::to_value(event).unwrap();
         let name = data["type"].as_str().unwrap_or_default().to_owned();
-        let mut told = told.lock().unwrap();
-        told.push(Frame { id: None, name, data });
-        counts.send_replace(told.len());
+        let mut frames = frames.lock().unwrap();
+        frames.push(Frame { id: None, name, data });
+        frame_counts.send_replace(frames.len());
     });
     for (given, mode) in QUEUED_BEFORE {
         for text in case.given(given).as_array().into_iter().flatten() {
-            stage.perform(&json!({"do": mode, "text": text})).await.unwrap();
+            env.perform(&json!({"do": mode, "text": text})).await.unwrap();
         }
     }
     for call in case.actions().iter().filter_map(during_call) {
-        stage.gate.hold(call);
+        env.gate.block(call);
     }
     for action in case.actions() {
-        stage.act(action).await;
+        env.perform_when_due(action).await;
     }
-    stage.rest().await;
+    env.wait_for_runs().await;
 
-    let expected = &as_thrown(case);
-    let live = stage.told.lock().unwrap().clone();
+    let expected = &with_http_error_text(case);
+    let live = env.frames.lock().unwrap().clone();
     let events = expected_events(case, expected);
     assert_same(&format!("{id}: events in process"), &notation::events(&live), &events);
     let list = |name: &str| expected[name].as_array().cloned().unwrap_or_default();
     assert_same(
         &format!("{id}: errors in process"),
-        &stage.errors.iter().map(|error| json!(error)).collect::<Vec<_>>(),
+        &env.errors.iter().map(|error| json!(error)).collect::<Vec<_>>(),
         &list("errors"),
     );
-    let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
+    let requests: Vec<Value> = env.model.request_bodies().iter().map(notation::request).collect();
     assert_same(&format!("{id}: requests in process"), &requests, &list("model_requests"));
-    let state = stage.agent.state();
+    let state = env.agent.state();
     let messages: Vec<Value> = state
         .messages
         .iter()
         .map(|message| notation::message(&serde_json::to_value(message).unwrap()))
         .collect();
     assert_same(&format!("{id}: messages in process"), &messages, &list("messages_after"));
-    let runs: Vec<Value> = list("tool_runs").iter().map(loops::run).collect();
-    let ran = stage.runs.lock().unwrap().clone();
+    let runs: Vec<Value> = list("tool_runs").iter().map(loops::tool_run).collect();
+    let ran = env.runs.lock().unwrap().clone();
     let ran: Vec<Value> = ran.into_iter().filter(|run| run != "prog").map(Value::from).collect();
     assert_same(&format!("{id}: tool runs in process"), &ran, &runs);
     let after = &expected["state_after"];
@@ -95,68 +95,68 @@ pub(super) async fn play(case: &Case) {
     drop(subscription);
 }
 
-async fn set(case: &Case) -> Stage {
-    let model = FakeModel::start(Play::script(case.given("model_script"))).await;
+async fn start_env(case: &Case) -> TestEnv {
+    let model = FakeModel::start(ScriptedResponse::parse_script(case.given("model_script"))).await;
     let config = ResponsesConfig {
         base_url: Some(model.url.clone()),
         api_key: Some(Secret::new("a-key")),
         ..ResponsesConfig::default()
     };
-    let (runs, gate) = (Runs::default(), Gate::default());
+    let (runs, gate) = (Runs::default(), CallBlocker::default());
     let settings = Settings {
         loop_kind: Some(LoopKind::Agent),
-        retry: Some(Retry { enabled: false, ..Retry::default() }),
+        retry: Some(RetrySettings { enabled: false, ..RetrySettings::default() }),
         model: Some("gpt-5.1".to_owned()),
         ..Settings::default()
     };
     let message = |line: &Value| serde_json::from_str::<Message>(&line.to_string()).unwrap();
-    let mut builder = with_hooks(Agent::builder(), case)
+    let mut builder = register_hooks(Agent::builder(), case)
         .system_prompt(case.given("system_prompt").as_str().unwrap_or("You are helpful."))
         .settings(settings)
         .messages(history(case).iter().map(message).collect())
         .models(Arc::new(AzureResponses::new(&config, None).unwrap()));
     for tool in case.given("tools").as_array().into_iter().flatten() {
-        let of = || Arc::clone(&runs);
+        let runs_handle = || Arc::clone(&runs);
         builder = match tool["name"].as_str().unwrap() {
-            "echo" => kept(builder, Echo(of()), &gate),
-            "boom" => kept(builder, Boom(of()), &gate),
-            "add" => kept(builder, Add(of()), &gate),
-            "slow" => kept(builder, Slow(of()), &gate),
-            "prog" => kept(builder, Prog(of()), &gate),
-            "test.gated" => kept(builder, Gated(of()), &gate),
+            "echo" => add_tool(builder, Echo(runs_handle()), &gate),
+            "boom" => add_tool(builder, Boom(runs_handle()), &gate),
+            "add" => add_tool(builder, Add(runs_handle()), &gate),
+            "slow" => add_tool(builder, Slow(runs_handle()), &gate),
+            "prog" => add_tool(builder, Prog(runs_handle()), &gate),
+            "test.gated" => add_tool(builder, Gated(runs_handle()), &gate),
             other => panic!("unknown tool: {other}"),
         };
     }
-    Stage {
+    TestEnv {
         agent: builder.start().await.unwrap(),
         model,
         runs,
         gate,
-        told: Arc::default(),
-        count: watch::channel(0).1,
+        frames: Arc::default(),
+        frame_count: watch::channel(0).1,
         running: JoinSet::new(),
         errors: Vec::new(),
     }
 }
 
-fn kept(builder: AgentBuilder, tool: impl Tool, gate: &Gate) -> AgentBuilder {
-    builder.tool(Gatekept(tool, gate.clone()))
+fn add_tool(builder: AgentBuilder, tool: impl Tool, gate: &CallBlocker) -> AgentBuilder {
+    builder.tool(BlockableTool(tool, gate.clone()))
 }
 
-impl Stage {
-    async fn act(&mut self, action: &Value) {
+impl TestEnv {
+    async fn perform_when_due(&mut self, action: &Value) {
         match action["when"].as_str() {
-            None if begins(action) => self.rest().await,
+            None if starts_run(action) => self.wait_for_runs().await,
             None => {}
-            Some("running") => self.heard(|event| !event.is_null()).await,
+            Some("running") => self.wait_for_update(|event| !event.is_null()).await,
             Some("after the first text_delta") => {
-                self.heard(|event| event["type"] == "text_delta").await;
+                self.wait_for_update(|event| event["type"] == "text_delta").await;
             }
-            Some(when) => self.gate.begun(during_call(action).expect(when)).await,
+            Some(when) => self.gate.started(during_call(action).expect(when)).await,
         }
-        let outcome = if action.get("expect_error_index").is_none() && begins(action) {
+        let outcome = if action.get("expect_error_index").is_none() && starts_run(action) {
             let (agent, action) = (self.agent.clone(), action.clone());
-            self.running.spawn(async move { perform(&agent, &action).await });
+            self.running.spawn(async move { perform_action(&agent, &action).await });
             Ok(())
         } else {
             self.perform(action).await
@@ -172,33 +172,33 @@ impl Stage {
     }
 
     async fn perform(&self, action: &Value) -> Result<(), AgentError> {
-        perform(&self.agent, action).await
+        perform_action(&self.agent, action).await
     }
 
     /// Waits for an event with a matching `assistantMessageEvent`.
-    async fn heard(&mut self, is_it: fn(&Value) -> bool) {
-        let told = Arc::clone(&self.told);
-        let has_told = move |_: &usize| {
-            let told = told.lock().unwrap();
-            told.iter().any(|frame| is_it(&frame.data["assistantMessageEvent"]))
+    async fn wait_for_update(&mut self, is_wanted: fn(&Value) -> bool) {
+        let frames = Arc::clone(&self.frames);
+        let has_update = move |_: &usize| {
+            let frames = frames.lock().unwrap();
+            frames.iter().any(|frame| is_wanted(&frame.data["assistantMessageEvent"]))
         };
-        let heard = self.count.wait_for(has_told);
-        tokio::time::timeout(PATIENCE, heard).await.expect("the event is emitted").unwrap();
+        let update = self.frame_count.wait_for(has_update);
+        tokio::time::timeout(TIMEOUT, update).await.expect("the event is emitted").unwrap();
     }
 
     /// Waits for the end of all started runs.
-    async fn rest(&mut self) {
+    async fn wait_for_runs(&mut self) {
         while let Some(ended) = self.running.join_next().await {
             ended.unwrap().unwrap();
         }
     }
 }
 
-fn begins(action: &Value) -> bool {
+fn starts_run(action: &Value) -> bool {
     matches!(action["do"].as_str(), Some("prompt" | "continue"))
 }
 
-async fn perform(agent: &Agent, action: &Value) -> Result<(), AgentError> {
+async fn perform_action(agent: &Agent, action: &Value) -> Result<(), AgentError> {
     let text = action["text"].as_str().unwrap_or_default();
     match action["do"].as_str().unwrap() {
         "prompt" => agent.prompt(text).await.map(|_| ()),

@@ -2,27 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::acting::{self, Played};
+use super::actions::{self, ActionResults};
 use super::case::Case;
 use super::compare::assert_same;
-use super::notation::{self, in_sequence, is_live_only};
-use super::stage::{CONVERSATION, Needs, Stage};
-use crate::support::fake_model::Play;
-use crate::support::stream::{Frame, Stream, numbers};
+use super::notation::{self, is_live_only, sequential_order};
+use super::test_app::{CONVERSATION, CaseConfig, TestApp};
+use crate::support::event_stream::{EventStream, Frame, frame_ids};
+use crate::support::fake_model::ScriptedResponse;
 
-pub(super) async fn play(case: &Case) {
-    let plays = Play::script(case.given("model_script"));
-    let needs = Needs { messages: history(case), ..Needs::of_loop("agent") };
-    let stage = Stage::set(case, plays, needs).await;
-    let stream = Stream::open(&stage.service, CONVERSATION, "", None).await;
-    let Played { live, errors } = acting::play(case, &stage, stream).await;
-    check(case, &stage, &live, &errors).await;
-    stage.service.stop().await;
+pub(super) async fn run_case(case: &Case) {
+    let plays = ScriptedResponse::parse_script(case.given("model_script"));
+    let config = CaseConfig { messages: history(case), ..CaseConfig::for_loop("agent") };
+    let app = TestApp::start(case, plays, config).await;
+    let stream = EventStream::open(&app.service, CONVERSATION, "", None).await;
+    let ActionResults { live, errors } = actions::perform_actions(case, &app, stream).await;
+    check_results(case, &app, &live, &errors).await;
+    app.service.stop().await;
 }
 
 /// Maps an error text of the source to that of the API, which names no functions of a language. The
 /// in-process `Agent` keeps the source's text.
-fn over_http(refused: &str) -> &str {
+fn api_error_text(refused: &str) -> &str {
     match refused {
         "Agent is already processing. Wait for completion before continuing."
         | "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion." => {
@@ -33,51 +33,57 @@ fn over_http(refused: &str) -> &str {
 }
 
 /// Compares events, stored events, requests, messages and tool runs with the case.
-pub(super) async fn check(case: &Case, stage: &Stage, live: &[Frame], errors: &[String]) {
+pub(super) async fn check_results(case: &Case, app: &TestApp, live: &[Frame], errors: &[String]) {
     let id = case.id();
-    let kept = Stream::open(&stage.service, CONVERSATION, "?follow=false", None).await.rest().await;
+    let stored = EventStream::open(&app.service, CONVERSATION, "?follow=false", None)
+        .await
+        .read_rest()
+        .await;
 
-    let expected = &as_thrown(case);
+    let expected = &with_http_error_text(case);
     let events = expected_events(case, expected);
     assert_same(&format!("{id}: events as they happen"), &notation::events(live), &events);
-    let kept_events: Vec<Value> =
+    let stored_events: Vec<Value> =
         events.iter().filter(|event| !is_live_only(event)).cloned().collect();
-    assert_same(&format!("{id}: stored events"), &notation::events(&kept), &kept_events);
-    let count = kept.len() as u64;
-    assert_eq!(numbers(&kept), (1..=count).collect::<Vec<_>>(), "{id}: stored event numbers");
-    assert_eq!(numbers(live), (1..=count).collect::<Vec<_>>(), "{id}: live event numbers");
+    assert_same(&format!("{id}: stored events"), &notation::events(&stored), &stored_events);
+    let count = stored.len() as u64;
+    assert_eq!(frame_ids(&stored), (1..=count).collect::<Vec<_>>(), "{id}: stored event numbers");
+    assert_eq!(frame_ids(live), (1..=count).collect::<Vec<_>>(), "{id}: live event numbers");
 
     let list = |name: &str| expected[name].as_array().unwrap().clone();
-    let refused = expected["errors"].as_array().cloned().unwrap_or_default();
-    assert_eq!(errors.len(), refused.len(), "{id}: errors {errors:?}");
-    for (told, refused) in errors.iter().zip(&refused) {
-        let refused = over_http(refused.as_str().unwrap());
-        assert!(told.contains(refused), "{id}: {told} does not contain {refused}");
+    let expected_errors = expected["errors"].as_array().cloned().unwrap_or_default();
+    assert_eq!(errors.len(), expected_errors.len(), "{id}: errors {errors:?}");
+    for (actual, expected_errors) in errors.iter().zip(&expected_errors) {
+        let expected_errors = api_error_text(expected_errors.as_str().unwrap());
+        assert!(
+            actual.contains(expected_errors),
+            "{id}: {actual} does not contain {expected_errors}"
+        );
     }
-    let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
+    let requests: Vec<Value> = app.model.request_bodies().iter().map(notation::request).collect();
     assert_same(&format!("{id}: requests"), &requests, &list("model_requests"));
-    let messages: Vec<Value> = stage.messages().await.iter().map(notation::message).collect();
+    let messages: Vec<Value> = app.messages().await.iter().map(notation::message).collect();
     assert_same(&format!("{id}: messages"), &messages, &list("messages_after"));
-    let mut runs: Vec<Value> = list("tool_runs").iter().map(run).collect();
+    let mut runs: Vec<Value> = list("tool_runs").iter().map(tool_run).collect();
     // The cases do not list the runs of `prog`.
     let mut ran: Vec<Value> =
-        stage.runs().into_iter().filter(|run| run != "prog").map(Value::from).collect();
-    if case.runs_at_once() {
+        app.runs().into_iter().filter(|run| run != "prog").map(Value::from).collect();
+    if case.is_parallel() {
         // The start order of parallel calls is not specified.
         runs.sort_by_key(Value::to_string);
         ran.sort_by_key(Value::to_string);
     }
     assert_same(&format!("{id}: tool runs"), &ran, &runs);
-    ends_as_expected(stage, expected).await;
+    assert_end_state(app, expected).await;
 }
 
-async fn ends_as_expected(stage: &Stage, expected: &Value) {
+async fn assert_end_state(app: &TestApp, expected: &Value) {
     let path = format!("/api/conversations/{CONVERSATION}");
-    let conversation = stage.service.get(&path).await;
+    let conversation = app.service.get(&path).await;
     assert_eq!(conversation["state"], "idle");
     let last = conversation["prompts"].as_array().unwrap().last().unwrap();
     let prompt_id = last["id"].as_str().unwrap();
-    let prompt = stage.service.get(&format!("{path}/prompts/{prompt_id}")).await;
+    let prompt = app.service.get(&format!("{path}/prompts/{prompt_id}")).await;
     let error = &expected["state_after"]["error"];
     match error.as_str() {
         None => assert_eq!(prompt["state"], "completed", "{prompt}"),
@@ -94,8 +100,8 @@ async fn ends_as_expected(stage: &Stage, expected: &Value) {
 /// otherwise, and a response that failed before its first event is a message and a turn.
 pub(super) fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
     let mut events = expected["events"].as_array().unwrap().clone();
-    if case.is_of_today() && !case.runs_at_once() {
-        events = in_sequence(&events);
+    if case.is_from_later_release() && !case.is_parallel() {
+        events = sequential_order(&events);
     }
     let failed = expected["messages_after"].as_array().unwrap().iter().rfind(|message| {
         message["stop"] == "error" && events.iter().all(|event| event["role"] != "assistant")
@@ -118,7 +124,7 @@ pub(super) fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
 }
 
 /// Replaces an error that the source's stream function throws: here it is a rejected HTTP request.
-pub(super) fn as_thrown(case: &Case) -> Value {
+pub(super) fn with_http_error_text(case: &Case) -> Value {
     let mut expected = case.expected().clone();
     let script = case.given("model_script").as_array().unwrap();
     if script.iter().any(Value::is_string) {
@@ -134,7 +140,7 @@ pub(super) fn as_thrown(case: &Case) -> Value {
 }
 
 /// Converts `["echo", {"value": "x"}]` to the notation of the test tools.
-pub(super) fn run(run: &Value) -> Value {
+pub(super) fn tool_run(run: &Value) -> Value {
     let name = run[0].as_str().unwrap();
     let value = run[1]["value"].as_str().or(run[1].as_str());
     Value::from(value.map_or_else(|| name.to_owned(), |value| format!("{name} {value}")))
@@ -143,10 +149,10 @@ pub(super) fn run(run: &Value) -> Value {
 /// Parses the history of a case; a line is such as `user: o1`.
 pub(super) fn history(case: &Case) -> Vec<Value> {
     let lines = case.given("history").as_array().cloned().unwrap_or_default();
-    lines.iter().map(|line| remembered(line.as_str().unwrap())).collect()
+    lines.iter().map(|line| parse_message(line.as_str().unwrap())).collect()
 }
 
-fn remembered(line: &str) -> Value {
+fn parse_message(line: &str) -> Value {
     let (role, text) = line.split_once(": ").unwrap();
     match role {
         "user" => json!({"role": "user", "content": text, "timestamp": 1}),

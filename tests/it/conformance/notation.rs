@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::support::stream::Frame;
+use crate::support::event_stream::Frame;
 
 /// Event types that the cases use; others are ignored.
-const KINDS: [&str; 10] = [
+const EVENT_TYPES: [&str; 10] = [
     "agent_start",
     "agent_end",
     "turn_start",
@@ -24,7 +24,7 @@ pub(super) fn is_live_only(event: &Value) -> bool {
 }
 
 pub(super) fn events(frames: &[Frame]) -> Vec<Value> {
-    frames.iter().filter(|frame| KINDS.contains(&frame.name.as_str())).map(event).collect()
+    frames.iter().filter(|frame| EVENT_TYPES.contains(&frame.name.as_str())).map(event).collect()
 }
 
 fn event(frame: &Frame) -> Value {
@@ -117,12 +117,12 @@ fn text(content: &Value) -> Value {
 
 /// Converts a request's input without its instructions; the items of one response become one.
 pub(super) fn request(body: &Value) -> Value {
-    let mut said: Vec<String> = Vec::new();
-    let mut is_in_answer = false;
+    let mut lines: Vec<String> = Vec::new();
+    let mut is_in_response = false;
     for item in body["input"].as_array().unwrap() {
         let kind = item["type"].as_str().unwrap_or("message");
         let role = item["role"].as_str().unwrap_or_default();
-        let of_answer = match (kind, role) {
+        let part = match (kind, role) {
             ("message", "developer" | "system") => continue,
             ("message", "assistant") => text(&item["content"]).as_str().unwrap().to_owned(),
             ("function_call", _) => format!(
@@ -132,26 +132,26 @@ pub(super) fn request(body: &Value) -> Value {
             ),
             ("reasoning", _) => String::new(),
             ("function_call_output", _) => {
-                is_in_answer = false;
-                said.push(format!("toolResult:{}", item["output"].as_str().unwrap()));
+                is_in_response = false;
+                lines.push(format!("toolResult:{}", item["output"].as_str().unwrap()));
                 continue;
             }
             _ => {
-                is_in_answer = false;
-                said.push(format!("{role}:{}", text(&item["content"]).as_str().unwrap()));
+                is_in_response = false;
+                lines.push(format!("{role}:{}", text(&item["content"]).as_str().unwrap()));
                 continue;
             }
         };
-        if !std::mem::replace(&mut is_in_answer, true) {
-            said.push("assistant:".to_owned());
+        if !std::mem::replace(&mut is_in_response, true) {
+            lines.push("assistant:".to_owned());
         }
-        said.last_mut().unwrap().push_str(&of_answer);
+        lines.last_mut().unwrap().push_str(&part);
     }
-    json!(said)
+    json!(lines)
 }
 
 /// The event order of sequential calls: each result directly follows the end of its call.
-pub(super) fn in_sequence(events: &[Value]) -> Vec<Value> {
+pub(super) fn sequential_order(events: &[Value]) -> Vec<Value> {
     let is_result = |event: &&Value| event["role"] == "toolResult";
     let mut ordered = Vec::new();
     for event in events.iter().filter(|event| !is_result(event)) {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use turnwheel::tools::sha256_hex;
 
-use super::rig::Rig;
+use super::test_app::TestApp;
 
 const PACKAGE: &str = include_str!("../../../typescript/package.json");
 const PACKAGE_LOCK: &str = include_str!("../../../typescript/package-lock.json");
@@ -21,7 +21,7 @@ fn run(command: &mut Command) {
 
 /// Installs the pinned generator and compiler once. The folder gets its final name when it is
 /// complete.
-fn installed() -> PathBuf {
+fn install_typescript_tools() -> PathBuf {
     let parent = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/typescript");
     let folder = parent.join(sha256_hex(PACKAGE_LOCK.as_bytes()));
     fs::create_dir_all(&parent).unwrap();
@@ -46,9 +46,9 @@ fn installed() -> PathBuf {
 
 #[tokio::test]
 async fn generated_typescript_client_compiles() {
-    let rig = Rig::new();
-    let description = rig.get("/api/openapi.json").send().await.is(200).text;
-    let tools = installed().join("node_modules");
+    let app = TestApp::new();
+    let description = app.get("/api/openapi.json").send().await.expect_status(200).text;
+    let tools = install_typescript_tools().join("node_modules");
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("openapi.json"), description).unwrap();
     fs::write(folder.path().join("client.ts"), CLIENT).unwrap();

@@ -4,9 +4,9 @@ use http::Method;
 use serde_json::json;
 use turnwheel::http::api::{Access, Api};
 use turnwheel::settings::Settings;
-use turnwheel::turn::World;
+use turnwheel::turn::Services;
 
-use super::rig::{Asking, Rig};
+use super::test_app::{TestApp, TestRequest};
 
 /// Headers as Chromium sends them; each constant is one kind of page.
 const HOST: (&str, &str) = ("host", "agents.example");
@@ -30,7 +30,7 @@ const FOREIGN_FETCH: [(&str, &str); 6] = [
     ("sec-fetch-dest", "empty"),
 ];
 /// `fetch` of a page on another port of the same machine.
-const NEIGHBOUR_FETCH: [(&str, &str); 5] = [
+const OTHER_PORT_FETCH: [(&str, &str); 5] = [
     HOST,
     ("origin", "http://localhost:3000"),
     ("sec-fetch-site", "same-site"),
@@ -38,7 +38,7 @@ const NEIGHBOUR_FETCH: [(&str, &str); 5] = [
     ("sec-fetch-dest", "empty"),
 ];
 /// A browser without `Sec-Fetch-*`; all omit it for a plain-HTTP site that is not this machine.
-const OLD_FETCH: [(&str, &str); 2] = [HOST, ("origin", "https://evil.example")];
+const LEGACY_FETCH: [(&str, &str); 2] = [HOST, ("origin", "https://evil.example")];
 /// The form of the approval page, which has `Referrer-Policy: no-referrer`.
 const APPROVAL_FORM: [(&str, &str); 6] = [
     HOST,
@@ -55,25 +55,25 @@ const OWN_FETCH: [(&str, &str); 4] = [
     ("sec-fetch-mode", "cors"),
 ];
 
-fn with<'a>(asking: Asking<'a>, headers: &[(&str, &str)]) -> Asking<'a> {
-    headers.iter().fold(asking, |asking, (name, value)| asking.header(name, value))
+fn with_headers<'a>(request: TestRequest<'a>, headers: &[(&str, &str)]) -> TestRequest<'a> {
+    headers.iter().fold(request, |request, (name, value)| request.header(name, value))
 }
 
 /// The service with production access rules and these allowed origins.
-fn served(origins: &'static str) -> Rig {
-    let mut rig = Rig::new();
+fn app_with_origins(origins: &'static str) -> TestApp {
+    let mut app = TestApp::new();
     let settings = Settings::read(move |name| match name {
         "TURNWHEEL_CORS_ORIGINS" => Some(origins.to_owned()),
         "TURNWHEEL_PUBLIC_URL" => Some("https://public.example".to_owned()),
         _ => None,
     });
-    let access = Access::of(&settings.unwrap());
-    let api = Api::new(World::clone(&rig.world), access, rig.keys.clone());
-    rig.router = turnwheel::http::router(std::sync::Arc::new(api));
-    rig
+    let access = Access::from_settings(&settings.unwrap());
+    let api = Api::new(Services::clone(&app.services), access, app.keys.clone());
+    app.router = turnwheel::http::router(std::sync::Arc::new(api));
+    app
 }
 
-const CHANGES: [(Method, &str); 7] = [
+const CHANGING_REQUESTS: [(Method, &str); 7] = [
     (Method::POST, "/api/conversations/c/abort"),
     (Method::POST, "/api/conversations/c/compact"),
     (Method::POST, "/api/conversations/c/continue"),
@@ -84,83 +84,94 @@ const CHANGES: [(Method, &str); 7] = [
 ];
 
 #[tokio::test]
-async fn pages_of_other_sites_change_nothing() {
-    let rig = served("");
-    rig.run("say hello").await;
-    let before = rig.seen("/api/conversations/c").await;
-    for page in [&FOREIGN_FORM[..], &FOREIGN_FETCH, &NEIGHBOUR_FETCH, &OLD_FETCH] {
-        for (method, path) in CHANGES {
-            let refused = with(rig.ask(method, path), page).send().await;
+async fn cross_site_pages_cannot_change_anything() {
+    let app = app_with_origins("");
+    app.run("say hello").await;
+    let before = app.get_json("/api/conversations/c").await;
+    for page in [&FOREIGN_FORM[..], &FOREIGN_FETCH, &OTHER_PORT_FETCH, &LEGACY_FETCH] {
+        for (method, path) in CHANGING_REQUESTS {
+            let refused = with_headers(app.request(method, path), page).send().await;
             assert_eq!(refused.header("access-control-allow-origin"), "");
-            let told = refused.fails(403, "forbidden");
-            assert!(told["detail"].as_str().unwrap().contains("TURNWHEEL_CORS_ORIGINS"), "{told}");
+            let problem = refused.expect_problem(403, "forbidden");
+            assert!(
+                problem["detail"].as_str().unwrap().contains("TURNWHEEL_CORS_ORIGINS"),
+                "{problem}"
+            );
         }
     }
-    let hidden =
-        with(rig.ask(Method::POST, "/api/conversations/c/abort"), &[HOST, ("origin", "null")]);
-    hidden.send().await.fails(403, "forbidden");
-    assert_eq!(rig.seen("/api/conversations/c").await, before);
-    assert_eq!(rig.seen("/api/conversations/c/artifacts").await["items"], json!([]));
+    let hidden = with_headers(
+        app.request(Method::POST, "/api/conversations/c/abort"),
+        &[HOST, ("origin", "null")],
+    );
+    hidden.send().await.expect_problem(403, "forbidden");
+    assert_eq!(app.get_json("/api/conversations/c").await, before);
+    assert_eq!(app.get_json("/api/conversations/c/artifacts").await["items"], json!([]));
 }
 
 #[tokio::test]
-async fn own_pages_and_programs_change_what_they_may() {
-    let rig = served("");
-    rig.run("say hello").await;
-    let abort = || rig.ask(Method::POST, "/api/conversations/c/abort");
-    abort().send().await.is(202);
-    with(abort(), &OWN_FETCH).send().await.is(202);
+async fn same_origin_pages_and_programs_are_allowed() {
+    let app = app_with_origins("");
+    app.run("say hello").await;
+    let abort = || app.request(Method::POST, "/api/conversations/c/abort");
+    abort().send().await.expect_status(202);
+    with_headers(abort(), &OWN_FETCH).send().await.expect_status(202);
     let behind_gateway = [("host", "10.0.0.4"), ("origin", "https://public.example")];
-    with(abort(), &behind_gateway).send().await.is(202);
+    with_headers(abort(), &behind_gateway).send().await.expect_status(202);
     // Typed into the address bar, or opened from a bookmark.
-    with(abort(), &[HOST, ("sec-fetch-site", "none")]).send().await.is(202);
+    with_headers(abort(), &[HOST, ("sec-fetch-site", "none")]).send().await.expect_status(202);
 }
 
 #[tokio::test]
-async fn named_origins_may_call_and_read() {
-    let rig = served("https://app.example,https://admin.example");
-    rig.run("say hello").await;
+async fn listed_origins_may_call_and_read() {
+    let app = app_with_origins("https://app.example,https://admin.example");
+    app.run("say hello").await;
     let page = [HOST, ("origin", "https://app.example"), ("sec-fetch-site", "cross-site")];
-    let done =
-        with(rig.ask(Method::POST, "/api/conversations/c/abort"), &page).send().await.is(202);
+    let done = with_headers(app.request(Method::POST, "/api/conversations/c/abort"), &page)
+        .send()
+        .await
+        .expect_status(202);
     assert_eq!(done.header("access-control-allow-origin"), "https://app.example");
     assert_eq!(done.header("vary"), "origin");
     assert!(done.header("access-control-expose-headers").contains("location"));
-    let read = with(rig.get("/api/conversations/nowhere"), &page).send().await;
+    let read = with_headers(app.get("/api/conversations/nowhere"), &page).send().await;
     assert_eq!(read.header("access-control-allow-origin"), "https://app.example");
     assert_eq!(read.header("access-control-allow-credentials"), "");
-    read.fails(404, "not-found");
-    let other = with(rig.get("/api/conversations/c"), &OLD_FETCH).send().await.is(200);
-    assert!(other.headers.keys().all(|name| !name.as_str().starts_with("access-control")));
-    with(rig.ask(Method::POST, "/api/conversations/c/abort"), &FOREIGN_FORM)
+    read.expect_problem(404, "not-found");
+    let other = with_headers(app.get("/api/conversations/c"), &LEGACY_FETCH)
         .send()
         .await
-        .fails(403, "forbidden");
+        .expect_status(200);
+    assert!(other.headers.keys().all(|name| !name.as_str().starts_with("access-control")));
+    with_headers(app.request(Method::POST, "/api/conversations/c/abort"), &FOREIGN_FORM)
+        .send()
+        .await
+        .expect_problem(403, "forbidden");
 }
 
 #[tokio::test]
-async fn any_origin_may_call_without_cookies() {
-    let rig = served("*");
-    rig.run("say hello").await;
-    let abort = || rig.ask(Method::POST, "/api/conversations/c/abort");
-    let done = with(abort(), &FOREIGN_FETCH).send().await;
+async fn wildcard_origin_may_call_without_cookies() {
+    let app = app_with_origins("*");
+    app.run("say hello").await;
+    let abort = || app.request(Method::POST, "/api/conversations/c/abort");
+    let done = with_headers(abort(), &FOREIGN_FETCH).send().await;
     assert_eq!(done.header("access-control-allow-origin"), "*");
-    with(abort(), &NEIGHBOUR_FETCH).send().await.is(202);
-    with(abort(), &FOREIGN_FORM).send().await.fails(403, "forbidden");
+    with_headers(abort(), &OTHER_PORT_FETCH).send().await.expect_status(202);
+    with_headers(abort(), &FOREIGN_FORM).send().await.expect_problem(403, "forbidden");
 }
 
 #[tokio::test]
 async fn preflights_need_no_authentication() {
-    let rig = served("https://app.example");
-    let ask = |origin: &'static str, path: &str| {
-        let asking = rig.ask(Method::OPTIONS, path).header("host", "agents.example");
-        asking
+    let app = app_with_origins("https://app.example");
+    let preflight = |origin: &'static str, path: &str| {
+        let request = app.request(Method::OPTIONS, path).header("host", "agents.example");
+        request
             .header("origin", origin)
             .header("access-control-request-method", "PATCH")
             .header("access-control-request-headers", "authorization,content-type")
             .header("sec-fetch-mode", "cors")
     };
-    let allowed = ask("https://app.example", "/api/conversations/c").send().await.is(204);
+    let allowed =
+        preflight("https://app.example", "/api/conversations/c").send().await.expect_status(204);
     assert_eq!(allowed.header("access-control-allow-origin"), "https://app.example");
     assert!(allowed.header("access-control-allow-methods").contains("PATCH"));
     for name in ["authorization", "idempotency-key", "last-event-id", "if-match"] {
@@ -170,33 +181,33 @@ async fn preflights_need_no_authentication() {
         ("https://evil.example", "/api/conversations/c"),
         ("https://app.example", "/api/approvals/abc.def"),
     ] {
-        let refused = ask(origin, path).send().await.is(204);
+        let refused = preflight(origin, path).send().await.expect_status(204);
         let is_open = |name: &http::HeaderName| name.as_str().starts_with("access-control");
         assert!(!refused.headers.keys().any(is_open), "{:?}", refused.headers);
     }
 }
 
 #[tokio::test]
-async fn dev_allows_pages_of_this_machine_alone() {
-    let rig = Rig::new();
-    rig.run("say hello").await;
-    let abort = || rig.ask(Method::POST, "/api/conversations/c/abort");
-    let done = with(abort(), &NEIGHBOUR_FETCH).send().await.is(202);
+async fn dev_allows_only_loopback_pages() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    let abort = || app.request(Method::POST, "/api/conversations/c/abort");
+    let done = with_headers(abort(), &OTHER_PORT_FETCH).send().await.expect_status(202);
     assert_eq!(done.header("access-control-allow-origin"), "http://localhost:3000");
-    with(abort(), &FOREIGN_FETCH).send().await.fails(403, "forbidden");
+    with_headers(abort(), &FOREIGN_FETCH).send().await.expect_problem(403, "forbidden");
 }
 
 #[tokio::test]
 async fn approval_page_submits_its_form() {
-    let rig = served("https://app.example");
-    rig.run("use pay with {\"amount\": 500} then say done").await;
-    let link = rig.link().await;
+    let app = app_with_origins("https://app.example");
+    app.run("use pay with {\"amount\": 500} then say done").await;
+    let link = app.approval_link().await;
     let form = |headers: &[(&str, &str)]| {
-        with(rig.ask(Method::POST, &link), headers).body("decision=approve")
+        with_headers(app.request(Method::POST, &link), headers).body("decision=approve")
     };
     let foreign = form(&FOREIGN_FORM).send().await;
     assert_eq!(foreign.header("access-control-allow-origin"), "");
-    foreign.fails(403, "forbidden");
-    form(&APPROVAL_FORM).send().await.is(200);
-    assert_eq!(rig.seen("/api/conversations/c").await["pendingApprovals"], json!([]));
+    foreign.expect_problem(403, "forbidden");
+    form(&APPROVAL_FORM).send().await.expect_status(200);
+    assert_eq!(app.get_json("/api/conversations/c").await["pendingApprovals"], json!([]));
 }

@@ -7,19 +7,25 @@ use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use turnwheel::http::functions::{
-    FunctionFailure, Functions, MESSAGE, Meta, TIMER, TimerInfo, functions_router,
+    FunctionFailure, Functions, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,
+    functions_router,
 };
 
-use super::rig::{GOOD, Rig, client, serve};
+use super::test_host::{OK_RESPONSE, TestHost, client, serve};
 
 /// Records its calls; some texts make it fail.
 #[derive(Debug, Default)]
-struct Notebook {
-    calls: Mutex<Vec<(&'static str, String, Meta)>>,
+struct RecordingFunctions {
+    calls: Mutex<Vec<(&'static str, String, InvocationMeta)>>,
 }
 
-impl Notebook {
-    fn note(&self, name: &'static str, text: String, meta: Meta) -> Result<(), FunctionFailure> {
+impl RecordingFunctions {
+    fn record(
+        &self,
+        name: &'static str,
+        text: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
         assert!(text != "panic", "a secret in a panic");
         let outcome =
             if text == "fail" { Err(FunctionFailure("failure requested".into())) } else { Ok(()) };
@@ -34,30 +40,38 @@ impl Notebook {
 }
 
 #[async_trait]
-impl Functions for Notebook {
-    async fn turn(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("turn", message, meta)
+impl Functions for RecordingFunctions {
+    async fn turn(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        self.record("turn", message, meta)
     }
-    async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("prompt", message, meta)
+    async fn prompt(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        self.record("prompt", message, meta)
     }
-    async fn notify(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("notify", message, meta)
+    async fn notify(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        self.record("notify", message, meta)
     }
-    async fn sweep(&self, timer: TimerInfo, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("sweep", timer.is_past_due.to_string(), meta)
+    async fn sweep(&self, timer: TimerInfo, meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        self.record("sweep", timer.is_past_due.to_string(), meta)
     }
-    async fn turn_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("turn-poison", message, meta)
+    async fn turn_poison(
+        &self,
+        message: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        self.record("turn-poison", message, meta)
     }
-    async fn notify_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        self.note("notify-poison", message, meta)
+    async fn notify_poison(
+        &self,
+        message: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        self.record("notify-poison", message, meta)
     }
 }
 
-fn notebook() -> (Arc<Notebook>, Router) {
-    let notebook = Arc::new(Notebook::default());
-    (Arc::clone(&notebook), functions_router(notebook as _))
+fn recording_handler() -> (Arc<RecordingFunctions>, Router) {
+    let functions = Arc::new(RecordingFunctions::default());
+    (Arc::clone(&functions), functions_router(functions as _))
 }
 
 /// Reconstructed from the host's source, names and encodings included.
@@ -84,7 +98,7 @@ const TIMER_ENVELOPE: &str = r#"{
 }"#;
 
 /// Sends bytes and reads the response to its end.
-async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
+async fn send_raw(address: std::net::SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request).await.unwrap();
     let mut answer = String::new();
@@ -92,7 +106,7 @@ async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     answer
 }
 
-fn head(path: &str, framing: &str) -> String {
+fn request_head(path: &str, framing: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:43997\r\nContent-Type: application/json; charset=utf-8\r\n\
          {framing}\r\nX-Azure-Functions-HostVersion: 4.1037.0.0\r\nX-Azure-Functions-InvocationId: 6f6c4e0e\r\n\
@@ -101,26 +115,27 @@ fn head(path: &str, framing: &str) -> String {
 }
 
 #[tokio::test]
-async fn recorded_envelopes_are_read_in_both_framings_and_answered_to_the_byte() {
-    let (notebook, router) = notebook();
+async fn recorded_envelopes_get_exact_responses_in_both_framings() {
+    let (functions, router) = recording_handler();
     let (address, _server) = serve(router).await;
 
     let length = format!("Content-Length: {}", QUEUE_ENVELOPE.len());
-    let whole = exchange(address, (head("/turn", &length) + QUEUE_ENVELOPE).as_bytes()).await;
+    let whole =
+        send_raw(address, (request_head("/turn", &length) + QUEUE_ENVELOPE).as_bytes()).await;
     let (first, second) = QUEUE_ENVELOPE.split_at(100);
     let chunks =
         format!("{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", first.len(), second.len());
-    let chunked = head("/turn", "Transfer-Encoding: chunked") + &chunks;
-    let chunked = exchange(address, chunked.as_bytes()).await;
+    let chunked = request_head("/turn", "Transfer-Encoding: chunked") + &chunks;
+    let chunked = send_raw(address, chunked.as_bytes()).await;
 
     for answer in [whole, chunked] {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(head.contains("content-type: application/json\r\n"), "{head}");
         assert!(head.contains("content-length: 43"), "{head}");
-        assert_eq!(body, GOOD);
+        assert_eq!(body, OK_RESPONSE);
     }
-    let calls = notebook.calls.lock().unwrap();
+    let calls = functions.calls.lock().unwrap();
     assert_eq!(calls.len(), 2);
     for (name, text, meta) in calls.iter() {
         assert_eq!((*name, text.as_str()), ("turn", r#"{"jobId":"j-1","n":3}"#));
@@ -132,19 +147,22 @@ async fn recorded_envelopes_are_read_in_both_framings_and_answered_to_the_byte()
 }
 
 #[tokio::test]
-async fn a_timer_says_that_it_is_past_due_and_the_probe_is_answered() {
-    let (notebook, router) = notebook();
+async fn past_due_timer_and_probe_are_handled() {
+    let (functions, router) = recording_handler();
     let (address, _server) = serve(router).await;
     let url = format!("http://{address}");
     let answer = client().post(format!("{url}/sweep")).body(TIMER_ENVELOPE).send().await.unwrap();
-    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (200, GOOD));
-    assert_eq!(notebook.texts(), [("sweep", "true".to_owned())]);
+    assert_eq!(
+        (answer.status().as_u16(), answer.text().await.unwrap().as_str()),
+        (200, OK_RESPONSE)
+    );
+    assert_eq!(functions.texts(), [("sweep", "true".to_owned())]);
     assert_eq!(client().get(url).send().await.unwrap().status(), 200);
 }
 
 #[tokio::test]
-async fn failures_panics_and_nonsense_are_500_and_the_next_call_is_served() {
-    let (notebook, router) = notebook();
+async fn failed_calls_return_500_and_server_continues() {
+    let (functions, router) = recording_handler();
     let (address, _server) = serve(router).await;
     let post = async |path: &str, body: String| {
         let answer = client().post(format!("http://{address}{path}")).body(body).send().await;
@@ -166,14 +184,14 @@ async fn failures_panics_and_nonsense_are_500_and_the_next_call_is_served() {
     let (status, _) = post("/turn", envelope(&"x".repeat(3 * 1024 * 1024))).await;
     assert_eq!(status, 413);
 
-    assert_eq!(post("/prompt", envelope("hello")).await, (200, GOOD.to_owned()));
-    assert_eq!(notebook.texts().last(), Some(&("prompt", "hello".to_owned())));
+    assert_eq!(post("/prompt", envelope("hello")).await, (200, OK_RESPONSE.to_owned()));
+    assert_eq!(functions.texts().last(), Some(&("prompt", "hello".to_owned())));
 }
 
 #[tokio::test]
-async fn every_message_passes_host_and_handler_unchanged() {
-    let (notebook, router) = notebook();
-    let rig = Rig::start(router).await;
+async fn messages_pass_host_and_handler_unchanged() {
+    let (functions, router) = recording_handler();
+    let host = TestHost::start(router).await;
     let texts = [
         "hello",
         "\"quoted\"",
@@ -188,29 +206,29 @@ async fn every_message_passes_host_and_handler_unchanged() {
         "",
     ];
     for text in texts {
-        rig.shelf.put("agent-prompts", text).await;
+        host.queue.put("agent-prompts", text).await;
     }
-    rig.shelf.put("agent-notify-poison", "poison").await;
+    host.queue.put("agent-notify-poison", "poison").await;
     let sent = texts.len() + 1;
-    rig.shelf.until("all are deleted", |state| state.deletions == sent).await;
+    host.queue.until("all are deleted", |state| state.deletions == sent).await;
 
     let mut expected: Vec<_> = texts.map(|text| ("prompt", text.to_owned())).into();
     expected.push(("notify-poison", "poison".to_owned()));
     expected.sort();
-    let mut heard = notebook.texts();
-    heard.sort();
-    assert_eq!(heard, expected);
-    assert_eq!(rig.errors().await, Vec::<String>::new());
+    let mut received = functions.texts();
+    received.sort();
+    assert_eq!(received, expected);
+    assert_eq!(host.errors().await, Vec::<String>::new());
 }
 
 #[test]
-fn function_json_names_the_bindings_that_the_handler_reads() {
+fn function_json_bindings_match_the_handler() {
     for (name, text) in &turnwheel::host::ScriptRoot::embedded().functions {
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let binding = &json["bindings"][0];
         match binding["type"].as_str().unwrap() {
-            "queueTrigger" => assert_eq!(binding["name"], MESSAGE, "{name}"),
-            "timerTrigger" => assert_eq!(binding["name"], TIMER, "{name}"),
+            "queueTrigger" => assert_eq!(binding["name"], MESSAGE_BINDING, "{name}"),
+            "timerTrigger" => assert_eq!(binding["name"], TIMER_BINDING, "{name}"),
             _ => {}
         }
     }

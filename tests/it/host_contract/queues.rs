@@ -13,13 +13,13 @@ use axum::routing::{get, post};
 use tokio::sync::{Semaphore, mpsc, watch};
 use turnwheel::host::ScriptRoot;
 
-use super::rig::{GOOD, Replace, Rig, Setting};
-use super::shelf::{SOON, Shelf};
+use super::recording_queue::{RecordingQueue, TIMEOUT};
+use super::test_host::{EditHostJson, OK_RESPONSE, TestHost, TestHostConfig};
 
 const TURNS: &str = "agent-turns";
 
-fn good() -> Response {
-    ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+fn ok_response() -> Response {
+    ([(CONTENT_TYPE, "application/json")], OK_RESPONSE).into_response()
 }
 
 /// A handler whose `turn` runs the closure.
@@ -28,34 +28,34 @@ where
     F: Fn() -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Response> + Send + 'static,
 {
-    let act = move || turn();
+    let respond = move || turn();
     Router::new()
         .route("/", get(|| async { StatusCode::NOT_FOUND }))
-        .route("/turn", post(act.clone()))
-        .route("/turn-poison", post(act))
+        .route("/turn", post(respond.clone()))
+        .route("/turn-poison", post(respond))
 }
 
-async fn soon<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, waiting).await.expect("timed out")
+async fn within_timeout<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TIMEOUT, waiting).await.expect("timed out")
 }
 
 #[tokio::test]
-async fn a_message_reaches_the_handler_within_20_ms_of_being_visible() {
-    let (heard, mut calls) = mpsc::unbounded_channel();
-    let rig = Rig::start(handler(move || {
-        let heard = heard.clone();
+async fn message_is_delivered_within_20_ms() {
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let host = TestHost::start(handler(move || {
+        let sender = sender.clone();
         async move {
-            heard.send(Instant::now()).unwrap();
-            good()
+            sender.send(Instant::now()).unwrap();
+            ok_response()
         }
     }))
     .await;
     let mut delays = Vec::new();
     for round in 1..=30 {
         let sent = Instant::now();
-        rig.shelf.put(TURNS, "nudge").await;
-        delays.push(soon(calls.recv()).await.unwrap() - sent);
-        rig.shelf.until("the message is deleted", |state| state.deletions == round).await;
+        host.queue.put(TURNS, "nudge").await;
+        delays.push(within_timeout(calls.recv()).await.unwrap() - sent);
+        host.queue.until("the message is deleted", |state| state.deletions == round).await;
     }
     delays.sort();
     // The median: the machine may be busy. Polling would take an hour here.
@@ -64,18 +64,18 @@ async fn a_message_reaches_the_handler_within_20_ms_of_being_visible() {
 }
 
 #[tokio::test]
-async fn an_invocation_looks_like_azures() {
-    let (heard, mut calls) = mpsc::unbounded_channel();
+async fn invocation_request_matches_azure() {
+    let (sender, mut calls) = mpsc::unbounded_channel();
     let router = Router::new().fallback(move |request: Request| {
         if request.method() == Method::POST {
-            heard.send(format!("POST {}\n{:#?}", request.uri(), request.headers())).unwrap();
+            sender.send(format!("POST {}\n{:#?}", request.uri(), request.headers())).unwrap();
         }
-        async { good() }
+        async { ok_response() }
     });
-    let rig = Rig::start(router).await;
-    rig.shelf.put("agent-turns-poison", "nudge").await;
-    let told = soon(calls.recv()).await.unwrap();
-    let (before, rest) = told.split_once("127.0.0.1:").unwrap();
+    let host = TestHost::start(router).await;
+    host.queue.put("agent-turns-poison", "nudge").await;
+    let invocation = within_timeout(calls.recv()).await.unwrap();
+    let (before, rest) = invocation.split_once("127.0.0.1:").unwrap();
     let (_port, after) = rest.split_once('"').unwrap();
     insta::assert_snapshot!(format!("{before}127.0.0.1:PORT\"{after}"), @r#"
     POST /turn-poison
@@ -91,30 +91,30 @@ async fn an_invocation_looks_like_azures() {
 }
 
 #[tokio::test]
-async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
+async fn message_moves_to_poison_queue_after_five_failures() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let rig = Rig::start(handler(move || {
+    let host = TestHost::start(handler(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         async { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
     }))
     .await;
     // The function of the poison queue fails too: the message stays there, hidden.
     let text = r#"{"dequeueCount":"0","DequeueCount":0}"#;
-    rig.shelf.put(TURNS, text).await;
-    rig.shelf
+    host.queue.put(TURNS, text).await;
+    host.queue
         .until("the message is in the poison queue", |state| {
             state.deletions == 1 && state.texts("agent-turns-poison") == [text]
         })
         .await;
-    rig.shelf.until("the poison function was called", |state| state.deliveries == 6).await;
-    soon(async { while rig.errors().await.len() < 6 {} }).await;
+    host.queue.until("the poison function was called", |state| state.deliveries == 6).await;
+    within_timeout(async { while host.errors().await.len() < 6 {} }).await;
     assert_eq!(calls.load(Ordering::SeqCst), 6);
-    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 0);
-    let mut told = rig.errors().await;
-    told.dedup();
+    assert_eq!(host.queue.change(|state| state.texts(TURNS).len()), 0);
+    let mut errors = host.errors().await;
+    errors.dedup();
     assert_eq!(
-        told,
+        errors,
         [
             "turn: the handler responded with 500 Internal Server Error",
             "turn-poison: the handler responded with 500 Internal Server Error"
@@ -123,87 +123,86 @@ async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_message_that_failed_comes_back_after_the_wait_of_the_shipped_host_json() {
+async fn failed_message_waits_for_host_json_visibility_timeout() {
     let root = ScriptRoot::embedded();
-    let setting = Setting { root, ..Setting::default() };
+    let config = TestHostConfig { root, ..TestHostConfig::default() };
     let fails = || async { StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    let rig = Rig::start_with(handler(fails), setting).await;
-    rig.shelf.put(TURNS, "nudge").await;
+    let host = TestHost::start_with(handler(fails), config).await;
+    host.queue.put(TURNS, "nudge").await;
     let is_waiting =
         |hidden: Duration| (Duration::from_secs(1)..=Duration::from_secs(15)).contains(&hidden);
-    rig.shelf
+    host.queue
         .until("the message is hidden for 1 to 15 s", |state| {
             state.renewals == 1 && state.hidden_for().is_some_and(is_waiting)
         })
         .await;
-    assert_eq!(rig.shelf.change(|state| state.deliveries), 1);
+    assert_eq!(host.queue.change(|state| state.deliveries), 1);
 }
 
 #[tokio::test]
-async fn a_message_that_works_the_second_time_is_deleted() {
+async fn message_is_deleted_after_successful_retry() {
     let calls = Arc::new(AtomicUsize::new(0));
-    let rig =
-        Rig::start(handler(move || {
-            let is_first = calls.fetch_add(1, Ordering::SeqCst) == 0;
-            async move {
-                if is_first { StatusCode::SERVICE_UNAVAILABLE.into_response() } else { good() }
-            }
-        }))
-        .await;
-    rig.shelf.put(TURNS, "nudge").await;
-    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
-    assert_eq!(rig.shelf.change(|state| state.deliveries), 2);
+    let host = TestHost::start(handler(move || {
+        let is_first = calls.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if is_first { StatusCode::SERVICE_UNAVAILABLE.into_response() } else { ok_response() }
+        }
+    }))
+    .await;
+    host.queue.put(TURNS, "nudge").await;
+    host.queue.until("the message is deleted", |state| state.deletions == 1).await;
+    assert_eq!(host.queue.change(|state| state.deliveries), 2);
 }
 
 /// A handler that responds after this number of lease renewals.
-fn slow(renewals: usize) -> (Router, watch::Sender<Option<Arc<Shelf>>>) {
-    let shelf = watch::Sender::new(None::<Arc<Shelf>>);
-    let given = shelf.clone();
+fn slow_handler(renewals: usize) -> (Router, watch::Sender<Option<Arc<RecordingQueue>>>) {
+    let queue = watch::Sender::new(None::<Arc<RecordingQueue>>);
+    let given = queue.clone();
     let router = handler(move || {
         let mut given = given.subscribe();
         async move {
-            let shelf = given.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-            shelf.until("the lease is renewed", |state| state.renewals >= renewals).await;
-            good()
+            let queue = given.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+            queue.until("the lease is renewed", |state| state.renewals >= renewals).await;
+            ok_response()
         }
     });
-    (router, shelf)
+    (router, queue)
 }
 
-fn short_lease() -> Setting {
-    Setting { lease: Duration::from_millis(400), ..Setting::default() }
-}
-
-#[tokio::test]
-async fn a_message_stays_hidden_for_as_long_as_its_function_runs() {
-    let (router, shelf) = slow(4);
-    let rig = Rig::start_with(router, short_lease()).await;
-    shelf.send_replace(Some(Arc::clone(&rig.shelf)));
-    rig.shelf.put(TURNS, "nudge").await;
-    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
-    assert_eq!(rig.shelf.change(|state| state.deliveries), 1, "twice the lease time has passed");
+fn short_lease() -> TestHostConfig {
+    TestHostConfig { lease: Duration::from_millis(400), ..TestHostConfig::default() }
 }
 
 #[tokio::test]
-async fn who_lost_the_lease_leaves_the_message_alone() {
-    let (router, shelf) = slow(1);
-    let rig = Rig::start_with(router, short_lease()).await;
-    shelf.send_replace(Some(Arc::clone(&rig.shelf)));
-    rig.shelf.change(|state| state.steals = true);
-    rig.shelf.put(TURNS, "stolen").await;
-    rig.shelf.until("the renewal fails", |state| state.renewals == 1).await;
+async fn message_stays_hidden_while_function_runs() {
+    let (router, queue) = slow_handler(4);
+    let host = TestHost::start_with(router, short_lease()).await;
+    queue.send_replace(Some(Arc::clone(&host.queue)));
+    host.queue.put(TURNS, "nudge").await;
+    host.queue.until("the message is deleted", |state| state.deletions == 1).await;
+    assert_eq!(host.queue.change(|state| state.deliveries), 1, "twice the lease time has passed");
+}
+
+#[tokio::test]
+async fn lost_message_lease_prevents_deletion() {
+    let (router, queue) = slow_handler(1);
+    let host = TestHost::start_with(router, short_lease()).await;
+    queue.send_replace(Some(Arc::clone(&host.queue)));
+    host.queue.change(|state| state.is_stolen = true);
+    host.queue.put(TURNS, "stolen").await;
+    host.queue.until("the renewal fails", |state| state.renewals == 1).await;
     // This function returns at once, so the next deletion is that of this message.
-    rig.shelf.put(TURNS, "mine").await;
-    rig.shelf.until("the other is deleted", |state| state.texts(TURNS) == ["stolen"]).await;
-    assert_eq!(rig.shelf.change(|state| state.deletions), 1);
+    host.queue.put(TURNS, "mine").await;
+    host.queue.until("the other is deleted", |state| state.texts(TURNS) == ["stolen"]).await;
+    assert_eq!(host.queue.change(|state| state.deletions), 1);
 }
 
 #[tokio::test]
-async fn at_most_a_batch_and_the_threshold_run_at_once() {
+async fn concurrency_is_bounded_by_batch_and_threshold() {
     let gate = Arc::new(Semaphore::new(0));
     let (running, mut counts) = watch::channel((0_usize, 0_usize));
     let opened = Arc::clone(&gate);
-    let rig = Rig::start(handler(move || {
+    let host = TestHost::start(handler(move || {
         let (gate, running) = (Arc::clone(&opened), running.clone());
         async move {
             running.send_modify(|(now, max)| {
@@ -212,139 +211,144 @@ async fn at_most_a_batch_and_the_threshold_run_at_once() {
             });
             gate.acquire().await.unwrap().forget();
             running.send_modify(|(now, _)| *now -= 1);
-            good()
+            ok_response()
         }
     }))
     .await;
     for _ in 0..192 {
-        rig.shelf.put(TURNS, "nudge").await;
+        host.queue.put(TURNS, "nudge").await;
     }
     // The host fetches the next 32 messages when at most 96 run.
-    soon(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
+    within_timeout(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
     gate.add_permits(31);
-    soon(counts.wait_for(|(now, _)| *now == 97)).await.unwrap();
+    within_timeout(counts.wait_for(|(now, _)| *now == 97)).await.unwrap();
     gate.add_permits(1);
-    soon(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
+    within_timeout(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
     gate.add_permits(192);
-    rig.shelf.until("all are deleted", |state| state.deletions == 192).await;
+    host.queue.until("all are deleted", |state| state.deletions == 192).await;
     assert_eq!(counts.borrow().1, 128);
 }
 
 /// Errors that the host reports for this response of `turn`; the message ends in the poison queue.
-async fn told_about(answer: fn() -> Response) -> Vec<String> {
+async fn errors_for_response(answer: fn() -> Response) -> Vec<String> {
     let router = Router::new()
         .route("/turn", post(move || async move { answer() }))
-        .route("/turn-poison", post(async || good()));
-    let rig = Rig::start(router).await;
-    rig.shelf.put(TURNS, "nudge").await;
-    rig.shelf.until("the message passed the poison queue", |state| state.deletions == 2).await;
-    let mut told = rig.errors().await;
-    assert_eq!(told.len(), 5, "{told:?}");
-    told.dedup();
-    told
+        .route("/turn-poison", post(async || ok_response()));
+    let host = TestHost::start(router).await;
+    host.queue.put(TURNS, "nudge").await;
+    host.queue.until("the message passed the poison queue", |state| state.deletions == 2).await;
+    let mut errors = host.errors().await;
+    assert_eq!(errors.len(), 5, "{errors:?}");
+    errors.dedup();
+    errors
 }
 
 #[tokio::test]
-async fn where_azure_would_hang_or_corrupt_silently_the_host_is_loud() {
-    let empty = told_about(|| StatusCode::OK.into_response()).await;
+async fn responses_that_break_azure_are_reported() {
+    let empty = errors_for_response(|| StatusCode::OK.into_response()).await;
     assert!(empty[0].contains("Azure would wait until functionTimeout"), "{empty:?}");
-    let no_content = told_about(|| StatusCode::NO_CONTENT.into_response()).await;
+    let no_content = errors_for_response(|| StatusCode::NO_CONTENT.into_response()).await;
     assert_eq!(no_content, empty);
-    let plain = told_about(|| "{}".into_response()).await;
+    let plain = errors_for_response(|| "{}".into_response()).await;
     assert!(plain[0].contains("application/json and text/json only"), "{plain:?}");
-    let base64 = told_about(|| {
+    let base64 = errors_for_response(|| {
         ([(CONTENT_TYPE, "application/json")], r#"{"Outputs":{"out":"jobs"}}"#).into_response()
     })
     .await;
     assert!(base64[0].contains("happens to be base64"), "{base64:?}");
-    let moved = told_about(|| axum::response::Redirect::temporary("/x").into_response()).await;
+    let moved =
+        errors_for_response(|| axum::response::Redirect::temporary("/x").into_response()).await;
     assert!(moved[0].contains("Azure follows redirects"), "{moved:?}");
 }
 
 #[tokio::test]
-async fn a_function_that_takes_too_long_fails_and_says_what_azure_would_do() {
-    let mut setting = Setting::default();
-    setting.root.replace("00:10:00", "00:00:00.2");
-    setting.root.replace("\"maxDequeueCount\": 5", "\"maxDequeueCount\": 1");
+async fn function_timeout_error_names_azure_behaviour() {
+    let mut config = TestHostConfig::default();
+    config.root.replace("00:10:00", "00:00:00.2");
+    config.root.replace("\"maxDequeueCount\": 5", "\"maxDequeueCount\": 1");
     let router = Router::new()
         .route("/turn", post(|| async { std::future::pending::<Response>().await }))
-        .route("/turn-poison", post(async || good()));
-    let rig = Rig::start_with(router, setting).await;
-    rig.shelf.put(TURNS, "nudge").await;
-    rig.shelf.until("the message passed the poison queue", |state| state.deletions == 2).await;
-    let told = rig.errors().await;
-    assert!(told[0].contains("Azure would kill the process"), "{told:?}");
+        .route("/turn-poison", post(async || ok_response()));
+    let host = TestHost::start_with(router, config).await;
+    host.queue.put(TURNS, "nudge").await;
+    host.queue.until("the message passed the poison queue", |state| state.deletions == 2).await;
+    let errors = host.errors().await;
+    assert!(errors[0].contains("Azure would kill the process"), "{errors:?}");
 }
 
 #[tokio::test]
-async fn what_is_not_base64_goes_aside_at_once_where_host_json_says_base64() {
-    let (heard, mut calls) = mpsc::unbounded_channel();
-    let mut setting = Setting::default();
-    setting.root.replace("\"messageEncoding\": \"none\"", "\"messageEncoding\": \"base64\"");
+async fn invalid_base64_message_moves_to_poison_queue() {
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let mut config = TestHostConfig::default();
+    config.root.replace("\"messageEncoding\": \"none\"", "\"messageEncoding\": \"base64\"");
     let router = Router::new().route(
         "/prompt",
         post(move |body: String| {
-            heard.send(body).unwrap();
-            async { good() }
+            sender.send(body).unwrap();
+            async { ok_response() }
         }),
     );
-    let rig = Rig::start_with(router, setting).await;
-    rig.shelf.put("agent-prompts", r#"{"input":"plain"}"#).await;
-    rig.shelf.put("agent-prompts", "aGVsbG8=").await;
-    rig.shelf.until("both messages are deleted", |state| state.deletions == 2).await;
-    rig.shelf.change(|state| {
+    let host = TestHost::start_with(router, config).await;
+    host.queue.put("agent-prompts", r#"{"input":"plain"}"#).await;
+    host.queue.put("agent-prompts", "aGVsbG8=").await;
+    host.queue.until("both messages are deleted", |state| state.deletions == 2).await;
+    host.queue.change(|state| {
         assert_eq!(state.texts("agent-prompts-poison"), [r#"{"input":"plain"}"#]);
     });
-    let body = soon(calls.recv()).await.unwrap();
+    let body = within_timeout(calls.recv()).await.unwrap();
     assert!(body.contains(r#""message":"\"hello\"""#), "{body}");
     assert!(calls.try_recv().is_err(), "the invalid message was delivered");
 }
 
 #[tokio::test]
-async fn a_silent_queue_is_asked_less_and_less() {
-    let mut setting = Setting { is_silent: true, ..Setting::default() };
-    setting.root.replace("01:00:00", "00:00:00.4");
-    let rig = Rig::start_with(handler(|| async { good() }), setting).await;
-    rig.shelf.until("the queue is polled five times", |state| state.asked_at.len() >= 5).await;
-    let gaps: Vec<Duration> = rig
-        .shelf
-        .change(|state| state.asked_at.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect());
+async fn empty_queue_is_polled_less_often() {
+    let mut config = TestHostConfig { is_silent: true, ..TestHostConfig::default() };
+    config.root.replace("01:00:00", "00:00:00.4");
+    let host = TestHost::start_with(handler(|| async { ok_response() }), config).await;
+    host.queue.until("the queue is polled five times", |state| state.polled_at.len() >= 5).await;
+    let gaps: Vec<Duration> = host
+        .queue
+        .change(|state| state.polled_at.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect());
     let least = [100, 200, 400, 400].map(Duration::from_millis);
     assert!(gaps.iter().zip(&least).all(|(gap, least)| gap >= least), "{gaps:?}");
-    rig.shelf.put(TURNS, "nudge").await;
-    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
+    host.queue.put(TURNS, "nudge").await;
+    host.queue.until("the message is deleted", |state| state.deletions == 1).await;
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_what_runs_and_settles_it() {
+async fn shutdown_waits_for_running_functions() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);
-    let mut rig = Rig::start(handler(move || {
+    let mut host = TestHost::start(handler(move || {
         let gate = Arc::clone(&opened);
         async move {
             gate.acquire().await.unwrap().forget();
-            good()
+            ok_response()
         }
     }))
     .await;
-    rig.shelf.put(TURNS, "running").await;
-    rig.shelf.until("the function runs", |state| state.deliveries == 1).await;
-    rig.begin_stop();
+    host.queue.put(TURNS, "running").await;
+    host.queue.until("the function runs", |state| state.deliveries == 1).await;
+    host.begin_shutdown();
     gate.add_permits(1);
-    rig.ended().await;
-    assert_eq!(rig.shelf.change(|state| (state.deliveries, state.deletions)), (1, 1));
-    rig.shelf.put(TURNS, "too late").await;
-    assert_eq!(rig.shelf.change(|state| state.deliveries), 1);
+    host.wait_for_end().await;
+    assert_eq!(host.queue.change(|state| (state.deliveries, state.deletions)), (1, 1));
+    host.queue.put(TURNS, "too late").await;
+    assert_eq!(host.queue.change(|state| state.deliveries), 1);
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_ever() {
-    let setting = Setting { grace: Duration::from_millis(50), ..Setting::default() };
+async fn shutdown_wait_is_bounded() {
+    let config = TestHostConfig { grace: Duration::from_millis(50), ..TestHostConfig::default() };
     let router = handler(|| async { std::future::pending::<Response>().await });
-    let mut rig = Rig::start_with(router, setting).await;
-    rig.shelf.put(TURNS, "stuck").await;
-    rig.shelf.until("the function runs", |state| state.deliveries == 1).await;
-    rig.begin_stop();
-    rig.ended().await;
-    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 1, "the message stays in the queue");
+    let mut host = TestHost::start_with(router, config).await;
+    host.queue.put(TURNS, "stuck").await;
+    host.queue.until("the function runs", |state| state.deliveries == 1).await;
+    host.begin_shutdown();
+    host.wait_for_end().await;
+    assert_eq!(
+        host.queue.change(|state| state.texts(TURNS).len()),
+        1,
+        "the message stays in the queue"
+    );
 }

@@ -13,52 +13,52 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use turnwheel::azure::storage::Sending;
+use turnwheel::azure::storage::TransportSettings;
 use turnwheel::clock::SystemClock;
 use turnwheel::host::{HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
-use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_of};
-use turnwheel::server::Bounds;
+use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_queue};
+use turnwheel::server::ServerLimits;
 use turnwheel::settings::origins::AllowedOrigins;
 
-use super::rig::{GOOD, Replace as _, serve};
-use super::shelf::SOON;
-use crate::support::azurite::azurite;
+use super::recording_queue::TIMEOUT;
+use super::test_host::{EditHostJson as _, OK_RESPONSE, serve};
+use crate::support::azurite::shared_azurite;
 
 const TEXT: &str = r#"{"conversationId":"<&> ü"}"#;
 
 /// A handler that reports its calls: `turn` fails, every other function succeeds.
-fn handler(heard: mpsc::UnboundedSender<(String, Value)>) -> Router {
+fn handler(sender: mpsc::UnboundedSender<(String, Value)>) -> Router {
     let act = move |request: Request| {
-        let heard = heard.clone();
+        let sender = sender.clone();
         async move {
             let path = request.uri().path().to_owned();
             if request.method() == Method::POST && path.starts_with("/turn") {
                 let body = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
-                heard.send((path.clone(), serde_json::from_slice(&body).unwrap())).unwrap();
+                sender.send((path.clone(), serde_json::from_slice(&body).unwrap())).unwrap();
             }
             if path == "/turn" {
                 return StatusCode::INTERNAL_SERVER_ERROR.into_response();
             }
-            ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+            ([(CONTENT_TYPE, "application/json")], OK_RESPONSE).into_response()
         }
     };
     Router::new().route("/", get(|| async { Json(()) })).fallback(act)
 }
 
 async fn until_empty(queue: &StorageQueue, name: &str) {
-    let looking = async { while queue.length(name).await.unwrap() > 0 {} };
-    tokio::time::timeout(SOON, looking).await.unwrap();
+    let polling = async { while queue.length(name).await.unwrap() > 0 {} };
+    tokio::time::timeout(TIMEOUT, polling).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
-    let account = azurite().await.account();
-    let queue = StorageQueue::connect(&account, None, "poison-", &Sending::default());
+async fn failing_message_passes_storage_poison_queue() {
+    let account = shared_azurite().await.account();
+    let queue = StorageQueue::connect(&account, None, "poison-", &TransportSettings::default());
     let queue = Arc::new(queue.unwrap());
     queue.send(TURNS, TEXT.to_owned(), Duration::ZERO).await.unwrap();
-    let (heard, mut calls) = mpsc::unbounded_channel();
-    let (address, _handler) = serve(handler(heard)).await;
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let (address, _handler) = serve(handler(sender)).await;
     let mut root = ScriptRoot::embedded();
     root.replace("00:00:15", "00:00:00");
     let options = HostOptions {
@@ -68,11 +68,11 @@ async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
         queues: Arc::clone(&queue) as _,
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
-        names: Vec::new(),
+        host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,
-        grace: SOON,
-        bounds: Bounds::LOCAL_HOST,
+        grace: TIMEOUT,
+        bounds: ServerLimits::LOCAL_HOST,
     };
     let running = turnwheel::host::start(options).await.unwrap();
     let stop = CancellationToken::new();
@@ -80,14 +80,14 @@ async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
     host.spawn(running.run(stop.clone()));
 
     for path in ["/turn", "/turn", "/turn", "/turn", "/turn", "/turn-poison"] {
-        let (called, body) = tokio::time::timeout(SOON, calls.recv()).await.unwrap().unwrap();
+        let (called, body) = tokio::time::timeout(TIMEOUT, calls.recv()).await.unwrap().unwrap();
         assert_eq!(called, path);
         let message: String =
             serde_json::from_str(body["Data"]["message"].as_str().unwrap()).unwrap();
         assert_eq!(message, TEXT, "the text moves unchanged");
     }
     until_empty(&queue, TURNS).await;
-    until_empty(&queue, &poison_of(TURNS)).await;
+    until_empty(&queue, &poison_queue(TURNS)).await;
     stop.cancel();
     host.join_next().await.unwrap().unwrap().unwrap();
     assert!(calls.try_recv().is_err(), "the message was delivered once more");

@@ -13,19 +13,19 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use turnwheel::clock::{ManualClock, parse_iso};
 
-use super::rig::{GOOD, Rig, Setting};
-use super::shelf::SOON;
+use super::recording_queue::TIMEOUT;
+use super::test_host::{OK_RESPONSE, TestHost, TestHostConfig};
 
 #[tokio::test]
-async fn the_timer_fires_by_the_clock_and_never_overlaps() {
+async fn timer_fires_on_schedule_without_overlap() {
     let clock = Arc::new(ManualClock::new(parse_iso("2026-11-21T20:15:59.990Z").unwrap()));
     let gate = Arc::new(Semaphore::new(0));
-    let (heard, mut envelopes) = mpsc::unbounded_channel();
+    let (sender, mut envelopes) = mpsc::unbounded_channel();
     let (opened, failures) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
     let router = Router::new().route(
         "/sweep",
         post(move |body: String| {
-            heard.send(serde_json::from_str::<Value>(&body).unwrap()).unwrap();
+            sender.send(serde_json::from_str::<Value>(&body).unwrap()).unwrap();
             let (gate, failures) = (Arc::clone(&opened), Arc::clone(&failures));
             async move {
                 gate.acquire().await.unwrap().forget();
@@ -33,15 +33,15 @@ async fn the_timer_fires_by_the_clock_and_never_overlaps() {
                 if is_first {
                     return StatusCode::INTERNAL_SERVER_ERROR.into_response();
                 }
-                ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+                ([(CONTENT_TYPE, "application/json")], OK_RESPONSE).into_response()
             }
         }),
     );
-    let setting = Setting { clock: Arc::clone(&clock) as _, ..Setting::default() };
-    let rig = Rig::start_with(router, setting).await;
-    let mut next = async || tokio::time::timeout(SOON, envelopes.recv()).await.unwrap().unwrap();
+    let config = TestHostConfig { clock: Arc::clone(&clock) as _, ..TestHostConfig::default() };
+    let host = TestHost::start_with(router, config).await;
+    let mut next = async || tokio::time::timeout(TIMEOUT, envelopes.recv()).await.unwrap().unwrap();
 
-    assert_eq!(rig.get("/admin/host/ping").await.0, 200);
+    assert_eq!(host.get("/admin/host/ping").await.0, 200);
     clock.advance(Duration::from_millis(10));
     let first = next().await;
     let timer = &first["Data"]["timer"];
@@ -54,8 +54,9 @@ async fn the_timer_fires_by_the_clock_and_never_overlaps() {
     // although the first run failed.
     clock.advance(Duration::from_secs(210));
     gate.add_permits(1);
-    let told = tokio::time::timeout(SOON, async { while rig.all_errors().await.is_empty() {} });
-    told.await.expect("the failure is reported");
+    let failure =
+        tokio::time::timeout(TIMEOUT, async { while host.all_errors().await.is_empty() {} });
+    failure.await.expect("the failure is reported");
     clock.advance(Duration::from_secs(30));
     let second = next().await;
     assert_eq!(second["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:20:00.0000000Z");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Reply {
     Bytes {
         bytes: Vec<u8>,
-        then_hang: bool,
+        stays_open: bool,
     },
     /// Reads the request and closes.
     Cut,
@@ -30,7 +30,7 @@ impl Reply {
     }
 
     pub(crate) fn bytes(bytes: Vec<u8>) -> Self {
-        Self::Bytes { bytes, then_hang: false }
+        Self::Bytes { bytes, stays_open: false }
     }
 
     pub(crate) fn with(self, name: &str, value: &str) -> Self {
@@ -57,23 +57,23 @@ impl Reply {
     }
 
     /// Removes the last byte.
-    pub(crate) fn half(self) -> Self {
+    pub(crate) fn truncated(self) -> Self {
         let Self::Bytes { mut bytes, .. } = self else { return self };
         bytes.pop();
         Self::bytes(bytes)
     }
 
     /// Leaves the connection open and reads no further request.
-    pub(crate) fn kept_open(self) -> Self {
+    pub(crate) fn keep_open(self) -> Self {
         let Self::Bytes { bytes, .. } = self else { return self };
-        Self::Bytes { bytes, then_hang: true }
+        Self::Bytes { bytes, stays_open: true }
     }
 
     /// Announces a longer body than it sends, and leaves the connection open.
-    pub(crate) fn endless(self) -> Self {
+    pub(crate) fn unfinished(self) -> Self {
         let (head, body) = self.parts();
         let head = head.replace("content-length: ", "content-length: 99");
-        Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), then_hang: true }
+        Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), stays_open: true }
     }
 
     fn parts(self) -> (String, Vec<u8>) {
@@ -84,13 +84,13 @@ impl Reply {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) line: String,
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -100,7 +100,7 @@ impl Asked {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    requests: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Server {
@@ -108,26 +108,26 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&requests);
+        let received = Arc::clone(&requests);
         let replies = replies.to_vec();
         std::thread::spawn(move || {
-            let mut held = Vec::new();
+            let mut open_streams = Vec::new();
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { continue };
-                let Some(request) = read(&stream) else { continue };
+                let Some(request) = read_request(&stream) else { continue };
                 let number = {
-                    let mut seen = seen.lock().unwrap();
-                    seen.push(request);
-                    seen.len() - 1
+                    let mut received = received.lock().unwrap();
+                    received.push(request);
+                    received.len() - 1
                 };
                 match replies.get(number).or(replies.last()) {
-                    Some(Reply::Bytes { bytes, then_hang }) => {
+                    Some(Reply::Bytes { bytes, stays_open: then_hang }) => {
                         let _ = stream.write_all(bytes);
                         if *then_hang {
-                            held.push(stream);
+                            open_streams.push(stream);
                         }
                     }
-                    Some(Reply::Hang) => held.push(stream),
+                    Some(Reply::Hang) => open_streams.push(stream),
                     Some(Reply::Cut) | None => {}
                 }
             }
@@ -135,18 +135,18 @@ impl Server {
         Self { url, requests }
     }
 
-    pub(crate) fn requests(&self) -> Vec<Asked> {
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
         self.requests.lock().unwrap().clone()
     }
 
-    pub(crate) fn only_request(&self) -> Asked {
+    pub(crate) fn only_request(&self) -> ReceivedRequest {
         let requests = self.requests();
         assert_eq!(requests.len(), 1, "{requests:?}");
         requests[0].clone()
     }
 }
 
-fn read(stream: &TcpStream) -> Option<Asked> {
+fn read_request(stream: &TcpStream) -> Option<ReceivedRequest> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
@@ -163,5 +163,9 @@ fn read(stream: &TcpStream) -> Option<Asked> {
         .and_then(|(_, value)| value.parse::<usize>().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     reader.read_exact(&mut body).ok()?;
-    Some(Asked { line: line.trim_end().to_owned(), headers, body: String::from_utf8(body).ok()? })
+    Some(ReceivedRequest {
+        line: line.trim_end().to_owned(),
+        headers,
+        body: String::from_utf8(body).ok()?,
+    })
 }

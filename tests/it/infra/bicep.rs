@@ -13,7 +13,7 @@ pub(crate) struct Bicep {
 }
 
 /// A `resource` or a `module`.
-pub(crate) struct Declared {
+pub(crate) struct Declaration {
     pub(crate) symbol: String,
     /// The resource's type with its version, or the module's path.
     pub(crate) kind: String,
@@ -21,12 +21,12 @@ pub(crate) struct Declared {
     pub(crate) body: Value,
     /// The body for type checks: a value that is no literal is null, and variables of the file are
     /// resolved.
-    pub(crate) typed: Value,
+    pub(crate) literal_body: Value,
 }
 
 /// Replacement for a value that is no literal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Unwritten {
+enum NonLiteral {
     Source,
     Null,
 }
@@ -58,13 +58,13 @@ impl Bicep {
 
     /// `path:line: text` for each syntax error.
     pub(crate) fn errors(&self) -> Vec<String> {
-        let is_wrong = |node: &Node<'_>| node.is_error() || node.is_missing();
-        let told = |node: Node<'_>| {
+        let is_error = |node: &Node<'_>| node.is_error() || node.is_missing();
+        let describe = |node: Node<'_>| {
             let line = node.start_position().row + 1;
             let text = self.text_of(node).lines().next().unwrap_or_default();
             format!("{}:{line}: {text}", self.path)
         };
-        self.nodes().into_iter().filter(is_wrong).map(told).collect()
+        self.nodes().into_iter().filter(is_error).map(describe).collect()
     }
 
     fn declarations(&self, kind: &str) -> Vec<Node<'_>> {
@@ -78,7 +78,7 @@ impl Bicep {
         node.named_child(u32::try_from(index).ok()?)
     }
 
-    fn named<'a>(&'a self, node: Node<'a>) -> &'a str {
+    fn name_of<'a>(&'a self, node: Node<'a>) -> &'a str {
         Self::child(node, "identifier").map(|name| self.text_of(name)).unwrap_or_default()
     }
 
@@ -86,11 +86,11 @@ impl Bicep {
     pub(crate) fn variables(&self) -> BTreeMap<String, Value> {
         let value = |node: Node<'_>| {
             let last = u32::try_from(node.named_child_count()).unwrap() - 1;
-            self.value(node.named_child(last).unwrap(), Unwritten::Source)
+            self.value(node.named_child(last).unwrap(), NonLiteral::Source)
         };
         self.declarations("variable_declaration")
             .into_iter()
-            .map(|node| (self.named(node).to_owned(), value(node)))
+            .map(|node| (self.name_of(node).to_owned(), value(node)))
             .collect()
     }
 
@@ -103,21 +103,21 @@ impl Bicep {
         };
         self.declarations("parameter_declaration")
             .into_iter()
-            .map(|node| (self.named(node).to_owned(), is_required(node)))
+            .map(|node| (self.name_of(node).to_owned(), is_required(node)))
             .collect()
     }
 
     pub(crate) fn outputs(&self) -> BTreeSet<String> {
         let declared = self.declarations("output_declaration");
-        declared.into_iter().map(|node| self.named(node).to_owned()).collect()
+        declared.into_iter().map(|node| self.name_of(node).to_owned()).collect()
     }
 
-    fn declared(&self, kind: &str) -> Vec<Declared> {
-        let body = |node: Node<'_>, unwritten: Unwritten| {
+    fn declarations_with_bodies(&self, kind: &str) -> Vec<Declaration> {
+        let body = |node: Node<'_>, non_literal: NonLiteral| {
             let mut open = vec![node];
             while let Some(node) = open.pop() {
                 if node.kind() == "object" {
-                    return self.value(node, unwritten);
+                    return self.value(node, non_literal);
                 }
                 let mut cursor = node.walk();
                 let mut inner: Vec<_> = node
@@ -133,23 +133,23 @@ impl Bicep {
         };
         self.declarations(kind)
             .into_iter()
-            .map(|node| Declared {
-                symbol: self.named(node).to_owned(),
+            .map(|node| Declaration {
+                symbol: self.name_of(node).to_owned(),
                 kind: Self::child(node, "string")
                     .map(|text| self.text_of(text).trim_matches('\'').to_owned())
                     .unwrap_or_default(),
-                body: body(node, Unwritten::Source),
-                typed: body(node, Unwritten::Null),
+                body: body(node, NonLiteral::Source),
+                literal_body: body(node, NonLiteral::Null),
             })
             .collect()
     }
 
-    pub(crate) fn resources(&self) -> Vec<Declared> {
-        self.declared("resource_declaration")
+    pub(crate) fn resources(&self) -> Vec<Declaration> {
+        self.declarations_with_bodies("resource_declaration")
     }
 
-    pub(crate) fn modules(&self) -> Vec<Declared> {
-        self.declared("module_declaration")
+    pub(crate) fn modules(&self) -> Vec<Declaration> {
+        self.declarations_with_bodies("module_declaration")
     }
 
     /// Every `symbol.outputs.name` of the file.
@@ -172,7 +172,7 @@ impl Bicep {
                 | "module_declaration"
                 | "output_declaration"
                 | "import_functionality" => {
-                    known.insert(self.named(node));
+                    known.insert(self.name_of(node));
                 }
                 "for_statement" | "lambda_expression" => {
                     if let Some(name) = node.named_child(0) {
@@ -193,7 +193,7 @@ impl Bicep {
         used.difference(&known).map(|name| format!("{}: {name}", self.path)).collect()
     }
 
-    fn value(&self, node: Node<'_>, unwritten: Unwritten) -> Value {
+    fn value(&self, node: Node<'_>, non_literal: NonLiteral) -> Value {
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
         match node.kind() {
@@ -209,41 +209,41 @@ impl Bicep {
                         "string" => self.text_of(key).trim_matches('\'').to_owned(),
                         _ => self.text_of(key).to_owned(),
                     };
-                    object.insert(key, self.value(value, unwritten));
+                    object.insert(key, self.value(value, non_literal));
                 }
                 Value::Object(object)
             }
             "array" => children
                 .iter()
                 .filter(|child| child.kind() != "comment")
-                .map(|child| self.value(*child, unwritten))
+                .map(|child| self.value(*child, non_literal))
                 .collect(),
             "string" => {
                 let text = self.text_of(node);
-                let is_whole = unwritten == Unwritten::Source || !text.contains("${");
+                let is_whole = non_literal == NonLiteral::Source || !text.contains("${");
                 if is_whole { Value::from(text.trim_matches('\'')) } else { Value::Null }
             }
             "number" | "boolean" => serde_json::from_str(self.text_of(node)).unwrap_or(Value::Null),
             "null" => Value::Null,
-            _ if unwritten == Unwritten::Source => Value::from(self.text_of(node)),
-            _ => self.followed(node),
+            _ if non_literal == NonLiteral::Source => Value::from(self.text_of(node)),
+            _ => self.resolve_variable(node),
         }
     }
 
     /// The variable that an expression names, or the list that it filters; else null.
-    fn followed(&self, node: Node<'_>) -> Value {
+    fn resolve_variable(&self, node: Node<'_>) -> Value {
         let text = self.text_of(node);
         let name = text.strip_prefix("filter(").and_then(|rest| rest.split(',').next());
         let name = name.unwrap_or(text);
         let declared = self.declarations("variable_declaration");
-        let found = declared.into_iter().find(|declared| self.named(*declared) == name);
+        let found = declared.into_iter().find(|declared| self.name_of(*declared) == name);
         let last =
             found.and_then(|node| u32::try_from(node.named_child_count()).ok()?.checked_sub(1));
         let value = last.zip(found).and_then(|(last, node)| node.named_child(last));
         // One step: a variable of a variable is not resolved.
         match value {
             Some(value) if ["object", "array", "string"].contains(&value.kind()) => {
-                self.value(value, Unwritten::Null)
+                self.value(value, NonLiteral::Null)
             }
             _ => Value::Null,
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{read, root};
+use super::{read_file, repository_root};
 
 const AZD: &str = r#"#!/bin/sh
 case "$1 $2" in
@@ -40,21 +40,21 @@ esac
 const APP: &str = "11111111-2222-3333-4444-555555555555";
 
 /// A folder with the two fake tools and an azd environment.
-struct Machine(TempDir);
+struct FakeMachine(TempDir);
 
-impl Machine {
+impl FakeMachine {
     fn new(environment: &str) -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         for (name, text) in [("azd", AZD), ("az", AZ)] {
-            machine.put(name, text);
+            machine.write(name, text);
             let mode = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(machine.0.path().join(name), mode).unwrap();
         }
         for name in ["calls", "bodies", "vault", "provider"] {
-            machine.put(name, "");
+            machine.write(name, "");
         }
         let environment = environment.replace(' ', "\n");
-        machine.put(
+        machine.write(
             "env",
             &format!(
                 "AZURE_ENV_NAME=\"my-agents\"\nAZURE_SUBSCRIPTION_ID=\"sub\"\n{environment}\n"
@@ -63,11 +63,11 @@ impl Machine {
         machine
     }
 
-    fn put(&self, name: &str, text: &str) {
+    fn write(&self, name: &str, text: &str) {
         std::fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    fn get(&self, name: &str) -> String {
+    fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
@@ -75,7 +75,7 @@ impl Machine {
     fn run(&self, hook: &str) -> (bool, String) {
         let path = format!("{}:/usr/bin:/bin", self.0.path().display());
         let output = Command::new("sh")
-            .arg(root().join("infra/hooks").join(hook))
+            .arg(repository_root().join("infra/hooks").join(hook))
             .env_clear()
             .env("PATH", path)
             .env("PLACE", self.0.path())
@@ -85,21 +85,21 @@ impl Machine {
     }
 
     fn calls(&self) -> Vec<String> {
-        self.get("calls").lines().map(str::to_owned).collect()
+        self.read("calls").lines().map(str::to_owned).collect()
     }
 
     /// Value of a variable of the azd environment.
     fn value(&self, name: &str) -> Option<String> {
-        let text = self.get("env");
+        let text = self.read("env");
         let value = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")))?;
         Some(value.trim_matches('"').to_owned())
     }
 }
 
 #[test]
-fn a_private_network_registers_its_resource_provider_once() {
-    let machine = Machine::new("PRIVATE_NETWORK=\"true\"");
-    machine.put("provider", "NotRegistered\n");
+fn private_network_registers_resource_provider_once() {
+    let machine = FakeMachine::new("PRIVATE_NETWORK=\"true\"");
+    machine.write("provider", "NotRegistered\n");
     assert!(machine.run("providers.sh").0);
     assert!(
         machine.calls().contains(
@@ -108,18 +108,18 @@ fn a_private_network_registers_its_resource_provider_once() {
         "{:?}",
         machine.calls()
     );
-    let registered = Machine::new("PRIVATE_NETWORK=\"true\"");
-    registered.put("provider", "Registered\n");
+    let registered = FakeMachine::new("PRIVATE_NETWORK=\"true\"");
+    registered.write("provider", "Registered\n");
     assert!(registered.run("providers.sh").0);
     assert_eq!(registered.calls().len(), 1, "the hook only reads the state");
-    let public = Machine::new("PRIVATE_NETWORK=\"false\"");
+    let public = FakeMachine::new("PRIVATE_NETWORK=\"false\"");
     assert!(public.run("providers.sh").0);
     assert_eq!(public.calls(), [""; 0]);
 }
 
 #[test]
-fn a_signing_key_is_made_for_the_first_deployment_alone() {
-    let machine = Machine::new("");
+fn signing_key_is_created_for_first_deployment_only() {
+    let machine = FakeMachine::new("");
     assert!(machine.run("signing-keys.sh").0);
     let key = machine.value("TURNWHEEL_SIGNING_KEYS").unwrap();
     assert_eq!(key.len(), 44, "32 bytes in base64");
@@ -127,24 +127,24 @@ fn a_signing_key_is_made_for_the_first_deployment_alone() {
     assert_eq!(machine.value("TURNWHEEL_SIGNING_KEYS"), Some(key), "the key does not change");
 
     // The key is removed from the disk after the deployment; the vault keeps its copy.
-    let deployed = Machine::new("KEY_VAULT_NAME=\"kv\" TURNWHEEL_SIGNING_KEYS=\"\"");
+    let deployed = FakeMachine::new("KEY_VAULT_NAME=\"kv\" TURNWHEEL_SIGNING_KEYS=\"\"");
     assert!(deployed.run("signing-keys.sh").0);
     assert_eq!(deployed.value("TURNWHEEL_SIGNING_KEYS").as_deref(), Some(""));
 
     // Another machine, whose environment lacks the deployment.
-    let fresh = Machine::new("");
-    fresh.put("vault", "kv-abc\n");
-    let (is_good, errors) = fresh.run("signing-keys.sh");
-    assert!(!is_good && errors.contains("kv-abc: run `azd env refresh`"), "{errors}");
+    let fresh = FakeMachine::new("");
+    fresh.write("vault", "kv-abc\n");
+    let (is_success, errors) = fresh.run("signing-keys.sh");
+    assert!(!is_success && errors.contains("kv-abc: run `azd env refresh`"), "{errors}");
     assert_eq!(fresh.value("TURNWHEEL_SIGNING_KEYS"), None);
 }
 
 #[test]
-fn an_app_registration_is_made_whose_tokens_are_accepted() {
-    let machine = Machine::new("TURNWHEEL_AUTH=\"easyauth\"");
-    let (is_good, errors) = machine.run("entra-app.sh");
-    assert!(is_good, "{errors}");
-    let bodies: Vec<Value> = serde_json::Deserializer::from_str(&machine.get("bodies"))
+fn app_registration_issues_accepted_tokens() {
+    let machine = FakeMachine::new("TURNWHEEL_AUTH=\"easyauth\"");
+    let (is_success, errors) = machine.run("entra-app.sh");
+    assert!(is_success, "{errors}");
+    let bodies: Vec<Value> = serde_json::Deserializer::from_str(&machine.read("bodies"))
         .into_iter()
         .collect::<Result<_, _>>()
         .unwrap();
@@ -162,7 +162,7 @@ fn an_app_registration_is_made_whose_tokens_are_accepted() {
     );
     assert_eq!(machine.value("ENTRA_CLIENT_ID").as_deref(), Some(APP));
     assert_eq!(machine.value("ENTRA_ALLOWED_CLIENTS").as_deref(), Some(cli));
-    assert!(machine.get("calls").contains("az ad sp create --id"));
+    assert!(machine.read("calls").contains("az ad sp create --id"));
 
     let calls = machine.calls().len();
     assert!(machine.run("entra-app.sh").0);
@@ -170,32 +170,33 @@ fn an_app_registration_is_made_whose_tokens_are_accepted() {
 }
 
 #[test]
-fn an_app_registration_that_was_begun_is_finished_by_the_next_run() {
-    let machine = Machine::new("TURNWHEEL_AUTH=\"easyauth\" ENTRA_ALLOWED_CLIENTS=\"mine\"");
-    machine.put("graph-is-down", "");
+fn interrupted_app_registration_is_completed_by_next_run() {
+    let machine = FakeMachine::new("TURNWHEEL_AUTH=\"easyauth\" ENTRA_ALLOWED_CLIENTS=\"mine\"");
+    machine.write("graph-is-down", "");
     assert!(!machine.run("entra-app.sh").0);
     assert_eq!(machine.value("ENTRA_CLIENT_ID"), None);
     std::fs::remove_file(machine.0.path().join("graph-is-down")).unwrap();
     assert!(machine.run("entra-app.sh").0);
-    let made = machine.calls().iter().filter(|call| call.starts_with("az ad app create")).count();
-    assert_eq!(made, 1);
+    let creations =
+        machine.calls().iter().filter(|call| call.starts_with("az ad app create")).count();
+    assert_eq!(creations, 1);
     assert_eq!(machine.value("ENTRA_CLIENT_ID").as_deref(), Some(APP));
     assert_eq!(machine.value("ENTRA_ALLOWED_CLIENTS").as_deref(), Some("mine"));
 }
 
 #[test]
-fn without_sign_in_no_app_registration_is_made() {
+fn no_app_registration_without_sign_in() {
     for environment in
         ["", "TURNWHEEL_AUTH=\"keys\"", "TURNWHEEL_AUTH=\"easyauth\" ENTRA_CLIENT_ID=\"mine\""]
     {
-        let machine = Machine::new(environment);
+        let machine = FakeMachine::new(environment);
         assert!(machine.run("entra-app.sh").0);
         assert_eq!(machine.calls(), [""; 0], "{environment}");
     }
 }
 
 /// The calls of both tools in a script: commands, options and the names of set variables.
-fn asked(text: &str) -> BTreeSet<String> {
+fn tool_calls(text: &str) -> BTreeSet<String> {
     let call =
         regex::Regex::new(r"\b(az|azd) ((?:[a-z]+ )+[A-Z_]{3,}|(?:[a-z]+(?: |$))+)").unwrap();
     let option = regex::Regex::new(r" (--[a-z-]+)").unwrap();
@@ -209,21 +210,21 @@ fn asked(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn both_kinds_of_hooks_ask_the_same() {
+fn posix_and_windows_hooks_make_equal_calls() {
     for name in ["preprovision", "providers", "signing-keys", "entra-app"] {
         let [posix, windows] =
-            ["sh", "ps1"].map(|end| asked(&read(&format!("infra/hooks/{name}.{end}"))));
+            ["sh", "ps1"].map(|end| tool_calls(&read_file(&format!("infra/hooks/{name}.{end}"))));
         assert_eq!(posix, windows, "{name}");
         assert!(name == "preprovision" || posix.len() > 3, "{name}: {posix:?}");
     }
     let steps = |end: &str| {
-        let text = read(&format!("infra/hooks/preprovision.{end}"));
+        let text = read_file(&format!("infra/hooks/preprovision.{end}"));
         let step = regex::Regex::new(&format!(r"([a-z-]+)\.{end}")).unwrap();
         step.captures_iter(&text).map(|found| found[1].to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(steps("sh"), ["providers", "signing-keys", "entra-app"]);
     assert_eq!(steps("sh"), steps("ps1"));
     for step in steps("sh") {
-        assert!(Path::new(&root()).join(format!("infra/hooks/{step}.sh")).is_file());
+        assert!(Path::new(&repository_root()).join(format!("infra/hooks/{step}.sh")).is_file());
     }
 }

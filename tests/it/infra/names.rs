@@ -10,7 +10,7 @@ use turnwheel::queue;
 use turnwheel::settings::Settings;
 use turnwheel::settings::table::{self, SetBy};
 
-use super::{bicep, files, read, texts, variable};
+use super::{find_files, parse_bicep, read_file, string_set, variable};
 
 /// Ids from Azure's list of built-in roles and from that of Cosmos DB.
 const ROLES: &[(&str, &str)] = &[
@@ -25,29 +25,29 @@ const ROLES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn queues_are_those_of_the_code_and_of_the_functions() {
+fn queues_match_code_and_functions() {
     let code: BTreeSet<String> = [queue::TURNS, queue::PROMPTS, queue::NOTIFY]
         .into_iter()
-        .flat_map(|name| [name.to_owned(), queue::poison_of(name)])
+        .flat_map(|name| [name.to_owned(), queue::poison_queue(name)])
         .collect();
-    assert_eq!(texts(&variable("infra/modules/storage.bicep", "queues")), code);
-    let mut heard = BTreeSet::new();
+    assert_eq!(string_set(&variable("infra/modules/storage.bicep", "queues")), code);
+    let mut triggered = BTreeSet::new();
     for (name, text) in &ScriptRoot::embedded().functions {
         let function = Function::read(name, name, text).unwrap().unwrap();
         if let Trigger::Queue { queue } = function.trigger {
-            heard.insert(queue);
+            triggered.insert(queue);
         }
     }
     // No function reads the poison queue of `agent-prompts`.
-    let unheard: Vec<&String> = code.difference(&heard).collect();
-    assert_eq!(unheard, [&queue::poison_of(queue::PROMPTS)]);
-    assert!(heard.is_subset(&code), "{heard:?}");
+    let untriggered: Vec<&String> = code.difference(&triggered).collect();
+    assert_eq!(untriggered, [&queue::poison_queue(queue::PROMPTS)]);
+    assert!(triggered.is_subset(&code), "{triggered:?}");
 }
 
 /// Name, key, indexed paths and time to live of each container.
-type Shape = (String, Vec<String>, Vec<String>, i64);
+type InfraContainer = (String, Vec<String>, Vec<String>, i64);
 
-fn shapes_of_infra() -> Vec<Shape> {
+fn infra_containers() -> Vec<InfraContainer> {
     let containers = variable("infra/modules/cosmos.bicep", "containers");
     let list = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
     let shape = |one: &Value| {
@@ -61,20 +61,20 @@ fn shapes_of_infra() -> Vec<Shape> {
 }
 
 #[test]
-fn artifacts_lie_where_the_code_puts_them() {
+fn artifact_container_matches_code() {
     let container = variable("infra/modules/storage.bicep", "artifactContainer");
     assert_eq!(container, turnwheel::artifacts::CONTAINER);
 }
 
 #[test]
-fn containers_are_those_of_the_code() {
+fn containers_match_code() {
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let shape = |one: &&ContainerShape| {
         let ttl = i64::from(one.default_ttl_seconds);
         (one.name.to_owned(), owned(one.key_paths), owned(one.indexed_paths), ttl)
     };
-    let code: Vec<Shape> = CONTAINERS.iter().map(shape).collect();
-    assert_eq!(shapes_of_infra(), code);
+    let code: Vec<InfraContainer> = CONTAINERS.iter().map(shape).collect();
+    assert_eq!(infra_containers(), code);
     for (name, keys, indexed, _) in &code {
         for key in keys {
             // Without the index a query of one user scans every document.
@@ -82,44 +82,44 @@ fn containers_are_those_of_the_code() {
         }
     }
     let excluded = format!("excludedPaths: [{{ path: '{EXCLUDED_PATH}' }}]");
-    assert!(read("infra/modules/cosmos.bicep").contains(&excluded), "{excluded}");
+    assert!(read_file("infra/modules/cosmos.bicep").contains(&excluded), "{excluded}");
     let database = variable("infra/modules/cosmos.bicep", "database");
-    let sample = table::row("COSMOS__database").map_or("turnwheel", |row| row.example);
+    let sample = table::find_row("COSMOS__database").map_or("turnwheel", |row| row.example);
     assert_eq!(database, sample);
 }
 
 #[test]
-fn every_setting_of_the_app_is_in_the_table() {
-    let settings = settings();
+fn app_settings_are_in_the_settings_table() {
+    let settings = app_settings();
     assert!(settings.contains_key("COSMOS__accountEndpoint"), "{settings:?}");
     for name in settings.keys().filter(|name| *name != "APPLICATIONINSIGHTS_AUTHENTICATION_STRING")
     {
-        let row = table::row(name).unwrap_or_else(|| panic!("settings::table has no {name}"));
-        assert_eq!(row.set_by, SetBy::You, "{name}");
+        let row = table::find_row(name).unwrap_or_else(|| panic!("settings::table has no {name}"));
+        assert_eq!(row.set_by, SetBy::Operator, "{name}");
     }
 }
 
 /// In Azure, with the table's example values: all settings are valid, and none is missing.
 #[test]
-fn the_app_starts_with_the_settings_it_is_given() {
+fn app_starts_with_deployed_settings() {
     let of_platform = ["WEBSITE_SKU", "WEBSITE_HOSTNAME", "IDENTITY_ENDPOINT"];
-    let given = settings();
+    let given = app_settings();
     let lookup = move |name: &str| {
         let is_set = given.contains_key(name) || of_platform.contains(&name);
-        let example = table::row(name).filter(|_| is_set)?.example;
+        let example = table::find_row(name).filter(|_| is_set)?.example;
         let key = "c2l4dHkgZm91ciB6ZXJvcyBhbmQgb25lcywgbWFrZSB0aGVtIHJhbmRvbQ==";
         Some(if name == "TURNWHEEL_SIGNING_KEYS" { key } else { example }.to_owned())
     };
     let settings = Settings::read(lookup).unwrap();
-    assert_eq!(settings.missing_to_serve().len(), 0, "{:?}", settings.missing_to_serve());
+    assert_eq!(settings.missing_required().len(), 0, "{:?}", settings.missing_required());
     assert!(settings.is_in_azure && settings.storage.is_some() && settings.cosmos.is_some());
 }
 
 /// azd takes a parameter's default from the parameter file, `az deployment` from the main file.
 #[test]
-fn defaults_of_parameters_are_the_same_in_both_files() {
-    let main = read("infra/main.bicep");
-    let file: Value = serde_json::from_str(&read("infra/main.parameters.json")).unwrap();
+fn parameter_defaults_match_in_both_files() {
+    let main = read_file("infra/main.bicep");
+    let file: Value = serde_json::from_str(&read_file("infra/main.parameters.json")).unwrap();
     let default = regex::Regex::new(r"^\$\{[A-Z_]+=(.*)\}$").unwrap();
     let mut count = 0;
     for (name, given) in file["parameters"].as_object().unwrap() {
@@ -137,22 +137,22 @@ fn defaults_of_parameters_are_the_same_in_both_files() {
 
 #[test]
 fn deployed_model_has_a_price() {
-    let main = read("infra/main.bicep");
+    let main = read_file("infra/main.bicep");
     let name = regex::Regex::new(r"param deployedModelName string = '(.*)'").unwrap();
     let name = name.captures(&main).unwrap()[1].to_owned();
     let record = turnwheel::model::catalogue::Catalogue::default().record(&name, &name);
     assert!(record.cost.input > 0.0, "{name}: {record:?}");
     for file in ["docs/deploy.md", "infra/main.parameters.json"] {
-        assert!(read(file).contains(&name), "{file} names another model");
+        assert!(read_file(file).contains(&name), "{file} names another model");
     }
 }
 
 /// The app's `var …Settings`, unresolved.
-pub(super) fn settings() -> BTreeMap<String, String> {
+pub(super) fn app_settings() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     // `empty(x) ? {} : { NAME: x }`
     let conditional = regex::Regex::new(r"\{ (\w+):").unwrap();
-    for (name, value) in bicep("infra/modules/functionApp.bicep").variables() {
+    for (name, value) in parse_bicep("infra/modules/functionApp.bicep").variables() {
         if !name.ends_with("Settings") {
             continue;
         }
@@ -170,13 +170,13 @@ pub(super) fn settings() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn roles_are_azures_and_each_is_used() {
+fn roles_match_azure_and_are_used() {
     let roles: BTreeMap<String, String> =
         serde_json::from_value(variable("infra/modules/roles.bicep", "roles")).unwrap();
     let known: BTreeMap<String, String> =
         ROLES.iter().map(|(name, id)| ((*name).to_owned(), (*id).to_owned())).collect();
     assert_eq!(roles, known);
-    let used: String = files(".bicep").iter().map(|path| read(path)).collect();
+    let used: String = find_files(".bicep").iter().map(|path| read_file(path)).collect();
     for name in roles.keys() {
         assert!(used.contains(&format!("roles['{name}']")), "the role {name} is not assigned");
     }
@@ -188,22 +188,22 @@ fn roles_are_azures_and_each_is_used() {
 
 /// The deployment page names every role, queue, container and parameter.
 #[test]
-fn the_page_about_deployment_names_what_is_deployed() {
-    let page = read("docs/deploy.md");
-    let mut wanted: Vec<String> = ROLES.iter().map(|(name, _)| (*name).to_owned()).collect();
-    wanted.extend(texts(&variable("infra/modules/storage.bicep", "queues")));
-    wanted.push(
+fn deployment_page_names_deployed_resources() {
+    let page = read_file("docs/deploy.md");
+    let mut expected: Vec<String> = ROLES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    expected.extend(string_set(&variable("infra/modules/storage.bicep", "queues")));
+    expected.push(
         variable("infra/modules/storage.bicep", "artifactContainer").as_str().unwrap().to_owned(),
     );
-    wanted.extend(bicep("infra/main.bicep").parameters().into_keys());
-    wanted.extend(["conversations", "scopes", "turnwheel"].map(str::to_owned));
+    expected.extend(parse_bicep("infra/main.bicep").parameters().into_keys());
+    expected.extend(["conversations", "scopes", "turnwheel"].map(str::to_owned));
     let missing: Vec<&String> =
-        wanted.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+        expected.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "docs/deploy.md does not name {missing:?}");
     let named = regex::Regex::new(r"`(agent-[a-z-]+)`").unwrap();
-    let known: BTreeSet<String> = wanted.into_iter().collect();
-    for path in files(".md") {
-        for found in named.captures_iter(&read(&path)) {
+    let known: BTreeSet<String> = expected.into_iter().collect();
+    for path in find_files(".md") {
+        for found in named.captures_iter(&read_file(&path)) {
             assert!(known.contains(&found[1]), "{path} names {}, which is not deployed", &found[1]);
         }
     }

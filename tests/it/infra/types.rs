@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::bicep::{Bicep, Declared};
-use super::{all, root};
+use super::bicep::{Bicep, Declaration};
+use super::{parse_all_bicep, repository_root};
 
 /// Members of the language, not of the resource.
-const OF_BICEP: [&str; 3] = ["parent", "scope", "dependsOn"];
+const BICEP_MEMBERS: [&str; 3] = ["parent", "scope", "dependsOn"];
 /// Flags of a member.
 const REQUIRED: u64 = 1;
 const READ_ONLY: u64 = 2;
 
 /// Types of one version of one provider; they reference each other by position.
-struct Types(Vec<Value>);
+struct ProviderTypes(Vec<Value>);
 
 /// Type files of a resource provider, which may be in several folders.
-fn files_of(folder: &Path, namespace: &str, version: &str) -> Vec<PathBuf> {
+fn type_files(folder: &Path, namespace: &str, version: &str) -> Vec<PathBuf> {
     let groups = std::fs::read_dir(folder.join("generated")).unwrap().flatten();
     let path = |group: PathBuf| group.join(namespace).join(version).join("types.json");
     let mut found: Vec<PathBuf> = groups.map(|group| path(group.path())).collect();
@@ -27,7 +27,7 @@ fn files_of(folder: &Path, namespace: &str, version: &str) -> Vec<PathBuf> {
     found
 }
 
-impl Types {
+impl ProviderTypes {
     fn resolve(&self, reference: &Value) -> &Value {
         let index = reference["$ref"].as_str().and_then(|text| text.strip_prefix("#/"));
         let index: Option<usize> = index.and_then(|index| index.parse().ok());
@@ -44,21 +44,22 @@ impl Types {
 
     /// Errors for a value that does not match its type. Null stands for a non-literal and always
     /// matches.
-    fn misfits(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
+    fn type_errors(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
         if value.is_null() {
             return Vec::new();
         }
-        let wrong = |wanted: &str| vec![format!("{at} is {value}: expected {wanted}")];
+        let wrong = |expected: &str| vec![format!("{at} is {value}: expected {expected}")];
         match kind["$type"].as_str().unwrap_or_default() {
             "ObjectType" => match value.as_object() {
-                Some(object) => self.members(&kind["properties"], kind, object, at),
+                Some(object) => self.member_errors(&kind["properties"], kind, object, at),
                 None => wrong("an object"),
             },
-            "DiscriminatedObjectType" => self.discriminated(kind, value, at),
+            "DiscriminatedObjectType" => self.discriminated_errors(kind, value, at),
             "ArrayType" => match value.as_array() {
                 Some(items) => {
                     let kind = self.resolve(&kind["itemType"]);
-                    let of = |(index, item)| self.misfits(kind, item, &format!("{at}[{index}]"));
+                    let of =
+                        |(index, item)| self.type_errors(kind, item, &format!("{at}[{index}]"));
                     items.iter().enumerate().flat_map(of).collect()
                 }
                 None => wrong("an array"),
@@ -66,7 +67,7 @@ impl Types {
             "UnionType" => {
                 let kinds = kind["elements"].as_array().into_iter().flatten();
                 let kinds: Vec<&Value> = kinds.map(|kind| self.resolve(kind)).collect();
-                if kinds.iter().any(|kind| self.misfits(kind, value, at).is_empty()) {
+                if kinds.iter().any(|kind| self.type_errors(kind, value, at).is_empty()) {
                     return Vec::new();
                 }
                 let values: Vec<String> =
@@ -81,7 +82,7 @@ impl Types {
         }
     }
 
-    fn discriminated(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
+    fn discriminated_errors(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
         let name = kind["discriminator"].as_str().unwrap_or_default();
         let Some(chosen) = value[name].as_str() else { return Vec::new() };
         match kind["elements"].get(chosen) {
@@ -90,13 +91,13 @@ impl Types {
                 let mut members = kind["baseProperties"].as_object().cloned().unwrap_or_default();
                 members.extend(element["properties"].as_object().cloned().unwrap_or_default());
                 let object = value.as_object().cloned().unwrap_or_default();
-                self.members(&Value::Object(members), element, &object, at)
+                self.member_errors(&Value::Object(members), element, &object, at)
             }
             None => vec![format!("{at}.{name} is {chosen}: there is no such kind")],
         }
     }
 
-    fn members(
+    fn member_errors(
         &self,
         members: &Value,
         kind: &Value,
@@ -112,11 +113,11 @@ impl Types {
                     found.push(format!("{here} is read-only"));
                 }
                 Some(member) => {
-                    found.extend(self.misfits(self.resolve(&member["type"]), value, &here));
+                    found.extend(self.type_errors(self.resolve(&member["type"]), value, &here));
                 }
                 None if kind["additionalProperties"].is_object() => {
                     let kind = self.resolve(&kind["additionalProperties"]);
-                    found.extend(self.misfits(kind, value, &here));
+                    found.extend(self.type_errors(kind, value, &here));
                 }
                 None => {
                     let names: Vec<&str> = known.keys().map(|name| name.as_str()).collect();
@@ -135,24 +136,26 @@ impl Types {
 }
 
 /// Type errors in the resources of these files; a type missing in the folder is an error.
-fn misfits(folder: &Path, files: &[Bicep]) -> Vec<String> {
+fn resource_type_errors(folder: &Path, files: &[Bicep]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
-        for Declared { kind, mut typed, .. } in file.resources() {
+        for Declaration { kind, mut literal_body, .. } in file.resources() {
             let (name, version) = kind.split_once('@').expect("a type and its version");
             let namespace = name.split('/').next().unwrap_or_default().to_ascii_lowercase();
             let at = format!("{}: {kind}", file.path);
-            let object = typed.as_object_mut().expect("a resource is an object");
-            object.retain(|name, _| !OF_BICEP.contains(&name.as_str()));
-            let read = |path: &PathBuf| -> Types {
-                Types(serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+            let object = literal_body.as_object_mut().expect("a resource is an object");
+            object.retain(|name, _| !BICEP_MEMBERS.contains(&name.as_str()));
+            let read = |path: &PathBuf| -> ProviderTypes {
+                ProviderTypes(
+                    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap(),
+                )
             };
-            let types = files_of(folder, &namespace, version);
+            let types = type_files(folder, &namespace, version);
             let types = types.iter().map(read).find(|types| types.resource(&kind).is_some());
             match &types {
                 Some(types) => {
                     let body = types.resource(&kind).expect("it was found");
-                    found.extend(types.misfits(body, &typed, &at));
+                    found.extend(types.type_errors(body, &literal_body, &at));
                 }
                 None => found.push(format!("{at}: there is no such type")),
             }
@@ -162,7 +165,7 @@ fn misfits(folder: &Path, files: &[Bicep]) -> Vec<String> {
 }
 
 /// A types folder like the published one, with one resource.
-fn handmade() -> tempfile::TempDir {
+fn types_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("generated/any/example.box/2024-01-01");
     std::fs::create_dir_all(&path).unwrap();
@@ -186,20 +189,20 @@ fn handmade() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_does_not_fit_a_type_is_found() {
+fn type_check_finds_errors() {
     let check = |text: &str| {
         let file = Bicep::parse("box.bicep", text.to_owned());
         assert_eq!(file.errors(), [""; 0]);
-        misfits(handmade().path(), &[file]).join("\n")
+        resource_type_errors(types_folder().path(), &[file]).join("\n")
     };
-    let fits = "param name string\nvar lids = [{ colour: name, weight: 2 }]\nresource one 'Example.Box/boxes@2024-01-01' = {\n  name: name\n  size: 'small'\n  lids: filter(lids, lid => lid.weight > 1)\n  dependsOn: []\n}\n";
-    assert_eq!(check(fits), "");
+    let valid = "param name string\nvar lids = [{ colour: name, weight: 2 }]\nresource one 'Example.Box/boxes@2024-01-01' = {\n  name: name\n  size: 'small'\n  lids: filter(lids, lid => lid.weight > 1)\n  dependsOn: []\n}\n";
+    assert_eq!(check(valid), "");
     assert_eq!(
-        check(&fits.replace("weight: 2", "weight: 'two'")),
+        check(&valid.replace("weight: 2", "weight: 'two'")),
         "box.bicep: Example.Box/boxes@2024-01-01.lids[0].weight is \"two\": expected an integer"
     );
-    let wrong = "resource one 'Example.Box/boxes@2024-01-01' = {\n  id: 'x'\n  size: 'large'\n  lid: [{}]\n  lids: [{}]\n}\nresource two 'Example.Box/boxes/config@2024-01-01' = {\n  name: 'square'\n}\nresource three 'Example.Box/bags@2024-01-01' = {\n  name: 'x'\n}\n";
-    insta::assert_snapshot!(check(wrong), @r#"
+    let invalid = "resource one 'Example.Box/boxes@2024-01-01' = {\n  id: 'x'\n  size: 'large'\n  lid: [{}]\n  lids: [{}]\n}\nresource two 'Example.Box/boxes/config@2024-01-01' = {\n  name: 'square'\n}\nresource three 'Example.Box/bags@2024-01-01' = {\n  name: 'x'\n}\n";
+    insta::assert_snapshot!(check(invalid), @r#"
     box.bicep: Example.Box/boxes@2024-01-01.id is read-only
     box.bicep: Example.Box/boxes@2024-01-01.size is "large": expected one of "small"
     box.bicep: Example.Box/boxes@2024-01-01.lid is no member: there are id, lids, name, size
@@ -213,8 +216,9 @@ fn what_does_not_fit_a_type_is_found() {
 /// `infra/README.md` explains how to get the types. Without `TURNWHEEL_BICEP_TYPES` the test
 /// passes.
 #[test]
-fn resources_fit_the_published_types() {
-    let folder = std::env::var_os("TURNWHEEL_BICEP_TYPES").map(|folder| root().join(folder));
-    let found = folder.map(|folder| misfits(&folder, &all()));
+fn resources_match_published_types() {
+    let folder =
+        std::env::var_os("TURNWHEEL_BICEP_TYPES").map(|folder| repository_root().join(folder));
+    let found = folder.map(|folder| resource_type_errors(&folder, &parse_all_bicep()));
     assert_eq!(found.unwrap_or_default(), [""; 0]);
 }

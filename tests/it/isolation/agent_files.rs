@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::town::{kill, owner_of};
-use crate::support::process::Dev;
-use crate::support::steps::{AGENT, Steps};
+use super::tool_server::{kill, process_of_peer};
+use crate::support::dev_process::DevProcess;
+use crate::support::step_server::{AGENT, StepServer};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn suspect_turn_completes_while_agent_file_is_broken() {
-    let mut steps = Steps::start().await;
+    let mut steps = StepServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agents/worker.agent.md");
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     std::fs::write(&file, AGENT).unwrap();
     let data = folder.path().join("data");
     let settings = [("STEPS", steps.url.clone())];
-    let start = || Dev::start_in(folder.path(), &data, &settings);
+    let start = || DevProcess::start_in(folder.path(), &data, &settings);
     let mut dev = start();
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "use step with {} then say done"});
@@ -31,8 +31,8 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
     // Calls come from serving processes until the step runs in isolation.
     let mut unanswered = Vec::new();
     let child = loop {
-        let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
-        let process = owner_of(step.peer).unwrap();
+        let step = steps.next_call().await.unwrap_or_else(|| panic!("{}", dev.log()));
+        let process = process_of_peer(step.peer).unwrap();
         unanswered.push(step);
         if process != dev.id() {
             break process;
@@ -41,16 +41,16 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
         dev = start();
     };
     std::fs::write(&file, "---\ndescription: [\n---\n").unwrap();
-    let kept = async {
+    let previous_kept = async {
         while !dev.log().contains("the previous revision stays in force") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, kept).await.unwrap_or_else(|_| panic!("{}", dev.log()));
+    tokio::time::timeout(TIMEOUT, previous_kept).await.unwrap_or_else(|_| panic!("{}", dev.log()));
     kill(child);
 
-    let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
-    assert_ne!(owner_of(step.peer), Some(dev.id()), "the step runs in isolation");
+    let step = steps.next_call().await.unwrap_or_else(|| panic!("{}", dev.log()));
+    assert_ne!(process_of_peer(step.peer), Some(dev.id()), "the step runs in isolation");
     step.finish();
     let path = format!("/api/conversations/c/prompts/{id}?wait=30");
     let ended = client.get(dev.url(&path)).send().await.unwrap();

@@ -8,11 +8,11 @@ use turnwheel::agent::message::Message;
 use turnwheel::agent::settings::ThinkingLevel;
 use turnwheel::model::ModelRequest;
 use turnwheel::model::catalogue::Catalogue;
-use turnwheel::model::responses::body::request_body;
-use turnwheel::model::responses::names::Names;
+use turnwheel::model::responses::body::build_request_body;
+use turnwheel::model::responses::names::ToolNames;
 
-use super::streams::{MODEL, files, fold, name};
-use crate::support::shared::shared;
+use super::streams::{MODEL, file_name, fold, recordings_in};
+use crate::support::shared_data::find_shared_data;
 
 /// Sessions whose next request differs from ours on purpose, with the reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
@@ -32,36 +32,37 @@ const EXCEPTIONS: [(&str, &str); 4] = [
 ];
 
 /// A recorded round and the next one.
-struct Pair {
+struct RoundPair {
     session: String,
-    stream: PathBuf,
-    before: Vec<Value>,
-    after: Vec<Value>,
+    stream_path: PathBuf,
+    input: Vec<Value>,
+    next_input: Vec<Value>,
 }
 
 #[tokio::test]
-async fn the_next_request_means_what_the_recorded_one_meant() {
-    let Some(folder) = shared("recordings/responses-stream") else { return };
-    let pairs = pairs(&folder);
+async fn next_request_matches_recorded_one() {
+    let Some(folder) = find_shared_data("recordings/responses-stream") else { return };
+    let pairs = round_pairs(&folder);
     let mut compared = 0;
     let mut differing = Vec::new();
     let mut history: BTreeMap<String, Vec<Message>> = BTreeMap::new();
     for pair in pairs {
         let messages =
-            history.entry(pair.session.clone()).or_insert_with(|| said(&pair.before, &[]));
-        let answer = fold(&std::fs::read(&pair.stream).unwrap(), 4096).await.message;
+            history.entry(pair.session.clone()).or_insert_with(|| other_messages(&pair.input, &[]));
+        let answer = fold(&std::fs::read(&pair.stream_path).unwrap(), 4096).await.message;
         messages.push(Message::Assistant(answer));
-        let added = pair.after.get(pair.before.len()..).unwrap();
-        let heard = said(added, messages);
-        messages.extend(heard);
-        let (ours, recorded) = (meaning(&plan(messages)), meaning(&pair.after));
+        let added = pair.next_input.get(pair.input.len()..).unwrap();
+        let received = other_messages(added, messages);
+        messages.extend(received);
+        let (ours, recorded) =
+            (comparable_items(&request_input(messages)), comparable_items(&pair.next_input));
         compared += 1;
         if EXCEPTIONS.iter().any(|(session, _)| *session == pair.session) {
             if ours != recorded {
                 differing.push(pair.session);
             }
         } else {
-            assert_eq!(ours, recorded, "after {}", name(&pair.stream));
+            assert_eq!(ours, recorded, "after {}", file_name(&pair.stream_path));
         }
     }
     assert!(compared >= 25, "only {compared} rounds compared");
@@ -73,37 +74,37 @@ async fn the_next_request_means_what_the_recorded_one_meant() {
 }
 
 /// Rounds whose next request extends their input.
-fn pairs(folder: &Path) -> Vec<Pair> {
-    let files = files(folder, ".sse");
+fn round_pairs(folder: &Path) -> Vec<RoundPair> {
+    let files = recordings_in(folder, ".sse");
     let rounds = files.iter().zip(files.iter().skip(1));
     rounds
         .filter_map(|(stream, next)| {
-            let session = session(stream)?;
-            let (before, after) = (input(stream)?, input(next)?);
-            let goes_on = session == self::session(next)? && after.len() > before.len();
-            (goes_on && after.starts_with(&before)).then(|| Pair {
+            let session = session_of(stream)?;
+            let (before, after) = (recorded_input(stream)?, recorded_input(next)?);
+            let is_continued = session == self::session_of(next)? && after.len() > before.len();
+            (is_continued && after.starts_with(&before)).then(|| RoundPair {
                 session,
-                stream: stream.clone(),
-                before,
-                after,
+                stream_path: stream.clone(),
+                input: before,
+                next_input: after,
             })
         })
         .collect()
 }
 
 /// The file's name without its number.
-fn session(path: &Path) -> Option<String> {
-    name(path).rsplit_once("__").map(|(session, _)| session.to_owned())
+fn session_of(path: &Path) -> Option<String> {
+    file_name(path).rsplit_once("__").map(|(session, _)| session.to_owned())
 }
 
-fn input(stream: &Path) -> Option<Vec<Value>> {
+fn recorded_input(stream: &Path) -> Option<Vec<Value>> {
     let text = std::fs::read_to_string(stream.with_extension("request.json")).ok()?;
     let request: Value = serde_json::from_str(&text).unwrap();
     request["input"].as_array().cloned()
 }
 
 /// Messages that are not the model's: of the user, and outputs of the last response's calls.
-fn said(items: &[Value], history: &[Message]) -> Vec<Message> {
+fn other_messages(items: &[Value], history: &[Message]) -> Vec<Message> {
     let calls: Vec<(String, String)> = history
         .iter()
         .filter_map(|message| match message {
@@ -136,7 +137,7 @@ fn said(items: &[Value], history: &[Message]) -> Vec<Message> {
     items.iter().filter_map(of).map(|message| serde_json::from_value(message).unwrap()).collect()
 }
 
-fn plan(messages: &[Message]) -> Vec<Value> {
+fn request_input(messages: &[Message]) -> Vec<Value> {
     let record = Catalogue::default().record(MODEL, MODEL);
     let messages: Vec<&Message> = messages.iter().collect();
     let request = ModelRequest {
@@ -152,8 +153,8 @@ fn plan(messages: &[Message]) -> Vec<Value> {
         traceparent: None,
         payload: None,
     };
-    let names = Names::default();
-    let mut body = serde_json::to_value(request_body(&request, &names)).unwrap();
+    let names = ToolNames::default();
+    let mut body = serde_json::to_value(build_request_body(&request, &names)).unwrap();
     serde_json::from_value(body["input"].take()).unwrap()
 }
 
@@ -161,13 +162,13 @@ fn plan(messages: &[Message]) -> Vec<Value> {
 /// ids, names, arguments as JSON, outputs, encrypted content, and the order. Dropped: item ids,
 /// states, phases (optional for clients), the splits of a text, and its typographic quotes (one
 /// recorder rewrote them).
-fn meaning(items: &[Value]) -> Vec<Value> {
+fn comparable_items(items: &[Value]) -> Vec<Value> {
     let one = |item: &Value| -> Option<Value> {
         let kind = item["type"].as_str().unwrap_or("message");
         Some(match kind {
             "message" if item["role"] == "system" || item["role"] == "developer" => return None,
             "message" => {
-                json!({ "role": item["role"], "text": typeset(&texts(&item["content"]).concat()) })
+                json!({ "role": item["role"], "text": plain_quotes(&texts(&item["content"]).concat()) })
             }
             "reasoning" => json!({ "reasoning": item["encrypted_content"] }),
             "function_call" => json!({
@@ -175,7 +176,7 @@ fn meaning(items: &[Value]) -> Vec<Value> {
                 "arguments": serde_json::from_str::<Value>(item["arguments"].as_str().unwrap()).unwrap(),
             }),
             "function_call_output" => {
-                json!({ "output_of": item["call_id"], "output": typeset(item["output"].as_str().unwrap()) })
+                json!({ "output_of": item["call_id"], "output": plain_quotes(item["output"].as_str().unwrap()) })
             }
             _ => {
                 let mut item = item.clone();
@@ -197,7 +198,7 @@ fn texts(content: &Value) -> Vec<&str> {
     }
 }
 
-fn typeset(text: &str) -> String {
+fn plain_quotes(text: &str) -> String {
     text.replace(['’', '‘'], "'")
         .replace(['“', '”'], "\"")
         .replace('…', "...")

@@ -12,31 +12,31 @@ use serde_json::{Value, json};
 use turnwheel::agent::content::{Block, joined_text};
 use turnwheel::agent::message::{AssistantMessage, StopReason};
 use turnwheel::clock::Timestamp;
-use turnwheel::model::Failure;
+use turnwheel::model::ModelFailure;
 use turnwheel::model::catalogue::Tariff;
-use turnwheel::model::responses::fault::{Fault, classify};
-use turnwheel::model::responses::fold::{Fold, Folded};
-use turnwheel::model::responses::names::Names;
-use turnwheel::model::responses::stream::Events;
+use turnwheel::model::responses::fold::{FoldedResponse, ResponseFold};
+use turnwheel::model::responses::names::ToolNames;
+use turnwheel::model::responses::provider_error::{ProviderError, classify};
+use turnwheel::model::responses::stream::SseReader;
 use turnwheel::tools::sha256_hex;
 
-use crate::support::shared::shared;
+use crate::support::shared_data::find_shared_data;
 
 pub(super) const MODEL: &str = "gpt-5.1";
 
 /// Folds the bytes of a stream, read in chunks of `size`.
-pub(super) async fn fold(bytes: &[u8], size: usize) -> Folded {
+pub(super) async fn fold(bytes: &[u8], size: usize) -> FoldedResponse {
     let chunks: Vec<Result<Bytes, Infallible>> =
         bytes.chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-    let mut events = Events::new(iter(chunks), Duration::from_mins(1));
-    let mut fold = Fold::new(MODEL, Tariff::default(), Names::default());
-    while let Some((name, data)) = events.next().await.unwrap() {
+    let mut events = SseReader::new(iter(chunks), Duration::from_mins(1));
+    let mut fold = ResponseFold::new(MODEL, Tariff::default(), ToolNames::default());
+    while let Some((name, data)) = events.next_event().await.unwrap() {
         fold.push_frame(name.as_deref(), &data);
     }
     fold.finish()
 }
 
-pub(super) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+pub(super) fn recordings_in(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -49,12 +49,12 @@ pub(super) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-pub(super) fn name(path: &Path) -> &str {
+pub(super) fn file_name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
 /// The usage at the end of the stream.
-fn usage(bytes: &[u8]) -> Value {
+fn recorded_usage(bytes: &[u8]) -> Value {
     let text = String::from_utf8_lossy(bytes);
     let events = text
         .lines()
@@ -64,7 +64,7 @@ fn usage(bytes: &[u8]) -> Value {
 }
 
 /// The complete items of the stream.
-fn whole_items(bytes: &[u8]) -> Vec<Value> {
+fn complete_items(bytes: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(bytes);
     let events = text
         .lines()
@@ -76,34 +76,34 @@ fn whole_items(bytes: &[u8]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_recorded_stream_comes_to_a_message() {
-    let Some(shelf) = shared("recordings/responses-stream") else { return };
-    let files = files(&shelf, ".sse");
+async fn recorded_streams_become_messages() {
+    let Some(folder) = find_shared_data("recordings/responses-stream") else { return };
+    let files = recordings_in(&folder, ".sse");
     assert!(files.len() > 100, "only {} recordings", files.len());
     for path in files {
         let bytes = std::fs::read(&path).unwrap();
         let folded = fold(&bytes, bytes.len()).await;
-        let file = name(&path);
+        let file = file_name(&path);
         let again = fold(&bytes, 7).await;
         assert_eq!(folded.message, again.message, "{file} in chunks");
         let message = &folded.message;
-        assert!(folded.fault.is_none(), "{file}: {:?}", message.error_message);
-        let told = usage(&bytes);
+        assert!(folded.error.is_none(), "{file}: {:?}", message.error_message);
+        let reported = recorded_usage(&bytes);
         let counted = message.usage;
         assert_eq!(
             (counted.input + counted.cache_read + counted.cache_write, counted.output),
             (
-                told["input_tokens"].as_u64().unwrap_or(0),
-                told["output_tokens"].as_u64().unwrap_or(0)
+                reported["input_tokens"].as_u64().unwrap_or(0),
+                reported["output_tokens"].as_u64().unwrap_or(0)
             ),
             "{file}"
         );
 
-        let items = whole_items(&bytes);
+        let items = complete_items(&bytes);
         let of = |kind: &str| items.iter().filter(|item| item["type"] == kind).collect::<Vec<_>>();
         let calls: Vec<(String, Value)> = message
             .tool_calls()
-            .map(|call| (call.id.split('|').next().unwrap().to_owned(), call.arguments.value()))
+            .map(|call| (call.id.split('|').next().unwrap().to_owned(), call.arguments.to_value()))
             .collect();
         let expected: Vec<(String, Value)> = of("function_call")
             .iter()
@@ -114,7 +114,7 @@ async fn every_recorded_stream_comes_to_a_message() {
             })
             .collect();
         assert_eq!(calls, expected, "{file}");
-        let said: Vec<String> = of("message")
+        let texts: Vec<String> = of("message")
             .iter()
             .map(|item| {
                 let parts = item["content"].as_array().unwrap().iter();
@@ -123,40 +123,42 @@ async fn every_recorded_stream_comes_to_a_message() {
                     .collect()
             })
             .collect();
-        assert_eq!(joined_text(&message.content), said.join("\n"), "{file}");
-        let thoughts =
+        assert_eq!(joined_text(&message.content), texts.join("\n"), "{file}");
+        let reasoning_blocks =
             message.content.iter().filter(|block| matches!(block, Block::Thinking(_))).count();
-        assert_eq!(thoughts, of("reasoning").len(), "{file}");
+        assert_eq!(reasoning_blocks, of("reasoning").len(), "{file}");
     }
 }
 
 #[tokio::test]
-async fn streams_cut_anywhere_are_failures_to_try_again() {
-    let Some(shelf) = shared("recordings/responses-stream") else { return };
-    for path in files(&shelf, ".sse").into_iter().step_by(12) {
+async fn truncated_streams_are_retryable_failures() {
+    let Some(folder) = find_shared_data("recordings/responses-stream") else { return };
+    for path in recordings_in(&folder, ".sse").into_iter().step_by(12) {
         let bytes = std::fs::read(&path).unwrap();
         let end =
             String::from_utf8_lossy(&bytes).rfind("event: response.").unwrap_or(bytes.len() / 2);
         for part in [1, 2, 5] {
             let cut = end / part;
             let folded = fold(&bytes[..cut.saturating_sub(1)], 997).await;
-            let Some(fault) = folded.fault else { panic!("{} cut at {cut} is not a failure", name(&path)) };
+            let Some(fault) = folded.error else {
+                panic!("{} cut at {cut} is not a failure", file_name(&path))
+            };
             assert_eq!(fault.text, "stream closed before response.completed");
             assert_eq!(
                 classify(&fault, &HeaderMap::new(), Timestamp(0)),
-                Failure::Retryable { after: None }
+                ModelFailure::Retryable { after: None }
             );
         }
     }
 }
 
-struct Known {
+struct IndexEntry {
     status: Option<u16>,
     headers: HeaderMap,
 }
 
 /// Looks up a file in the index of the recordings.
-fn known(index: &Path, file: &str) -> Known {
+fn index_entry(index: &Path, file: &str) -> IndexEntry {
     let index: Value = serde_json::from_str(&std::fs::read_to_string(index).unwrap()).unwrap();
     let entry = index
         .as_array()
@@ -172,75 +174,80 @@ fn known(index: &Path, file: &str) -> Known {
             (HeaderName::from_bytes(name.as_bytes()).unwrap(), value)
         })
         .collect();
-    Known { status: entry["status"].as_u64().map(|status| u16::try_from(status).unwrap()), headers }
+    IndexEntry {
+        status: entry["status"].as_u64().map(|status| u16::try_from(status).unwrap()),
+        headers,
+    }
 }
 
-async fn judged(index: &Path, path: &Path) -> (String, Failure) {
-    let known = known(index, name(path));
+async fn classify_recording(index: &Path, path: &Path) -> (String, ModelFailure) {
+    let entry = index_entry(index, file_name(path));
     let bytes = std::fs::read(path).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     let fault = if path.extension().is_some_and(|kind| kind == "sse") {
-        let whole = fold(&bytes, bytes.len()).await.fault.unwrap();
-        assert_eq!(Some(&whole), fold(&bytes, 7).await.fault.as_ref());
+        let whole = fold(&bytes, bytes.len()).await.error.unwrap();
+        assert_eq!(Some(&whole), fold(&bytes, 7).await.error.as_ref());
         whole
     } else {
-        match known.status {
+        match entry.status {
             // An error body with status 200 is an error too.
-            Some(status) if status != 200 => Fault::of_http(status, &text),
-            Some(_) | None => Fault::of_error_event(&serde_json::from_str(&text).unwrap()).unwrap(),
+            Some(status) if status != 200 => ProviderError::from_http(status, &text),
+            Some(_) | None => {
+                ProviderError::from_error_event(&serde_json::from_str(&text).unwrap()).unwrap()
+            }
         }
     };
-    (fault.text.clone(), classify(&fault, &known.headers, Timestamp(0)))
+    (fault.text.clone(), classify(&fault, &entry.headers, Timestamp(0)))
 }
 
 #[tokio::test]
-async fn every_recorded_error_is_judged() {
-    let Some(shelf) = shared("recordings/errors") else { return };
-    let index = shared("recordings/index.json").unwrap();
-    let files = [files(&shelf, ".json"), files(&shelf, ".sse")].concat();
+async fn recorded_errors_are_permanent_failures() {
+    let Some(folder) = find_shared_data("recordings/errors") else { return };
+    let index = find_shared_data("recordings/index.json").unwrap();
+    let files = [recordings_in(&folder, ".json"), recordings_in(&folder, ".sse")].concat();
     assert!(files.len() > 25, "only {} errors", files.len());
     for path in files {
-        let (text, failure) = judged(&index, &path).await;
-        assert!(!text.is_empty(), "{}", name(&path));
+        let (text, failure) = classify_recording(&index, &path).await;
+        assert!(!text.is_empty(), "{}", file_name(&path));
         // Every recorded error is caused by the request or the account.
-        assert_eq!(failure, Failure::Final, "{}: {text}", name(&path));
+        assert_eq!(failure, ModelFailure::Permanent, "{}: {text}", file_name(&path));
     }
 }
 
 #[tokio::test]
-async fn the_failures_of_azure_are_told_apart() {
-    let Some(shelf) = shared("recordings/errors/transcribed") else { return };
-    let index = shared("recordings/index.json").unwrap();
-    let retry = |ms: u64| Failure::Retryable { after: Some(Duration::from_millis(ms)) };
-    let soon = Failure::Retryable { after: None };
+async fn azure_failures_are_classified() {
+    let Some(folder) = find_shared_data("recordings/errors/transcribed") else { return };
+    let index = find_shared_data("recordings/index.json").unwrap();
+    let retry = |ms: u64| ModelFailure::Retryable { after: Some(Duration::from_millis(ms)) };
+    let retry_unspecified = ModelFailure::Retryable { after: None };
     let expected = [
-        ("azure-400-content-filter-prompt.json", Failure::Final),
-        ("azure-400-item-not-found-store-false.json", Failure::Final),
+        ("azure-400-content-filter-prompt.json", ModelFailure::Permanent),
+        ("azure-400-item-not-found-store-false.json", ModelFailure::Permanent),
         ("azure-429-http.json", retry(86_400_000)),
         ("azure-429-in-200__error-then-failed.sse", retry(4_000)),
         ("azure-429-in-200__failed-null-then-error.sse", retry(4_000)),
-        ("azure-429-in-200__too-many-requests.sse", soon.clone()),
-        ("azure-429-uncoded-failed.sse", soon),
-        ("azure-content-policy-in-200.sse", Failure::Final),
-        ("context-length-in-200.sse", Failure::Overflow),
+        ("azure-429-in-200__too-many-requests.sse", retry_unspecified.clone()),
+        ("azure-429-uncoded-failed.sse", retry_unspecified),
+        ("azure-content-policy-in-200.sse", ModelFailure::Permanent),
+        ("context-length-in-200.sse", ModelFailure::ContextOverflow),
         ("openai-rate-limit-tokens-in-200.sse", retry(44)),
-        ("ws-connection-limit-reached.json", Failure::Final),
-        ("ws-previous-response-not-found.json", Failure::Final),
+        ("ws-connection-limit-reached.json", ModelFailure::Permanent),
+        ("ws-previous-response-not-found.json", ModelFailure::Permanent),
     ];
     for (file, expected) in expected {
-        let (text, failure) = judged(&index, &shelf.join(file)).await;
+        let (text, failure) = classify_recording(&index, &folder.join(file)).await;
         assert_eq!(failure, expected, "{file}: {text}");
     }
 }
 
-async fn azure(file: &str) -> Option<(AssistantMessage, Vec<Value>)> {
-    let bytes = std::fs::read(shared("recordings/responses-stream")?.join(file)).unwrap();
+async fn read_azure_recording(file: &str) -> Option<(AssistantMessage, Vec<Value>)> {
+    let bytes = std::fs::read(find_shared_data("recordings/responses-stream")?.join(file)).unwrap();
     let folded = fold(&bytes, bytes.len()).await;
-    Some((folded.message, whole_items(&bytes)))
+    Some((folded.message, complete_items(&bytes)))
 }
 
 /// Exact description without the recorded text: lengths and hashes.
-fn described(message: &AssistantMessage) -> String {
+fn describe_message(message: &AssistantMessage) -> String {
     let mark = |text: &str| format!("{} bytes {:.8}", text.len(), sha256_hex(text.as_bytes()));
     let mut lines: Vec<String> = message
         .content
@@ -276,39 +283,45 @@ fn described(message: &AssistantMessage) -> String {
 }
 
 #[tokio::test]
-async fn azures_text_is_read_exactly() {
-    let Some((message, _)) = azure("vercel-azure__azure-text.1__00.sse").await else { return };
-    insta::assert_snapshot!(described(&message), @r"
+async fn azure_text_is_read_exactly() {
+    let Some((message, _)) = read_azure_recording("vercel-azure__azure-text.1__00.sse").await
+    else {
+        return;
+    };
+    insta::assert_snapshot!(describe_message(&message), @r"
     text 5 bytes 185f8db3 msg_02ce8deeb6197db200698c5198ca0c81979bedbe6c98a8ab93
     Stop in 11 cached 0 out 11 reasoning 0 total 22
     ");
 }
 
 #[tokio::test]
-async fn azures_tool_call_is_read_exactly() {
-    let Some((message, _)) = azure("vercel-azure__azure-tool-call.1__00.sse").await else { return };
-    insta::assert_snapshot!(described(&message), @r#"
+async fn azure_tool_call_is_read_exactly() {
+    let Some((message, _)) = read_azure_recording("vercel-azure__azure-tool-call.1__00.sse").await
+    else {
+        return;
+    };
+    insta::assert_snapshot!(describe_message(&message), @r#"
     call weather {"location":"San Francisco"} call_H5DxLSFnsGhiROnUiDHmgyc8|fc_04041325ab8ae30400698c51c5468c8197a395f18875a5339f
     ToolUse in 45 cached 0 out 24 reasoning 0 total 69
     "#);
 }
 
 #[tokio::test]
-async fn azures_encrypted_thoughts_are_kept_as_they_came_with_their_item() {
+async fn azure_encrypted_reasoning_is_stored_unchanged() {
     let mut rounds = Vec::new();
     for round in 1..=4 {
         let file =
             format!("vercel-azure__azure-reasoning-encrypted-content.1__00.round{round}.sse");
-        let Some((message, items)) = azure(&file).await else { return };
+        let Some((message, items)) = read_azure_recording(&file).await else { return };
         for (block, item) in message.content.iter().zip(&items) {
             if let Block::Thinking(thinking) = block {
-                let kept: Value =
+                let stored: Value =
                     serde_json::from_str(thinking.thinking_signature.as_deref().unwrap()).unwrap();
-                assert_eq!(&kept, item, "{file}");
-                assert!(kept["encrypted_content"].as_str().unwrap().len() > 1_000, "{file}");
+                assert_eq!(&stored, item, "{file}");
+                assert!(stored["encrypted_content"].as_str().unwrap().len() > 1_000, "{file}");
             }
         }
-        rounds.push(described(&message));
+        rounds.push(describe_message(&message));
     }
     insta::assert_snapshot!(rounds.join("\n\n"), @r#"
     thinking 457 bytes 57fc8b05 1797 bytes e78de8d5
@@ -328,8 +341,8 @@ async fn azures_encrypted_thoughts_are_kept_as_they_came_with_their_item() {
 
 /// The project's own streams, one of each kind, for machines without the recordings.
 #[tokio::test]
-async fn the_projects_own_streams_come_to_what_they_should() {
-    let shelf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/recordings");
+async fn local_streams_become_expected_messages() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/recordings");
     let expected = [
         ("call.sse", StopReason::ToolUse, "", None),
         ("closed.sse", StopReason::Error, "Hel", Some("stream closed before response.completed")),
@@ -347,9 +360,9 @@ async fn the_projects_own_streams_come_to_what_they_should() {
         ("text.sse", StopReason::Stop, "Hello", None),
         ("thoughts.sse", StopReason::Stop, "42", None),
     ];
-    let found: Vec<PathBuf> = files(&shelf, ".sse");
+    let found: Vec<PathBuf> = recordings_in(&folder, ".sse");
     assert_eq!(
-        found.iter().map(|path| name(path)).collect::<Vec<_>>(),
+        found.iter().map(|path| file_name(path)).collect::<Vec<_>>(),
         expected.map(|(file, ..)| file)
     );
     for (path, (file, stop, text, error)) in found.iter().zip(expected) {

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use azure_core::http::StatusCode;
 use turnwheel::azure::cosmos::CONTAINERS;
-use turnwheel::azure::storage::{Sending, queues};
+use turnwheel::azure::storage::{TransportSettings, queue_client};
 use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
 /// Time limit for a killed Azurite to restart: another process may hold its port for a moment.
-const PATIENCE: Duration = Duration::from_mins(1);
+const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 
-pub(crate) struct Azure {
+pub(crate) struct LocalAzure {
     /// `None` while the process is down.
     storage: Mutex<Option<Azurite>>,
     storage_settings: Vec<(&'static str, String)>,
@@ -29,7 +29,7 @@ pub(crate) struct Azure {
     _folder: tempfile::TempDir,
 }
 
-impl Azure {
+impl LocalAzure {
     /// `partitions` of Cosmos: a batch of the emulator copies a whole partition.
     pub(crate) async fn start(partitions: u32) -> Self {
         let containers: Vec<Container<'_>> =
@@ -63,20 +63,20 @@ impl Azure {
     }
 
     /// Suspends the queue and blob services for `span`.
-    pub(crate) async fn silence_storage(&self, span: Duration) {
+    pub(crate) async fn suspend_storage(&self, span: Duration) {
         let process = self.storage_process();
-        signal("-STOP", process);
+        send_signal("-STOP", process);
         tokio::time::sleep(span).await;
-        signal("-CONT", process);
+        send_signal("-CONT", process);
     }
 
     /// Kills the process and starts another on the data that it had written. The messages and
     /// receipts of its last seconds are lost, and items that it deleted in them are back.
     pub(crate) async fn restart_storage(&self, span: Duration) {
-        signal("-KILL", self.storage_process());
+        send_signal("-KILL", self.storage_process());
         drop(self.storage.lock().unwrap().take());
         tokio::time::sleep(span).await;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RESTART_TIMEOUT;
         let started = loop {
             match Azurite::start(self.options.clone(), |_| {}).await {
                 Ok(started) => break started,
@@ -90,7 +90,7 @@ impl Azure {
     /// existed: it is absent between a deletion and the next send.
     pub(crate) async fn delete_queue(&self, name: &str) -> bool {
         let account = self.storage.lock().unwrap().as_ref().map(Azurite::account).unwrap();
-        let service = queues(&account, None, &Sending::default()).unwrap();
+        let service = queue_client(&account, None, &TransportSettings::default()).unwrap();
         match service.queue_client(name).unwrap().delete(None).await {
             Ok(_) => true,
             Err(error) if error.http_status() == Some(StatusCode::NotFound) => false,
@@ -121,7 +121,7 @@ impl Azure {
 }
 
 /// Sends a signal to a process, to suspend, resume or kill it.
-pub(crate) fn signal(name: &str, process: u32) {
+pub(crate) fn send_signal(name: &str, process: u32) {
     let status = Command::new("kill").args([name, &process.to_string()]).status();
     assert!(status.expect("the command `kill` must exist").success(), "kill {name} {process}");
 }

@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 
 /// The response to one request.
 #[derive(Clone, Debug)]
-pub(crate) enum Play {
+pub(crate) enum ScriptedResponse {
     /// A response as in the conformance cases' `model_script`.
-    Answer(Script),
+    Response(ResponseScript),
     /// These events, then the end of the stream.
     SseEvents(Vec<Value>),
     /// A response that is not a stream.
@@ -33,7 +33,7 @@ pub(crate) enum Play {
 
 /// One model response: thinking, text and calls, in this order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Script {
+pub(crate) struct ResponseScript {
     pub(crate) thinking: Vec<String>,
     pub(crate) text: Vec<String>,
     pub(crate) calls: Vec<Call>,
@@ -42,7 +42,7 @@ pub(crate) struct Script {
     /// `length`: the response ends as truncated by the output limit.
     pub(crate) stop: Option<String>,
     /// True if the response never ends.
-    pub(crate) hangs: bool,
+    pub(crate) is_unending: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Call {
 
 /// One received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
@@ -64,37 +64,39 @@ pub(crate) struct Asked {
 pub(crate) struct FakeModel {
     /// The base URL, including `/openai/v1`.
     pub(crate) url: String,
-    stage: Arc<Stage>,
+    state: Arc<FakeModelState>,
     server: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Stage {
-    plays: Mutex<VecDeque<Play>>,
-    asked: Mutex<Vec<Asked>>,
+struct FakeModelState {
+    responses: Mutex<VecDeque<ScriptedResponse>>,
+    received: Mutex<Vec<ReceivedRequest>>,
 }
 
 impl FakeModel {
-    pub(crate) async fn start(plays: impl IntoIterator<Item = Play>) -> Self {
-        let stage =
-            Arc::new(Stage { plays: Mutex::new(plays.into_iter().collect()), ..Stage::default() });
+    pub(crate) async fn start(responses: impl IntoIterator<Item = ScriptedResponse>) -> Self {
+        let state = Arc::new(FakeModelState {
+            responses: Mutex::new(responses.into_iter().collect()),
+            ..FakeModelState::default()
+        });
         let router = Router::new()
-            .route("/openai/v1/responses", post(answer))
-            .with_state(Arc::clone(&stage));
+            .route("/openai/v1/responses", post(handle_request))
+            .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
         #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, stage, server }
+        Self { url, state, server }
     }
 
     /// Request bodies, in the order of arrival.
-    pub(crate) fn requests(&self) -> Vec<Value> {
-        self.asked().into_iter().map(|asked| asked.body).collect()
+    pub(crate) fn request_bodies(&self) -> Vec<Value> {
+        self.received_requests().into_iter().map(|request| request.body).collect()
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.stage.asked.lock().unwrap().clone()
+    pub(crate) fn received_requests(&self) -> Vec<ReceivedRequest> {
+        self.state.received.lock().unwrap().clone()
     }
 }
 
@@ -104,13 +106,13 @@ impl Drop for FakeModel {
     }
 }
 
-impl Play {
+impl ScriptedResponse {
     /// Parses a conformance case's `model_script`.
-    pub(crate) fn script(model_script: &Value) -> Vec<Self> {
-        model_script.as_array().unwrap().iter().map(Self::of).collect()
+    pub(crate) fn parse_script(model_script: &Value) -> Vec<Self> {
+        model_script.as_array().unwrap().iter().map(Self::parse).collect()
     }
 
-    fn of(item: &Value) -> Self {
+    fn parse(item: &Value) -> Self {
         if let Some(text) = item.as_str() {
             let message = text.strip_prefix("throws: ").unwrap_or(text);
             let body = json!({ "error": { "code": null, "message": message } }).to_string();
@@ -132,18 +134,18 @@ impl Play {
             name: text(call, "name").unwrap(),
             arguments: call.get("arguments").unwrap().clone(),
         };
-        Self::Answer(Script {
+        Self::Response(ResponseScript {
             thinking: texts("thinking"),
             text: texts("text"),
             calls: calls.iter().map(call).collect(),
             error: text(item, "error"),
             stop: text(item, "stop"),
-            hangs: item.get("then").is_some(),
+            is_unending: item.get("then").is_some(),
         })
     }
 }
 
-impl Script {
+impl ResponseScript {
     pub(crate) fn text(text: &str) -> Self {
         Self { text: vec![text.to_owned()], ..Self::default() }
     }
@@ -211,7 +213,7 @@ impl Script {
     }
 
     fn end(&self, output: &[Value]) -> Option<Value> {
-        if self.hangs {
+        if self.is_unending {
             return None;
         }
         if let Some(message) = &self.error {
@@ -237,25 +239,29 @@ impl Script {
     }
 }
 
-async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn handle_request(
+    State(state): State<Arc<FakeModelState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    stage.asked.lock().unwrap().push(Asked { headers, body });
-    let play = stage.plays.lock().unwrap().pop_front();
-    match play {
-        None => whole(
+    state.received.lock().unwrap().push(ReceivedRequest { headers, body });
+    let response = state.responses.lock().unwrap().pop_front();
+    match response {
+        None => http_response(
             500,
             &[],
             r#"{"error":{"code":"script_exhausted","message":"the fake model's script is exhausted"}}"#
                 .to_owned(),
         ),
-        Some(Play::Http { status, headers, body }) => whole(status, &headers, body),
-        Some(Play::Hang) => std::future::pending().await,
-        Some(Play::SseEvents(events)) => stream_of(&events, After::End),
-        Some(Play::CutAfter(count, events)) => {
-            stream_of(events.get(..count).unwrap_or(&events), After::Break)
+        Some(ScriptedResponse::Http { status, headers, body }) => http_response(status, &headers, body),
+        Some(ScriptedResponse::Hang) => std::future::pending().await,
+        Some(ScriptedResponse::SseEvents(events)) => stream_events(&events, StreamEnd::End),
+        Some(ScriptedResponse::CutAfter(count, events)) => {
+            stream_events(events.get(..count).unwrap_or(&events), StreamEnd::Break)
         }
-        Some(Play::Paced(permits, events)) => {
-            stream_with(stream::iter(chunks_of(&events)).then(move |chunk| {
+        Some(ScriptedResponse::Paced(permits, events)) => {
+            stream_response(stream::iter(event_chunks(&events)).then(move |chunk| {
                 let permits = Arc::clone(&permits);
                 async move {
                     permits.acquire().await.unwrap().forget();
@@ -263,16 +269,19 @@ async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes
                 }
             }))
         }
-        Some(Play::Answer(script)) => stream_script(&script),
+        Some(ScriptedResponse::Response(script)) => stream_script(&script),
     }
 }
 
-pub(crate) fn stream_script(script: &Script) -> Response {
-    stream_of(&script.events(), if script.hangs { After::Hang } else { After::End })
+pub(crate) fn stream_script(script: &ResponseScript) -> Response {
+    stream_events(
+        &script.events(),
+        if script.is_unending { StreamEnd::Hang } else { StreamEnd::End },
+    )
 }
 
 #[derive(Clone, Copy)]
-enum After {
+enum StreamEnd {
     End,
     Hang,
     Break,
@@ -280,7 +289,7 @@ enum After {
 
 type Chunk = Result<Bytes, std::io::Error>;
 
-fn chunks_of(events: &[Value]) -> Vec<Chunk> {
+fn event_chunks(events: &[Value]) -> Vec<Chunk> {
     let chunk = |event: &Value| {
         let name = event.get("type").and_then(Value::as_str).unwrap_or("message");
         Ok(Bytes::from(format!("event: {name}\ndata: {event}\n\n")))
@@ -288,31 +297,31 @@ fn chunks_of(events: &[Value]) -> Vec<Chunk> {
     events.iter().map(chunk).collect()
 }
 
-fn stream_of(events: &[Value], after: After) -> Response {
-    let chunks = stream::iter(chunks_of(events));
+fn stream_events(events: &[Value], after: StreamEnd) -> Response {
+    let chunks = stream::iter(event_chunks(events));
     match after {
-        After::End => stream_with(chunks),
-        After::Hang => stream_with(chunks.chain(stream::pending())),
+        StreamEnd::End => stream_response(chunks),
+        StreamEnd::Hang => stream_response(chunks.chain(stream::pending())),
         // The wait makes the server flush its buffer, which it would drop with the connection.
-        After::Break => stream_with(chunks.chain(stream::once(broken()))),
+        StreamEnd::Break => stream_response(chunks.chain(stream::once(connection_error()))),
     }
 }
 
-fn stream_with(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
+fn stream_response(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
     Response::builder()
         .header("content-type", "text/event-stream; charset=utf-8")
         .body(Body::from_stream(chunks))
         .unwrap()
 }
 
-async fn broken() -> Result<Bytes, std::io::Error> {
+async fn connection_error() -> Result<Bytes, std::io::Error> {
     for _ in 0..3 {
         tokio::task::yield_now().await;
     }
     Err(std::io::Error::other("cut"))
 }
 
-fn whole(status: u16, headers: &[(String, String)], body: String) -> Response {
+fn http_response(status: u16, headers: &[(String, String)], body: String) -> Response {
     let mut response = Response::builder().status(status);
     for (name, value) in headers {
         response = response.header(name, value);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
-use turnwheel::app::{Running, ServiceOptions, StartError, Storage};
+use turnwheel::app::{RunningService, ServiceOptions, StartError, Storage};
 use turnwheel::settings::Settings;
 use turnwheel::telemetry::Telemetry;
 
@@ -37,12 +37,13 @@ impl Service {
         app: App,
         folder: &Path,
         settings: &[(&str, &str)],
-    ) -> Result<Running, StartError> {
+    ) -> Result<RunningService, StartError> {
         let settings: BTreeMap<String, String> = settings
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let settings = Settings::read(move |name| settings.get(name).cloned()).unwrap().for_dev();
+        let settings =
+            Settings::read(move |name| settings.get(name).cloned()).unwrap().with_dev_defaults();
         let options = ServiceOptions {
             root: folder.to_owned(),
             data: folder.join("data"),
@@ -75,7 +76,7 @@ impl Service {
     }
 
     /// Waits until the prompt has left `running`, and returns it.
-    pub(crate) async fn settled(&self, conversation: &str, prompt: &str) -> Value {
+    pub(crate) async fn wait_for_prompt(&self, conversation: &str, prompt: &str) -> Value {
         let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=10");
         for _ in 0..3 {
             let prompt = self.get(&path).await;

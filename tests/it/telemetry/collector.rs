@@ -26,19 +26,19 @@ use tokio::task::JoinSet;
 /// A collector that ends with the test.
 pub(super) struct Collector {
     address: SocketAddr,
-    told: Arc<Kept>,
+    log: Arc<ExportLog>,
     changed: watch::Receiver<()>,
     _server: JoinSet<()>,
 }
 
-struct Kept {
-    told: Mutex<Told>,
+struct ExportLog {
+    exports: Mutex<Exports>,
     change: watch::Sender<()>,
 }
 
 /// Exports received so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Exports {
     pub(super) spans: Vec<Span>,
     pub(super) metrics: BTreeSet<String>,
     /// Text and trace id.
@@ -48,7 +48,7 @@ pub(super) struct Told {
     /// Values of the header that the settings name.
     pub(super) keys: BTreeSet<String>,
     /// Every request as text.
-    pub(super) everything: Vec<String>,
+    pub(super) raw_requests: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -62,16 +62,16 @@ pub(super) struct Span {
     pub(super) instance: String,
 }
 
-impl Told {
-    pub(super) fn named(&self, name: &str) -> Vec<Span> {
+impl Exports {
+    pub(super) fn spans_named(&self, name: &str) -> Vec<Span> {
         self.spans.iter().filter(|span| span.name == name).cloned().collect()
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn has_span(&self, name: &str) -> bool {
         self.spans.iter().any(|span| span.name == name)
     }
 
-    pub(super) fn names(&self) -> BTreeSet<&str> {
+    pub(super) fn span_names(&self) -> BTreeSet<&str> {
         self.spans.iter().map(|span| span.name.as_str()).collect()
     }
 }
@@ -95,15 +95,15 @@ impl Collector {
         Self::serve(Router::new().fallback(never)).await
     }
 
-    async fn serve(routes: Router<Arc<Kept>>) -> Self {
+    async fn serve(routes: Router<Arc<ExportLog>>) -> Self {
         let (change, changed) = watch::channel(());
-        let told = Arc::new(Kept { told: Mutex::default(), change });
+        let log = Arc::new(ExportLog { exports: Mutex::default(), change });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = routes.with_state(Arc::clone(&told));
+        let router = routes.with_state(Arc::clone(&log));
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, told, changed, _server: server }
+        Self { address, log, changed, _server: server }
     }
 
     pub(super) fn base_url(&self) -> String {
@@ -114,26 +114,26 @@ impl Collector {
         format!("InstrumentationKey=0-0-0;IngestionEndpoint=http://{}/", self.address)
     }
 
-    pub(super) fn told(&self) -> Told {
-        self.told.told.lock().unwrap().clone()
+    pub(super) fn exports(&self) -> Exports {
+        self.log.exports.lock().unwrap().clone()
     }
 
     /// Waits until the received exports satisfy the condition.
-    pub(super) async fn until(&self, within: Duration, is_enough: impl Fn(&Told) -> bool) {
+    pub(super) async fn until(&self, within: Duration, is_enough: impl Fn(&Exports) -> bool) {
         let mut changed = self.changed.clone();
         let waiting = async {
-            while !is_enough(&self.told()) {
+            while !is_enough(&self.exports()) {
                 changed.changed().await.unwrap();
             }
         };
-        let came = tokio::time::timeout(within, waiting).await;
-        assert!(came.is_ok(), "received only: {:?}", self.told().names());
+        let received = tokio::time::timeout(within, waiting).await;
+        assert!(received.is_ok(), "received only: {:?}", self.exports().span_names());
     }
 }
 
-impl Kept {
-    fn keep(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told.lock().unwrap());
+impl ExportLog {
+    fn update(&self, apply: impl FnOnce(&mut Exports)) {
+        apply(&mut self.exports.lock().unwrap());
         self.change.send_replace(());
     }
 }
@@ -157,18 +157,18 @@ fn attribute(resource: Option<&Resource>, key: &str) -> String {
     resource.map(|resource| text_of(&resource.attributes, key)).unwrap_or_default()
 }
 
-async fn traces(State(kept): State<Arc<Kept>>, headers: HeaderMap, body: Bytes) {
+async fn traces(State(kept): State<Arc<ExportLog>>, headers: HeaderMap, body: Bytes) {
     let request = ExportTraceServiceRequest::decode(body).unwrap();
-    kept.keep(|told| {
-        told.keys.extend(headers.get("x-key").map(|key| key.to_str().unwrap().to_owned()));
-        told.everything.push(format!("{request:?}"));
+    kept.update(|exports| {
+        exports.keys.extend(headers.get("x-key").map(|key| key.to_str().unwrap().to_owned()));
+        exports.raw_requests.push(format!("{request:?}"));
         for group in request.resource_spans {
             let (service, instance) = (
                 attribute(group.resource.as_ref(), "service.name"),
                 attribute(group.resource.as_ref(), "service.instance.id"),
             );
             for span in group.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-                told.spans.push(Span {
+                exports.spans.push(Span {
                     name: span.name,
                     trace: hex(&span.trace_id),
                     id: hex(&span.span_id),
@@ -182,38 +182,38 @@ async fn traces(State(kept): State<Arc<Kept>>, headers: HeaderMap, body: Bytes) 
     });
 }
 
-async fn metrics(State(kept): State<Arc<Kept>>, body: Bytes) {
+async fn metrics(State(kept): State<Arc<ExportLog>>, body: Bytes) {
     let request = ExportMetricsServiceRequest::decode(body).unwrap();
-    kept.keep(|told| {
-        told.everything.push(format!("{request:?}"));
+    kept.update(|exports| {
+        exports.raw_requests.push(format!("{request:?}"));
         let scopes = request.resource_metrics.into_iter().flat_map(|group| group.scope_metrics);
-        told.metrics.extend(scopes.flat_map(|scope| scope.metrics).map(|metric| metric.name));
+        exports.metrics.extend(scopes.flat_map(|scope| scope.metrics).map(|metric| metric.name));
     });
 }
 
-async fn logs(State(kept): State<Arc<Kept>>, body: Bytes) {
+async fn logs(State(kept): State<Arc<ExportLog>>, body: Bytes) {
     let request = ExportLogsServiceRequest::decode(body).unwrap();
-    kept.keep(|told| {
-        told.everything.push(format!("{request:?}"));
+    kept.update(|exports| {
+        exports.raw_requests.push(format!("{request:?}"));
         let scopes = request.resource_logs.into_iter().flat_map(|group| group.scope_logs);
         for record in scopes.flat_map(|scope| scope.log_records) {
             let text = match record.body.and_then(|body| body.value) {
                 Some(Any::StringValue(text)) => text,
                 _ => String::new(),
             };
-            told.logs.push((text, hex(&record.trace_id)));
+            exports.logs.push((text, hex(&record.trace_id)));
         }
     });
 }
 
-async fn track(State(kept): State<Arc<Kept>>, body: Bytes) -> (StatusCode, String) {
+async fn track(State(kept): State<Arc<ExportLog>>, body: Bytes) -> (StatusCode, String) {
     let mut text = String::new();
     flate2::read::GzDecoder::new(&*body).read_to_string(&mut text).unwrap();
     let items: Vec<Value> = serde_json::from_str(&text).unwrap();
     let count = items.len();
-    kept.keep(|told| {
-        told.everything.push(text);
-        told.insights.extend(items);
+    kept.update(|exports| {
+        exports.raw_requests.push(text);
+        exports.insights.extend(items);
     });
     let answer = format!(r#"{{"itemsReceived":{count},"itemsAccepted":{count},"errors":[]}}"#);
     (StatusCode::OK, answer)

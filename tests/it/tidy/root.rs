@@ -8,7 +8,7 @@ use turnwheel::settings::table::{self, ReadBy, SetBy};
 
 use super::{files, is_rust, read, root};
 
-const FILES: &[&str] = &[
+const REQUIRED_FILES: &[&str] = &[
     ".ci/run",
     ".funcignore",
     "CHANGELOG.md",
@@ -32,7 +32,7 @@ const FILES: &[&str] = &[
     "tests/it/main.rs",
 ];
 
-const FUNCTIONS: &[&str] = &[
+const REQUIRED_FUNCTIONS: &[&str] = &[
     "api",
     "approve",
     "health",
@@ -45,7 +45,7 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 /// Names of the existing functions.
-fn functions() -> Vec<String> {
+fn existing_functions() -> Vec<String> {
     let files = files("functions", |path| path.ends_with("/function.json"));
     let mut names: Vec<String> =
         files.iter().filter_map(|path| path.split('/').nth(1)).map(str::to_owned).collect();
@@ -53,13 +53,13 @@ fn functions() -> Vec<String> {
     names
 }
 
-fn json(path: &str) -> Value {
+fn read_json(path: &str) -> Value {
     serde_json::from_str(&read(path))
         .unwrap_or_else(|error| Value::from(format!("{path}: {error}")))
 }
 
 /// Paths of documents and code.
-fn texts() -> Vec<String> {
+fn text_files() -> Vec<String> {
     let is_text = |path: &str| {
         is_rust(path)
             || [".md", ".json", ".toml", ".yml", ".yaml", ".bicep", ".sh", ".ps1"]
@@ -68,26 +68,32 @@ fn texts() -> Vec<String> {
     };
     let folders = ["src", "tests", "functions", "agents", "docs", "infra", "examples", "benches"];
     let mut texts: Vec<String> = folders.iter().flat_map(|folder| files(folder, is_text)).collect();
-    texts.extend(FILES.iter().filter(|path| !path.contains('/')).map(|path| (*path).to_owned()));
+    texts.extend(
+        REQUIRED_FILES.iter().filter(|path| !path.contains('/')).map(|path| (*path).to_owned()),
+    );
     texts.push(".ci/run".to_owned());
     texts
 }
 
 #[test]
-fn the_root_has_what_a_newcomer_looks_for() {
-    let missing: Vec<&&str> = FILES.iter().filter(|path| !root().join(path).is_file()).collect();
+fn required_files_exist() {
+    let missing: Vec<&&str> =
+        REQUIRED_FILES.iter().filter(|path| !root().join(path).is_file()).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    assert_eq!(functions(), FUNCTIONS);
-    assert!(!files("agents", |path| path.ends_with(".agent.md")).is_empty(), "agents/ must contain an agent file");
+    assert_eq!(existing_functions(), REQUIRED_FUNCTIONS);
+    assert!(
+        !files("agents", |path| path.ends_with(".agent.md")).is_empty(),
+        "agents/ must contain an agent file"
+    );
 }
 
 #[test]
-fn every_function_has_somebody_who_answers() {
-    let answering: String =
+fn every_function_has_a_handler() {
+    let handlers: String =
         files("src/http", is_rust).iter().map(|path| read(path)).collect::<String>()
             + &read("src/http.rs");
-    for name in functions() {
-        let bindings = json(&format!("functions/{name}/function.json"));
+    for name in existing_functions() {
+        let bindings = read_json(&format!("functions/{name}/function.json"));
         let trigger =
             bindings["bindings"].as_array().into_iter().flatten().find(|binding| {
                 binding["type"].as_str().is_some_and(|kind| kind.ends_with("Trigger"))
@@ -100,13 +106,14 @@ fn every_function_has_somebody_who_answers() {
             None => format!("\"{name}\""),
         };
         assert!(trigger["type"].is_string(), "{name} has no trigger");
-        assert!(answering.contains(&wanted), "no handler in src/http for `{wanted}` of {name}");
+        assert!(handlers.contains(&wanted), "no handler in src/http for `{wanted}` of {name}");
     }
 }
 
 /// Names of `${NAME}` references in the agent files.
-fn settings_of_agents() -> BTreeSet<String> {
-    let name = regex::Regex::new(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").expect("the pattern must be valid");
+fn agent_file_settings() -> BTreeSet<String> {
+    let name =
+        regex::Regex::new(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").expect("the pattern must be valid");
     let files = files("agents", |path| path.ends_with(".agent.md"));
     files
         .iter()
@@ -118,16 +125,16 @@ fn settings_of_agents() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_sample_has_each_setting_and_no_other() {
-    let sample = json("local.settings.sample.json");
+fn sample_settings_equal_settings_table() {
+    let sample = read_json("local.settings.sample.json");
     assert_eq!(sample["IsEncrypted"], false);
     let values = sample["Values"].as_object().expect("the sample must have `Values`");
     let mut wanted: BTreeMap<String, String> = table::ROWS
         .iter()
-        .filter(|row| row.set_by == SetBy::You)
+        .filter(|row| row.set_by == SetBy::Operator)
         .map(|row| (row.name.to_owned(), row.sample.to_owned()))
         .collect();
-    wanted.extend(settings_of_agents().into_iter().map(|name| (name, String::new())));
+    wanted.extend(agent_file_settings().into_iter().map(|name| (name, String::new())));
     let found: BTreeMap<String, String> = values
         .iter()
         .map(|(name, value)| (name.clone(), value.as_str().unwrap_or("not a text").to_owned()))
@@ -136,10 +143,10 @@ fn the_sample_has_each_setting_and_no_other() {
 }
 
 #[test]
-fn the_page_of_settings_is_the_table() {
+fn settings_page_equals_settings_table() {
     let mut page = "# Settings\n\nApp settings in Azure, environment variables or `local.settings.json` elsewhere. An empty value counts as absent.\nAll errors are reported at once, at start-up and by `turnwheel doctor`.\n".to_owned();
     let sections = [
-        (SetBy::You, "Yours", "Each is in `local.settings.sample.json`."),
+        (SetBy::Operator, "Yours", "Each is in `local.settings.sample.json`."),
         (
             SetBy::OpenTelemetry,
             "OpenTelemetry",
@@ -148,7 +155,7 @@ fn the_page_of_settings_is_the_table() {
         (SetBy::Platform, "Set by Azure or the Functions host", "Read-only: do not set them."),
         (SetBy::Tests, "For crash tests", "Refused in Azure."),
         (
-            SetBy::Later,
+            SetBy::FutureRelease,
             "Reserved for later releases",
             "Setting one is an error, because it has no effect yet.",
         ),
@@ -179,7 +186,7 @@ fn the_page_of_settings_is_the_table() {
 }
 
 #[test]
-fn the_readme_begins_with_the_two_commands_and_a_tour() {
+fn readme_has_commands_and_tour() {
     let readme = read("README.md");
     for command in ["cargo run -- dev", "cargo test"] {
         assert!(readme.contains(command), "README.md does not mention `{command}`");
@@ -196,7 +203,7 @@ fn the_readme_begins_with_the_two_commands_and_a_tour() {
 }
 
 #[test]
-fn tests_that_the_documents_name_exist() {
+fn tests_named_in_documents_exist() {
     let named = regex::Regex::new(r"(?m)— tests?: (.+)$").unwrap();
     let name = regex::Regex::new(r"`(?:\w+::)*(\w+)`").unwrap();
     let code: String = ["src", "tests"]
@@ -210,9 +217,9 @@ fn tests_that_the_documents_name_exist() {
         for test in name.captures_iter(&names[1]) {
             count += 1;
             // A function, or a row of the table of cases.
-            let is_there = [format!("fn {}(", &test[1]), format!(" {} \"", &test[1])];
-            let is_there = is_there.iter().any(|text| code.contains(text));
-            assert!(is_there, "there is no test `{}`", &test[1]);
+            let exists = [format!("fn {}(", &test[1]), format!(" {} \"", &test[1])];
+            let exists = exists.iter().any(|text| code.contains(text));
+            assert!(exists, "there is no test `{}`", &test[1]);
         }
     }
     assert!(count > 0, "docs/architecture.md names no test");
@@ -232,7 +239,7 @@ fn tests_that_the_documents_name_exist() {
 }
 
 #[test]
-fn encryption_is_rustls_alone() {
+fn tls_is_rustls_only() {
     let lock = read("Cargo.lock");
     for name in ["openssl", "openssl-sys", "native-tls"] {
         assert!(
@@ -243,14 +250,14 @@ fn encryption_is_rustls_alone() {
 }
 
 #[test]
-fn the_emulator_is_not_in_what_is_shipped() {
+fn emulator_features_are_not_in_release() {
     let tree = std::process::Command::new(env!("CARGO"))
         .args(["tree", "--frozen", "--edges", "normal,build", "--format", "{p} {f}"])
         .current_dir(root())
         .output()
         .expect("cargo tree must run");
-    let said = String::from_utf8_lossy(&tree.stderr);
-    assert!(tree.status.success(), "cargo tree: {said}");
+    let stderr = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "cargo tree: {stderr}");
     let tree = String::from_utf8_lossy(&tree.stdout);
     let driver = tree.lines().find(|line| line.contains("azure_data_cosmos_driver v"));
     let driver = driver.expect("the Cosmos driver must be a dependency");
@@ -260,7 +267,7 @@ fn the_emulator_is_not_in_what_is_shipped() {
 }
 
 #[test]
-fn nothing_tells_of_the_machine_it_was_written_on() {
+fn files_contain_no_developer_paths() {
     // Split, so that this file passes its own check.
     let words = [
         ["/wo", "rk/"],
@@ -273,7 +280,7 @@ fn nothing_tells_of_the_machine_it_was_written_on() {
     ]
     .map(|pieces| pieces.concat());
     let mut found = Vec::new();
-    for path in texts() {
+    for path in text_files() {
         for (number, line) in read(&path).lines().enumerate() {
             let line = line.to_lowercase();
             for word in &words {
@@ -292,13 +299,13 @@ fn nothing_tells_of_the_machine_it_was_written_on() {
 }
 
 #[test]
-fn contributing_is_one_screen() {
+fn contributing_page_fits_one_screen() {
     assert!(read("CONTRIBUTING.md").lines().count() <= 60);
 }
 
 #[cfg(unix)]
 #[test]
-fn the_definition_of_green_can_be_run() {
+fn ci_script_is_executable() {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(root().join(".ci/run")).unwrap().permissions().mode();
     assert_eq!(mode & 0o111, 0o111, "chmod +x .ci/run");

@@ -14,7 +14,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let (code, test_modules) = without_tests(&without_texts(text));
+        let (code, test_modules) = blank_tests(&blank_texts(text));
         let folder = match path {
             "src/lib.rs" | "src/main.rs" => "src",
             path => path.strip_suffix(".rs").unwrap_or(path),
@@ -36,9 +36,9 @@ impl Source {
         for (at, _) in self.code.match_indices("crate::") {
             let rest = self.code.get(at + "crate::".len()..).unwrap_or_default();
             match rest.strip_prefix('{') {
-                None => used.insert(word(rest)),
+                None => used.insert(first_word(rest)),
                 Some(group) => {
-                    used.extend(parts(group));
+                    used.extend(group_words(group));
                     true
                 }
             };
@@ -61,12 +61,12 @@ pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
 }
 
 /// The identifier at the start of a text.
-fn word(text: &str) -> String {
+fn first_word(text: &str) -> String {
     text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
 /// The first word of each part of `a::B, c::{D, E}, f}`.
-fn parts(group: &str) -> Vec<String> {
+fn group_words(group: &str) -> Vec<String> {
     let mut depth = 0_u32;
     let mut starts = vec![0];
     for (at, c) in group.char_indices() {
@@ -78,11 +78,11 @@ fn parts(group: &str) -> Vec<String> {
             _ => {}
         }
     }
-    starts.into_iter().map(|at| word(group.get(at..).unwrap_or_default())).collect()
+    starts.into_iter().map(|at| first_word(group.get(at..).unwrap_or_default())).collect()
 }
 
 /// Replaces comments and string contents by spaces; keeps line ends.
-fn without_texts(text: &str) -> String {
+fn blank_texts(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |index: usize| chars.get(index).copied().unwrap_or('\0');
     let mut code = String::with_capacity(text.len());
@@ -173,7 +173,7 @@ fn char_end(chars: &[char], start: usize) -> usize {
 }
 
 /// Replaces `#[cfg(test)]` items by spaces; returns the names of `mod name;` among them.
-fn without_tests(code: &str) -> (String, Vec<String>) {
+fn blank_tests(code: &str) -> (String, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
     let mut kept = String::with_capacity(code.len());
     let mut modules = Vec::new();
@@ -208,7 +208,7 @@ fn item_end(item: &str) -> usize {
 }
 
 #[test]
-fn texts_comments_and_tests_are_not_code() {
+fn source_blanks_texts_comments_and_tests() {
     let text = "a \"b\\\"c\" 'd' '\\'' r#\"e\"f\"# r#type /* g /* h */ i */ &'j k // l\nm\n#[cfg(test)]\nmod n;\n#[cfg(test)]\nmod o { p {} }\nq";
     let source = Source::new("src/x.rs", text);
     let words: Vec<&str> = source.code.split_whitespace().collect();

@@ -1,19 +1,19 @@
 //! Cost of reading: store requests per minute, for one conversation on one instance.
 
-use super::super::super::contract::{key, text};
-use super::counting::Counts;
-use super::stage::{Stage, View, after, begun};
+use super::super::super::contract::{key, text_delta};
+use super::counting_store::Counts;
+use super::env::{ReaderView, TestEnv, response_started_in, sleep_ms};
 use crate::live::{Live as _, SharedLive};
 
 const MINUTE: u64 = 60_000;
 
-async fn minute(stage: &Stage, work: impl AsyncFnOnce()) -> Counts {
-    let before = stage.store.counts();
+async fn count_requests(env: &TestEnv, work: impl AsyncFnOnce()) -> Counts {
+    let before = env.store.counts();
     work().await;
-    stage.store.since(&before)
+    env.store.since(&before)
 }
 
-fn shown(cost: &Counts) -> String {
+fn format_counts(cost: &Counts) -> String {
     let whats = ["read head", "select live", "read watch", "write watch", "write live"];
     let parts = whats.map(|what| format!("{what} {}", cost.of(what)));
     let known: usize = whats.iter().map(|what| cost.of(what)).sum();
@@ -22,23 +22,23 @@ fn shown(cost: &Counts) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_of_reading_is_paid_once_for_all_readers() {
-    let stage = Stage::new();
-    let (a, b) = (stage.instance("a"), stage.instance("b"));
-    stage.head(1, 1, None).await;
-    let readers: Vec<View> = (0..50).map(|_| View::of(&b)).collect();
-    after(MINUTE).await;
-    let rests = minute(&stage, async || after(MINUTE).await).await;
-    after(5 * MINUTE).await;
-    let quiet = minute(&stage, async || after(MINUTE).await).await;
+async fn all_readers_share_polling_cost() {
+    let env = TestEnv::new();
+    let (a, b) = (env.instance("a"), env.instance("b"));
+    env.put_head(1, 1, None).await;
+    let readers: Vec<ReaderView> = (0..50).map(|_| ReaderView::subscribe(&b)).collect();
+    sleep_ms(MINUTE).await;
+    let rests = count_requests(&env, async || sleep_ms(MINUTE).await).await;
+    sleep_ms(5 * MINUTE).await;
+    let quiet = count_requests(&env, async || sleep_ms(MINUTE).await).await;
     // Another instance starts a turn without streaming.
-    stage.head(2, 2, Some("a.1")).await;
-    after(5_000).await;
-    let busy = minute(&stage, async || after(MINUTE).await).await;
-    a.publish(&key("c"), begun(2));
-    let streams = minute(&stage, async || stream(&a, MINUTE).await).await;
+    env.put_head(2, 2, Some("a.1")).await;
+    sleep_ms(5_000).await;
+    let busy = count_requests(&env, async || sleep_ms(MINUTE).await).await;
+    a.publish(&key("c"), response_started_in(2));
+    let streams = count_requests(&env, async || stream_words(&a, MINUTE).await).await;
     let table = [("rests", rests), ("quiet", quiet), ("busy", busy), ("streams", streams)];
-    insta::assert_snapshot!(shown_all(&table), @r"
+    insta::assert_snapshot!(format_table(&table), @r"
     rests: read head 30, select live 0, read watch 0, write watch 3, write live 0
     quiet: read head 12, select live 0, read watch 0, write watch 0, write live 0
     busy: read head 120, select live 120, read watch 0, write watch 3, write live 0
@@ -48,24 +48,24 @@ async fn a_minute_of_reading_is_paid_once_for_all_readers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_of_reading_where_the_turn_is_done_costs_a_look_now_and_then() {
-    let stage = Stage::new();
-    let a = stage.instance("a");
-    stage.head(1, 1, Some("a.1")).await;
-    let _view = View::of(&a);
-    a.publish(&key("c"), begun(1));
-    let streams = minute(&stage, async || stream(&a, MINUTE).await).await;
-    insta::assert_snapshot!(shown_all(&[("streams", streams)]), @"streams: read head 31, select live 0, read watch 4, write watch 4, write live 0");
+async fn local_reading_costs_few_polls() {
+    let env = TestEnv::new();
+    let a = env.instance("a");
+    env.put_head(1, 1, Some("a.1")).await;
+    let _view = ReaderView::subscribe(&a);
+    a.publish(&key("c"), response_started_in(1));
+    let streams = count_requests(&env, async || stream_words(&a, MINUTE).await).await;
+    insta::assert_snapshot!(format_table(&[("streams", streams)]), @"streams: read head 31, select live 0, read watch 4, write watch 4, write live 0");
 }
 
-fn shown_all(table: &[(&str, Counts)]) -> String {
-    let lines = table.iter().map(|(what, cost)| format!("{what}: {}", shown(cost)));
+fn format_table(table: &[(&str, Counts)]) -> String {
+    let lines = table.iter().map(|(what, cost)| format!("{what}: {}", format_counts(cost)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-async fn stream(live: &SharedLive, ms: u64) {
+async fn stream_words(live: &SharedLive, ms: u64) {
     for _ in 0..ms / 100 {
-        live.publish(&key("c"), text("m1", "word "));
-        after(100).await;
+        live.publish(&key("c"), text_delta("m1", "word "));
+        sleep_ms(100).await;
     }
 }

@@ -7,7 +7,7 @@ use crate::agent::message::Message;
 use crate::agent::settings::ThinkingLevel;
 use crate::model::catalogue::Catalogue;
 
-fn written<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> String {
+fn body_text<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> String {
     let mut request = ModelRequest {
         model: Box::leak(Box::new(Catalogue::default().record(model, "my-deployment"))),
         system: None,
@@ -22,21 +22,21 @@ fn written<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Strin
         payload: None,
     };
     change(&mut request);
-    let names = Names::new(request.tools);
-    String::from_utf8(request_body(&request, &names).to_bytes().unwrap()).unwrap()
+    let names = ToolNames::new(request.tools);
+    String::from_utf8(build_request_body(&request, &names).to_bytes().unwrap()).unwrap()
 }
 
-fn body<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Value {
-    serde_json::from_str(&written(model, change)).unwrap()
+fn body_json<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Value {
+    serde_json::from_str(&body_text(model, change)).unwrap()
 }
 
-fn offer<'a>(name: &'a str, description: &'a str, parameters: &'a Value) -> ToolOffer<'a> {
+fn tool_offer<'a>(name: &'a str, description: &'a str, parameters: &'a Value) -> ToolOffer<'a> {
     ToolOffer { name, description, parameters, strict: false }
 }
 
 #[test]
-fn a_reasoning_model_gets_effort_and_no_temperature() {
-    let body = body("gpt-5.1", |request| request.thinking = ThinkingLevel::High);
+fn reasoning_model_gets_effort_without_temperature() {
+    let body = body_json("gpt-5.1", |request| request.thinking = ThinkingLevel::High);
     assert_eq!(
         body,
         json!({
@@ -48,8 +48,8 @@ fn a_reasoning_model_gets_effort_and_no_temperature() {
 }
 
 #[test]
-fn a_model_without_reasoning_gets_temperature_and_no_effort() {
-    let body = body("gpt-4o", |request| request.thinking = ThinkingLevel::High);
+fn other_model_gets_temperature_without_effort() {
+    let body = body_json("gpt-4o", |request| request.thinking = ThinkingLevel::High);
     assert_eq!(
         body,
         json!({
@@ -60,42 +60,42 @@ fn a_model_without_reasoning_gets_temperature_and_no_effort() {
 }
 
 #[test]
-fn off_is_no_reasoning() {
-    assert_eq!(body("gpt-5.1", |_| {})["reasoning"], json!({ "effort": "none" }));
-    assert_eq!(body("gpt-5", |_| {}).get("reasoning"), None);
-    assert_eq!(body("gpt-5", |_| {})["include"], json!(["reasoning.encrypted_content"]));
+fn thinking_off_disables_reasoning() {
+    assert_eq!(body_json("gpt-5.1", |_| {})["reasoning"], json!({ "effort": "none" }));
+    assert_eq!(body_json("gpt-5", |_| {}).get("reasoning"), None);
+    assert_eq!(body_json("gpt-5", |_| {})["include"], json!(["reasoning.encrypted_content"]));
 }
 
 #[test]
-fn the_output_limit_stays_within_what_the_service_and_the_model_take() {
-    for (asked, sent) in
+fn output_limit_respects_service_and_model_bounds() {
+    for (requested, sent) in
         [(Some(1), 16), (Some(500), 500), (Some(1_000_000), 128_000), (None, 32_000)]
     {
         assert_eq!(
-            body("gpt-5", |request| request.max_output_tokens = asked)["max_output_tokens"],
+            body_json("gpt-5", |request| request.max_output_tokens = requested)["max_output_tokens"],
             json!(sent)
         );
     }
 }
 
 #[test]
-fn a_long_session_id_is_still_one_cache_key() {
+fn long_session_id_becomes_short_cache_key() {
     let long = "c".repeat(128);
-    let body = body("gpt-5", |request| request.session_id = &long);
+    let body = body_json("gpt-5", |request| request.session_id = &long);
     assert_eq!(body["prompt_cache_key"].as_str().unwrap().len(), 64);
 }
 
 #[test]
-fn tools_have_wire_names_and_say_whether_they_are_strict() {
+fn tools_have_wire_names_and_strict_flag() {
     let parameters = json!({ "type": "object" });
-    let tools = [offer("payment.send", "Sends.", &parameters)];
-    let asked = |thinking| {
-        body("gpt-5", |request| {
+    let tools = [tool_offer("payment.send", "Sends.", &parameters)];
+    let body_with = |thinking| {
+        body_json("gpt-5", |request| {
             request.tools = &tools;
             request.thinking = thinking;
         })
     };
-    let sent = asked(ThinkingLevel::Low);
+    let sent = body_with(ThinkingLevel::Low);
     assert_eq!(
         sent["tools"],
         json!([{
@@ -107,16 +107,16 @@ fn tools_have_wire_names_and_say_whether_they_are_strict() {
         (&sent["tool_choice"], &sent["parallel_tool_calls"]),
         (&json!("auto"), &json!(true))
     );
-    assert_eq!(asked(ThinkingLevel::Minimal)["parallel_tool_calls"], json!(false));
+    assert_eq!(body_with(ThinkingLevel::Minimal)["parallel_tool_calls"], json!(false));
 }
 
 #[test]
-fn compat_of_the_model_limits_the_request_body() {
+fn model_compat_limits_request_body() {
     let prices = r#"{"gpt-5":{"compat":{"supportsDeveloperRole":false,"supportsLongCacheRetention":false,"supportsStrictMode":false}}}"#;
     let limited = Catalogue::new(Some(prices)).unwrap().record("gpt-5", "d");
     let able = Catalogue::default().record("gpt-5", "d");
     let parameters = json!({ "type": "object" });
-    let tools = [ToolOffer { strict: true, ..offer("a", "A.", &parameters) }];
+    let tools = [ToolOffer { strict: true, ..tool_offer("a", "A.", &parameters) }];
     let sent = |record| {
         let request = ModelRequest {
             model: record,
@@ -131,8 +131,9 @@ fn compat_of_the_model_limits_the_request_body() {
             traceparent: None,
             payload: None,
         };
-        let names = Names::new(&tools);
-        let body = request_body(&request, &names).retained(CacheRetention::Long, record.compat);
+        let names = ToolNames::new(&tools);
+        let body = build_request_body(&request, &names)
+            .with_cache_retention(CacheRetention::Long, record.compat);
         serde_json::to_value(&body).unwrap()
     };
     let (limited, able) = (sent(&limited), sent(&able));
@@ -150,15 +151,15 @@ fn compat_of_the_model_limits_the_request_body() {
 }
 
 #[test]
-fn an_answers_schema_is_its_format() {
+fn response_schema_becomes_text_format() {
     let schema = json!({ "type": "object" });
-    let body = body("gpt-4o", |request| request.response_schema = Some(&schema));
+    let body = body_json("gpt-4o", |request| request.response_schema = Some(&schema));
     assert_eq!(body["text"]["format"]["schema"], schema);
     assert_eq!(body["text"]["format"]["strict"], json!(false));
 }
 
 /// A history with every kind of content.
-fn all_there_is() -> Vec<Message> {
+fn full_history() -> Vec<Message> {
     let thought = r#"{ "type": "reasoning", "id": "rs_1", "status": null, "content": [{"type":"reasoning_text","text":"\u0041\/"}],
         "summary": [{"text": "Hm\n", "type": "summary_text", "score": 1e2}], "encrypted_content": "E\u0000\"" }"#;
     let commentary = r#"{"v":1,"id":"msg_a","phase":"commentary"}"#;
@@ -208,18 +209,18 @@ fn all_there_is() -> Vec<Message> {
 }
 
 #[test]
-fn every_byte_of_a_request_stays_what_it_is() {
-    let history = all_there_is();
+fn request_bytes_are_stable() {
+    let history = full_history();
     let messages: Vec<&Message> = history.iter().collect();
     let parameters = json!({ "properties": { "q": { "type": "string" } }, "required": ["q"] });
     let listed = json!({ "type": ["object", "null"], "$id": "x" });
     let tools = [
-        offer("look.up", "Looks \"up\".", &parameters),
-        offer("look_up", "", &Value::Null),
-        offer("any", "\u{e9}", &listed),
+        tool_offer("look.up", "Looks \"up\".", &parameters),
+        tool_offer("look_up", "", &Value::Null),
+        tool_offer("any", "\u{e9}", &listed),
     ];
     let schema = json!({ "type": "object", "properties": { "z": {}, "a": { "maximum": 1.0 } } });
-    let sent = written("gpt-5", |request| {
+    let sent = body_text("gpt-5", |request| {
         request.system = Some("Be \"brief\".\n");
         request.messages = &messages;
         request.tools = &tools;
@@ -258,13 +259,13 @@ fn every_byte_of_a_request_stays_what_it_is() {
 }
 
 #[test]
-fn every_byte_of_a_request_to_a_model_that_neither_reasons_nor_sees_stays_what_it_is() {
-    let history = all_there_is();
+fn request_bytes_are_stable_for_basic_model() {
+    let history = full_history();
     let messages: Vec<&Message> = history.iter().take(4).collect();
     let parameters = json!({ "type": "object" });
-    let tools = [offer("look_up", "", &parameters)];
+    let tools = [tool_offer("look_up", "", &parameters)];
     let schema = json!({ "type": "array" });
-    let sent = written("gpt-3.5-turbo", |request| {
+    let sent = body_text("gpt-3.5-turbo", |request| {
         request.system = Some("Be brief.");
         request.messages = &messages;
         request.tools = &tools;

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::agent::content::{Block, Text, Thinking, ToolCall};
-use crate::agent::event::{AnswerEvent, TypedToolCall};
+use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::text::repair_surrogates;
 use crate::model::responses::ids;
-use crate::model::responses::names::Names;
+use crate::model::responses::names::ToolNames;
 
 /// Types of provider items that may be replayed unchanged, because none of them requires an output.
-pub(crate) const CARRIED: [&str; 6] = [
+pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [
     "compaction",
     "web_search_call",
     "file_search_call",
@@ -19,18 +19,18 @@ pub(crate) const CARRIED: [&str; 6] = [
     "mcp_call",
 ];
 /// Bytes of a stored provider item. Larger items are dropped, because they would fill the entry.
-const CARRIED_BYTES_MAX: usize = 256 * 1024;
+const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ItemSlot {
     pub(super) output_index: Option<u64>,
-    pub(super) part: Part,
+    pub(super) content: SlotContent,
     /// True if the item's end was received, so that its content is complete.
-    pub(super) is_done: bool,
+    pub(super) is_complete: bool,
     content_index: usize,
 }
 
-pub(super) enum Part {
+pub(super) enum SlotContent {
     Text {
         text: String,
         signature: Option<String>,
@@ -47,23 +47,23 @@ pub(super) enum Part {
         arguments: String,
     },
     /// A provider item: stored for the provider, never displayed.
-    Carried {
+    ProviderItem {
         kind: String,
         item: Option<Value>,
     },
     /// An item of no use here. It is kept so that its deltas do not reach another item.
-    Passed {
+    Ignored {
         kind: String,
     },
 }
 
-impl std::fmt::Debug for Part {
+impl std::fmt::Debug for SlotContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SlotContent(…)")
     }
 }
 
-impl Slot {
+impl ItemSlot {
     pub(super) fn open(
         output_index: Option<u64>,
         item: &Value,
@@ -73,47 +73,51 @@ impl Slot {
         let text =
             |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let part = match kind {
-            "message" => Part::Text { text: String::new(), signature: signature(item) },
-            "reasoning" => Part::Thinking { thinking: String::new(), item: None },
-            "function_call" => Part::Call {
+            "message" => SlotContent::Text { text: String::new(), signature: text_signature(item) },
+            "reasoning" => SlotContent::Thinking { thinking: String::new(), item: None },
+            "function_call" => SlotContent::Call {
                 call_id: text("call_id"),
                 item_id: text("id"),
                 name: text("name"),
                 arguments: text("arguments"),
             },
-            other if CARRIED.contains(&other) => {
-                Part::Carried { kind: other.to_owned(), item: None }
+            other if REPLAYABLE_ITEMS.contains(&other) => {
+                SlotContent::ProviderItem { kind: other.to_owned(), item: None }
             }
-            other => Part::Passed { kind: other.to_owned() },
+            other => SlotContent::Ignored { kind: other.to_owned() },
         };
-        Self { output_index, part, is_done: false, content_index }
+        Self { output_index, content: part, is_complete: false, content_index }
     }
 
-    pub(super) fn start(&self, names: &Names) -> Option<AnswerEvent> {
+    pub(super) fn start_event(&self, names: &ToolNames) -> Option<AssistantMessageEvent> {
         let content_index = self.content_index;
-        match &self.part {
-            Part::Text { .. } => Some(AnswerEvent::TextStart { content_index }),
-            Part::Thinking { .. } => Some(AnswerEvent::ThinkingStart { content_index }),
-            Part::Call { call_id, item_id, name, .. } => Some(AnswerEvent::ToolcallStart {
-                content_index,
-                id: ids::join(call_id, item_id),
-                tool_name: names.own(name),
-            }),
-            Part::Carried { .. } | Part::Passed { .. } => None,
+        match &self.content {
+            SlotContent::Text { .. } => Some(AssistantMessageEvent::TextStart { content_index }),
+            SlotContent::Thinking { .. } => {
+                Some(AssistantMessageEvent::ThinkingStart { content_index })
+            }
+            SlotContent::Call { call_id, item_id, name, .. } => {
+                Some(AssistantMessageEvent::ToolcallStart {
+                    content_index,
+                    id: ids::join_call_id(call_id, item_id),
+                    tool_name: names.tool_name(name),
+                })
+            }
+            SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => None,
         }
     }
 
-    pub(super) fn grow(
+    pub(super) fn append_delta(
         &mut self,
         delta: &str,
-        into: fn(&mut Part, &str, usize) -> Option<AnswerEvent>,
-    ) -> Option<AnswerEvent> {
-        if self.is_done { None } else { into(&mut self.part, delta, self.content_index) }
+        into: fn(&mut SlotContent, &str, usize) -> Option<AssistantMessageEvent>,
+    ) -> Option<AssistantMessageEvent> {
+        if self.is_complete { None } else { into(&mut self.content, delta, self.content_index) }
     }
 
-    pub(super) fn settle_arguments(&mut self, whole: &str) {
-        if let Part::Call { arguments, .. } = &mut self.part
-            && !self.is_done
+    pub(super) fn set_arguments(&mut self, whole: &str) {
+        if let SlotContent::Call { arguments, .. } = &mut self.content
+            && !self.is_complete
             && !whole.is_empty()
         {
             whole.clone_into(arguments);
@@ -121,26 +125,33 @@ impl Slot {
     }
 
     /// Completes the slot. The item's final content overrides the accumulated deltas.
-    pub(super) fn settle(&mut self, item: &Value, names: &Names) -> Option<AnswerEvent> {
-        self.is_done = true;
+    pub(super) fn complete(
+        &mut self,
+        item: &Value,
+        names: &ToolNames,
+    ) -> Option<AssistantMessageEvent> {
+        self.is_complete = true;
         let content_index = self.content_index;
-        match &mut self.part {
-            Part::Text { text, signature: kept } => {
+        match &mut self.content {
+            SlotContent::Text { text, signature: kept } => {
                 if let Some(whole) = message_text(item) {
                     *text = whole;
                 }
-                *kept = signature(item).or_else(|| kept.take());
-                Some(AnswerEvent::TextEnd { content_index, content: text.clone() })
+                *kept = text_signature(item).or_else(|| kept.take());
+                Some(AssistantMessageEvent::TextEnd { content_index, content: text.clone() })
             }
-            Part::Thinking { thinking, item: kept } => {
-                match joined(item, "summary").or_else(|| joined(item, "content")) {
+            SlotContent::Thinking { thinking, item: kept } => {
+                match join_texts(item, "summary").or_else(|| join_texts(item, "content")) {
                     Some(whole) => *thinking = whole,
                     None => thinking.truncate(thinking.trim_end().len()),
                 }
                 *kept = Some(item.clone());
-                Some(AnswerEvent::ThinkingEnd { content_index, content: thinking.clone() })
+                Some(AssistantMessageEvent::ThinkingEnd {
+                    content_index,
+                    content: thinking.clone(),
+                })
             }
-            Part::Call { call_id, item_id, name, arguments } => {
+            SlotContent::Call { call_id, item_id, name, arguments } => {
                 let update = |field: &mut String, key: &str| {
                     if let Some(text) =
                         item.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
@@ -152,33 +163,36 @@ impl Slot {
                 update(item_id, "id");
                 update(name, "name");
                 update(arguments, "arguments");
-                let call = tool_call(call_id, item_id, names.own(name), arguments);
-                Some(AnswerEvent::ToolcallEnd { content_index, tool_call: TypedToolCall { call } })
+                let call = tool_call(call_id, item_id, names.tool_name(name), arguments);
+                Some(AssistantMessageEvent::ToolcallEnd {
+                    content_index,
+                    tool_call: TypedToolCall { call },
+                })
             }
-            Part::Carried { item: kept, .. } => {
+            SlotContent::ProviderItem { item: kept, .. } => {
                 *kept = Some(item.clone());
                 None
             }
-            Part::Passed { .. } => None,
+            SlotContent::Ignored { .. } => None,
         }
     }
 
     /// Takes missing `encrypted_content` from the terminal event, where Azure sometimes puts it.
     /// Content of the item itself wins: the terminal event has another ciphertext of the same
     /// reasoning.
-    pub(super) fn backfill(&mut self, output: &[Value]) {
-        let Part::Thinking { item: Some(kept), .. } = &mut self.part else { return };
+    pub(super) fn backfill_encrypted_content(&mut self, output: &[Value]) {
+        let SlotContent::Thinking { item: Some(kept), .. } = &mut self.content else { return };
         if kept.get("encrypted_content").is_some_and(Value::is_string) {
             return;
         }
-        let is_thought =
+        let is_reasoning =
             |item: &&Value| item.get("type").and_then(Value::as_str) == Some("reasoning");
         let by_id =
             output.iter().find(|item| item.get("id").is_some() && item.get("id") == kept.get("id"));
         let by_place = || output.get(usize::try_from(self.output_index?).ok()?);
         let found = by_id
             .or_else(by_place)
-            .filter(is_thought)
+            .filter(is_reasoning)
             .and_then(|item| item.get("encrypted_content"));
         if let (Some(content), Some(kept)) =
             (found.filter(|content| content.is_string()), kept.as_object_mut())
@@ -187,73 +201,77 @@ impl Slot {
         }
     }
 
-    pub(super) fn into_block(self, names: &Names) -> Option<Block> {
-        match self.part {
-            Part::Text { text, signature } => {
+    pub(super) fn into_block(self, names: &ToolNames) -> Option<Block> {
+        match self.content {
+            SlotContent::Text { text, signature } => {
                 Some(Block::Text(Text { text, text_signature: signature, extra: Extra::new() }))
             }
-            Part::Thinking { thinking, item } => Some(Block::Thinking(Thinking {
+            SlotContent::Thinking { thinking, item } => Some(Block::Thinking(Thinking {
                 thinking,
                 thinking_signature: item.map(|item| item.to_string()),
                 extra: Extra::new(),
             })),
-            Part::Call { call_id, item_id, name, arguments } => {
-                Some(Block::ToolCall(tool_call(&call_id, &item_id, names.own(&name), &arguments)))
+            SlotContent::Call { call_id, item_id, name, arguments } => Some(Block::ToolCall(
+                tool_call(&call_id, &item_id, names.tool_name(&name), &arguments),
+            )),
+            SlotContent::ProviderItem { item, .. } => {
+                let raw = RawJson::from_value(&json!({ "type": "providerItem", "item": item? }));
+                (raw.text().len() <= PROVIDER_ITEM_BYTES_MAX).then_some(Block::Other(raw))
             }
-            Part::Carried { item, .. } => {
-                let raw = RawJson::of(&json!({ "type": "providerItem", "item": item? }));
-                (raw.text().len() <= CARRIED_BYTES_MAX).then_some(Block::Other(raw))
-            }
-            Part::Passed { .. } => None,
+            SlotContent::Ignored { .. } => None,
         }
     }
 }
 
-impl Part {
+impl SlotContent {
     /// True if the message gets a block for it.
     pub(super) fn is_block(&self) -> bool {
-        !matches!(self, Self::Passed { .. })
+        !matches!(self, Self::Ignored { .. })
     }
 
-    pub(super) fn is_of(&self, kind: &str) -> bool {
+    pub(super) fn has_item_type(&self, kind: &str) -> bool {
         match self {
             Self::Text { .. } => kind == "message",
             Self::Thinking { .. } => kind == "reasoning",
             Self::Call { .. } => kind == "function_call",
-            Self::Carried { kind: own, .. } | Self::Passed { kind: own } => kind == own,
+            Self::ProviderItem { kind: own, .. } | Self::Ignored { kind: own } => kind == own,
         }
     }
 
-    pub(super) fn grow_text(&mut self, delta: &str, content_index: usize) -> Option<AnswerEvent> {
+    pub(super) fn append_text(
+        &mut self,
+        delta: &str,
+        content_index: usize,
+    ) -> Option<AssistantMessageEvent> {
         let Self::Text { text, .. } = self else { return None };
         text.push_str(delta);
-        Some(AnswerEvent::TextDelta { content_index, delta: delta.to_owned() })
+        Some(AssistantMessageEvent::TextDelta { content_index, delta: delta.to_owned() })
     }
 
-    pub(super) fn grow_thinking(
+    pub(super) fn append_thinking(
         &mut self,
         delta: &str,
         content_index: usize,
-    ) -> Option<AnswerEvent> {
+    ) -> Option<AssistantMessageEvent> {
         let Self::Thinking { thinking, .. } = self else { return None };
         thinking.push_str(delta);
-        Some(AnswerEvent::ThinkingDelta { content_index, delta: delta.to_owned() })
+        Some(AssistantMessageEvent::ThinkingDelta { content_index, delta: delta.to_owned() })
     }
 
-    pub(super) fn grow_arguments(
+    pub(super) fn append_arguments(
         &mut self,
         delta: &str,
         content_index: usize,
-    ) -> Option<AnswerEvent> {
+    ) -> Option<AssistantMessageEvent> {
         let Self::Call { arguments, .. } = self else { return None };
         arguments.push_str(delta);
-        Some(AnswerEvent::ToolcallDelta { content_index, delta: delta.to_owned() })
+        Some(AssistantMessageEvent::ToolcallDelta { content_index, delta: delta.to_owned() })
     }
 }
 
 /// Returns the text signature: the id of the message item, with its phase if it has one. A replay
 /// needs both.
-fn signature(item: &Value) -> Option<String> {
+fn text_signature(item: &Value) -> Option<String> {
     let id = item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())?;
     match item.get("phase").and_then(Value::as_str) {
         Some(phase) => Some(json!({ "v": 1, "id": id, "phase": phase }).to_string()),
@@ -274,7 +292,7 @@ fn message_text(item: &Value) -> Option<String> {
 }
 
 /// Joins the texts of a reasoning item's list as paragraphs; `None` for an empty list.
-fn joined(item: &Value, list: &str) -> Option<String> {
+fn join_texts(item: &Value, list: &str) -> Option<String> {
     let parts = item.get(list)?.as_array().filter(|parts| !parts.is_empty())?;
     let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
     Some(texts.join("\n\n"))
@@ -287,9 +305,9 @@ fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> Too
     let repaired = repair_surrogates(arguments);
     let text = if repaired.trim().is_empty() { "{}" } else { repaired.as_ref() };
     ToolCall {
-        id: ids::join(call_id, item_id),
+        id: ids::join_call_id(call_id, item_id),
         name,
-        arguments: RawJson::from_text(text).unwrap_or_else(|_| RawJson::of(&text)),
+        arguments: RawJson::from_text(text).unwrap_or_else(|_| RawJson::from_value(&text)),
         thought_signature: None,
         extra: Extra::new(),
     }

@@ -9,66 +9,70 @@ use crate::agent::content::joined_text;
 use crate::model::Prices;
 
 /// Folds the events as frames and as JSON trees, and asserts that both give the same result.
-fn fold(events: &[Value]) -> (Vec<Value>, Folded) {
+fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
-    let tariff = Tariff { base, long: None };
-    let [mut fold, mut of_trees] =
-        [(); 2].map(|()| Fold::new("gpt-5-mini", tariff, Names::default()));
-    let mut heard = Vec::new();
+    let tariff = Tariff { base, long_context: None };
+    let [mut fold, mut fold_of_trees] =
+        [(); 2].map(|()| ResponseFold::new("gpt-5-mini", tariff, ToolNames::default()));
+    let mut emitted = Vec::new();
     for event in events {
-        let told = fold.push_frame(None, &event.to_string());
-        let tree = Event::of(event.clone());
-        assert_eq!(told, tree.map(|tree| of_trees.push(&tree)).unwrap_or_default(), "{event}");
-        heard.extend(told.into_iter().map(|told| serde_json::to_value(told).unwrap()));
+        let applied = fold.push_frame(None, &event.to_string());
+        let tree = ProviderEvent::from_json(event.clone());
+        assert_eq!(
+            applied,
+            tree.map(|tree| fold_of_trees.push_event(&tree)).unwrap_or_default(),
+            "{event}"
+        );
+        emitted.extend(applied.into_iter().map(|applied| serde_json::to_value(applied).unwrap()));
     }
     let folded = fold.finish();
-    assert_eq!(folded.message, of_trees.finish().message);
-    (heard, folded)
+    assert_eq!(folded.message, fold_of_trees.finish().message);
+    (emitted, folded)
 }
 
-fn added(index: u64, item: Value) -> Value {
+fn item_added(index: u64, item: Value) -> Value {
     json!({ "type": "response.output_item.added", "output_index": index, "item": item })
 }
 
-fn done(index: u64, item: Value) -> Value {
+fn item_done(index: u64, item: Value) -> Value {
     json!({ "type": "response.output_item.done", "output_index": index, "item": item })
 }
 
-fn delta(kind: &str, index: u64, delta: &str) -> Value {
+fn item_delta(kind: &str, index: u64, delta: &str) -> Value {
     json!({ "type": format!("response.{kind}.delta"), "output_index": index, "delta": delta })
 }
 
-fn message(id: &str, text: &str) -> Value {
+fn message_item(id: &str, text: &str) -> Value {
     json!({ "type": "message", "id": id, "role": "assistant", "content": [{ "type": "output_text", "text": text }] })
 }
 
-fn call(id: &str, arguments: &str) -> Value {
+fn call_item(id: &str, arguments: &str) -> Value {
     json!({ "type": "function_call", "id": format!("fc_{id}"), "call_id": format!("call_{id}"), "name": "echo", "arguments": arguments })
 }
 
-fn completed() -> Value {
+fn response_completed() -> Value {
     json!({ "type": "response.completed", "response": { "status": "completed" } })
 }
 
-fn content(folded: &Folded) -> Value {
+fn content_json(folded: &FoldedResponse) -> Value {
     serde_json::to_value(&folded.message.content).unwrap()
 }
 
 #[test]
-fn interleaved_items_are_kept_apart_by_their_index() {
-    let (heard, folded) = fold(&[
-        added(0, message("a", "")),
-        added(1, call("1", "")),
-        delta("function_call_arguments", 1, "{\"v\":"),
-        delta("output_text", 0, "he"),
-        delta("function_call_arguments", 1, "1}"),
-        delta("output_text", 0, "llo"),
-        done(1, call("1", "{\"v\":1}")),
-        done(0, message("a", "hello")),
-        completed(),
+fn fold_separates_interleaved_items_by_index() {
+    let (heard, folded) = fold_events(&[
+        item_added(0, message_item("a", "")),
+        item_added(1, call_item("1", "")),
+        item_delta("function_call_arguments", 1, "{\"v\":"),
+        item_delta("output_text", 0, "he"),
+        item_delta("function_call_arguments", 1, "1}"),
+        item_delta("output_text", 0, "llo"),
+        item_done(1, call_item("1", "{\"v\":1}")),
+        item_done(0, message_item("a", "hello")),
+        response_completed(),
     ]);
     assert_eq!(
-        content(&folded),
+        content_json(&folded),
         json!([
             { "type": "text", "text": "hello", "textSignature": "a" },
             { "type": "toolCall", "id": "call_1|fc_1", "name": "echo", "arguments": { "v": 1 } },
@@ -80,93 +84,96 @@ fn interleaved_items_are_kept_apart_by_their_index() {
 }
 
 #[test]
-fn ids_may_change_under_way_and_the_last_one_holds() {
-    let (_, folded) = fold(&[
-        added(0, call("1", "")),
+fn fold_uses_last_item_id() {
+    let (_, folded) = fold_events(&[
+        item_added(0, call_item("1", "")),
         json!({ "type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "other", "delta": "{}" }),
-        done(
+        item_done(
             0,
             json!({ "type": "function_call", "id": "fc_9", "call_id": "call_9", "name": "echo", "arguments": "{}" }),
         ),
-        completed(),
+        response_completed(),
     ]);
     assert_eq!(folded.message.tool_calls().next().unwrap().id, "call_9|fc_9");
     assert_eq!(folded.message.stop_reason, StopReason::ToolUse);
 }
 
 #[test]
-fn the_items_own_text_wins_and_refusals_are_text() {
-    let (heard, folded) = fold(&[
-        added(0, message("m", "")),
-        delta("output_text", 0, "dra"),
-        done(
+fn fold_prefers_final_text_and_includes_refusals() {
+    let (heard, folded) = fold_events(&[
+        item_added(0, message_item("m", "")),
+        item_delta("output_text", 0, "dra"),
+        item_done(
             0,
             json!({ "type": "message", "id": "m", "phase": "commentary", "content": [
             { "type": "output_text", "text": "Final. " }, { "type": "refusal", "refusal": "No." } ] }),
         ),
-        completed(),
+        response_completed(),
     ]);
     assert_eq!(
-        content(&folded),
+        content_json(&folded),
         json!([{ "type": "text", "text": "Final. No.", "textSignature": r#"{"v":1,"id":"m","phase":"commentary"}"# }])
     );
     assert_eq!(heard.last().unwrap()["content"], "Final. No.");
 }
 
 #[test]
-fn encrypted_thoughts_are_taken_from_the_item_and_else_from_the_end() {
+fn fold_takes_encrypted_reasoning_from_item_or_end() {
     let reasoning = |encrypted: Value| json!({ "type": "reasoning", "id": "rs", "summary": [], "encrypted_content": encrypted });
     for (at_done, at_end, kept) in [(json!("A"), json!("B"), "A"), (Value::Null, json!("B"), "B")] {
-        let (_, folded) = fold(&[
-            added(0, reasoning(json!("short"))),
-            done(0, reasoning(at_done)),
+        let (_, folded) = fold_events(&[
+            item_added(0, reasoning(json!("short"))),
+            item_done(0, reasoning(at_done)),
             json!({ "type": "response.completed", "response": { "status": "completed", "output": [reasoning(at_end)] } }),
         ]);
         let signature: Value =
-            serde_json::from_str(content(&folded)[0]["thinkingSignature"].as_str().unwrap())
+            serde_json::from_str(content_json(&folded)[0]["thinkingSignature"].as_str().unwrap())
                 .unwrap();
         assert_eq!(signature["encrypted_content"], kept);
     }
 }
 
 #[test]
-fn an_answer_cut_by_the_limit_keeps_its_calls_and_says_so() {
-    let (_, folded) = fold(&[
-        added(0, call("1", "")),
-        delta("function_call_arguments", 0, "{\"va"),
-        done(0, call("1", "{\"va")),
+fn truncated_response_keeps_calls_with_stop_length() {
+    let (_, folded) = fold_events(&[
+        item_added(0, call_item("1", "")),
+        item_delta("function_call_arguments", 0, "{\"va"),
+        item_done(0, call_item("1", "{\"va")),
         json!({ "type": "response.incomplete", "response": { "status": "incomplete", "incomplete_details": { "reason": "max_output_tokens" } } }),
     ]);
     assert_eq!(folded.message.stop_reason, StopReason::Length);
     assert_eq!(
-        content(&folded)[0]["arguments"],
+        content_json(&folded)[0]["arguments"],
         json!("{\"va"),
         "arguments that are not JSON become a string"
     );
-    assert!(folded.fault.is_none() && folded.message.error_message.is_none());
+    assert!(folded.error.is_none() && folded.message.error_message.is_none());
 }
 
 #[test]
-fn a_call_whose_end_never_came_is_not_for_running() {
-    let (_, folded) =
-        fold(&[added(0, call("1", "")), delta("function_call_arguments", 0, "{}"), completed()]);
+fn incomplete_call_is_not_executable() {
+    let (_, folded) = fold_events(&[
+        item_added(0, call_item("1", "")),
+        item_delta("function_call_arguments", 0, "{}"),
+        response_completed(),
+    ]);
     assert_eq!(folded.message.stop_reason, StopReason::Length);
     assert_eq!(folded.message.tool_calls().count(), 1);
 }
 
 #[test]
-fn a_filtered_answer_says_that_it_was_filtered() {
-    let (_, folded) = fold(&[json!({ "type": "response.incomplete", "response": {
+fn filtered_response_names_content_filter() {
+    let (_, folded) = fold_events(&[json!({ "type": "response.incomplete", "response": {
         "status": "incomplete", "incomplete_details": { "reason": "content_filter" } } })]);
     assert_eq!(folded.message.stop_reason, StopReason::Length);
     assert!(folded.message.error_message.unwrap().contains("content filter"));
 }
 
 #[test]
-fn failures_keep_what_came_before_and_the_first_reason() {
+fn failed_response_keeps_content_and_first_reason() {
     let failed = |error: Value| json!({ "type": "response.failed", "response": { "status": "failed", "error": error } });
     let error = json!({ "type": "error", "error": { "type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Slow" } });
-    let start = [added(0, message("m", "")), delta("output_text", 0, "par")];
+    let start = [item_added(0, message_item("m", "")), item_delta("output_text", 0, "par")];
     let cases = [
         (
             vec![error.clone(), failed(json!({ "code": "other", "message": "x" }))],
@@ -185,45 +192,51 @@ fn failures_keep_what_came_before_and_the_first_reason() {
         ),
     ];
     for (events, text) in cases {
-        let (_, folded) = fold(&[&start[..], &events].concat());
+        let (_, folded) = fold_events(&[&start[..], &events].concat());
         assert_eq!(folded.message.error_message.as_deref(), Some(text));
         assert_eq!(folded.message.stop_reason, StopReason::Error);
         assert_eq!(joined_text(&folded.message.content), "par");
-        assert_eq!(folded.fault.unwrap().text, text);
+        assert_eq!(folded.error.unwrap().text, text);
     }
 }
 
 #[test]
-fn what_is_not_known_passes() {
-    let (heard, folded) = fold(&[
+fn fold_ignores_unknown_events() {
+    let (heard, folded) = fold_events(&[
         json!({ "type": "codex.rate_limits", "x": 1 }),
-        added(0, json!({ "type": "hologram", "id": "h" })),
-        delta("output_text", 0, "not for anybody"),
-        added(1, message("m", "")),
+        item_added(0, json!({ "type": "hologram", "id": "h" })),
+        item_delta("output_text", 0, "not for anybody"),
+        item_added(1, message_item("m", "")),
         json!({ "type": "response.output_text.delta", "output_index": 1, "delta": { "not": "text" } }),
-        done(0, json!({ "type": "hologram", "id": "h" })),
-        done(1, message("m", "hi")),
-        completed(),
+        item_done(0, json!({ "type": "hologram", "id": "h" })),
+        item_done(1, message_item("m", "hi")),
+        response_completed(),
     ]);
-    assert_eq!(content(&folded), json!([{ "type": "text", "text": "hi", "textSignature": "m" }]));
+    assert_eq!(
+        content_json(&folded),
+        json!([{ "type": "text", "text": "hi", "textSignature": "m" }])
+    );
     assert_eq!(heard.len(), 2, "{heard:?}");
 }
 
 #[test]
-fn an_unreadable_delta_is_passed_over_and_an_unreadable_end_is_a_failure() {
-    let mut fold = Fold::new("m", Tariff::default(), Names::default());
+fn malformed_delta_is_ignored_malformed_end_fails() {
+    let mut fold = ResponseFold::new("m", Tariff::default(), ToolNames::default());
     assert!(fold.push_frame(Some("response.output_text.delta"), "{").is_empty());
-    assert!(!fold.is_over());
+    assert!(!fold.is_finished());
     assert!(fold.push_frame(Some("response.completed"), "{").is_empty());
-    assert_eq!(fold.finish().fault.unwrap().text, "the response.completed event could not be parsed");
+    assert_eq!(
+        fold.finish().error.unwrap().text,
+        "the response.completed event could not be parsed"
+    );
 }
 
 #[test]
-fn halves_of_surrogates_are_taken_out_of_text_and_arguments() {
-    let mut fold = Fold::new("m", Tariff::default(), Names::default());
+fn fold_removes_unpaired_surrogates() {
+    let mut fold = ResponseFold::new("m", Tariff::default(), ToolNames::default());
     fold.push_frame(None, r#"{"type":"response.output_item.done","output_index":0,"item":{"type":"message","id":"m","content":[{"type":"output_text","text":"a\ud83d"}]}}"#);
     fold.push_frame(None, r#"{"type":"response.output_item.done","output_index":1,"item":{"type":"function_call","id":"fc","call_id":"c","name":"e","arguments":"{\"v\":\"b\\ude00\",\"n\":1.10}"}}"#);
-    fold.push_frame(None, &completed().to_string());
+    fold.push_frame(None, &response_completed().to_string());
     let folded = fold.finish();
     assert_eq!(joined_text(&folded.message.content), "a");
     assert_eq!(
@@ -233,19 +246,23 @@ fn halves_of_surrogates_are_taken_out_of_text_and_arguments() {
 }
 
 #[test]
-fn an_end_without_any_item_before_it_brings_its_own() {
+fn terminal_event_supplies_missing_items() {
     let (heard, folded) =
-        fold(&[json!({ "type": "response.completed", "response": { "status": "completed",
-        "output": [message("m", "hi"), call("1", "")] } })]);
+        fold_events(&[json!({ "type": "response.completed", "response": { "status": "completed",
+        "output": [message_item("m", "hi"), call_item("1", "")] } })]);
     assert_eq!(joined_text(&folded.message.content), "hi");
-    assert_eq!(content(&folded)[1]["arguments"], json!({}), "missing arguments become an empty object");
+    assert_eq!(
+        content_json(&folded)[1]["arguments"],
+        json!({}),
+        "missing arguments become an empty object"
+    );
     assert_eq!(heard.len(), 4);
     assert_eq!(folded.message.stop_reason, StopReason::ToolUse);
 }
 
 #[test]
-fn cached_tokens_are_not_counted_twice() {
-    let (_, folded) = fold(&[
+fn fold_counts_cached_tokens_once() {
+    let (_, folded) = fold_events(&[
         json!({ "type": "response.completed", "response": { "status": "completed", "usage": {
         "input_tokens": 1000, "input_tokens_details": { "cached_tokens": 600, "cache_write_tokens": 100 },
         "output_tokens": 50, "output_tokens_details": { "reasoning_tokens": 20 }, "total_tokens": 1050 } } }),
@@ -266,8 +283,8 @@ fn cached_tokens_are_not_counted_twice() {
 }
 
 #[test]
-fn nonsense_in_usage_is_no_failure() {
-    let (_, folded) = fold(&[
+fn invalid_usage_does_not_fail_response() {
+    let (_, folded) = fold_events(&[
         json!({ "type": "response.completed", "response": { "status": "completed", "usage": {
         "input_tokens": 5, "input_tokens_details": { "cached_tokens": 600 }, "output_tokens": "many" } } }),
     ]);
@@ -276,30 +293,34 @@ fn nonsense_in_usage_is_no_failure() {
 }
 
 #[test]
-fn names_are_the_tools_own() {
+fn fold_maps_wire_names_to_tool_names() {
     let offer = crate::model::ToolOffer {
         name: "test.echo",
         description: "",
         parameters: &Value::Null,
         strict: false,
     };
-    let mut fold = Fold::new("m", Tariff::default(), Names::new(&[offer]));
+    let mut fold = ResponseFold::new("m", Tariff::default(), ToolNames::new(&[offer]));
     let item = json!({ "type": "function_call", "id": "fc", "call_id": "c", "name": "test_echo", "arguments": "" });
-    let start = fold.push_frame(None, &added(0, item.clone()).to_string());
+    let start = fold.push_frame(None, &item_added(0, item.clone()).to_string());
     assert!(
-        matches!(&start[..], [AnswerEvent::ToolcallStart { tool_name, .. }] if tool_name == "test.echo")
+        matches!(&start[..], [AssistantMessageEvent::ToolcallStart { tool_name, .. }] if tool_name == "test.echo")
     );
-    let end = fold.push_frame(None, &done(0, item).to_string());
+    let end = fold.push_frame(None, &item_done(0, item).to_string());
     assert!(
-        matches!(&end[..], [AnswerEvent::ToolcallEnd { tool_call, .. }] if tool_call.call.name == "test.echo")
+        matches!(&end[..], [AssistantMessageEvent::ToolcallEnd { tool_call, .. }] if tool_call.call.name == "test.echo")
     );
 }
 
 #[test]
-fn items_that_the_service_needs_back_are_kept_for_it() {
+fn fold_keeps_provider_items() {
     let item = json!({ "type": "compaction", "id": "cmp", "encrypted_content": "E" });
-    let (heard, folded) = fold(&[added(0, item.clone()), done(0, item.clone()), completed()]);
-    assert_eq!(content(&folded), json!([{ "type": "providerItem", "item": item }]));
+    let (heard, folded) = fold_events(&[
+        item_added(0, item.clone()),
+        item_done(0, item.clone()),
+        response_completed(),
+    ]);
+    assert_eq!(content_json(&folded), json!([{ "type": "providerItem", "item": item }]));
     assert!(heard.is_empty());
 }
 
@@ -307,30 +328,30 @@ proptest::proptest! {
     /// Any order of frames, malformed ones too, gives a response without a panic, and indices that
     /// match its blocks.
     #[test]
-    fn any_order_of_events_gives_an_answer(picks in proptest::collection::vec((0_usize..18, 0_u64..3), 0..40)) {
+    fn any_event_order_gives_response(picks in proptest::collection::vec((0_usize..18, 0_u64..3), 0..40)) {
         let pool = |at: usize, index: u64| match at {
-            0 => added(index, message("m", "")),
-            1 => added(index, call("1", "")),
-            2 => added(index, json!({ "type": "reasoning", "id": "r" })),
-            3 => added(index, json!({ "type": "compaction" })),
-            4 => done(index, message("m", "x")),
-            5 => done(index, call("1", "{")),
-            6 => done(index, json!({ "type": "reasoning", "id": "r", "summary": [{ "text": "t" }] })),
-            7 => delta("output_text", index, "a"),
-            8 => delta("function_call_arguments", index, "{"),
-            9 => delta("reasoning_summary_text", index, "é"),
+            0 => item_added(index, message_item("m", "")),
+            1 => item_added(index, call_item("1", "")),
+            2 => item_added(index, json!({ "type": "reasoning", "id": "r" })),
+            3 => item_added(index, json!({ "type": "compaction" })),
+            4 => item_done(index, message_item("m", "x")),
+            5 => item_done(index, call_item("1", "{")),
+            6 => item_done(index, json!({ "type": "reasoning", "id": "r", "summary": [{ "text": "t" }] })),
+            7 => item_delta("output_text", index, "a"),
+            8 => item_delta("function_call_arguments", index, "{"),
+            9 => item_delta("reasoning_summary_text", index, "é"),
             10 => json!({ "type": "response.reasoning_summary_part.done" }),
-            11 => json!({ "type": "response.output_item.done", "item": message("n", "y") }),
+            11 => json!({ "type": "response.output_item.done", "item": message_item("n", "y") }),
             12 => json!({ "type": "response.failed" }),
             13 => json!({ "type": "response.output_text.delta", "delta": "z" }),
             14 => json!({ "type": "response.output_text.delta", "output_index": 1.0, "delta": "\n" }),
             15 => json!({ "type": "response.output_text.delta", "output_index": null, "delta": null }),
-            16 => completed(),
+            16 => response_completed(),
             _ => json!({ "type": "response.output_item.added", "item": 5 }),
         };
         let events: Vec<Value> = picks.into_iter().map(|(at, index)| pool(at, index)).collect();
-        let (heard, folded) = fold(&events);
-        let blocks = content(&folded);
+        let (heard, folded) = fold_events(&events);
+        let blocks = content_json(&folded);
         for event in heard.iter().filter(|event| event["type"] == "text_end") {
             let at = usize::try_from(event["contentIndex"].as_u64().unwrap()).unwrap();
             // Only provider items that never ended shift the indices of later blocks.
@@ -342,16 +363,17 @@ proptest::proptest! {
 }
 
 #[test]
-fn an_answer_of_endless_items_is_given_up() {
-    let mut events: Vec<Value> = (0..2_000).map(|index| added(index, message("m", "x"))).collect();
-    events.push(completed());
-    let (heard, folded) = fold(&events);
+fn response_fails_above_item_limit() {
+    let mut events: Vec<Value> =
+        (0..2_000).map(|index| item_added(index, message_item("m", "x"))).collect();
+    events.push(response_completed());
+    let (heard, folded) = fold_events(&events);
     assert_eq!(heard.len(), ITEMS_MAX);
     assert!(folded.message.error_message.unwrap().contains("more than 1024 items"));
-    assert!(!folded.fault.unwrap().is_lost, "a retry would return as many items");
-    let output: Vec<Value> = (0..2_000).map(|_| message("m", "x")).collect();
+    assert!(!folded.error.unwrap().is_connection_lost, "a retry would return as many items");
+    let output: Vec<Value> = (0..2_000).map(|_| message_item("m", "x")).collect();
     let whole = json!({ "type": "response.completed", "response": { "status": "completed", "output": output } });
-    let (_, folded) = fold(&[whole]);
+    let (_, folded) = fold_events(&[whole]);
     assert_eq!(folded.message.stop_reason, StopReason::Error);
     assert_eq!(folded.message.content.len(), ITEMS_MAX);
 }

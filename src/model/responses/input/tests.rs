@@ -8,7 +8,7 @@ use super::*;
 use crate::agent::settings::ThinkingLevel;
 use crate::model::catalogue::Catalogue;
 
-fn plan_for(model: &str, history: Value) -> Value {
+fn input_for_model(model: &str, history: Value) -> Value {
     let record = Catalogue::default().record(model, "d");
     let messages: Vec<Message> = history
         .as_array()
@@ -43,31 +43,31 @@ fn plan_for(model: &str, history: Value) -> Value {
         traceparent: None,
         payload: None,
     };
-    serde_json::to_value(plan_input(&request, &Names::default())).unwrap()
+    serde_json::to_value(build_input(&request, &ToolNames::default())).unwrap()
 }
 
-fn plan(history: Value) -> Value {
-    plan_for("gpt-5", history)
+fn input_of(history: Value) -> Value {
+    input_for_model("gpt-5", history)
 }
 
-fn answer(content: Value) -> Value {
+fn response_message(content: Value) -> Value {
     json!({ "role": "assistant", "model": "gpt-5", "stopReason": "toolUse", "content": content })
 }
 
-fn result(id: &str, text: &str) -> Value {
+fn tool_result(id: &str, text: &str) -> Value {
     json!({ "role": "toolResult", "toolCallId": id, "toolName": "t", "content": [{ "type": "text", "text": text }] })
 }
 
-fn call(id: &str) -> Value {
+fn tool_call(id: &str) -> Value {
     json!({ "type": "toolCall", "id": id, "name": "t", "arguments": {} })
 }
 
-fn thought(encrypted: Value) -> Value {
+fn reasoning_block(encrypted: Value) -> Value {
     let item = json!({ "type": "reasoning", "id": "rs_1", "status": "completed", "summary": [], "content": [], "encrypted_content": encrypted });
     json!({ "type": "thinking", "thinking": "t", "thinkingSignature": item.to_string() })
 }
 
-fn kinds(items: &Value) -> Vec<String> {
+fn item_kinds(items: &Value) -> Vec<String> {
     let kind = |item: &Value| {
         item.get("type").or_else(|| item.get("role")).unwrap().as_str().unwrap().to_owned()
     };
@@ -75,9 +75,11 @@ fn kinds(items: &Value) -> Vec<String> {
 }
 
 #[test]
-fn thoughts_go_back_whole_but_for_what_the_service_does_not_take() {
-    let items =
-        plan(json!([answer(json!([thought(json!("E")), call("c|fc_1")])), result("c|fc_1", "x")]));
+fn reasoning_is_replayed_without_rejected_members() {
+    let items = input_of(json!([
+        response_message(json!([reasoning_block(json!("E")), tool_call("c|fc_1")])),
+        tool_result("c|fc_1", "x")
+    ]));
     assert_eq!(
         items[0],
         json!({ "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "E" })
@@ -86,34 +88,38 @@ fn thoughts_go_back_whole_but_for_what_the_service_does_not_take() {
 }
 
 #[test]
-fn thoughts_that_cannot_be_sent_again_are_dropped_with_the_ids_they_led_to() {
-    let items = plan(json!([
-        answer(
-            json!([thought(Value::Null), { "type": "text", "text": "a", "textSignature": "msg_x" }, call("c|fc_1")])
+fn unreplayable_reasoning_is_dropped_with_dependent_ids() {
+    let items = input_of(json!([
+        response_message(
+            json!([reasoning_block(Value::Null), { "type": "text", "text": "a", "textSignature": "msg_x" }, tool_call("c|fc_1")])
         ),
-        result("c|fc_1", "x")
+        tool_result("c|fc_1", "x")
     ]));
-    assert_eq!(kinds(&items), ["message", "function_call", "function_call_output"]);
+    assert_eq!(item_kinds(&items), ["message", "function_call", "function_call_output"]);
     assert_eq!((&items[0]["id"], items[1].get("id")), (&json!("msg_0"), None));
 }
 
 #[test]
-fn thoughts_without_what_followed_them_are_dropped() {
-    assert_eq!(plan(json!([answer(json!([thought(json!("E"))]))])), json!([]));
+fn reasoning_without_successor_is_dropped() {
+    assert_eq!(
+        input_of(json!([response_message(json!([reasoning_block(json!("E"))]))])),
+        json!([])
+    );
     let odd = json!({ "type": "hologram" });
-    let items =
-        plan(json!([answer(json!([thought(json!("E")), odd, { "type": "text", "text": "a" }]))]));
-    assert_eq!(kinds(&items), ["message"]);
+    let items = input_of(json!([response_message(
+        json!([reasoning_block(json!("E")), odd, { "type": "text", "text": "a" }])
+    )]));
+    assert_eq!(item_kinds(&items), ["message"]);
 }
 
 #[test]
-fn another_models_answer_is_plain() {
-    let mut foreign = answer(json!([
-        thought(json!("E")), { "type": "text", "text": "a", "textSignature": "msg_x" }, call("call.1|fc_1"),
+fn response_of_other_model_loses_signatures() {
+    let mut foreign = response_message(json!([
+        reasoning_block(json!("E")), { "type": "text", "text": "a", "textSignature": "msg_x" }, tool_call("call.1|fc_1"),
     ]));
     foreign["model"] = json!("gpt-4o");
-    let items = plan(json!([foreign, result("call.1|fc_1", "x")]));
-    assert_eq!(kinds(&items), ["message", "message", "function_call", "function_call_output"]);
+    let items = input_of(json!([foreign, tool_result("call.1|fc_1", "x")]));
+    assert_eq!(item_kinds(&items), ["message", "message", "function_call", "function_call_output"]);
     assert_eq!(items[0]["content"][0]["text"], "t", "its reasoning is sent as output text");
     assert_eq!((&items[0]["id"], &items[1]["id"]), (&json!("msg_0"), &json!("msg_0_2")));
     assert_eq!(
@@ -124,81 +130,87 @@ fn another_models_answer_is_plain() {
 }
 
 #[test]
-fn a_thought_that_says_nothing_to_this_model_is_left_out() {
+fn empty_or_redacted_reasoning_is_omitted() {
     let empty = json!({ "type": "thinking", "thinking": " \n" });
-    let mut hidden = thought(json!("E"));
+    let mut hidden = reasoning_block(json!("E"));
     hidden["redacted"] = json!(true);
-    let mut foreign = answer(json!([empty, hidden, { "type": "text", "text": "a" }]));
-    assert_eq!(kinds(&plan(json!([foreign.clone()]))), ["message"], "its own reasoning without a signature");
+    let mut foreign = response_message(json!([empty, hidden, { "type": "text", "text": "a" }]));
+    assert_eq!(
+        item_kinds(&input_of(json!([foreign.clone()]))),
+        ["message"],
+        "its own reasoning without a signature"
+    );
     foreign["model"] = json!("gpt-4o");
-    assert_eq!(kinds(&plan(json!([foreign]))), ["message"]);
+    assert_eq!(item_kinds(&input_of(json!([foreign]))), ["message"]);
     // Its own reasoning with a signature is replayed, though it has no text.
-    let mut silent = thought(json!("E"));
+    let mut silent = reasoning_block(json!("E"));
     silent["thinking"] = json!("");
-    let items = plan(json!([answer(json!([silent, { "type": "text", "text": "a" }]))]));
-    assert_eq!(kinds(&items), ["reasoning", "message"]);
+    let items =
+        input_of(json!([response_message(json!([silent, { "type": "text", "text": "a" }]))]));
+    assert_eq!(item_kinds(&items), ["reasoning", "message"]);
 }
 
 #[test]
-fn where_one_thought_cannot_go_back_none_does_and_no_id_that_it_led_to() {
-    let items = plan(json!([answer(json!([
-        thought(json!("E")), { "type": "hologram" }, { "type": "text", "text": "a", "textSignature": "msg_x" }, call("c|fc_1"),
+fn unknown_block_drops_all_reasoning_and_ids() {
+    let items = input_of(json!([response_message(json!([
+        reasoning_block(json!("E")), { "type": "hologram" }, { "type": "text", "text": "a", "textSignature": "msg_x" }, tool_call("c|fc_1"),
     ]))]));
-    assert_eq!(kinds(&items), ["message", "function_call"]);
+    assert_eq!(item_kinds(&items), ["message", "function_call"]);
     assert_eq!((&items[0]["id"], items[1].get("id")), (&json!("msg_0"), None));
 }
 
 #[test]
-fn what_is_no_picture_is_named_and_not_sent() {
+fn unsupported_image_becomes_note() {
     let drawing = json!({ "type": "image", "data": "AAAA", "mimeType": "image/svg+xml" });
-    let mut of_tool = result("c", "");
+    let mut of_tool = tool_result("c", "");
     of_tool["content"] = json!([drawing]);
-    let items = plan(json!([
-        { "role": "user", "content": [drawing] }, answer(json!([call("c")])), of_tool,
+    let items = input_of(json!([
+        { "role": "user", "content": [drawing] }, response_message(json!([tool_call("c")])), of_tool,
     ]));
-    assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": NO_PICTURE }]));
-    assert_eq!(kinds(&items), ["user", "function_call", "function_call_output"]);
-    assert_eq!(items[2]["output"], NO_PICTURE);
+    assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": UNSUPPORTED_IMAGE }]));
+    assert_eq!(item_kinds(&items), ["user", "function_call", "function_call_output"]);
+    assert_eq!(items[2]["output"], UNSUPPORTED_IMAGE);
 }
 
 #[test]
-fn nothing_that_is_sent_is_empty() {
+fn empty_content_is_not_sent() {
     let nothing = json!({ "role": "user", "content": [{ "type": "text", "text": "" }] });
-    let items = plan(json!([
-        { "role": "user", "content": "" }, nothing, answer(json!([call("c")])), result("c", ""),
+    let items = input_of(json!([
+        { "role": "user", "content": "" }, nothing, response_message(json!([tool_call("c")])), tool_result("c", ""),
     ]));
-    assert_eq!(kinds(&items), ["function_call", "function_call_output"]);
+    assert_eq!(item_kinds(&items), ["function_call", "function_call_output"]);
     assert_eq!(items[1]["output"], "(no output)");
 }
 
 #[test]
-fn failed_answers_and_silent_roles_are_left_out() {
-    let mut failed = answer(json!([{ "type": "text", "text": "half" }]));
+fn failed_responses_and_custom_roles_are_omitted() {
+    let mut failed = response_message(json!([{ "type": "text", "text": "half" }]));
     failed["stopReason"] = json!("error");
-    let items = plan(
+    let items = input_of(
         json!([failed, { "role": "custom", "customType": "x", "content": "c", "display": true }, { "role": "hologram" }]),
     );
     assert_eq!(items, json!([]));
 }
 
 #[test]
-fn a_messages_phase_goes_back_with_it() {
+fn message_phase_is_replayed() {
     let signature = json!({ "v": 1, "id": "msg_1", "phase": "commentary" }).to_string();
-    let items =
-        plan(json!([answer(json!([{ "type": "text", "text": "a", "textSignature": signature }]))]));
+    let items = input_of(json!([response_message(
+        json!([{ "type": "text", "text": "a", "textSignature": signature }])
+    )]));
     assert_eq!((&items[0]["id"], &items[0]["phase"]), (&json!("msg_1"), &json!("commentary")));
 }
 
 #[test]
-fn every_output_finds_its_call_though_ids_repeat_or_are_too_long() {
+fn outputs_match_calls_despite_repeated_or_long_ids() {
     let long = "x".repeat(90);
-    let items = plan(json!([
-        answer(json!([call("same|fc_1"), call("same|fc_1")])),
-        result("same|fc_1", "1"),
-        result("same|fc_1", "2"),
-        answer(json!([call("same|fc_2"), call(&long)])),
-        result("same|fc_2", "3"),
-        result(&long, "4"),
+    let items = input_of(json!([
+        response_message(json!([tool_call("same|fc_1"), tool_call("same|fc_1")])),
+        tool_result("same|fc_1", "1"),
+        tool_result("same|fc_1", "2"),
+        response_message(json!([tool_call("same|fc_2"), tool_call(&long)])),
+        tool_result("same|fc_2", "3"),
+        tool_result(&long, "4"),
     ]));
     let of = |kind: &str| -> Vec<String> {
         let items = items.as_array().unwrap().iter().filter(|item| item["type"] == kind);
@@ -214,30 +226,36 @@ fn every_output_finds_its_call_though_ids_repeat_or_are_too_long() {
 }
 
 #[test]
-fn images_of_results_come_behind_the_last_output() {
+fn result_images_follow_last_output() {
     let image = |data: &str| json!({ "type": "image", "data": data, "mimeType": "image/png" });
-    let mut first = result("a", "");
+    let mut first = tool_result("a", "");
     first["content"] = json!([image("AAAA")]);
-    let history = json!([answer(json!([call("a"), call("b")])), first, result("b", "x"), { "role": "user", "content": [image("BBBB")] }]);
-    let items = plan(history.clone());
+    let history = json!([response_message(json!([tool_call("a"), tool_call("b")])), first, tool_result("b", "x"), { "role": "user", "content": [image("BBBB")] }]);
+    let items = input_of(history.clone());
     assert_eq!(
-        kinds(&items)[2..],
+        item_kinds(&items)[2..],
         ["function_call_output", "function_call_output", "user", "user"]
     );
     assert_eq!(items[2]["output"], "(see attached image)");
     assert_eq!(items[4]["content"][0]["text"], "Attached image(s) from tool result:");
     assert_eq!(items[4]["content"][1]["image_url"], "data:image/png;base64,AAAA");
 
-    let blind = plan_for("gpt-3.5-turbo", history);
-    assert_eq!(kinds(&blind)[2..], ["function_call_output", "function_call_output", "user"]);
-    assert_eq!(blind[2]["output"], NO_IMAGES);
-    assert_eq!(blind[4]["content"], json!([{ "type": "input_text", "text": NO_IMAGES }]));
+    let without_images = input_for_model("gpt-3.5-turbo", history);
+    assert_eq!(
+        item_kinds(&without_images)[2..],
+        ["function_call_output", "function_call_output", "user"]
+    );
+    assert_eq!(without_images[2]["output"], IMAGES_NOT_ACCEPTED);
+    assert_eq!(
+        without_images[4]["content"],
+        json!([{ "type": "input_text", "text": IMAGES_NOT_ACCEPTED }])
+    );
 }
 
 #[test]
-fn arguments_go_back_as_the_model_wrote_them() {
+fn arguments_are_replayed_unchanged() {
     let with = |arguments: Value| {
-        let items = plan(json!([answer(
+        let items = input_of(json!([response_message(
             json!([{ "type": "toolCall", "id": "c", "name": "my.tool", "arguments": arguments }])
         )]));
         (
@@ -250,8 +268,8 @@ fn arguments_go_back_as_the_model_wrote_them() {
 }
 
 #[test]
-fn files_are_named_and_not_sent() {
-    let items = plan(
+fn files_become_notes() {
+    let items = input_of(
         json!([{ "role": "user", "content": [{ "type": "file", "artifactId": "x.1", "path": "a.csv", "mimeType": "text/csv", "size": 12 }] }]),
     );
     assert_eq!(
@@ -261,12 +279,15 @@ fn files_are_named_and_not_sent() {
 }
 
 #[test]
-fn items_of_the_service_go_back_as_they_came() {
+fn provider_items_are_replayed_unchanged() {
     let item = json!({ "type": "compaction", "id": "cmp_1", "encrypted_content": "E" });
-    let items = plan(json!([answer(
+    let items = input_of(json!([response_message(
         json!([{ "type": "text", "text": "a", "textSignature": "m" }, { "type": "providerItem", "item": item }])
     )]));
     assert_eq!(items[1], item);
     let owed = json!({ "type": "custom_tool_call", "call_id": "c" });
-    assert_eq!(plan(json!([answer(json!([{ "type": "providerItem", "item": owed }]))])), json!([]));
+    assert_eq!(
+        input_of(json!([response_message(json!([{ "type": "providerItem", "item": owed }]))])),
+        json!([])
+    );
 }

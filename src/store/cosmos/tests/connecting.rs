@@ -7,17 +7,17 @@ use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions}
 use azure_data_cosmos::models::ContainerProperties;
 use azure_data_cosmos::{CosmosClient, CosmosClientBuilder, CosmosRuntimeBuilder};
 
-use super::{CosmosStore, account, hosted, in_process};
+use super::{CosmosStore, account, start_in_process, start_on_socket};
 use crate::azure::cosmos::{CONTAINERS, ConnectError, Containers};
 use crate::settings::azure::{CosmosAccess, CosmosAccount, Identity};
 use crate::settings::secret::Secret;
 use crate::store::cosmos::testing::CosmosEmulator;
 
 #[derive(Debug)]
-struct SomeIdentity;
+struct FakeCredential;
 
 #[async_trait::async_trait]
-impl TokenCredential for SomeIdentity {
+impl TokenCredential for FakeCredential {
     async fn get_token(
         &self,
         _scopes: &[&str],
@@ -41,8 +41,8 @@ fn with_identity(account: CosmosAccount) -> CosmosAccount {
 }
 
 #[tokio::test]
-async fn with_a_key_what_is_missing_is_made_as_it_is_described() {
-    let emulator = in_process(1);
+async fn missing_containers_are_created_when_key_is_used() {
+    let emulator = start_in_process(1);
     let account = CosmosAccount { database: "fresh".to_owned(), ..account(&emulator) };
     for _ in 0..2 {
         let containers =
@@ -67,9 +67,9 @@ async fn with_a_key_what_is_missing_is_made_as_it_is_described() {
 }
 
 #[tokio::test]
-async fn with_an_identity_nothing_is_made() {
-    let emulator = in_process(1);
-    let credential = || Some(Arc::new(SomeIdentity) as Arc<dyn TokenCredential>);
+async fn containers_are_not_created_when_identity_is_used() {
+    let emulator = start_in_process(1);
+    let credential = || Some(Arc::new(FakeCredential) as Arc<dyn TokenCredential>);
     let there = with_identity(account(&emulator));
     Containers::connect(builder(&emulator).await, &there, credential()).await.unwrap();
     let missing = CosmosAccount { database: "fresh".to_owned(), ..there.clone() };
@@ -84,7 +84,7 @@ async fn with_an_identity_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn a_container_of_another_making_is_refused() {
+async fn container_with_other_partition_key_is_rejected() {
     let containers = [("conversations", &["/id"][..]), ("scopes", &["/tenant"][..])];
     let emulator = CosmosEmulator::in_process(&containers, 1);
     let error = Containers::connect(builder(&emulator).await, &account(&emulator), None).await;
@@ -96,8 +96,8 @@ async fn a_container_of_another_making_is_refused() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_refused_and_says_what_is_needed() {
-    let host = hosted(1);
+async fn wrong_account_key_error_gives_advice() {
+    let host = start_on_socket(1);
     let wrong = CosmosAccess::Key(Secret::new("d3Jvbmc=".to_owned()));
     let account = CosmosAccount { access: wrong, ..account(&host.emulator) };
     let error = CosmosStore::connect(&account, None).await.unwrap_err();

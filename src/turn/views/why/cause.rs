@@ -1,40 +1,40 @@
 //! Causes: every state in which a conversation can wait or run.
 
-use crate::agent::brake::{Behind, Brake, PutOff};
 use crate::agent::entry::PromptState;
-use crate::agent::head::{Head, READER};
+use crate::agent::head::{Head, READER_VERSION};
 use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::pause::{DeferReason, Deferral, Pause};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor as CallWaits};
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::step::is_understood;
+use crate::agent::step::is_supported;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
-use crate::store::TAKE_OVER_AFTER;
-use crate::turn::views::why::{ClaimView, Facts, OVERDUE, WaitsFor};
+use crate::store::TAKE_OVER_DELAY;
+use crate::turn::views::why::{LeaseView, OVERDUE_AFTER, WaitsFor, WhyFacts};
 
 /// Task that a worker does next, or is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum WorkerTask {
     /// Apply this many inputs, the oldest of which was accepted at `since`.
-    TakeIn {
+    ApplyInputs {
         inputs: usize,
         since: Timestamp,
     },
-    Stop {
+    Abort {
         since: Timestamp,
     },
     /// Continue after a decision or a late tool result.
-    GoOn {
+    Resume {
         since: Timestamp,
     },
-    Answer {
+    ModelCall {
         attempt: u32,
     },
     /// Run the tools with these names.
-    Calls(Vec<String>),
+    ToolCalls(Vec<String>),
     Summary,
     /// Apply the newest input or result.
-    Rest,
+    ApplyNewest,
 }
 
 #[derive(Clone, Debug)]
@@ -42,18 +42,18 @@ pub(super) enum Cause<'a> {
     Nothing {
         last: Option<PromptState>,
     },
-    Held {
+    HeldInputs {
         inputs: usize,
         since: Timestamp,
     },
-    Nudge(Step),
-    Busy {
-        step: Step,
+    Nudge(WorkerTask),
+    Working {
+        task: WorkerTask,
         until: Timestamp,
     },
     TakeOver {
-        step: Step,
-        stopped: Timestamp,
+        task: WorkerTask,
+        lease_end: Timestamp,
     },
     Retry {
         attempt: u32,
@@ -62,116 +62,119 @@ pub(super) enum Cause<'a> {
     },
     /// Worker processes died during the step, which is retried in isolation.
     Suspect {
-        step: Step,
+        task: WorkerTask,
         at: Timestamp,
     },
     /// An open request, and the number of other open requests.
-    Asked {
+    Approval {
         request: &'a Request,
         others: usize,
     },
-    PutOff(&'a PutOff),
-    Paused(&'a Brake),
+    Deferred(&'a Deferral),
+    Paused(&'a Pause),
     NewerVersion,
     Conversation(&'a ConversationId),
     Callback,
 }
 
-pub(super) fn of<'a>(facts: &'a Facts, claim: Option<&ClaimView>) -> Cause<'a> {
+pub(super) fn find_cause<'a>(facts: &'a WhyFacts, lease: Option<&LeaseView>) -> Cause<'a> {
     let head = &facts.head;
-    if head.min_reader > READER {
+    if head.min_reader > READER_VERSION {
         return Cause::NewerVersion;
     }
-    let Some(claim) = claim else { return unheld(facts) };
-    let held = |step: Step| {
-        if facts.is_live(claim) {
-            Cause::Busy { step, until: claim.until }
+    let Some(lease) = lease else { return cause_without_lease(facts) };
+    let with_lease = |task: WorkerTask| {
+        if facts.is_live(lease) {
+            Cause::Working { task, until: lease.until }
         } else {
-            Cause::TakeOver { step, stopped: claim.until }
+            Cause::TakeOver { task, lease_end: lease.until }
         }
     };
-    let step = under_way(facts);
-    if step == Step::Rest {
+    let task = current_task(facts);
+    if task == WorkerTask::ApplyNewest {
         // The worker only checks the conversation, which waits for another reason.
-        let cause = unheld(facts);
+        let cause = cause_without_lease(facts);
         if !matches!(cause, Cause::Nudge(_)) {
             return cause;
         }
     }
-    held(step)
+    with_lease(task)
 }
 
 /// Cause of a conversation without a lease.
-fn unheld(facts: &Facts) -> Cause<'_> {
+fn cause_without_lease(facts: &WhyFacts) -> Cause<'_> {
     let head = &facts.head;
-    if let Some(stop) = facts.inbox.iter().find(|item| is_stop(item, head)) {
-        return Cause::Nudge(Step::Stop { since: stop.accepted_at });
+    if let Some(abort) = facts.inbox.iter().find(|item| is_abort_of_running_prompt(item, head)) {
+        return Cause::Nudge(WorkerTask::Abort { since: abort.accepted_at });
     }
-    if let Some(brake) = &head.brake {
+    if let Some(pause) = &head.pause {
         // An approver can decide meanwhile.
-        return asked(facts).unwrap_or(Cause::Paused(brake));
+        return approval_cause(facts).unwrap_or(Cause::Paused(pause));
     }
     match &head.phase {
-        Phase::Idle | Phase::Deleted => at_rest(facts),
+        Phase::Idle | Phase::Deleted => idle_cause(facts),
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
-            of_model(facts, *not_before)
+            model_cause(facts, *not_before)
         }
-        Phase::Calls { calls, .. } => of_calls(facts, calls.iter().map(|call| &call.status)),
+        Phase::Calls { calls, .. } => calls_cause(facts, calls.iter().map(|call| &call.status)),
     }
 }
 
-fn is_stop(item: &InboxItem, head: &Head) -> bool {
+fn is_abort_of_running_prompt(item: &InboxItem, head: &Head) -> bool {
     let running = head.prompt.as_ref().map(|run| &run.id);
     matches!(&item.body, InboxBody::Abort(abort) if running.is_some() && abort.prompt_id.as_ref() == running)
 }
 
 /// Cause while nothing runs: the queued inbox items, if any.
-fn at_rest(facts: &Facts) -> Cause<'_> {
+fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
     let items = || facts.inbox.iter();
-    let news: Vec<&InboxItem> =
-        items().filter(|item| item.starts_when_idle() && is_understood(&item.body)).collect();
-    if let Some(first) = news.first() {
-        return Cause::Nudge(Step::TakeIn { inputs: news.len(), since: first.accepted_at });
+    let due_items: Vec<&InboxItem> =
+        items().filter(|item| item.has_effect_when_idle() && is_supported(&item.body)).collect();
+    if let Some(first) = due_items.first() {
+        return Cause::Nudge(WorkerTask::ApplyInputs {
+            inputs: due_items.len(),
+            since: first.accepted_at,
+        });
     }
-    if items().any(|item| !is_understood(&item.body)) {
+    if items().any(|item| !is_supported(&item.body)) {
         return Cause::NewerVersion;
     }
     if let Some(first) = facts.inbox.first() {
-        return Cause::Held { inputs: facts.inbox.len(), since: first.accepted_at };
+        return Cause::HeldInputs { inputs: facts.inbox.len(), since: first.accepted_at };
     }
     Cause::Nothing { last: facts.head.prompts.last().map(|span| span.state) }
 }
 
-fn of_model(facts: &Facts, not_before: Option<Timestamp>) -> Cause<'_> {
+fn model_cause(facts: &WhyFacts, not_before: Option<Timestamp>) -> Cause<'_> {
     let head = &facts.head;
-    if head.is_paused() {
-        return asked(facts).unwrap_or_else(|| Cause::Nudge(decided(facts)));
+    if head.is_waiting_for_budget() {
+        return approval_cause(facts).unwrap_or_else(|| Cause::Nudge(resume_task(facts)));
     }
-    if let Some(cause) = suspect(facts) {
+    if let Some(cause) = suspect_cause(facts) {
         return cause;
     }
     let Some(at) = not_before.filter(|time| *time > facts.now) else {
-        return Cause::Nudge(next(facts));
+        return Cause::Nudge(next_task(facts));
     };
-    if let Some(put_off) = head.put_off() {
-        return Cause::PutOff(put_off);
+    if let Some(deferral) = head.deferral() {
+        return Cause::Deferred(deferral);
     }
     match head.phase {
         Phase::Summary { attempt, .. } => Cause::Retry { attempt, at, is_summary: true },
         Phase::Model { attempt, .. } => Cause::Retry { attempt, at, is_summary: false },
-        Phase::Idle | Phase::Calls { .. } | Phase::Deleted => Cause::Nudge(next(facts)),
+        Phase::Idle | Phase::Calls { .. } | Phase::Deleted => Cause::Nudge(next_task(facts)),
     }
 }
 
-fn of_calls<'a>(facts: &'a Facts, calls: impl Iterator<Item = &'a CallStatus>) -> Cause<'a> {
-    if let Some(cause) = suspect(facts) {
+fn calls_cause<'a>(facts: &'a WhyFacts, calls: impl Iterator<Item = &'a CallStatus>) -> Cause<'a> {
+    if let Some(cause) = suspect_cause(facts) {
         return cause;
     }
-    if facts.head.phase.batch().is_owed() {
-        return Cause::Nudge(next(facts));
+    if facts.head.phase.call_batch().has_pending_work() {
+        return Cause::Nudge(next_task(facts));
     }
-    if let Some(asked) = asked(facts) {
-        return asked;
+    if let Some(cause) = approval_cause(facts) {
+        return cause;
     }
     let on = calls
         .filter_map(|status| if let CallStatus::Waiting { on } = status { Some(on) } else { None });
@@ -184,11 +187,11 @@ fn of_calls<'a>(facts: &'a Facts, calls: impl Iterator<Item = &'a CallStatus>) -
             CallWaits::Callback { .. } => return Cause::Callback,
         }
     }
-    Cause::Nudge(decided(facts))
+    Cause::Nudge(resume_task(facts))
 }
 
 /// The oldest open request without a decision.
-fn asked(facts: &Facts) -> Option<Cause<'_>> {
+fn approval_cause(facts: &WhyFacts) -> Option<Cause<'_>> {
     let is_decided = |request: &Request| {
         facts.inbox.iter().any(|item| {
             matches!(&item.body, InboxBody::Decision(decision) if decision.request_id == request.id)
@@ -201,50 +204,52 @@ fn asked(facts: &Facts) -> Option<Cause<'_>> {
         return None;
     }
     let (first, others) = open.split_first()?;
-    Some(Cause::Asked { request: first, others: others.len() })
+    Some(Cause::Approval { request: first, others: others.len() })
 }
 
-fn decided(facts: &Facts) -> Step {
-    let said = facts
+fn resume_task(facts: &WhyFacts) -> WorkerTask {
+    let item = facts
         .inbox
         .iter()
         .find(|item| matches!(item.body, InboxBody::Decision(_) | InboxBody::LateResult(_)));
-    Step::GoOn { since: said.map_or(facts.head.updated_at, |item| item.accepted_at) }
+    WorkerTask::Resume { since: item.map_or(facts.head.updated_at, |item| item.accepted_at) }
 }
 
 /// Cause of a step during which worker processes died.
-fn suspect(facts: &Facts) -> Option<Cause<'_>> {
+fn suspect_cause(facts: &WhyFacts) -> Option<Cause<'_>> {
     let head = &facts.head;
     let at = head.suspicion.retry_at.or(head.due).unwrap_or(head.updated_at);
-    head.is_suspect().then(|| Cause::Suspect { step: next(facts), at })
+    head.is_suspect().then(|| Cause::Suspect { task: next_task(facts), at })
 }
 
 /// Next task of the phase.
-fn next(facts: &Facts) -> Step {
+fn next_task(facts: &WhyFacts) -> WorkerTask {
     match &facts.head.phase {
-        Phase::Model { attempt, .. } => Step::Answer { attempt: *attempt },
-        Phase::Summary { .. } => Step::Summary,
+        Phase::Model { attempt, .. } => WorkerTask::ModelCall { attempt: *attempt },
+        Phase::Summary { .. } => WorkerTask::Summary,
         Phase::Calls { calls, .. } => {
             let open = facts.tools.iter().zip(calls).filter(|(_, call)| !call.is_done());
-            Step::Calls(open.map(|(name, _)| name.clone()).collect())
+            WorkerTask::ToolCalls(open.map(|(name, _)| name.clone()).collect())
         }
-        Phase::Idle | Phase::Deleted => Step::Rest,
+        Phase::Idle | Phase::Deleted => WorkerTask::ApplyNewest,
     }
 }
 
 /// Task of the worker with the lease.
-fn under_way(facts: &Facts) -> Step {
-    let Phase::Calls { calls, .. } = &facts.head.phase else { return next(facts) };
+fn current_task(facts: &WhyFacts) -> WorkerTask {
+    let Phase::Calls { calls, .. } = &facts.head.phase else { return next_task(facts) };
     let started = facts.tools.iter().zip(calls).filter(|(_, call)| call.is_started());
     let started: Vec<String> = started.map(|(name, _)| name.clone()).collect();
-    if started.is_empty() { Step::Rest } else { Step::Calls(started) }
+    if started.is_empty() { WorkerTask::ApplyNewest } else { WorkerTask::ToolCalls(started) }
 }
 
-impl Step {
-    fn since(&self, facts: &Facts) -> Timestamp {
+impl WorkerTask {
+    fn since(&self, facts: &WhyFacts) -> Timestamp {
         match self {
-            Self::TakeIn { since, .. } | Self::Stop { since } | Self::GoOn { since } => *since,
-            Self::Answer { .. } | Self::Calls(_) | Self::Summary | Self::Rest => {
+            Self::ApplyInputs { since, .. } | Self::Abort { since } | Self::Resume { since } => {
+                *since
+            }
+            Self::ModelCall { .. } | Self::ToolCalls(_) | Self::Summary | Self::ApplyNewest => {
                 facts.head.updated_at
             }
         }
@@ -255,25 +260,25 @@ impl Cause<'_> {
     pub(super) fn waits_for(&self) -> WaitsFor {
         match self {
             Self::Nothing { .. } => WaitsFor::Nothing,
-            Self::Held { .. } => WaitsFor::NextPrompt,
+            Self::HeldInputs { .. } => WaitsFor::NextPrompt,
             Self::Nudge(_) => WaitsFor::Nudge,
-            Self::Busy { step: Step::Answer { .. }, .. } => WaitsFor::Model,
-            Self::Busy { step: Step::Calls(_), .. } => WaitsFor::Tools,
-            Self::Busy { step: Step::Summary, .. } => WaitsFor::Summary,
-            Self::Busy { .. } => WaitsFor::Worker,
+            Self::Working { task: WorkerTask::ModelCall { .. }, .. } => WaitsFor::Model,
+            Self::Working { task: WorkerTask::ToolCalls(_), .. } => WaitsFor::Tools,
+            Self::Working { task: WorkerTask::Summary, .. } => WaitsFor::Summary,
+            Self::Working { .. } => WaitsFor::Worker,
             Self::TakeOver { .. } => WaitsFor::TakeOver,
             Self::Retry { .. } => WaitsFor::Retry,
             Self::Suspect { .. } => WaitsFor::BackOff,
-            Self::Asked { request, .. } => match request.kind {
+            Self::Approval { request, .. } => match request.kind {
                 RequestKind::Tool => WaitsFor::Approval,
                 RequestKind::Outcome => WaitsFor::Outcome,
                 RequestKind::Budget => WaitsFor::Budget,
                 RequestKind::Question => WaitsFor::Answer,
             },
-            Self::PutOff(put_off) => match put_off.behind {
-                Behind::Rate => WaitsFor::Rate,
-                Behind::BudgetInUse => WaitsFor::BudgetInUse,
-                Behind::Books => WaitsFor::Books,
+            Self::Deferred(put_off) => match put_off.reason {
+                DeferReason::RateLimit => WaitsFor::Rate,
+                DeferReason::BudgetInUse => WaitsFor::BudgetInUse,
+                DeferReason::LedgerUnavailable => WaitsFor::Ledger,
             },
             Self::Paused(_) => WaitsFor::Paused,
             Self::NewerVersion => WaitsFor::NewerVersion,
@@ -282,19 +287,19 @@ impl Cause<'_> {
         }
     }
 
-    pub(super) fn since(&self, facts: &Facts) -> Timestamp {
+    pub(super) fn since(&self, facts: &WhyFacts) -> Timestamp {
         match self {
-            Self::Held { since, .. } => *since,
+            Self::HeldInputs { since, .. } => *since,
             Self::Nudge(step) => step.since(facts),
-            Self::TakeOver { .. } if facts.is_unserved => facts.head.updated_at,
-            Self::TakeOver { stopped, .. } => *stopped,
-            Self::Asked { request, .. } => request.requested_at,
+            Self::TakeOver { .. } if facts.is_service_stopped => facts.head.updated_at,
+            Self::TakeOver { lease_end: stopped, .. } => *stopped,
+            Self::Approval { request, .. } => request.requested_at,
             Self::Paused(brake) => brake.since,
             Self::Nothing { .. }
-            | Self::Busy { .. }
+            | Self::Working { .. }
             | Self::Retry { .. }
             | Self::Suspect { .. }
-            | Self::PutOff(_)
+            | Self::Deferred(_)
             | Self::NewerVersion
             | Self::Conversation(_)
             | Self::Callback => facts.head.updated_at,
@@ -303,31 +308,35 @@ impl Cause<'_> {
 
     /// Time when it continues by itself or a worker checks it again. `None`: another event must
     /// happen first.
-    pub(super) fn due(&self, facts: &Facts) -> Option<Timestamp> {
+    pub(super) fn due(&self, facts: &WhyFacts) -> Option<Timestamp> {
         match self {
             Self::Nothing { .. }
-            | Self::Held { .. }
+            | Self::HeldInputs { .. }
             | Self::NewerVersion
             | Self::Conversation(_)
             | Self::Callback => None,
-            Self::Nudge(Step::Answer { .. } | Step::Calls(_) | Step::Summary | Step::Rest) => {
-                facts.head.due.or(Some(facts.head.updated_at))
-            }
+            Self::Nudge(
+                WorkerTask::ModelCall { .. }
+                | WorkerTask::ToolCalls(_)
+                | WorkerTask::Summary
+                | WorkerTask::ApplyNewest,
+            ) => facts.head.due.or(Some(facts.head.updated_at)),
             // A new input is due since it was accepted, whatever the head's `due` is.
             Self::Nudge(step) => Some(step.since(facts)),
-            Self::Busy { until, .. } | Self::TakeOver { stopped: until, .. } => {
-                Some(until.plus(TAKE_OVER_AFTER))
+            Self::Working { until, .. } | Self::TakeOver { lease_end: until, .. } => {
+                Some(until.plus(TAKE_OVER_DELAY))
             }
             Self::Retry { at, .. } | Self::Suspect { at, .. } => Some(*at),
-            Self::Asked { request, .. } => facts.head.books.look_at.or(request.expires_at),
-            Self::PutOff(put_off) => Some(put_off.until),
-            Self::Paused(brake) => Some(brake.look_at),
+            Self::Approval { request, .. } => facts.head.metering.recheck_at.or(request.expires_at),
+            Self::Deferred(put_off) => Some(put_off.until),
+            Self::Paused(brake) => Some(brake.recheck_at),
         }
     }
 
     /// True if a worker should have processed it long ago.
-    pub(super) fn is_overdue(&self, facts: &Facts) -> bool {
-        let is_owed = matches!(self, Self::Nudge(_) | Self::TakeOver { .. } | Self::Suspect { .. });
-        is_owed && self.due(facts).is_some_and(|due| due.plus(OVERDUE) < facts.now)
+    pub(super) fn is_overdue(&self, facts: &WhyFacts) -> bool {
+        let is_pending =
+            matches!(self, Self::Nudge(_) | Self::TakeOver { .. } | Self::Suspect { .. });
+        is_pending && self.due(facts).is_some_and(|due| due.plus(OVERDUE_AFTER) < facts.now)
     }
 }

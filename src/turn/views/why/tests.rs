@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 
 /// Epoch milliseconds of a time in seconds after 2027-01-15 08:00 UTC.
-fn at(seconds: u64) -> u64 {
+fn epoch_ms(seconds: u64) -> u64 {
     1_800_000_000_000 + seconds * 1_000
 }
 
@@ -18,7 +18,7 @@ fn head(members: Value) -> Head {
         "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
         "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
         "seq": 9, "eventSeq": 9, "turn": 2, "epoch": 4, "agent": "clerk",
-        "createdAt": at(0), "updatedAt": at(0),
+        "createdAt": epoch_ms(0), "updatedAt": epoch_ms(0),
     });
     let Value::Object(members) = members else { panic!("{members}") };
     head.as_object_mut().unwrap().extend(members);
@@ -26,23 +26,23 @@ fn head(members: Value) -> Head {
 }
 
 /// Facts one minute later.
-fn facts(members: Value) -> Facts {
+fn facts(members: Value) -> WhyFacts {
     let tools = vec!["look".to_owned(), "pay".to_owned()];
-    Facts {
+    WhyFacts {
         head: head(members),
         inbox: Vec::new(),
         tools,
-        holder: None,
-        now: Timestamp(at(60)),
+        lease_holder: None,
+        now: Timestamp(epoch_ms(60)),
         last_error: None,
         agent_problem: None,
-        is_unserved: false,
+        is_service_stopped: false,
     }
 }
 
-fn with(mut facts: Facts, accepted: u64, body: Value) -> Facts {
+fn with_item(mut facts: WhyFacts, accepted: u64, body: Value) -> WhyFacts {
     let id = format!("in_{}", facts.inbox.len());
-    let mut item = json!({"inputId": id, "acceptedAt": at(accepted)});
+    let mut item = json!({"inputId": id, "acceptedAt": epoch_ms(accepted)});
     item["body"] = body;
     facts.inbox.push(serde_json::from_str(&item.to_string()).unwrap());
     facts
@@ -52,20 +52,20 @@ fn prompt(when_idle: &str) -> Value {
     json!({"prompt": {"promptId": "pr_9", "user": "u", "whenIdle": when_idle, "input": "x", "visible": true, "source": "user"}})
 }
 
-fn run() -> Value {
+fn prompt_span() -> Value {
     json!({"id": "pr_1", "fromSeq": 1, "user": "u", "rounds": 1, "isTurnOpen": true})
 }
 
 /// A running prompt, with that phase and these members.
-fn running(phase: Value, members: Value) -> Facts {
-    let mut whole = json!({"prompt": run(), "due": at(0)});
+fn running(phase: Value, members: Value) -> WhyFacts {
+    let mut whole = json!({"prompt": prompt_span(), "due": epoch_ms(0)});
     whole["phase"] = phase;
     let Value::Object(members) = members else { panic!("{members}") };
     whole.as_object_mut().unwrap().extend(members);
     facts(whole)
 }
 
-fn calls(first: Value, second: Value) -> Value {
+fn calls_phase(first: Value, second: Value) -> Value {
     let mut calls = json!({"owed": "calls", "answer": 5, "calls": [{}, {}]});
     calls["calls"][0]["status"] = first;
     calls["calls"][1]["status"] = second;
@@ -73,14 +73,14 @@ fn calls(first: Value, second: Value) -> Value {
 }
 
 fn started() -> Value {
-    json!({"is": "started", "effectId": "tw_1", "effect": "write", "onUnknown": "ask", "fingerprint": "f", "until": at(30)})
+    json!({"is": "started", "effectId": "tw_1", "effect": "write", "onUnknown": "ask", "fingerprint": "f", "until": epoch_ms(30)})
 }
 
 fn ready() -> Value {
     json!({"is": "ready"})
 }
 
-fn asks(kind: &str) -> Value {
+fn request_json(kind: &str) -> Value {
     json!({
         "id": "rq_1", "kind": kind, "title": "May it?", "reason": "Because.", "promptId": "pr_1", "tool": "pay",
         "requestedAt": "2027-01-15T08:00:10Z", "requestedBy": "u", "expiresAt": "2027-01-16T08:00:00Z", "approvers": ["owner", "link"],
@@ -89,100 +89,106 @@ fn asks(kind: &str) -> Value {
 }
 
 /// An open request, for which its two calls wait.
-fn asked(kind: &str) -> Facts {
+fn awaiting_decision(kind: &str) -> WhyFacts {
     let waits = json!({"is": "waiting", "on": {"kind": "request", "requestId": "rq_1"}});
-    running(calls(waits.clone(), waits), json!({"requests": [asks(kind)]}))
+    running(calls_phase(waits.clone(), waits), json!({"requests": [request_json(kind)]}))
 }
 
-fn model() -> Value {
+fn model_phase() -> Value {
     json!({"owed": "model", "attempt": 1})
 }
 
-fn claim(until: u64) -> Value {
-    json!({"claim": {"worker": "w1", "epoch": 4, "until": at(until)}})
+fn lease_json(until: u64) -> Value {
+    json!({"claim": {"worker": "w1", "epoch": 4, "until": epoch_ms(until)}})
 }
 
-fn put_off(behind: &str) -> Facts {
-    let phase = json!({"owed": "model", "attempt": 1, "notBefore": at(90)});
-    running(phase, json!({"putOff": {"behind": behind, "until": at(90)}}))
+fn deferred(behind: &str) -> WhyFacts {
+    let phase = json!({"owed": "model", "attempt": 1, "notBefore": epoch_ms(90)});
+    running(phase, json!({"putOff": {"behind": behind, "until": epoch_ms(90)}}))
 }
 
-fn paused(on: &str) -> Facts {
-    running(model(), json!({"brake": {"on": on, "since": at(20), "lookAt": at(80)}}))
+fn paused(on: &str) -> WhyFacts {
+    running(
+        model_phase(),
+        json!({"brake": {"on": on, "since": epoch_ms(20), "lookAt": epoch_ms(80)}}),
+    )
 }
 
-fn waiting_on(on: Value) -> Facts {
+fn waiting_call(on: Value) -> WhyFacts {
     let mut waiting = json!({"is": "waiting"});
     waiting["on"] = on;
-    running(calls(waiting, json!({"is": "done", "result": 6})), json!({}))
+    running(calls_phase(waiting, json!({"is": "done", "result": 6})), json!({}))
 }
 
-fn late(mut facts: Facts) -> Facts {
-    facts.now = Timestamp(at(3_600));
+fn one_hour_later(mut facts: WhyFacts) -> WhyFacts {
+    facts.now = Timestamp(epoch_ms(3_600));
     facts
 }
 
-fn all() -> Vec<Facts> {
+fn all_causes() -> Vec<WhyFacts> {
     let completed =
         json!({"prompts": [{"id": "pr_1", "state": "completed", "fromSeq": 1, "toSeq": 8}]});
     let summary = json!({"owed": "summary", "attempt": 1, "reason": "threshold"});
-    let retried = json!({"owed": "model", "attempt": 2, "notBefore": at(64)});
-    let summed_again =
-        json!({"owed": "summary", "attempt": 3, "notBefore": at(64), "reason": "threshold"});
+    let retried = json!({"owed": "model", "attempt": 2, "notBefore": epoch_ms(64)});
+    let retried_summary =
+        json!({"owed": "summary", "attempt": 3, "notBefore": epoch_ms(64), "reason": "threshold"});
     let decision = json!({"decision": {"requestId": "rq_1", "decision": "approve", "decidedBy": "u", "decidedAt": "2027-01-15T08:00:20Z"}});
-    let mut suspect_under_way = claim(100);
+    let mut suspect_under_way = lease_json(100);
     suspect_under_way["claims"] = json!(2);
-    let mut in_memory = running(model(), json!({}));
-    in_memory.holder = Some((WorkerId::new("w2"), Timestamp(at(100))));
+    let mut in_memory = running(model_phase(), json!({}));
+    in_memory.lease_holder = Some((WorkerId::new("w2"), Timestamp(epoch_ms(100))));
     vec![
         facts(json!({})),
         facts(completed),
-        with(facts(json!({})), 30, prompt("hold")),
-        with(with(facts(json!({})), 30, prompt("start")), 40, prompt("start")),
-        late(with(facts(json!({})), 30, prompt("start"))),
-        with(facts(json!({})), 30, json!({"command": {"name": "later"}})),
+        with_item(facts(json!({})), 30, prompt("hold")),
+        with_item(with_item(facts(json!({})), 30, prompt("start")), 40, prompt("start")),
+        one_hour_later(with_item(facts(json!({})), 30, prompt("start"))),
+        with_item(facts(json!({})), 30, json!({"command": {"name": "later"}})),
         facts(json!({"minReader": 99})),
-        running(model(), json!({})),
-        running(retried.clone(), claim(100)),
-        running(model(), claim(100)),
+        running(model_phase(), json!({})),
+        running(retried.clone(), lease_json(100)),
+        running(model_phase(), lease_json(100)),
         in_memory,
-        late(running(model(), claim(100))),
+        one_hour_later(running(model_phase(), lease_json(100))),
         running(retried, json!({})),
-        running(summed_again, json!({})),
+        running(retried_summary, json!({})),
         running(summary.clone(), json!({})),
-        running(summary, claim(100)),
-        running(model(), json!({"claims": 3, "due": at(68)})),
-        running(model(), json!({"claims": 2, "suspicion": {"isolatedDeaths": 1}, "due": at(68)})),
+        running(summary, lease_json(100)),
+        running(model_phase(), json!({"claims": 3, "due": epoch_ms(68)})),
         running(
-            model(),
-            json!({"suspicion": {"isolatedDeaths": 2, "retryAt": at(90)}, "due": at(68)}),
+            model_phase(),
+            json!({"claims": 2, "suspicion": {"isolatedDeaths": 1}, "due": epoch_ms(68)}),
         ),
-        running(calls(started(), ready()), suspect_under_way),
-        running(calls(started(), ready()), json!({"claims": 3, "due": at(68)})),
-        running(calls(ready(), ready()), json!({})),
-        running(calls(started(), ready()), claim(100)),
-        late(running(calls(started(), ready()), claim(100))),
-        running(calls(ready(), ready()), claim(100)),
-        asked("tool"),
-        asked("outcome"),
-        asked("question"),
-        with(asked("tool"), 20, decision),
-        running(model(), json!({"requests": [asks("budget")]})),
-        with(running(model(), json!({})), 20, json!({"abort": {"promptId": "pr_1"}})),
-        put_off("rate"),
-        put_off("budget_in_use"),
-        put_off("books"),
+        running(
+            model_phase(),
+            json!({"suspicion": {"isolatedDeaths": 2, "retryAt": epoch_ms(90)}, "due": epoch_ms(68)}),
+        ),
+        running(calls_phase(started(), ready()), suspect_under_way),
+        running(calls_phase(started(), ready()), json!({"claims": 3, "due": epoch_ms(68)})),
+        running(calls_phase(ready(), ready()), json!({})),
+        running(calls_phase(started(), ready()), lease_json(100)),
+        one_hour_later(running(calls_phase(started(), ready()), lease_json(100))),
+        running(calls_phase(ready(), ready()), lease_json(100)),
+        awaiting_decision("tool"),
+        awaiting_decision("outcome"),
+        awaiting_decision("question"),
+        with_item(awaiting_decision("tool"), 20, decision),
+        running(model_phase(), json!({"requests": [request_json("budget")]})),
+        with_item(running(model_phase(), json!({})), 20, json!({"abort": {"promptId": "pr_1"}})),
+        deferred("rate"),
+        deferred("budget_in_use"),
+        deferred("books"),
         paused("agent:clerk"),
         paused("tool:pay"),
         paused("*"),
-        waiting_on(json!({"kind": "conversation", "conversationId": "other"})),
-        waiting_on(json!({"kind": "callback", "token": "x"})),
+        waiting_call(json!({"kind": "conversation", "conversationId": "other"})),
+        waiting_call(json!({"kind": "callback", "token": "x"})),
     ]
 }
 
 #[test]
-fn every_way_to_stand_still_has_a_sentence_of_its_own() {
-    let views: Vec<WhyView> = all().iter().map(told).collect();
+fn each_cause_has_its_own_sentence() {
+    let views: Vec<WhyView> = all_causes().iter().map(build_view).collect();
     let mut text = String::new();
     for view in &views {
         let waits_for = serde_json::to_value(view.waits_for).unwrap();
@@ -239,38 +245,38 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
 }
 
 #[test]
-fn what_unblocks_it_is_said_with_the_request_to_make() {
-    let ways = |facts: &Facts| told(facts).unblock.join("\n");
-    insta::assert_snapshot!(ways(&asked("tool")), @r"
+fn unblock_hints_name_the_request_to_send() {
+    let hints = |facts: &WhyFacts| build_view(facts).unblock.join("\n");
+    insta::assert_snapshot!(hints(&awaiting_decision("tool")), @r"
     POST /api/conversations/c/approvals/rq_1 with approve or reject, by owner or link
     the request expires at 2027-01-16T08:00:00.000Z
     ");
-    insta::assert_snapshot!(ways(&paused("tool:pay")), @r"
+    insta::assert_snapshot!(hints(&paused("tool:pay")), @r"
     remove `tool:pay` from TURNWHEEL_PAUSED: it continues within 90 seconds
     POST /api/conversations/c/abort ends the prompt
     ");
-    insta::assert_snapshot!(ways(&running(model(), claim(100))), @r"
+    insta::assert_snapshot!(hints(&running(model_phase(), lease_json(100))), @r"
     the worker finishes, or its lease expires and another worker takes over after 2027-01-15T08:01:40.000Z
     POST /api/conversations/c/abort ends the prompt
     ");
-    for facts in all() {
-        assert!(!told(&facts).unblock.is_empty(), "{facts:?}");
+    for facts in all_causes() {
+        assert!(!build_view(&facts).unblock.is_empty(), "{facts:?}");
     }
 }
 
 #[test]
-fn why_names_the_cause_of_a_failure() {
+fn why_names_error_of_last_failure() {
     let error = Some("HTTP 401: wrong key".to_owned());
-    let retried = json!({"owed": "model", "attempt": 2, "notBefore": at(64)});
-    let retried = Facts { last_error: error.clone(), ..running(retried, json!({})) };
+    let retried = json!({"owed": "model", "attempt": 2, "notBefore": epoch_ms(64)});
+    let retried = WhyFacts { last_error: error.clone(), ..running(retried, json!({})) };
     assert_eq!(
-        told(&retried).why,
+        build_view(&retried).why,
         "The model call failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key; attempt 2 is due at 2027-01-15T08:01:04.000Z."
     );
     let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
-    let failed = Facts { last_error: error, ..facts(failed) };
+    let failed = WhyFacts { last_error: error, ..facts(failed) };
     assert_eq!(
-        told(&failed).why,
+        build_view(&failed).why,
         "No work is pending: the last prompt failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key."
     );
 }
@@ -278,7 +284,7 @@ fn why_names_the_cause_of_a_failure() {
 #[test]
 fn why_suggests_no_prompt_to_an_unavailable_agent() {
     let problem = Some("there is no agent `clerk`; there are: none".to_owned());
-    let view = told(&Facts { agent_problem: problem, ..facts(json!({})) });
+    let view = build_view(&WhyFacts { agent_problem: problem, ..facts(json!({})) });
     assert_eq!(
         view.unblock,
         [
@@ -288,10 +294,10 @@ fn why_suggests_no_prompt_to_an_unavailable_agent() {
 }
 
 #[test]
-fn why_knows_that_a_worker_is_gone_when_no_service_runs() {
-    let busy = running(calls(started(), ready()), claim(100));
-    assert!(told(&busy).why.starts_with("A worker has been running `look` since"));
-    let view = told(&Facts { is_unserved: true, ..busy });
+fn why_reports_lost_worker_when_service_is_stopped() {
+    let busy = running(calls_phase(started(), ready()), lease_json(100));
+    assert!(build_view(&busy).why.starts_with("A worker has been running `look` since"));
+    let view = build_view(&WhyFacts { is_service_stopped: true, ..busy });
     assert_eq!(view.waits_for, WaitsFor::TakeOver);
     assert_eq!(
         view.why,
@@ -304,11 +310,11 @@ fn why_knows_that_a_worker_is_gone_when_no_service_runs() {
 }
 
 #[test]
-fn the_state_is_the_conversations() {
-    let state = |facts: &Facts| told(facts).state;
+fn why_state_matches_conversation_state() {
+    let state = |facts: &WhyFacts| build_view(facts).state;
     assert_eq!(state(&facts(json!({}))), State::Idle);
-    assert_eq!(state(&with(facts(json!({})), 30, prompt("hold"))), State::Idle);
-    assert_eq!(state(&with(facts(json!({})), 30, prompt("start"))), State::Running);
-    assert_eq!(state(&asked("tool")), State::WaitingForApproval);
+    assert_eq!(state(&with_item(facts(json!({})), 30, prompt("hold"))), State::Idle);
+    assert_eq!(state(&with_item(facts(json!({})), 30, prompt("start"))), State::Running);
+    assert_eq!(state(&awaiting_decision("tool")), State::WaitingForApproval);
     assert_eq!(state(&paused("*")), State::Running);
 }

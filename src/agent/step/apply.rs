@@ -1,0 +1,311 @@
+//! Applying inbox items: an item becomes entries, events and a receipt.
+
+use crate::agent::content::Block;
+use crate::agent::entry::{CallRef, Custom, DecisionEntry, EntryBody, PromptEntry};
+use crate::agent::event::{Empty, EventBody, RequestRef};
+use crate::agent::head::{PROMPT_SPANS_MAX, PromptRun, PromptSpan};
+use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
+use crate::agent::message::Rejection;
+use crate::agent::phase::{CallStatus, Phase, WaitsFor};
+use crate::agent::raw::RawJson;
+use crate::agent::request::{Decision, Request, RequestKind, Verdict};
+use crate::agent::step::{CallResult, budget, calls, inbox};
+use crate::agent::transition::Transition;
+use crate::ids::EffectId;
+
+/// Receipt of an item that is applied now.
+pub(super) fn new_receipt(transition: &Transition, item: &InboxItem) -> Receipt {
+    let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
+    Receipt {
+        turn: transition.head.turn,
+        ..Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Applied)
+    }
+}
+
+/// Applies a decision or a late result.
+pub(super) fn apply_item(transition: &mut Transition, item: &InboxItem) {
+    let mut receipt = new_receipt(transition, item);
+    receipt.prompt_id = transition.prompt_id();
+    let is_applied = match &item.body {
+        InboxBody::Decision(decision) => {
+            receipt.decision = Some(decision.clone());
+            apply_decision(transition, decision)
+        }
+        InboxBody::LateResult(late) => apply_late_result(transition, late),
+        InboxBody::Prompt(_)
+        | InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::Command(_)
+        | InboxBody::Custom(_) => false,
+    };
+    if !is_applied {
+        receipt.outcome = InputOutcome::Ignored;
+    }
+    transition.receipts.push(receipt);
+}
+
+/// Starts a prompt. `run_from_seq`: `seq` of the first entry of the agent run that the prompt
+/// continues.
+pub(super) fn start_prompt(
+    transition: &mut Transition,
+    item: &InboxItem,
+    prompt: &PromptInput,
+    run_from_seq: Option<u64>,
+) {
+    let head = &mut transition.head;
+    head.turn += 1;
+    head.prompt = Some(PromptRun {
+        id: prompt.prompt_id.clone(),
+        from_seq: head.seq + 1,
+        user: prompt.user.clone(),
+        model: prompt.model.clone(),
+        rounds: 0,
+        run_from_seq,
+        is_turn_open: true,
+        has_overflowed: false,
+        is_between_attempts: false,
+        is_steered: false,
+        has_requested_repair: false,
+        incomplete: None,
+        usage: crate::agent::usage::Usage::default(),
+        traceparent: prompt.traceparent.clone(),
+        last_turn: None,
+        lost: crate::agent::usage::UsageTotals::default(),
+        increases: Vec::new(),
+        alert_marks: Vec::new(),
+    });
+    head.prompts.push(PromptSpan {
+        id: prompt.prompt_id.clone(),
+        state: crate::agent::entry::PromptState::Running,
+        stop_reason: None,
+        from_seq: head.seq + 1,
+        to_seq: None,
+    });
+    let surplus = head.prompts.len().saturating_sub(PROMPT_SPANS_MAX);
+    head.prompts.drain(..surplus);
+    head.phase = Phase::Model { attempt: 1, not_before: None };
+    head.reset_suspicion();
+    let model = prompt.model.clone().unwrap_or_else(|| transition.policy.model.clone());
+    transition.append(EntryBody::Prompt(PromptEntry {
+        input_id: item.input_id.clone(),
+        user: prompt.user.clone(),
+        model,
+        visible: prompt.visible,
+        source: prompt.source,
+        has_no_input: prompt.input.is_none(),
+    }));
+    transition.emit(EventBody::PromptCreated(Empty {}));
+    if run_from_seq.is_none() {
+        transition.emit(EventBody::AgentStart(Empty {}));
+    }
+    transition.emit(EventBody::TurnStart(Empty {}));
+    inbox::append_message(transition, item);
+}
+
+/// Applies a decision. Returns `false` if its request is no longer open.
+pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -> bool {
+    let Some(position) =
+        transition.head.requests.iter().position(|request| request.id == decision.request_id)
+    else {
+        return false;
+    };
+    let request = transition.head.requests.remove(position);
+    let entry =
+        transition.append(EntryBody::Decision(DecisionEntry { decision: decision.clone() }));
+    transition.emit(EventBody::PromptApprovalSettled(RequestRef {
+        request_id: request.id.clone(),
+        seq: entry.base.seq,
+        tool_call_id: request.tool_call_id.clone(),
+    }));
+    transition.head.reset_suspicion();
+    if request.kind == RequestKind::Budget {
+        budget::apply_decision(transition, &request, decision);
+    }
+    let Some(call) = request.call else { return true };
+    match request.kind {
+        RequestKind::Tool => apply_tool_decision(transition, call.index, &request, decision),
+        RequestKind::Outcome => apply_outcome_decision(transition, call.index, &request, decision),
+        // Budget requests name no call, and no code path creates a question.
+        RequestKind::Budget | RequestKind::Question => {}
+    }
+    true
+}
+
+fn apply_tool_decision(
+    transition: &mut Transition,
+    index: usize,
+    request: &Request,
+    decision: &Decision,
+) {
+    match decision.verdict {
+        Verdict::Approve => {
+            if let Some(call) = transition.call_mut(index) {
+                call.status = CallStatus::Ready;
+                call.approved.clone_from(&request.binding);
+            }
+        }
+        Verdict::Expired => {
+            calls::reject_call(transition, index, &CallResult::error("Approval expired"))
+        }
+        Verdict::Aborted => {
+            let text = decision.reason.as_deref().unwrap_or("Operation aborted");
+            calls::reject_call(transition, index, &CallResult::error(text));
+        }
+        Verdict::Reject
+        | Verdict::Happened
+        | Verdict::DidNotHappen
+        | Verdict::Again
+        | Verdict::Answer => {
+            let (by, reason) = (decision.decided_by.clone(), decision.reason.clone());
+            calls::reject_call(
+                transition,
+                index,
+                &CallResult::from_rejection(&Rejection { by, reason }),
+            );
+        }
+    }
+}
+
+fn apply_outcome_decision(
+    transition: &mut Transition,
+    index: usize,
+    request: &Request,
+    decision: &Decision,
+) {
+    let with_reason = |text: &str| match &decision.reason {
+        Some(reason) => format!("{text} {reason}"),
+        None => text.to_owned(),
+    };
+    let is_known =
+        matches!(decision.verdict, Verdict::Happened | Verdict::DidNotHappen | Verdict::Again);
+    if is_known {
+        transition.head.indeterminate_writes.retain(|_, marker| marker != request.id.as_str());
+    } else {
+        // The outcome is still unknown: an equal call could repeat the effect.
+        let effect = calls::effect_id(transition, index);
+        for marker in transition.head.indeterminate_writes.values_mut() {
+            if marker == request.id.as_str() {
+                *marker = effect
+                    .as_ref()
+                    .map_or_else(|| calls::UNRESOLVED.to_owned(), ToString::to_string);
+            }
+        }
+    }
+    match decision.verdict {
+        Verdict::Happened => {
+            calls::settle_call(transition, index, &confirmed_result(decision.value.as_ref()))
+        }
+        Verdict::DidNotHappen => {
+            calls::settle_call(
+                transition,
+                index,
+                &CallResult::error(with_reason("A person checked: this call did not happen.")),
+            );
+        }
+        Verdict::Again => {
+            if let Some(call) = transition.call_mut(index) {
+                call.status = CallStatus::Ready;
+                call.approved.clone_from(&request.binding);
+            }
+        }
+        Verdict::Approve
+        | Verdict::Reject
+        | Verdict::Answer
+        | Verdict::Expired
+        | Verdict::Aborted => {
+            calls::settle_call(transition, index, &CallResult::error(calls::UNKNOWN_OUTCOME));
+        }
+    }
+}
+
+/// Result of a call that an approver confirmed, with the response value if the approver gave one.
+fn confirmed_result(value: Option<&RawJson>) -> CallResult {
+    let Some(value) = value else {
+        let text = "A person checked: this call happened. Its result is not known.";
+        return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
+    };
+    if let Ok(text) = value.read::<String>() {
+        return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
+    }
+    CallResult {
+        content: vec![Block::text(value.text())],
+        structured: Some(value.clone()),
+        ..CallResult::default()
+    }
+}
+
+/// Applies the result of a call that a stopped worker left. It replaces a decision by an approver.
+fn apply_late_result(transition: &mut Transition, late: &LateResult) -> bool {
+    settle_with_late_result(transition, late) || store_late_result(transition, late)
+}
+
+/// Stores a late result after the prompt has continued without it. The outcome is known now, so
+/// equal calls are allowed again.
+fn store_late_result(transition: &mut Transition, late: &LateResult) -> bool {
+    let head = &mut transition.head;
+    let CallRef { response_seq: answer, index } = late.call;
+    let effect = EffectId::from_call(&head.conversation_id, &head.incarnation, answer, index);
+    let before = head.indeterminate_writes.len();
+    head.indeterminate_writes.retain(|_, marker| marker != effect.as_str());
+    if head.indeterminate_writes.len() == before {
+        return false;
+    }
+    let data = Some(RawJson::from_value(late));
+    transition.append(EntryBody::Custom(Custom { custom_type: "late-result".to_owned(), data }));
+    true
+}
+
+fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> bool {
+    let Phase::Calls { response_seq: answer, calls, .. } = &transition.head.phase else {
+        return false;
+    };
+    let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.response_seq)
+    else {
+        return false;
+    };
+    match &call.status {
+        CallStatus::Started { .. } => {}
+        // Taken over and not yet sent again: the known result makes another attempt needless.
+        CallStatus::Ready if call.attempts > 0 => {}
+        CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
+            let is_outcome = |request: &Request| {
+                request.id == *request_id && request.kind == RequestKind::Outcome
+            };
+            let Some(position) = transition.head.requests.iter().position(is_outcome) else {
+                return false;
+            };
+            let request = transition.head.requests.remove(position);
+            transition.head.indeterminate_writes.retain(|_, marker| marker != request.id.as_str());
+            let decision = Decision {
+                request_id: request.id.clone(),
+                verdict: Verdict::Happened,
+                reason: None,
+                value: None,
+                decided_by: "late-result".to_owned(),
+                decided_at: transition.now,
+            };
+            let entry = transition.append(EntryBody::Decision(DecisionEntry { decision }));
+            transition.emit(EventBody::PromptApprovalSettled(RequestRef {
+                request_id: request.id,
+                seq: entry.base.seq,
+                tool_call_id: request.tool_call_id,
+            }));
+        }
+        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. } => return false,
+    }
+    let result = CallResult {
+        content: late.message.content.clone(),
+        details: late.message.details.clone(),
+        structured: late.message.structured_content.clone(),
+        usage: late.message.usage.clone(),
+        is_error: late.message.is_error,
+        terminate: late.message.terminate,
+        rejected: None,
+        outputs: late.outputs.clone(),
+        workspace: late.message.workspace.clone(),
+    };
+    calls::settle_call(transition, late.call.index, &result);
+    true
+}

@@ -1,0 +1,291 @@
+//! Compaction as a step of its own: when it starts, and how its outcome is applied.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::compaction::{CompactionReason, detect_silent_overflow};
+use crate::agent::entry::{
+    Compaction, EntryBody, FailedSummary, PromptError, PromptState, PromptStop,
+};
+use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
+use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
+use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
+use crate::agent::step::{FailureKind, apply, budget, finish, retry_delay};
+use crate::agent::transition::Transition;
+use crate::agent::usage::Usage;
+
+/// Name of the inbox command that requests a compaction.
+pub(super) const COMPACT_COMMAND: &str = "compact";
+
+/// Arguments of the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CompactInput {
+    /// Topics that the summary should emphasise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+}
+
+impl CompactInput {
+    pub fn to_inbox_body(&self) -> InboxBody {
+        InboxBody::Command(CommandInput {
+            name: COMPACT_COMMAND.to_owned(),
+            args: Some(RawJson::from_value(self)),
+        })
+    }
+
+    /// Returns `None` if the item is not a compaction command.
+    pub fn from_item(item: &InboxItem) -> Option<Self> {
+        let InboxBody::Command(command) = &item.body else { return None };
+        if command.name != COMPACT_COMMAND {
+            return None;
+        }
+        Some(command.args.as_ref().and_then(|args| args.read().ok()).unwrap_or_default())
+    }
+}
+
+/// One attempt to create a summary.
+#[derive(Clone, Debug)]
+pub struct SummaryAttempt {
+    /// Usage of all model calls of the attempt.
+    pub usage: Usage,
+    /// Number of model calls: 0 if an extension created the summary, or if no call was possible.
+    pub calls: u32,
+    pub outcome: SummaryOutcome,
+}
+
+#[derive(Clone, Debug)]
+pub enum SummaryOutcome {
+    Done(Box<Compaction>),
+    Failed {
+        text: String,
+        failure_kind: FailureKind,
+    },
+    /// An extension cancelled the compaction.
+    Cancelled,
+    /// The prompt is being aborted, which also ends the compaction.
+    Aborted,
+}
+
+const CANCELLED: &str = "Compaction cancelled";
+
+/// True if the model input should be measured now: it has grown and is sent next, or its response
+/// has just ended the prompt. After a compaction, there is no other one before a new entry.
+pub fn should_measure_context(transition: &Transition) -> bool {
+    let head = &transition.head;
+    if !transition.policy.context_budget.is_automatic()
+        || transition.entries.is_empty()
+        || head.compaction_attempt_seq == Some(head.seq)
+    {
+        return false;
+    }
+    match &head.phase {
+        Phase::Model { attempt, .. } => *attempt == 1,
+        Phase::Idle => transition.entries.iter().any(|entry| {
+            matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Completed)
+        }),
+        Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => false,
+    }
+}
+
+/// Starts a compaction because the model input nearly fills the context window.
+pub(super) fn start_at_threshold(transition: &mut Transition) {
+    if !should_measure_context(transition) {
+        return;
+    }
+    // `agent_settled` follows after the summary.
+    if matches!(transition.events.last().map(|event| &event.body), Some(EventBody::AgentSettled(_)))
+    {
+        transition.events.pop();
+        transition.head.event_seq -= 1;
+    }
+    start_compaction(transition, CompactionReason::Threshold, None);
+}
+
+pub(super) fn apply_command(transition: &mut Transition, item: &InboxItem, input: CompactInput) {
+    let receipt = apply::new_receipt(transition, item);
+    transition.receipts.push(receipt);
+    start_compaction(transition, CompactionReason::Manual, input.instructions);
+}
+
+/// Converts a response to a failure if its usage shows that the context window was full.
+pub(super) fn classify_silent_overflow(
+    transition: &Transition,
+    message: &mut AssistantMessage,
+    failure_kind: FailureKind,
+) -> FailureKind {
+    let has_recovered = transition.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
+    let context_budget = &transition.policy.context_budget;
+    if has_recovered || !context_budget.is_automatic() {
+        return failure_kind;
+    }
+    let Some(text) = detect_silent_overflow(message, context_budget.window) else {
+        return failure_kind;
+    };
+    message.stop_reason = StopReason::Error;
+    message.error_message = Some(text);
+    FailureKind::ContextOverflow
+}
+
+/// True if a compaction and one more model call may recover the failed response: once, and never in
+/// addition to a retry.
+pub(super) fn can_recover(transition: &Transition, failure_kind: FailureKind) -> bool {
+    failure_kind == FailureKind::ContextOverflow
+        && transition.policy.context_budget.is_enabled
+        && transition.head.prompt.as_ref().is_some_and(|run| !run.has_overflowed)
+}
+
+pub(super) fn start_recovery(transition: &mut Transition) {
+    if let Some(run) = &mut transition.head.prompt {
+        run.has_overflowed = true;
+    }
+    start_compaction(transition, CompactionReason::Overflow, None);
+}
+
+/// Error text of the prompt for a failed response.
+pub(super) fn prompt_error_text(
+    transition: &Transition,
+    failure_kind: FailureKind,
+    text: String,
+) -> String {
+    let has_recovered = transition.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
+    if failure_kind == FailureKind::ContextOverflow && has_recovered {
+        format!("Context overflow recovery failed: {text}")
+    } else {
+        text
+    }
+}
+
+fn start_compaction(
+    transition: &mut Transition,
+    reason: CompactionReason,
+    instructions: Option<String>,
+) {
+    transition.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
+    transition.head.reset_suspicion();
+    transition.emit(EventBody::AutoCompactionStart(CompactionStart { reason }));
+}
+
+pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &SummaryAttempt) {
+    let Phase::Summary { attempt, reason, instructions, .. } = transition.head.phase.clone() else {
+        return;
+    };
+    transition.head.reset_suspicion();
+    let (usage, calls) = (summary_attempt.usage, summary_attempt.calls);
+    budget::record_usage(transition, usage, calls);
+    let is_done = matches!(summary_attempt.outcome, SummaryOutcome::Done(_));
+    if calls > 0 && !is_done {
+        transition.append(EntryBody::FailedSummary(FailedSummary { calls, usage }));
+    }
+    match &summary_attempt.outcome {
+        SummaryOutcome::Done(compaction) => {
+            emit_retries_finished(transition, attempt);
+            let entry = transition.append(EntryBody::Compaction(Compaction::clone(compaction)));
+            transition.head.is_compacted = true;
+            transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
+                entry: Some(entry.base.seq),
+                aborted: false,
+                will_retry: reason == CompactionReason::Overflow,
+                error_message: None,
+            }));
+            resume(transition);
+        }
+        SummaryOutcome::Aborted => {}
+        SummaryOutcome::Cancelled => {
+            let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
+            finish_without_summary(transition, (attempt, reason), true, error);
+        }
+        SummaryOutcome::Failed { text, failure_kind } => {
+            if let Some(wait) = retry_delay(attempt, *failure_kind, &transition.policy.retry) {
+                transition.emit(EventBody::SummarizationRetryScheduled(SummarizationRetry {
+                    attempt,
+                    max_attempts: transition.policy.retry.max_retries,
+                    delay_ms: crate::clock::millis(wait),
+                    error_message: text.clone(),
+                }));
+                transition.head.phase = Phase::Summary {
+                    attempt: attempt + 1,
+                    not_before: Some(transition.now.plus(wait)),
+                    reason,
+                    instructions,
+                };
+            } else {
+                fail_summary(transition, text);
+            }
+        }
+    }
+}
+
+/// Ends the compaction without a summary. After a threshold or manual compaction, the conversation
+/// continues.
+pub(super) fn fail_summary(transition: &mut Transition, text: &str) {
+    let Phase::Summary { attempt, reason, .. } = transition.head.phase else { return };
+    let error = match reason {
+        CompactionReason::Threshold => format!("Auto-compaction failed: {text}"),
+        CompactionReason::Overflow | CompactionReason::Manual => text.to_owned(),
+    };
+    finish_without_summary(transition, (attempt, reason), false, Some(error));
+}
+
+fn finish_without_summary(
+    transition: &mut Transition,
+    (attempt, reason): (u32, CompactionReason),
+    aborted: bool,
+    error: Option<String>,
+) {
+    emit_retries_finished(transition, attempt);
+    let error = match reason {
+        CompactionReason::Overflow => {
+            error.map(|error| format!("Context overflow recovery failed: {error}"))
+        }
+        CompactionReason::Threshold | CompactionReason::Manual => error,
+    };
+    transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: None,
+        aborted,
+        will_retry: false,
+        error_message: error.clone(),
+    }));
+    match error {
+        Some(message) if reason == CompactionReason::Overflow => {
+            let error = PromptError { kind: "model".to_owned(), message };
+            transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+            finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
+        }
+        Some(_) | None => resume(transition),
+    }
+}
+
+/// Ends the compaction of a prompt that ends. The phase becomes the model call that would have
+/// followed.
+pub(super) fn abort_compaction(transition: &mut Transition) {
+    let Phase::Summary { attempt, .. } = transition.head.phase else { return };
+    emit_retries_finished(transition, attempt);
+    transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: None,
+        aborted: true,
+        will_retry: false,
+        error_message: None,
+    }));
+    transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+}
+
+fn emit_retries_finished(transition: &mut Transition, attempt: u32) {
+    if attempt > 1 {
+        transition.emit(EventBody::SummarizationRetryFinished(Empty {}));
+    }
+}
+
+/// Continues after the compaction: with the next model call, or with the end.
+fn resume(transition: &mut Transition) {
+    transition.head.compaction_attempt_seq = Some(transition.head.seq);
+    if transition.head.prompt.is_some() {
+        transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+        return;
+    }
+    transition.head.phase = Phase::Idle;
+    if transition.head.waiting_items == 0 {
+        transition.emit(EventBody::AgentSettled(Empty {}));
+    }
+}

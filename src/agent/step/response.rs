@@ -1,0 +1,163 @@
+//! Applying a model response to the transition.
+
+use std::sync::Arc;
+
+use crate::agent::content::Block;
+use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptState, PromptStop};
+use crate::agent::event::{EventBody, OutputRef};
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::phase::{CallState, Phase};
+use crate::agent::step::{
+    CallResult, FailureKind, ResponseInput, budget, calls, compaction, finish, finish_turn, inbox,
+    retry,
+};
+use crate::agent::transition::Transition;
+use crate::ids::EntryId;
+
+/// Maximum number of tool calls in one response. Each has a result entry, and all results must fit
+/// into one commit when a prompt fails.
+pub const CALLS_MAX: usize = 64;
+
+pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInput) {
+    if !matches!(transition.head.phase, Phase::Model { .. }) {
+        return;
+    }
+    let calls_count = response.message.tool_calls().count();
+    let mut message = response.message.clone();
+    message.timestamp = transition.now;
+    deduplicate_arguments(&mut message);
+    if calls_count > CALLS_MAX && !message.is_failed() {
+        message.stop_reason = StopReason::Error;
+        message.error_message = Some(format!(
+            "The model requested {calls_count} tool calls in one response; the maximum is {CALLS_MAX}. No call was executed."
+        ));
+    }
+    let failure_kind =
+        compaction::classify_silent_overflow(transition, &mut message, response.failure_kind);
+    let is_error = message.stop_reason == StopReason::Error;
+    let wait = if is_error { retry::next_retry_delay(transition, failure_kind) } else { None };
+    let can_recover = is_error && compaction::can_recover(transition, failure_kind);
+    let entry = append_response(transition, response, message, wait.is_some() || can_recover);
+    let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
+    if let Some(wait) = wait {
+        retry::schedule_retry(transition, &entry, wait);
+        return;
+    }
+    if can_recover {
+        retry::finish_with_failure(transition, message.error_message.as_deref());
+        retry::end_failed_run(transition, &entry);
+        compaction::start_recovery(transition);
+        return;
+    }
+    if message.is_failed() {
+        finish_failed_prompt(transition, &entry, message, failure_kind);
+        return;
+    }
+    if let Some(run) = &mut transition.head.prompt {
+        run.has_overflowed = false;
+        run.incomplete = message.incomplete_details();
+    }
+    retry::finish_with_success(transition);
+    emit_text_outputs(transition, &entry, message);
+    if calls_count == 0 {
+        finish::end_turn(transition, entry.base.seq, Vec::new());
+        finish_turn::continue_after_response(transition, response.schema_error.as_deref());
+        return;
+    }
+    transition.head.phase = Phase::Calls {
+        response_seq: entry.base.seq,
+        calls: (0..calls_count).map(|_| CallState::new()).collect(),
+        concurrency: transition.policy.concurrency,
+    };
+    let is_cut = message.stop_reason == StopReason::Length;
+    let cut: Vec<String> = message.tool_calls().map(|call| not_executed_text(&call.name)).collect();
+    transition.response = Some(entry);
+    if is_cut {
+        for (index, text) in cut.into_iter().enumerate() {
+            calls::reject_call(transition, index, &CallResult::error(text));
+        }
+    }
+}
+
+/// The source's text for a call of a response that the output limit cut (LO-16).
+fn not_executed_text(tool: &str) -> String {
+    format!(
+        "Tool call \"{tool}\" was not executed: the response hit the output token limit, so its arguments may be truncated. \
+         Re-issue the tool call with complete arguments."
+    )
+}
+
+fn append_response(
+    transition: &mut Transition,
+    response: &ResponseInput,
+    message: AssistantMessage,
+    is_retried: bool,
+) -> Arc<Entry> {
+    let usage = message.usage;
+    let head = &mut transition.head;
+    head.reset_suspicion();
+    head.response_count += 1;
+    if let Some(run) = &mut head.prompt {
+        run.rounds += u32::from(!is_retried);
+        run.is_steered = false;
+    }
+    inbox::open_turn(transition);
+    budget::record_usage(transition, usage, 1);
+    let id =
+        EntryId::from_call_number(&transition.head.incarnation, transition.head.response_count);
+    let entry = transition.append_with_id(
+        id,
+        EntryBody::Message(MessageEntry {
+            message: Message::Assistant(message),
+            revision: Some(response.revision.clone()),
+            call: None,
+            started_at: Some(response.started_at),
+            is_retried,
+        }),
+    );
+    transition.emit_message(&entry);
+    entry
+}
+
+fn emit_text_outputs(transition: &mut Transition, entry: &Entry, message: &AssistantMessage) {
+    for (number, block) in message.content.iter().enumerate() {
+        if let Block::Text(text) = block
+            && !text.text.trim().is_empty()
+        {
+            transition.emit(EventBody::PromptOutput(OutputRef {
+                seq: entry.base.seq,
+                block: Some(number),
+                call: None,
+            }));
+        }
+    }
+}
+
+/// Ends the prompt after a permanent failure. Waiting inbox items stay queued.
+fn finish_failed_prompt(
+    transition: &mut Transition,
+    entry: &Entry,
+    message: &AssistantMessage,
+    failure_kind: FailureKind,
+) {
+    emit_text_outputs(transition, entry, message);
+    finish::end_turn(transition, entry.base.seq, Vec::new());
+    if message.stop_reason == StopReason::Aborted {
+        finish::end_run(transition, PromptState::Aborted, PromptStop::Aborted, None);
+        return;
+    }
+    let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
+    let text = compaction::prompt_error_text(transition, failure_kind, text);
+    let error = PromptError { kind: "model".to_owned(), message: text };
+    finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
+}
+
+/// Removes duplicate members of the arguments, so that the approver and the tool read the same
+/// values.
+fn deduplicate_arguments(message: &mut AssistantMessage) {
+    for block in &mut message.content {
+        if let Block::ToolCall(call) = block {
+            call.arguments = call.arguments.clone().with_unique_members();
+        }
+    }
+}

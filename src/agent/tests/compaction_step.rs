@@ -1,0 +1,333 @@
+//! Compaction as a step: when it starts, and the effects of its outcome.
+
+use serde_json::Value;
+
+use super::*;
+use crate::agent::compaction::{CompactionReason, ContextBudget, detect_silent_overflow};
+use crate::agent::entry::Compaction;
+use crate::agent::settings::CompactionSettings;
+use crate::agent::step::{CompactInput, FailureKind, SummaryAttempt, SummaryOutcome};
+use crate::agent::usage::Usage;
+
+fn with_context_window(tokens: u64) -> Transition {
+    let mut transition = transition();
+    transition.policy.context_budget = ContextBudget::new(tokens, &CompactionSettings::default());
+    transition
+}
+
+fn overflow_response() -> Input {
+    let Input::ResponseReceived(mut response_input) = response_with(&[], "error") else {
+        unreachable!()
+    };
+    response_input.failure_kind = FailureKind::ContextOverflow;
+    response_input.message.error_message =
+        Some("Your input exceeds the context window.".to_owned());
+    Input::ResponseReceived(response_input)
+}
+
+fn finished_summary(transition: &Transition) -> Input {
+    let first = transition.entries.first().unwrap().base.entry_id.clone();
+    let usage = Usage { input: 7, total_tokens: 7, ..Usage::default() };
+    let entry = Compaction {
+        summary: "S".to_owned(),
+        first_kept_entry_id: first,
+        tokens_before: 9,
+        details: None,
+        from_hook: None,
+        usage: Some(usage),
+        calls: Some(1),
+    };
+    Input::SummaryFinished(Box::new(SummaryAttempt {
+        usage,
+        calls: 1,
+        outcome: SummaryOutcome::Done(Box::new(entry)),
+    }))
+}
+
+fn failed_summary(text: &str, failure_kind: FailureKind) -> Input {
+    let outcome = SummaryOutcome::Failed { text: text.to_owned(), failure_kind };
+    let usage = Usage { input: 3, total_tokens: 3, ..Usage::default() };
+    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome }))
+}
+
+fn last_compaction_end(transition: &Transition) -> Value {
+    let end = transition
+        .events
+        .iter()
+        .rev()
+        .find(|event| matches!(event.body, EventBody::AutoCompactionEnd(_)));
+    serde_json::to_value(&end.expect("the compaction has an end event").body).unwrap()
+}
+
+fn prompt_error(transition: &Transition) -> Option<String> {
+    transition.entries.iter().rev().find_map(|entry| match &entry.body {
+        crate::agent::entry::EntryBody::PromptEnd(end) => {
+            end.error.as_ref().map(|error| error.message.clone())
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn compaction_precedes_agent_settled_after_full_window() {
+    let mut transition = with_context_window(100_000);
+    let mut events = apply_inputs(
+        &mut transition,
+        &[prompt("go"), response(&["done"]), Input::ContextWindowExceeded],
+    );
+    assert_eq!(transition.head.required_reader(), 2, "older workers do not process it");
+    let summary = finished_summary(&transition);
+    events.extend(apply_inputs(&mut transition, &[summary]));
+    insta::assert_snapshot!(events[8..].join("\n"), @r"
+    turn_end 0
+    agent_end
+    prompt.completed
+    auto_compaction_start
+    auto_compaction_end
+    agent_settled
+    ");
+    assert_eq!(transition.head.phase, crate::agent::phase::Phase::Idle);
+    assert_eq!(transition.head.usage.total_tokens, 15 + 7, "the summary counts too");
+    assert_eq!(last_compaction_end(&transition)["willRetry"], false);
+    let numbers: Vec<u64> = transition.events.iter().map(|event| event.n).collect();
+    assert_eq!(numbers, (1..=transition.head.event_seq).collect::<Vec<_>>());
+}
+
+#[test]
+fn compaction_after_tool_round_keeps_prompt_running() {
+    let mut transition = with_context_window(100_000);
+    let round = [
+        prompt("go"),
+        response(&["look {}"]),
+        admitted_call(0, Effect::Read, None),
+        returned_call(0, "seen"),
+    ];
+    apply_inputs(&mut transition, &round);
+    apply_inputs(&mut transition, &[Input::ContextWindowExceeded]);
+    let summary = finished_summary(&transition);
+    let events = apply_inputs(
+        &mut transition,
+        &[summary, Input::ContextWindowExceeded, response(&["done"])],
+    );
+    assert_eq!(events[0], "auto_compaction_end");
+    assert!(events.contains(&"agent_settled".to_owned()), "{events:?}");
+    assert!(
+        !events.contains(&"auto_compaction_start".to_owned()),
+        "no new entry since: {events:?}"
+    );
+    let usage = transition.entries.iter().find_map(|entry| entry.body.compaction()?.usage);
+    assert_eq!(usage.unwrap().input, 7);
+}
+
+#[test]
+fn context_overflow_is_compacted_and_requested_again() {
+    let mut transition = with_context_window(100_000);
+    let mut events = apply_inputs(&mut transition, &[prompt("go"), overflow_response()]);
+    let summary_1 = finished_summary(&transition);
+    events.extend(apply_inputs(&mut transition, &[summary_1, response(&["done"])]));
+    let events: Vec<&str> =
+        events.iter().map(String::as_str).filter(|line| !line.starts_with("prompt.")).collect();
+    assert_eq!(last_compaction_end(&transition)["willRetry"], true);
+    assert!(
+        events.contains(&"auto_compaction_start") && events.last() == Some(&"agent_settled"),
+        "{events:?}"
+    );
+    assert!(!events.iter().any(|line| line.starts_with("auto_retry")), "no retry in addition");
+}
+
+#[test]
+fn second_context_overflow_fails_prompt() {
+    let mut transition = with_context_window(100_000);
+    apply_inputs(&mut transition, &[prompt("go"), overflow_response()]);
+    let summary = finished_summary(&transition);
+    apply_inputs(&mut transition, &[summary, overflow_response()]);
+    assert_eq!(
+        prompt_error(&transition).unwrap(),
+        "Context overflow recovery failed: Your input exceeds the context window."
+    );
+    assert!(transition.head.prompt.is_none());
+}
+
+#[test]
+fn failed_compaction_ends_prompt_only_after_overflow() {
+    let failure = failed_summary("Summarization failed: no", FailureKind::Permanent);
+    let mut transition = with_context_window(100_000);
+    apply_inputs(&mut transition, &[prompt("go"), overflow_response(), failure.clone()]);
+    let text = "Context overflow recovery failed: Summarization failed: no";
+    assert_eq!(prompt_error(&transition).unwrap(), text);
+    assert_eq!(last_compaction_end(&transition)["errorMessage"], text);
+    let mut transition = with_context_window(100_000);
+    apply_inputs(&mut transition, &[prompt("go"), Input::ContextWindowExceeded, failure]);
+    assert_eq!(
+        last_compaction_end(&transition)["errorMessage"],
+        "Auto-compaction failed: Summarization failed: no"
+    );
+    assert!(matches!(transition.head.phase, crate::agent::phase::Phase::Model { .. }));
+    apply_inputs(&mut transition, &[response(&["done"])]);
+    assert_eq!(prompt_error(&transition), None, "the prompt continued");
+}
+
+#[test]
+fn failed_summary_is_retried() {
+    let mut transition = with_context_window(100_000);
+    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    apply_inputs(&mut transition, &[prompt("go"), Input::ContextWindowExceeded]);
+    let events = apply_inputs(&mut transition, &[failed_summary("503", transient)]);
+    assert_eq!(events, ["summarization_retry_scheduled"]);
+    assert_eq!(transition.head.next_due(NOW), Some(Timestamp(NOW.0 + 2_000)));
+    for _ in 0..2 {
+        apply_inputs(&mut transition, &[failed_summary("503", transient)]);
+    }
+    let events = apply_inputs(&mut transition, &[failed_summary("503", transient)]);
+    assert_eq!(events, ["summarization_retry_finished", "auto_compaction_end"], "four attempts");
+}
+
+#[test]
+fn poisoned_compaction_fails_without_its_prompt() {
+    let mut transition = with_context_window(100_000);
+    let poison = Input::Poisoned { reason: "5 workers tried".to_owned() };
+    apply_inputs(&mut transition, &[prompt("go"), Input::ContextWindowExceeded, poison]);
+    assert_eq!(
+        last_compaction_end(&transition)["errorMessage"],
+        "Auto-compaction failed: 5 workers tried"
+    );
+    assert!(transition.head.prompt.is_some());
+}
+
+#[test]
+fn abort_during_compaction_ends_summary_and_prompt() {
+    let aborted_summary = || {
+        let outcome = SummaryOutcome::Aborted;
+        Input::SummaryFinished(Box::new(SummaryAttempt {
+            usage: Usage::default(),
+            calls: 1,
+            outcome,
+        }))
+    };
+    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    let end = [
+        "auto_compaction_end",
+        "message_start assistant:",
+        "message_end assistant:",
+        "turn_end 0",
+        "agent_end",
+        "prompt.completed",
+        "agent_settled",
+    ];
+    for before in [vec![], vec![aborted_summary()], vec![failed_summary("503", transient)]] {
+        let mut transition = with_context_window(100_000);
+        apply_inputs(&mut transition, &[prompt("go"), Input::ContextWindowExceeded]);
+        let is_retried = matches!(&before[..], [Input::SummaryFinished(it)] if matches!(it.outcome, SummaryOutcome::Failed { .. }));
+        apply_inputs(&mut transition, &before);
+        let abort = item("stop-pr_1", json!({"abort": {"promptId": "pr_1"}}));
+        let events = apply_inputs(&mut transition, &[inbox_read(&[abort])]);
+        let finished = is_retried.then_some("summarization_retry_finished");
+        let expected: Vec<&str> = finished.into_iter().chain(end).collect();
+        assert_eq!(events, expected);
+        assert_eq!(last_compaction_end(&transition)["aborted"], true);
+        let state = transition.head.prompts.last().unwrap().state;
+        assert_eq!(state, crate::agent::entry::PromptState::Aborted);
+        assert_eq!(transition.head.phase, crate::agent::phase::Phase::Idle);
+        assert_eq!(
+            (transition.head.reservation.clone(), transition.head.prompt.is_none()),
+            (None, true)
+        );
+    }
+}
+
+#[test]
+fn prompt_usage_includes_summaries_and_failed_attempts() {
+    let mut transition = with_context_window(100_000);
+    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    apply_inputs(
+        &mut transition,
+        &[
+            prompt("go"),
+            response(&["look {}"]),
+            admitted_call(0, Effect::Read, None),
+            returned_call(0, "seen"),
+        ],
+    );
+    apply_inputs(
+        &mut transition,
+        &[Input::ContextWindowExceeded, failed_summary("503", transient)],
+    );
+    let summary = finished_summary(&transition);
+    apply_inputs(&mut transition, &[summary, response(&["done"])]);
+    let id = crate::ids::PromptId::new("pr_1");
+    let view =
+        crate::agent::prompt_view::build_prompt_view(&id, &transition.head, &transition.entries)
+            .unwrap();
+    assert_eq!(view.usage.total_tokens, 15 + 3 + 7 + 15);
+    assert_eq!(view.usage, transition.head.usage);
+    let prompt_summary =
+        crate::agent::prompt_receipt::build_receipt(&id, &transition.entries).unwrap();
+    assert_eq!(
+        (prompt_summary.usage, prompt_summary.model_calls, prompt_summary.turns),
+        (view.usage, 4, 2)
+    );
+    assert_eq!(transition.head.metering.spent.calls, 4);
+    assert_eq!(transition.head.metering.spent.total_tokens, 40);
+}
+
+fn compact(instructions: Option<&str>) -> Vec<Input> {
+    let input = CompactInput { instructions: instructions.map(ToOwned::to_owned) };
+    vec![inbox_read_one(InboxItem {
+        body: input.to_inbox_body(),
+        ..item("in_9", json!({"abort": {}}))
+    })]
+}
+
+#[test]
+fn compact_command_starts_compaction_when_idle() {
+    let mut transition = with_context_window(100_000);
+    apply_inputs(&mut transition, &[prompt("go"), response(&["done"])]);
+    let events = apply_inputs(&mut transition, &compact(Some("the prices")));
+    assert_eq!(events, ["auto_compaction_start"]);
+    let crate::agent::phase::Phase::Summary { reason, instructions, .. } = &transition.head.phase
+    else {
+        panic!()
+    };
+    assert_eq!((*reason, instructions.as_deref()), (CompactionReason::Manual, Some("the prices")));
+    let events = apply_inputs(
+        &mut transition,
+        &[failed_summary("Already compacted", FailureKind::Permanent)],
+    );
+    assert_eq!(events, ["auto_compaction_end", "agent_settled"]);
+    assert_eq!(last_compaction_end(&transition)["errorMessage"], "Already compacted");
+    apply_inputs(&mut transition, &compact(None));
+    let outcome = SummaryOutcome::Cancelled;
+    let cancelled = SummaryAttempt { usage: Usage::default(), calls: 0, outcome };
+    apply_inputs(&mut transition, &[Input::SummaryFinished(Box::new(cancelled))]);
+    assert_eq!(last_compaction_end(&transition)["errorMessage"], "Compaction cancelled");
+    assert_eq!(last_compaction_end(&transition)["aborted"], true);
+}
+
+#[test]
+fn silent_overflow_is_detected_from_usage() {
+    let response = |stop: &str, usage: Value| -> AssistantMessage {
+        serde_json::from_str(&json!({"content": [], "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0, "usage": usage}).to_string()).unwrap()
+    };
+    let is_overflow = |stop, usage| detect_silent_overflow(&response(stop, usage), 1_000).is_some();
+    assert!(is_overflow("stop", json!({"input": 900, "cacheRead": 101})));
+    assert!(!is_overflow("stop", json!({"input": 900, "cacheRead": 100})));
+    assert!(is_overflow("length", json!({"input": 900, "output": 95})));
+    assert!(
+        !is_overflow("length", json!({"input": 500, "output": 95})),
+        "the output limit was reached, not the window"
+    );
+    assert!(
+        !is_overflow("toolUse", json!({"input": 5_000}))
+            && !is_overflow("error", json!({"input": 5_000}))
+    );
+    let mut transition = with_context_window(100_000);
+    let Input::ResponseReceived(mut response_input) = super::response(&["cut"]) else {
+        unreachable!()
+    };
+    response_input.message.usage.input = 100_001;
+    apply_inputs(&mut transition, &[prompt("go"), Input::ResponseReceived(response_input)]);
+    assert!(matches!(
+        transition.head.phase,
+        crate::agent::phase::Phase::Summary { reason: CompactionReason::Overflow, .. }
+    ));
+}

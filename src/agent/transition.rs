@@ -1,0 +1,295 @@
+//! A transition: the next head and all new documents, which one commit writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::agent::budget::{Budget, BudgetAlert};
+use crate::agent::call_batch::CallBatch;
+use crate::agent::compaction::ContextBudget;
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
+use crate::agent::event::{Event, EventBody, MessageRef};
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxItem, Receipt};
+use crate::agent::message::AssistantMessage;
+use crate::agent::notification::Notification;
+use crate::agent::phase::{CallState, Phase};
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{QueueMode, RetrySettings};
+use crate::agent::step::{ClosedTurn, FinishTurn};
+use crate::clock::Timestamp;
+use crate::ids::{EntryId, PromptId};
+
+/// The settings in force that the core needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Model responses per prompt. `None`: only the hard limit applies.
+    pub rounds_max: Option<u32>,
+    pub hard_rounds_max: u32,
+    /// Calls of one response that may run in parallel.
+    pub concurrency: u32,
+    pub retry: RetrySettings,
+    /// Context budget of the next model call.
+    pub context_budget: ContextBudget,
+    /// Model of prompts that name none.
+    pub model: String,
+    pub steering_mode: QueueMode,
+    pub follow_up_mode: QueueMode,
+    /// True if a steer skips the calls of its batch that have not started.
+    pub should_steer_skip_tools: bool,
+    /// Operations and bytes that draining the inbox may use. The rest is left for later inputs of
+    /// the same commit.
+    pub drained_operations_max: usize,
+    pub drained_bytes_max: usize,
+    /// True if a receiver of notifications is configured.
+    pub has_notification_receiver: bool,
+    /// Budget of the conversation and its prompts.
+    pub budget: Option<Budget>,
+    /// Maximum delay between a call and the report of its cost to the tenant's usage ledger.
+    pub settle_after: Duration,
+}
+
+/// An inbox item that was read and not yet applied.
+#[derive(Clone, Debug)]
+pub struct PendingItem {
+    pub item: Arc<InboxItem>,
+    /// Size as stored.
+    pub bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct Transition {
+    pub head: Head,
+    pub entries: Vec<Arc<Entry>>,
+    pub events: Vec<Event>,
+    pub receipts: Vec<Receipt>,
+    pub notifications: Vec<Notification>,
+    /// Logged and counted after the commit. Their notifications are in `notifications`.
+    pub alerts: Vec<BudgetAlert>,
+    /// Inbox items read so far and not yet applied, oldest first.
+    pub pending: Vec<PendingItem>,
+    pub drained_bytes: usize,
+    /// True if nothing runs, but the last run ended with inbox items left to check. `agent_settled`
+    /// is then still due.
+    pub is_settled_event_due: bool,
+    /// Provider ids of the calls that ran, in the batch that this commit closes.
+    pub ran_calls: Vec<String>,
+    /// Provider ids of its calls with an unknown outcome.
+    pub outcome_unknown_calls: Vec<String>,
+    pub skipped_calls: Vec<String>,
+    /// Indexes of the calls that a steer skipped.
+    pub(super) skipped: Vec<usize>,
+    /// The response whose calls are open. The driver loads it if the phase names one.
+    pub response: Option<Arc<Entry>>,
+    /// Entries with its buffered results.
+    pub buffered: Vec<Arc<Entry>>,
+    pub policy: Policy,
+    pub now: Timestamp,
+    /// The turn that this commit closes, if an extension may decide how the prompt continues.
+    pub closed_turn: Option<ClosedTurn>,
+    /// The extension's decision, until the turn closes.
+    pub(super) finish_turn: Option<FinishTurn>,
+    /// Bytes of buffered results appended to the path.
+    pub(super) flushed_bytes: u64,
+    /// True if the prompt ends with this commit even with open calls. Each open call then needs
+    /// space for a result.
+    pub(super) is_prompt_ending: bool,
+}
+
+impl Transition {
+    pub fn new(head: Head, response: Option<Arc<Entry>>, policy: Policy, now: Timestamp) -> Self {
+        let deferral = head.deferral().cloned();
+        Self {
+            head: Head { deferral, ..head },
+            entries: Vec::new(),
+            events: Vec::new(),
+            receipts: Vec::new(),
+            notifications: Vec::new(),
+            alerts: Vec::new(),
+            pending: Vec::new(),
+            drained_bytes: 0,
+            is_settled_event_due: false,
+            ran_calls: Vec::new(),
+            outcome_unknown_calls: Vec::new(),
+            skipped_calls: Vec::new(),
+            skipped: Vec::new(),
+            response,
+            buffered: Vec::new(),
+            policy,
+            now,
+            closed_turn: None,
+            finish_turn: None,
+            flushed_bytes: 0,
+            is_prompt_ending: false,
+        }
+    }
+
+    /// True if a commit would write nothing but the head.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+            && self.events.is_empty()
+            && self.receipts.is_empty()
+            && self.notifications.is_empty()
+            && self.alerts.is_empty()
+    }
+
+    /// Operations of the commit: head, entries, one events document, receipts, notifications.
+    pub fn operation_count(&self) -> usize {
+        2 + self.entries.len() + self.receipts.len() + self.notifications.len()
+    }
+
+    /// Appends an entry after the leaf and makes it the leaf.
+    pub(super) fn append(&mut self, body: EntryBody) -> Arc<Entry> {
+        let seq = self.head.seq + 1;
+        let entry_id = EntryId::from_seq(&self.head.incarnation, seq);
+        self.append_with_id(entry_id, body)
+    }
+
+    /// Like [`Self::append`], with an id that an earlier response promised.
+    pub(super) fn append_with_id(&mut self, entry_id: EntryId, body: EntryBody) -> Arc<Entry> {
+        self.head.seq += 1;
+        let base = EntryBase {
+            entry_id: entry_id.clone(),
+            parent_id: self.head.leaf_id.replace(entry_id),
+            seq: self.head.seq,
+            timestamp: self.now,
+            prompt_id: self.prompt_id(),
+        };
+        let entry = Arc::new(Entry { base, body });
+        self.entries.push(Arc::clone(&entry));
+        entry
+    }
+
+    pub(super) fn emit(&mut self, body: EventBody) {
+        self.head.event_seq += 1;
+        let event = Event {
+            n: self.head.event_seq,
+            at: self.now,
+            prompt_id: self.prompt_id(),
+            turn: self.head.turn,
+            body,
+        };
+        self.events.push(event);
+    }
+
+    /// Appends a message and emits its start and end.
+    pub(super) fn append_message(&mut self, entry: MessageEntry) -> Arc<Entry> {
+        let entry = self.append(EntryBody::Message(entry));
+        self.emit_message(&entry);
+        entry
+    }
+
+    pub(super) fn emit_message(&mut self, entry: &Entry) {
+        let message = MessageRef { message_id: entry.base.entry_id.clone(), seq: entry.base.seq };
+        self.emit(EventBody::MessageStart(message.clone()));
+        self.emit(EventBody::MessageEnd(message));
+    }
+
+    pub(super) fn enqueue_notification(
+        &mut self,
+        kind: &str,
+        data: &serde_json::Value,
+        text: String,
+    ) {
+        if !self.policy.has_notification_receiver {
+            return;
+        }
+        // The event number is unique in the conversation, so the id is, too.
+        let id = format!(
+            "nt_{}_{}_{}",
+            self.head.conversation_id, self.head.incarnation, self.head.event_seq
+        );
+        self.notifications.push(Notification {
+            id,
+            kind: kind.to_owned(),
+            at: self.now,
+            data: RawJson::from_value(&self.head.notification_data(data)),
+            text,
+            attempts: 0,
+            settled_at: None,
+            is_given_up: false,
+        });
+    }
+
+    /// Adds an alert and its notification. `number` is unique among the alerts of the conversation.
+    pub(super) fn issue_alert(&mut self, alert: BudgetAlert, number: &str) {
+        if self.policy.has_notification_receiver {
+            self.notifications.push(alert.notification(&self.head, number, self.now));
+        }
+        self.alerts.push(alert);
+    }
+
+    pub fn prompt_id(&self) -> Option<PromptId> {
+        self.head.prompt.as_ref().map(|run| run.id.clone())
+    }
+
+    /// The response whose calls are open.
+    pub fn open_response(&self) -> Option<&AssistantMessage> {
+        self.response.as_ref()?.body.message()?.as_assistant()
+    }
+
+    pub fn calls(&self) -> &[CallState] {
+        self.call_batch().calls
+    }
+
+    pub(super) fn call_mut(&mut self, index: usize) -> Option<&mut CallState> {
+        match &mut self.head.phase {
+            Phase::Calls { calls, .. } => calls.get_mut(index),
+            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => None,
+        }
+    }
+
+    pub fn call_batch(&self) -> CallBatch<'_> {
+        self.head.phase.call_batch()
+    }
+}
+
+impl Head {
+    /// The data of a notification about this conversation.
+    pub(super) fn notification_data(&self, data: &serde_json::Value) -> serde_json::Value {
+        let mut whole = json!({
+            "conversationId": self.conversation_id,
+            "tenantId": self.tenant,
+            "userId": self.user,
+            "agent": self.agent,
+        });
+        if let (Some(whole), Some(data)) = (whole.as_object_mut(), data.as_object()) {
+            whole.extend(data.clone());
+        }
+        whole
+    }
+
+    /// Time of the next delivery that the conversation needs while no worker has the lease. `None`:
+    /// no work is pending.
+    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let step = self.next_step_due(now);
+        // Settlement happens in the same delivery, or in one of its own.
+        let settling = self.metering.settle_at.filter(|_| self.phase != Phase::Deleted);
+        step.into_iter().chain(settling).min()
+    }
+
+    /// Time of the next step, without settlement.
+    pub fn next_step_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let due = self.next_unpaused_due(now)?;
+        Some(self.pause.as_ref().map_or(due, |pause| due.max(pause.recheck_at)))
+    }
+
+    fn next_unpaused_due(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Deleted => None,
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_budget() => {
+                let expiries = self.requests.iter().filter_map(|request| request.expires_at);
+                expiries.chain(self.metering.recheck_at).min()
+            }
+            Phase::Idle => (self.waiting_items > 0).then_some(now),
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+                Some(not_before.unwrap_or(now))
+            }
+            Phase::Calls { .. } if self.phase.call_batch().has_pending_work() => Some(now),
+            Phase::Calls { .. } => {
+                self.requests.iter().filter_map(|request| request.expires_at).min()
+            }
+        }
+    }
+}

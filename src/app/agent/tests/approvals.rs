@@ -1,0 +1,86 @@
+//! Tests of approvals: the agent stays usable after every kind of decision.
+
+use super::*;
+use crate::agent::entry::PromptState;
+use crate::agent::settings::{Settings, ToolExecution};
+
+fn decision_request(decision: &str) -> DecisionRequest {
+    DecisionRequest { decision: decision.to_owned(), reason: None, value: None }
+}
+
+fn secret_call(number: u32) -> Value {
+    numbered_call("echo", number, &json!({"value": format!("secret {number}")}))
+}
+
+#[tokio::test]
+async fn decision_on_unknown_approval_has_no_effect() {
+    let model = TestModel::new(&[json!("done")]);
+    let agent = start_agent(&model).await;
+    let error = agent.decide("unknown", decision_request("approve")).await.unwrap_err();
+    assert!(matches!(error, AgentError::Refused(CommandError::NotFound(_))), "{error}");
+    with_timeout(agent.wait_for_idle()).await;
+    assert!(!agent.state().is_streaming);
+    with_timeout(agent.prompt("go")).await.unwrap();
+    assert_eq!(message_texts(&agent.state()), ["user:go", "assistant:done"]);
+}
+
+#[tokio::test]
+async fn repeated_decision_succeeds_and_different_one_fails() {
+    let model = TestModel::new(&[json!([secret_call(1)]), json!("done"), json!("more")]);
+    let agent = start_agent(&model).await;
+    agent.prompt("go").await.unwrap();
+    let error = agent.decide("1_echo", decision_request("perhaps")).await.unwrap_err();
+    assert!(matches!(error, AgentError::Refused(CommandError::Invalid(_))), "{error}");
+    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
+    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    let error = agent.decide("1_echo", decision_request("reject")).await.unwrap_err();
+    assert!(matches!(error, AgentError::Refused(CommandError::AlreadyDecided(_))), "{error}");
+    with_timeout(agent.prompt("again")).await.unwrap();
+    assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:more");
+}
+
+#[tokio::test]
+async fn parallel_approvals_are_decided_separately() {
+    let model = TestModel::new(&[json!([secret_call(1), secret_call(2)]), json!("done")]);
+    let agent = Agent::builder()
+        .models(Arc::clone(&model) as Arc<dyn Model>)
+        .settings(Settings { tool_execution: Some(ToolExecution::Parallel), ..Settings::default() })
+        .tool(Echo::default())
+        .start()
+        .await
+        .unwrap();
+    let prompt = with_timeout(agent.prompt("go")).await.unwrap();
+    assert_eq!(prompt.state, PromptState::WaitingForApproval);
+    wait_for_approvals(&agent, 2).await;
+    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    assert!(!agent.state().is_streaming, "the other approval is pending");
+    wait_for_approvals(&agent, 1).await;
+    assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
+    with_timeout(agent.decide("2_echo", decision_request("reject"))).await.unwrap();
+    assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
+    with_timeout(agent.wait_for_idle()).await;
+}
+
+async fn wait_for_approvals(agent: &Agent, count: usize) {
+    let waiting = async {
+        while agent.approvals().await.unwrap().len() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(waiting).await;
+}
+
+#[tokio::test]
+async fn restarted_agent_keeps_pending_approval() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = TestModel::new(&[json!([secret_call(1)]), json!("done")]);
+    let agent = start_agent_in(folder.path(), &model).await;
+    agent.prompt("go").await.unwrap();
+    drop(agent);
+    let agent = start_agent_in(folder.path(), &model).await;
+    assert!(!agent.state().is_streaming);
+    assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
+    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
+}

@@ -1,0 +1,238 @@
+//! Checks of `doctor` that read agent files and send requests to the configured services.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::agents::{self, Catalog, LoadedAgents};
+use crate::app::{model, ports, prices};
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock as _, SystemClock};
+use crate::doctor::{self, Area, Check};
+use crate::ids::{Ids as _, SystemIds};
+use crate::queue::{self, Queue as _};
+use crate::settings::Settings;
+use crate::settings::links::is_loopback;
+
+/// Time limit of a check. An available service responds much sooner.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(45);
+
+pub(super) fn agent_checks(
+    settings: &Settings,
+    folder: &Path,
+    agents: &Result<LoadedAgents, Vec<String>>,
+) -> Vec<Check> {
+    let mut checks = agent_file_checks(settings, agents);
+    let unread = agents::find_unread_files(folder);
+    checks.extend(unread.iter().map(|file| Check::from_agent_mistake(&file.to_string())));
+    checks
+}
+
+fn agent_file_checks(
+    settings: &Settings,
+    agents: &Result<LoadedAgents, Vec<String>>,
+) -> Vec<Check> {
+    let mistakes = agents.as_ref().err().map_or(&[][..], Vec::as_slice);
+    if let Ok(LoadedAgents { note: Some(note), .. }) = agents {
+        return vec![Check::fix(Area::Agents, "agent files", note)];
+    }
+    if mistakes.is_empty() {
+        let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
+        if !settings.pauses.is_empty() {
+            let paused = settings.pauses.to_vec().join(", ");
+            let detail = format!("{paused}: pending work is kept and not started");
+            checks.push(Check::ok(Area::Agents, "TURNWHEEL_PAUSED", detail));
+        }
+        return checks;
+    }
+    mistakes.iter().map(|mistake| Check::from_agent_mistake(mistake)).collect()
+}
+
+pub(super) fn model_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    is_offline: bool,
+) -> Check {
+    let model = match model::create_model(settings, credentials) {
+        Ok(model) => model,
+        Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
+    };
+    let record = match model.record("normal") {
+        Ok(record) => record,
+        Err(mistake) => return Check::fix(Area::Model, "normal", mistake),
+    };
+    if is_offline || record.api == "scripted" {
+        return Check::ok(Area::Model, "normal", format!("{} ({})", record.id, record.api));
+    }
+    let response = block_on_value(send_test_request(&*model, &record));
+    match response.and_then(|response| response.message.error_message) {
+        None => Check::ok(Area::Model, "normal", format!("{} responds", record.id)),
+        Some(error) => Check::fix(
+            Area::Model,
+            "normal",
+            format!("the request to {} failed: {error}", record.id),
+        ),
+    }
+}
+
+/// Checks that every model with a limit in US dollars has a price. Returns `None` without such a
+/// limit or without a usable model.
+pub(super) fn price_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    catalog: &Catalog,
+) -> Option<Check> {
+    let model = model::create_model(settings, credentials).ok()?;
+    let unpriced = prices::find_unpriced_models(&settings.budgets, &*model, catalog)?;
+    Some(if unpriced.is_empty() {
+        Check::ok(Area::Model, "prices", "every model that is limited in US dollars has a price")
+    } else {
+        Check::fix(Area::Model, "prices", prices::describe_unpriced(&unpriced))
+    })
+}
+
+/// Sends the model a minimal request.
+async fn send_test_request(
+    model: &dyn crate::model::Model,
+    record: &crate::model::ModelRecord,
+) -> crate::model::ModelResponse {
+    use crate::agent::content::Content;
+    use crate::agent::message::{Message, UserMessage};
+    struct NullListener;
+    impl crate::model::Listener for NullListener {
+        fn on_event(&self, _event: crate::agent::event::AssistantMessageEvent) {}
+    }
+    let prompt = Message::User(UserMessage {
+        content: Content::Text("Say: ok".to_owned()),
+        timestamp: crate::clock::Timestamp(0),
+        extra: crate::agent::raw::Extra::new(),
+    });
+    let request = crate::model::ModelRequest {
+        model: record,
+        system: None,
+        messages: &[&prompt],
+        tools: &[],
+        thinking: crate::agent::settings::ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: Some(16),
+        response_schema: None,
+        session_id: "doctor",
+        traceparent: None,
+        payload: None,
+    };
+    model.respond(request, &NullListener).await
+}
+
+pub(super) fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    Some(runtime.block_on(Box::pin(work)))
+}
+
+/// Checks the conversation store: the Cosmos DB account of the settings, else the data folder of
+/// `dev`.
+pub(super) async fn store_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    (data, is_offline): (&Path, bool),
+) -> Vec<Check> {
+    let Some(account) = &settings.cosmos else { return vec![folder_check(data)] };
+    let name = "Cosmos DB";
+    if is_offline {
+        return vec![Check::skipped(Area::Store, name, "not checked (--offline)")];
+    }
+    let checking = async {
+        let store = ports::open_cosmos_store(account, credentials)
+            .await
+            .map_err(|error| error_line(&error))?;
+        let now = SystemClock::default().now();
+        let cost = doctor::measure_round_cost(&store, &SystemIds.new_id(), now).await;
+        let cost = cost.map_err(|error| error_line(&error))?;
+        let charges = doctor::measure_read_charges(&store, &SystemIds.new_id()).await;
+        Ok::<_, String>((cost, charges.map_err(|error| error_line(&error))?))
+    };
+    let is_emulator = is_loopback(account.endpoint.as_str());
+    match tokio::time::timeout(CHECK_TIMEOUT, checking).await {
+        Ok(Ok((cost, charges))) => vec![
+            Check::ok(
+                Area::Store,
+                name,
+                format!(
+                    "the database `{}` accepts documents; a tool round of short messages costs {:.0} request units in {} requests",
+                    account.database, cost.request_units, cost.requests
+                ),
+            ),
+            doctor::quorum_check(charges, is_emulator),
+        ],
+        Ok(Err(reason)) => vec![Check::fix(Area::Store, name, reason)],
+        Err(_) => vec![Check::fix(
+            Area::Store,
+            name,
+            "no response within 45 s: check the account name, its firewall and the network",
+        )],
+    }
+}
+
+/// Checks the queues and counts their messages. Returns `None` without a storage account.
+pub(super) async fn storage_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    is_offline: bool,
+) -> Option<Check> {
+    let account = settings.storage.as_ref()?;
+    let name = "queues";
+    if is_offline {
+        return Some(Check::skipped(Area::Storage, name, "not checked (--offline)"));
+    }
+    if account.is_local() && !ports::is_reachable(account).await {
+        let reason =
+            "the storage emulator is not running: `turnwheel dev --storage azurite` starts it";
+        return Some(Check::skipped(Area::Storage, name, reason));
+    }
+    let counting = async {
+        let queues =
+            ports::connect_queue(account, "", credentials).map_err(|error| error_line(&error))?;
+        let turns = queues.length(queue::TURNS).await.map_err(|error| error_line(&error))?;
+        let poison = queue::poison_queue(queue::PROMPTS);
+        let rejected = queues.length(&poison).await.map_err(|error| error_line(&error))?;
+        Ok::<_, String>(format!("reachable; {turns} nudges queued, {rejected} prompts rejected"))
+    };
+    Some(match tokio::time::timeout(CHECK_TIMEOUT, counting).await {
+        Ok(Ok(found)) => Check::ok(Area::Storage, name, found),
+        Ok(Err(reason)) => Check::fix(Area::Storage, name, reason),
+        Err(_) => Check::fix(
+            Area::Storage,
+            name,
+            "no response within 45 s: check the account name, its firewall and the network",
+        ),
+    })
+}
+
+/// The error and its causes on one line.
+fn error_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Checks that the data folder of `dev` opens or is in use by a running `dev`.
+fn folder_check(folder: &Path) -> Check {
+    if !folder.exists() {
+        return Check::skipped(
+            Area::Store,
+            "embedded",
+            "the data folder does not exist yet: `turnwheel dev` creates it",
+        );
+    }
+    match crate::store::embedded::EmbeddedStore::open(folder) {
+        Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
+        Err(crate::store::embedded::OpenError::InUse { .. }) => Check::ok(
+            Area::Store,
+            "embedded",
+            format!("{} is in use by a running `turnwheel dev`", folder.display()),
+        ),
+        Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
+    }
+}

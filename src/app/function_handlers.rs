@@ -1,0 +1,146 @@
+//! Handlers of the queue and timer functions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::agent::raw::redacted_error;
+use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
+use crate::queue;
+use crate::telemetry::trace::SpanRole;
+use crate::turn::admission::prompt_queue::accept_queue_message;
+use crate::turn::delivery::{self, TurnError};
+use crate::turn::{Nudge, Services, crash_count, error_domain, notify, sweep};
+
+#[derive(Debug)]
+pub(super) struct FunctionHandlers {
+    pub(super) services: Arc<Services>,
+}
+
+impl FunctionHandlers {
+    fn record_message(&self, queue: &str, is_done: bool) {
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_queue_message(queue, "process", is_done);
+        }
+    }
+
+    fn record_poison(&self, queue: &str) {
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_poison(queue);
+        }
+    }
+}
+
+#[async_trait]
+impl Functions for FunctionHandlers {
+    async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
+        self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
+        match handled {
+            Ok(_) => Ok(()),
+            // The other worker continues the conversation.
+            Err(TurnError::LeaseLost { key }) => {
+                tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
+                Ok(())
+            }
+            Err(error) => Err(to_failure(&error)),
+        }
+    }
+
+    async fn prompt(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        let span = self
+            .services
+            .telemetry
+            .span("prompt")
+            .with_role(SpanRole::Consumer)
+            .with_attribute("messaging.system", "azure_storage_queue")
+            .with_attribute("messaging.operation.name", "process")
+            .with_attribute("messaging.destination.name", queue::PROMPTS)
+            .start();
+        let message_id = meta.message_id.unwrap_or_default();
+        let accepted =
+            span.run(Box::pin(accept_queue_message(&self.services, &message, &message_id))).await;
+        self.record_message(queue::PROMPTS, accepted.is_ok());
+        if let Some(error_class) =
+            accepted.as_ref().err().and_then(error_domain::classify_command_error)
+        {
+            span.record_error(&error_class);
+        }
+        accepted.map(|_| ()).map_err(|error| to_failure(&error))
+    }
+
+    async fn notify(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        let outcome = notify::notify(&self.services, &nudge).await;
+        self.record_message(queue::NOTIFY, outcome.is_ok());
+        outcome.map_err(|error| to_failure(&error))
+    }
+
+    async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        sweep::sweep(&self.services, sweep::GRACE_PERIOD)
+            .await
+            .map(|_| ())
+            .map_err(|error| to_failure(&error))
+    }
+
+    /// The host moved a nudge to the poison queue. The conversation itself is intact, so a new
+    /// nudge is sent.
+    async fn turn_poison(
+        &self,
+        message: String,
+        _meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, "nudge moved to the poison queue; sending a new one conversation={}", nudge.key.conversation_id);
+        self.record_poison(queue::TURNS);
+        crash_count::requeue_nudge(&self.services, &nudge).await;
+        Ok(())
+    }
+
+    /// The notification and its deadline are stored, so the recovery sweep enqueues it again.
+    async fn notify_poison(
+        &self,
+        message: String,
+        _meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        self.record_poison(queue::NOTIFY);
+        if let Some(nudge) = parse_nudge(&message) {
+            tracing::warn!(conversation.id = %nudge.key.conversation_id, "notification nudge moved to the poison queue; the recovery sweep enqueues it again conversation={}", nudge.key.conversation_id);
+        }
+        Ok(())
+    }
+}
+
+/// Parses a queue message. Returns `None` for an invalid message, which the caller acknowledges:
+/// the pending work is in the store, so no work is lost.
+fn parse_nudge(message: &str) -> Option<Nudge> {
+    match serde_json::from_str(message) {
+        Ok(nudge) => Some(nudge),
+        Err(error) => {
+            let reason = redacted_error(&error);
+            tracing::error!(
+                error = %reason, "invalid queue message removed: not a nudge"
+            );
+            None
+        }
+    }
+}
+
+fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    FunctionFailure(text)
+}
+
+/// Time that active turns get to finish when `dev` stops. A model response that was billed is then
+/// committed and not requested again.
+pub(super) const DEV_STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time that active turns get to finish when the handler stops.
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,0 +1,354 @@
+//! Protocol between an isolated process and its parent: frames with a JSON part and a byte part.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+use crate::agent::raw::RawJson;
+use crate::app::agent_files::ActiveAgents;
+use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope};
+use crate::clock::Timestamp;
+use crate::ids::{ArtifactId, ConversationKey, WorkerId};
+use crate::live::LiveEvent;
+use crate::queue::QueueError;
+use crate::store::{Freshness, HeadQuery, Partition, Selection, StoreError, Write};
+use crate::turn::Nudge;
+use crate::turn::delivery::{DeliveryOutcome, TurnError};
+
+/// Size of the frame prefix: the lengths of the JSON part and the byte part, four bytes each.
+pub(super) const PREFIX_BYTES: usize = 8;
+
+/// Source of the settings.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(in crate::app) enum SettingsSource {
+    /// Environment variables, which the Functions host sets.
+    Environment,
+    /// Environment variables, then `local.settings.json`.
+    Local,
+}
+
+/// Content of the first frame: everything a child needs besides its environment.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ChildInit {
+    pub(super) nudge: Nudge,
+    /// Worker id with which the child acquires its lease.
+    pub(super) worker: WorkerId,
+    pub(super) settings: SettingsSource,
+    pub(super) payments_url: Option<String>,
+    pub(super) root: PathBuf,
+    /// Folder of the agent files, used in messages.
+    pub(super) agents: Option<PathBuf>,
+    #[serde(rename = "agents_in_force")]
+    pub(super) active_agents: ActiveAgents,
+    #[serde(rename = "writes_notices")]
+    pub(super) stores_notifications: bool,
+    pub(super) turn_ms: u64,
+    pub(super) settle_after_ms: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ChildMessage {
+    /// The parent sends a [`PortReply`] with the same id.
+    Call { id: u64, request: Box<PortRequest> },
+    /// `epoch` is that of a tool update, which does not serialise its own `epoch` field.
+    Publish { key: ConversationKey, event: Box<LiveEvent>, epoch: Option<u64> },
+    /// The last frame.
+    Ended(Result<DeliveryOutcome, WireTurnError>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PortReply {
+    pub(super) id: u64,
+    /// A serialised `Result` with the types of the requested port method.
+    pub(super) result: RawJson,
+}
+
+/// A call of a port method.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum PortRequest {
+    Write {
+        partition: Partition,
+        writes: Vec<Write>,
+    },
+    Read {
+        partition: Partition,
+        id: String,
+        freshness: Freshness,
+    },
+    Select {
+        partition: Partition,
+        selection: Selection,
+        freshness: Freshness,
+    },
+    #[serde(rename = "Claim")]
+    AcquireLease(LeaseParams),
+    #[serde(rename = "Renew")]
+    RenewLease(LeaseParams),
+    #[serde(rename = "Release")]
+    ReleaseLease {
+        key: ConversationKey,
+        worker: WorkerId,
+    },
+    Due {
+        at: Timestamp,
+        limit: usize,
+        continuation: Option<String>,
+    },
+    Heads(HeadQuery),
+    Send {
+        queue: String,
+        text: String,
+        delay_ms: u64,
+    },
+    Artifacts {
+        #[serde(rename = "shelf")]
+        scope: ArtifactScope,
+        call: ArtifactCall,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ArtifactCall {
+    /// The artifact bytes are in the byte part of the frame.
+    Put(ArtifactMetadata),
+    Facts(ArtifactId),
+    /// The artifact bytes are in the byte part of the reply's frame.
+    Get {
+        id: ArtifactId,
+        range: Option<Range<u64>>,
+    },
+    List,
+    DeleteAll,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct LeaseParams {
+    pub(super) key: ConversationKey,
+    pub(super) worker: WorkerId,
+    pub(super) now: Timestamp,
+    pub(super) until: Timestamp,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum WireStoreError {
+    Conflict,
+    TooLarge(String),
+    Invalid(String),
+    Unavailable(String),
+    Corrupt(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum WireQueueError {
+    Gone,
+    TooLarge(usize),
+    BadCharacter(char),
+    Unavailable(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum WireArtifactError {
+    NotFound,
+    TooLarge(u64),
+    Unavailable(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum WireTurnError {
+    LeaseLost,
+    Store(WireStoreError),
+}
+
+impl From<StoreError> for WireStoreError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict => Self::Conflict,
+            StoreError::TooLarge(detail) => Self::TooLarge(detail),
+            StoreError::Invalid(detail) => Self::Invalid(detail),
+            StoreError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
+            StoreError::Corrupt(detail) => Self::Corrupt(detail),
+        }
+    }
+}
+
+impl From<WireStoreError> for StoreError {
+    fn from(error: WireStoreError) -> Self {
+        match error {
+            WireStoreError::Conflict => Self::Conflict,
+            WireStoreError::TooLarge(detail) => Self::TooLarge(detail),
+            WireStoreError::Invalid(detail) => Self::Invalid(detail),
+            WireStoreError::Unavailable(detail) => Self::Unavailable(detail.into()),
+            WireStoreError::Corrupt(detail) => Self::Corrupt(detail),
+        }
+    }
+}
+
+impl From<QueueError> for WireQueueError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Gone => Self::Gone,
+            QueueError::TooLarge(bytes) => Self::TooLarge(bytes),
+            QueueError::BadCharacter(character) => Self::BadCharacter(character),
+            QueueError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
+        }
+    }
+}
+
+impl From<WireQueueError> for QueueError {
+    fn from(error: WireQueueError) -> Self {
+        match error {
+            WireQueueError::Gone => Self::Gone,
+            WireQueueError::TooLarge(bytes) => Self::TooLarge(bytes),
+            WireQueueError::BadCharacter(character) => Self::BadCharacter(character),
+            WireQueueError::Unavailable(detail) => Self::Unavailable(detail.into()),
+        }
+    }
+}
+
+impl From<ArtifactError> for WireArtifactError {
+    fn from(error: ArtifactError) -> Self {
+        match error {
+            ArtifactError::NotFound => Self::NotFound,
+            ArtifactError::TooLarge(bytes) => Self::TooLarge(bytes),
+            ArtifactError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
+        }
+    }
+}
+
+impl From<WireArtifactError> for ArtifactError {
+    fn from(error: WireArtifactError) -> Self {
+        match error {
+            WireArtifactError::NotFound => Self::NotFound,
+            WireArtifactError::TooLarge(bytes) => Self::TooLarge(bytes),
+            WireArtifactError::Unavailable(detail) => Self::Unavailable(detail.into()),
+        }
+    }
+}
+
+impl From<TurnError> for WireTurnError {
+    fn from(error: TurnError) -> Self {
+        match error {
+            TurnError::LeaseLost { .. } => Self::LeaseLost,
+            TurnError::Store { source, .. } => Self::Store(source.into()),
+        }
+    }
+}
+
+impl WireTurnError {
+    pub(super) fn into_turn_error(self, key: &ConversationKey) -> TurnError {
+        let key = key.clone();
+        match self {
+            Self::LeaseLost => TurnError::LeaseLost { key },
+            Self::Store(error) => {
+                TurnError::Store { key, what: "run in isolation", source: error.into() }
+            }
+        }
+    }
+}
+
+/// Error type of a call that can represent a missing or invalid reply.
+pub(super) trait FromProtocolError {
+    fn from_protocol_error(reason: String) -> Self;
+}
+
+impl FromProtocolError for WireStoreError {
+    fn from_protocol_error(reason: String) -> Self {
+        Self::Unavailable(reason)
+    }
+}
+
+impl FromProtocolError for WireQueueError {
+    fn from_protocol_error(reason: String) -> Self {
+        Self::Unavailable(reason)
+    }
+}
+
+impl FromProtocolError for WireArtifactError {
+    fn from_protocol_error(reason: String) -> Self {
+        Self::Unavailable(reason)
+    }
+}
+
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+pub(super) fn duration_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) json: Bytes,
+    pub(super) bytes: Bytes,
+}
+
+/// # Errors
+/// The JSON or the bytes exceed 4 GiB, or serialisation failed: report the call as failed.
+pub(super) fn encode_frame(message: &impl Serialize, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(message)?;
+    let too_long = |_| std::io::Error::other("a message to another process exceeds 4 GiB");
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + json.len() + bytes.len());
+    for length in [json.len(), bytes.len()] {
+        frame.extend(u32::try_from(length).map_err(too_long)?.to_be_bytes());
+    }
+    frame.extend_from_slice(&json);
+    frame.extend_from_slice(bytes);
+    Ok(frame)
+}
+
+/// Decodes the lengths of the JSON part and the byte part from a frame prefix.
+pub(super) fn decode_lengths(prefix: [u8; PREFIX_BYTES]) -> (usize, usize) {
+    let mut prefix = &prefix[..];
+    (prefix.get_u32() as usize, prefix.get_u32() as usize)
+}
+
+/// Removes the first complete frame from the buffer. Returns `None` if it is incomplete.
+pub(super) fn take_frame(buffer: &mut BytesMut) -> Option<Frame> {
+    let (json, bytes) = decode_lengths(*buffer.first_chunk::<PREFIX_BYTES>()?);
+    let frame_bytes = PREFIX_BYTES + json + bytes;
+    if buffer.len() < frame_bytes {
+        buffer.reserve(frame_bytes - buffer.len());
+        return None;
+    }
+    buffer.advance(PREFIX_BYTES);
+    let json = buffer.split_to(json).freeze();
+    let bytes = buffer.split_to(bytes).freeze();
+    Some(Frame { json, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_decode_from_partial_reads() {
+        let frames = [
+            encode_frame(&"one", b"bytes").unwrap(),
+            encode_frame(&ChildMessage::Ended(Ok(DeliveryOutcome::Worked)), b"").unwrap(),
+        ]
+        .concat();
+        for piece in 1..frames.len() {
+            let mut buffer = BytesMut::new();
+            let mut taken = Vec::new();
+            for bytes in frames.chunks(piece) {
+                buffer.extend_from_slice(bytes);
+                while let Some(frame) = take_frame(&mut buffer) {
+                    taken.push((frame.json, frame.bytes));
+                }
+            }
+            assert_eq!(taken[0], (Bytes::from("\"one\""), Bytes::from("bytes")));
+            assert_eq!(taken[1].0, r#"{"Ended":{"Ok":"Worked"}}"#);
+            assert_eq!(taken.len(), 2);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Maintenance commands: `rebuild-queue` and `redrive`. They run through the process that has the
+//! data folder.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agents::SharedCatalog;
+use crate::app::ports::{self, PortContext, Storage};
+use crate::app::service::{StartError, io_error};
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock, SystemClock};
+use crate::ids::{Ids, SystemIds, WorkerId};
+use crate::model::scripted::ScriptedModel;
+use crate::queue;
+use crate::settings::Settings;
+use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::telemetry::Telemetry;
+use crate::turn::{AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, sweep};
+
+/// Time limit of a request to a running `dev`, which normally responds at once.
+const DEV_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Enqueues all pending work and returns the sentence to print.
+///
+/// # Errors
+/// Print the error and exit; each names the fix.
+pub(super) async fn rebuild_queue(
+    settings: &Settings,
+    storage: &Storage,
+    data: &Path,
+) -> Result<String, StartError> {
+    if *storage == Storage::Embedded {
+        return match find_running_dev(data)? {
+            RunningDev::Running(address) => {
+                post_to_dev(&format!("{address}/admin/functions/sweep")).await?;
+                Ok(format!(
+                    "Started the recovery sweep of the service at {address}, which has its queues in memory."
+                ))
+            }
+            RunningDev::NotRunning(_) => Ok(format!(
+                "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which enqueues all pending work when it starts.",
+                data.display()
+            )),
+        };
+    }
+    let context = CommandContext::default();
+    let ports = ports::open_ports(storage, &context.port_context(settings, data)).await?;
+    let services = Services {
+        store: ports.store,
+        queue: ports.queue,
+        artifacts: ports.artifacts,
+        live: ports.live,
+        // This process runs no turns, so it needs no real model and no agents.
+        model: Arc::new(ScriptedModel),
+        agents: SharedCatalog::default(),
+        extensions: Vec::new(),
+        entry_cache: Arc::new(EntryCache::default()),
+        abort_signals: AbortSignals::default(),
+        ledger_locks: Arc::default(),
+        notification_sender: None,
+        clock: context.clock,
+        ids: context.ids,
+        worker: context.worker,
+        fail_points: Arc::new(NoFailPoints),
+        telemetry: Telemetry::default(),
+        limits: Limits::default(),
+        spending_limits: Arc::default(),
+        pauses: Arc::default(),
+        isolation: Isolation::default(),
+    };
+    let count =
+        sweep::sweep(&services, Duration::ZERO).await.map_err(io_error("read pending work"))?;
+    Ok(format!("Enqueued {count} conversations."))
+}
+
+/// Moves the messages of the poison queue back and returns the sentence to print.
+///
+/// # Errors
+/// Print the error and exit; each names the fix.
+pub(super) async fn redrive(
+    settings: &Settings,
+    (storage, data): (&Storage, &Path),
+    queue: &str,
+) -> Result<String, StartError> {
+    let running = match storage {
+        Storage::Embedded => Some(find_running_dev(data)?),
+        Storage::Azurite { .. } | Storage::Account { .. } => None,
+    };
+    let count = if let Some(RunningDev::Running(address)) = &running {
+        let response = post_to_dev(&format!("{address}/admin/queues/{queue}/redrive")).await?;
+        response.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
+    } else {
+        // Release the lock of the data folder, which the queue opens as well.
+        drop(running);
+        let context = CommandContext::default();
+        let port = ports::open_queue(storage, &context.port_context(settings, data)).await?;
+        queue::redrive(&*port.0, queue).await.map_err(io_error("move the messages back"))?
+    };
+    Ok(format!("Moved {count} messages back to {queue}."))
+}
+
+/// Process that uses the data folder.
+pub(super) enum RunningDev {
+    /// A running `dev` at this address.
+    Running(String),
+    /// No process. The folder stays locked for this process until the store is dropped.
+    NotRunning(Arc<EmbeddedStore>),
+}
+
+/// Finds the `dev` that uses the data folder, or opens the store.
+///
+/// # Errors
+/// The folder does not exist, or a process without a known address uses it: print the error.
+pub(super) fn find_running_dev(data: &Path) -> Result<RunningDev, StartError> {
+    if !data.exists() {
+        return Err(StartError::Io {
+            doing: "find the data folder",
+            source: format!(
+                "there is no folder {}: set the data folder with `--data`, or an Azure account in the settings",
+                data.display()
+            )
+            .into(),
+        });
+    }
+    match EmbeddedStore::open(data) {
+        Ok(store) => Ok(RunningDev::NotRunning(Arc::new(store))),
+        Err(OpenError::InUse { note, .. }) if note.starts_with("http://127.0.0.1:") => {
+            Ok(RunningDev::Running(note))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn post_to_dev(url: &str) -> Result<serde_json::Value, StartError> {
+    let action = "query the running service";
+    let client = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
+    let response =
+        client.map_err(io_error(action))?.post(url).send().await.map_err(io_error(action))?;
+    let response = response.error_for_status().map_err(io_error(action))?;
+    let body = response.bytes().await.map_err(io_error(action))?;
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// Dependencies of the ports in a process that runs a single command.
+struct CommandContext {
+    credentials: Credentials,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    worker: WorkerId,
+}
+
+impl Default for CommandContext {
+    fn default() -> Self {
+        let ids = SystemIds;
+        let worker = WorkerId::new(ids.new_id());
+        Self {
+            credentials: Credentials::default(),
+            clock: Arc::new(SystemClock::default()),
+            ids: Arc::new(ids),
+            worker,
+        }
+    }
+}
+
+impl CommandContext {
+    fn port_context<'a>(&'a self, settings: &'a Settings, data: &'a Path) -> PortContext<'a> {
+        PortContext {
+            settings,
+            credentials: &self.credentials,
+            data,
+            clock: &self.clock,
+            ids: &self.ids,
+            worker: &self.worker,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Error texts of a storage account: cause and advice, without secrets.
+
+use azure_core::error::ErrorKind;
+use url::Url;
+
+/// An error of a storage account, as one sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StorageError(String);
+
+impl StorageError {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Returns the error code of Azure Storage, such as `QueueNotFound`.
+pub fn error_code(error: &azure_core::Error) -> Option<&str> {
+    let ErrorKind::HttpResponse { error_code, .. } = error.kind() else { return None };
+    error_code.as_deref()
+}
+
+/// Returns the HTTP status; `None` if there was no response.
+pub fn http_status(error: &azure_core::Error) -> Option<u16> {
+    error.http_status().map(u16::from)
+}
+
+/// Builds the error text. Omits the SDK's own texts, which may contain a URL with a signature.
+pub fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageError {
+    let url = redacted_url(endpoint);
+    let text = match error.kind() {
+        ErrorKind::HttpResponse { status, error_code, .. } => {
+            let code = error_code.as_deref().unwrap_or("without a reason");
+            let status = u16::from(*status);
+            let advice = match status {
+                403 => {
+                    ": check the key or signature, or give the identity the roles \
+                     Storage Queue Data Contributor and Storage Blob Data Contributor"
+                }
+                401 => ": check the identity and its tenant",
+                _ => "",
+            };
+            format!("{url} returned {status} {code}{advice}")
+        }
+        ErrorKind::Connection | ErrorKind::Io => {
+            format!(
+                "{url} cannot be reached ({}): check the address in AzureWebJobsStorage and the network rules; \
+                 start the emulator if you use one",
+                innermost_cause(error)
+            )
+        }
+        ErrorKind::Credential => format!(
+            "no token for {url}: check AzureWebJobsStorage__credential and the identity it names ({})",
+            innermost_cause(error)
+        ),
+        ErrorKind::DataConversion | ErrorKind::Other => {
+            format!("{url} could not be used: {}", innermost_cause(error))
+        }
+    };
+    StorageError(text)
+}
+
+/// Renders the URL without its secrets: user, password, query and fragment.
+fn redacted_url(endpoint: &Url) -> String {
+    let mut redacted = endpoint.clone();
+    redacted.set_query(None);
+    redacted.set_fragment(None);
+    let _ = redacted.set_username("");
+    let _ = redacted.set_password(None);
+    redacted.to_string()
+}
+
+/// Returns the innermost cause: the outer ones repeat the URL.
+fn innermost_cause(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    // The innermost cause may contain a URL too.
+    let text = last.to_string();
+    if text.contains("://") { "no further reason".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::{TransportSettings, queue_client};
+    use super::*;
+    use crate::settings::azure::{StorageAccess, StorageAccount};
+    use crate::settings::secret::Secret;
+
+    fn unreachable_account(access: StorageAccess) -> StorageAccount {
+        // Bound without a listener: no other process can use the port meanwhile.
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let url = Url::parse(&format!("http://127.0.0.1:{port}/acc")).unwrap();
+        StorageAccount { queue: url.clone(), blob: url, access }
+    }
+
+    #[tokio::test]
+    async fn unreachable_service_error_omits_signature() {
+        let account =
+            unreachable_account(StorageAccess::Sas(Secret::new("sv=1&sig=SECRET".to_owned())));
+        let client = queue_client(&account, None, &TransportSettings::default()).unwrap();
+        let began = Instant::now();
+        let error = client.get_properties(None).await.unwrap_err();
+        assert!(began.elapsed() < std::time::Duration::from_secs(30));
+        let text = to_storage_error(&error, client.url()).to_string();
+        assert!(text.starts_with(&format!("{} cannot be reached (", account.queue)), "{text}");
+        assert!(text.contains("AzureWebJobsStorage") && !text.contains("SECRET"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn token_over_http_is_rejected_before_sending() {
+        let identity = crate::settings::azure::Identity::DeveloperTools;
+        let refused = queue_client(
+            &unreachable_account(StorageAccess::Identity(identity)),
+            None,
+            &TransportSettings::default(),
+        );
+        let text = refused.map(|_| ()).unwrap_err().to_string();
+        assert!(text.contains("must use https") || text.contains("no further reason"), "{text}");
+    }
+}

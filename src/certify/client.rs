@@ -1,0 +1,110 @@
+//! The client of a run: sends requests and queue messages to an instance.
+
+use std::sync::Arc;
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::request::Request;
+use crate::ids::{ConversationKey, TenantId, UserId};
+use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
+use crate::turn::admission::idempotency::Idempotency;
+use crate::turn::admission::prompt::{
+    FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+};
+use crate::turn::admission::{CommandError, Owner};
+use crate::turn::delivery::{self, TurnError};
+use crate::turn::{Nudge, Services, notify};
+
+pub(super) fn owner() -> Owner {
+    Owner { tenant: TenantId::new("certify"), user: UserId::new("certify") }
+}
+
+pub(super) fn idempotency_key(name: &str) -> Idempotency {
+    Idempotency {
+        key: name.to_owned(),
+        is_repeatable: true,
+        route: "POST /prompts",
+        body_hash: name.to_owned(),
+    }
+}
+
+/// Returns an approver who may decide the request, if any.
+pub(super) fn find_decider(key: &ConversationKey, request: &Request) -> Option<Decider> {
+    let roles: Vec<String> = request
+        .approvers
+        .iter()
+        .filter_map(|approver| approver.strip_prefix("role:"))
+        .map(ToOwned::to_owned)
+        .collect();
+    let decider = |user: &str| Decider::User {
+        tenant: key.tenant.clone(),
+        user: UserId::new(user),
+        roles: roles.clone(),
+    };
+    let candidates = [decider(key.user.as_str()), decider("certify-approver"), Decider::Link];
+    candidates.into_iter().find(|candidate| candidate.can_decide(key, request))
+}
+
+/// A request to an instance.
+pub(super) enum ClientRequest {
+    Prompt { agent: String, key: ConversationKey, number: usize, text: Option<String> },
+    Decision { key: ConversationKey, request: Box<Request>, decision: &'static str },
+    Turn(Nudge),
+    Notify(Nudge),
+}
+
+/// # Errors
+/// The reason why the request must be sent again.
+pub(super) async fn send_request(
+    services: Arc<Services>,
+    client_request: ClientRequest,
+) -> Result<(), String> {
+    match client_request {
+        ClientRequest::Prompt { agent, key, number, text } => {
+            let result = send_prompt(&services, (&agent, &key), number, text).await;
+            result.map_err(|refusal| refusal.to_string())
+        }
+        ClientRequest::Decision { key, request, decision } => {
+            let Some(decider) = find_decider(&key, &request) else { return Ok(()) };
+            let body = DecisionRequest { decision: decision.to_owned(), reason: None, value: None };
+            match decide(&services, &key, request.id.as_str(), body, &decider).await {
+                // The call's outcome arrived first, or the request expired.
+                Ok(_) | Err(CommandError::AlreadyDecided(_) | CommandError::Expired { .. }) => {
+                    Ok(())
+                }
+                Err(refusal) => Err(refusal.to_string()),
+            }
+        }
+        ClientRequest::Turn(nudge) => match Box::pin(delivery::handle(&services, &nudge)).await {
+            Ok(_) | Err(TurnError::LeaseLost { .. }) => Ok(()),
+            Err(error @ TurnError::Store { .. }) => Err(error.to_string()),
+        },
+        ClientRequest::Notify(nudge) => {
+            notify::notify(&services, &nudge).await.map_err(|error| error.to_string())
+        }
+    }
+}
+
+async fn send_prompt(
+    services: &Services,
+    (agent, key): (&str, &ConversationKey),
+    number: usize,
+    text: Option<String>,
+) -> Result<(), CommandError> {
+    let input = text.map(Content::Text);
+    let idempotency = idempotency_key(&format!("prompt {number}"));
+    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Queue };
+    if number == 0 {
+        let request = FirstPromptRequest {
+            agent: Some(agent.to_owned()),
+            conversation_id: Some(key.conversation_id.as_str().to_owned()),
+            input,
+            ..FirstPromptRequest::default()
+        };
+        return begin_conversation(services, &Owner::from_key(key), request, &idempotency, &sender)
+            .await
+            .map(|_| ());
+    }
+    let request = PromptRequest { input, ..PromptRequest::default() };
+    accept_prompt(services, key, request, &idempotency, &sender).await.map(|_| ())
+}

@@ -1,0 +1,200 @@
+//! The environment of a run: a temporary store, queues in memory, a clock that also advances when
+//! idle, and a trap at one fail point.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use crate::agent::notification::Notification;
+use crate::agents::{Agent, Catalog, SharedCatalog};
+use crate::artifacts::MemoryArtifacts;
+use crate::certify::call_log::{CallLog, with_counted_tools};
+use crate::certify::conversation::Conversation;
+use crate::certify::fault_run::InjectionPoint;
+use crate::certify::scripted_model::ConversationModel;
+use crate::certify::store::RunStore;
+use crate::certify::{CertifyOptions, StoreKind, ToolMode};
+use crate::clock::{Clock, SystemClock, Timestamp, millis};
+use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
+use crate::live::MemoryLive;
+use crate::queue::{self, MemoryQueue};
+use crate::store::embedded::OpenError;
+use crate::telemetry::Telemetry;
+use crate::turn::notify::{NotificationSender, SendOutcome};
+use crate::turn::spending_limits::SpendingLimits;
+use crate::turn::{AbortSignals, EntryCache, FailPoints, Isolation, Limits, Services};
+
+/// Real time plus the skipped waits.
+#[derive(Debug, Default)]
+pub(super) struct SkippingClock {
+    system: SystemClock,
+    skipped: AtomicU64,
+}
+
+impl SkippingClock {
+    pub(super) fn skip(&self, span: Duration) {
+        self.skipped.fetch_add(millis(span), Ordering::SeqCst);
+    }
+
+    fn skipped(&self) -> Duration {
+        Duration::from_millis(self.skipped.load(Ordering::SeqCst))
+    }
+}
+
+impl Clock for SkippingClock {
+    fn now(&self) -> Timestamp {
+        self.system.now().plus(self.skipped())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.system.monotonic() + self.skipped()
+    }
+}
+
+/// Records every fail point, and blocks the task that hits one of them for the n-th time.
+#[derive(Debug)]
+pub(super) struct Trap {
+    cut: Option<InjectionPoint>,
+    hits: Mutex<Vec<&'static str>>,
+    pub(super) reached: Notify,
+    pub(super) resume: Notify,
+}
+
+impl Trap {
+    fn new(cut: Option<InjectionPoint>) -> Self {
+        Self { cut, hits: Mutex::default(), reached: Notify::new(), resume: Notify::new() }
+    }
+
+    /// In the order of their hits.
+    pub(super) fn hits(&self) -> Vec<&'static str> {
+        self.hits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True if this is the fail point and the occurrence of the trap.
+    fn record_hit(&self, fail_point: &'static str) -> bool {
+        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        hits.push(fail_point);
+        self.cut.is_some_and(|cut| {
+            let times = hits.iter().filter(|hits| **hits == fail_point).count();
+            cut.fail_point == fail_point && times == cut.occurrence as usize
+        })
+    }
+}
+
+#[async_trait]
+impl FailPoints for Trap {
+    async fn hit(&self, fail_point: &'static str) {
+        if self.record_hit(fail_point) {
+            self.reached.notify_one();
+            self.resume.notified().await;
+        }
+    }
+}
+
+/// Accepts every notification and records its id.
+#[derive(Debug, Default)]
+pub(super) struct RecordingNotificationSender(Mutex<BTreeSet<String>>);
+
+impl RecordingNotificationSender {
+    pub(super) fn has_sent(&self, id: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+}
+
+#[async_trait]
+impl NotificationSender for RecordingNotificationSender {
+    async fn send(&self, _key: &ConversationKey, notice: &Notification) -> SendOutcome {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(notice.id.clone());
+        SendOutcome::Accepted
+    }
+}
+
+fn new_queue(skipping_clock: &Arc<SkippingClock>) -> Arc<MemoryQueue> {
+    let clock: Arc<dyn Clock> = Arc::clone(skipping_clock) as _;
+    Arc::new(MemoryQueue::new(clock, 0, queue::QueueFaults::default()))
+}
+
+pub(super) struct Environment {
+    pub(super) store: Arc<RunStore>,
+    pub(super) queue: Arc<MemoryQueue>,
+    pub(super) artifacts: Arc<MemoryArtifacts>,
+    pub(super) clock: Arc<SkippingClock>,
+    pub(super) ids: Arc<SeededIds>,
+    pub(super) trap: Arc<Trap>,
+    pub(super) notifications: Arc<RecordingNotificationSender>,
+    pub(super) call_log: Arc<CallLog>,
+    pub(super) model: Arc<ConversationModel>,
+    pub(super) agents: SharedCatalog,
+}
+
+impl Environment {
+    /// # Errors
+    /// There is no folder for the store.
+    pub(super) async fn new(
+        options: &CertifyOptions,
+        (agent, conversation): (&Agent, &Conversation),
+        (store_kind, cut): (StoreKind, Option<InjectionPoint>),
+    ) -> Result<Self, OpenError> {
+        let clock = Arc::new(SkippingClock::default());
+        let call_log = Arc::new(CallLog::default());
+        let is_stub =
+            |tool: &str| options.tools == ToolMode::Stub && !options.harmless.contains(tool);
+        let agent = with_counted_tools(agent, &call_log, is_stub);
+        let mut agents = Catalog::default();
+        agents.agents.insert(agent.name.clone(), Arc::new(agent));
+        Ok(Self {
+            store: Arc::new(RunStore::open(store_kind).await?),
+            queue: new_queue(&clock),
+            artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
+            clock,
+            ids: Arc::new(SeededIds::new(0)),
+            trap: Arc::new(Trap::new(cut)),
+            notifications: Arc::default(),
+            call_log,
+            model: Arc::new(ConversationModel::new(conversation)),
+            agents: agents.into(),
+        })
+    }
+
+    /// Kills the process. With a store of its own, its queues are lost too.
+    ///
+    /// # Errors
+    /// There is no folder for the next process's store.
+    pub(super) async fn kill(&mut self) -> Result<bool, OpenError> {
+        let is_alone = self.store.kill().await?;
+        if is_alone {
+            self.queue = new_queue(&self.clock);
+        }
+        Ok(is_alone)
+    }
+
+    /// Creates an instance with its own memory; everything else is shared.
+    pub(super) fn instance(&self, options: &CertifyOptions) -> Arc<Services> {
+        Arc::new(Services {
+            store: Arc::clone(&self.store) as _,
+            queue: Arc::clone(&self.queue) as _,
+            artifacts: Arc::clone(&self.artifacts) as _,
+            live: Arc::new(MemoryLive::new(0, 0)),
+            model: Arc::clone(&self.model) as _,
+            agents: self.agents.clone(),
+            extensions: options.extensions.clone(),
+            entry_cache: Arc::new(EntryCache::default()),
+            abort_signals: AbortSignals::default(),
+            ledger_locks: Arc::default(),
+            notification_sender: Some(Arc::clone(&self.notifications) as _),
+            clock: Arc::clone(&self.clock) as _,
+            ids: Arc::clone(&self.ids) as _,
+            fail_points: Arc::clone(&self.trap) as _,
+            worker: WorkerId::new(self.ids.new_id()),
+            limits: Limits::default(),
+            spending_limits: Arc::new(SpendingLimits::default()),
+            pauses: Arc::default(),
+            isolation: Isolation::default(),
+            telemetry: Telemetry::default(),
+        })
+    }
+}

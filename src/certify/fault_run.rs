@@ -1,0 +1,432 @@
+//! One run: a client that retries until accepted, instances that process the queues, a sweep each
+//! minute, and one fault.
+
+mod final_state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::head::Head;
+use crate::agent::request::{Request, RequestKind};
+use crate::agents::Agent;
+use crate::certify::client::{ClientRequest, find_decider, idempotency_key, owner, send_request};
+use crate::certify::conversation::{ApprovalDecision, Conversation};
+use crate::certify::environment::Environment;
+use crate::certify::oracle::Outcome;
+use crate::certify::{CertifyOptions, Fault, StoreKind};
+use crate::clock::Clock as _;
+use crate::ids::{ConversationKey, EffectId, RequestId};
+use crate::queue::{self, Queue as _};
+use crate::store::embedded::OpenError;
+use crate::turn::admission::patch::patch_conversation;
+use crate::turn::{Nudge, Services, crash_count, sweep};
+
+/// Steps of the driver after which a conversation counts as never idle.
+const STEPS_MAX: u32 = 1_000;
+/// How long a received message stays hidden.
+const MESSAGE_VISIBILITY_TIMEOUT: Duration = Duration::from_secs(90);
+/// Interval of the recovery sweep.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+/// Longer than a lease plus the wait before a take-over.
+const STALL_DURATION: Duration = Duration::from_secs(70);
+const CLIENT_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The fault of a run and the fail point where it is injected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InjectionPoint {
+    pub(super) fail_point: &'static str,
+    pub(super) occurrence: u32,
+    pub(super) fault: Fault,
+}
+
+/// The state to wait for.
+#[derive(Clone, Copy)]
+enum WaitGoal {
+    Idle,
+    NoPendingWork,
+}
+
+/// A unit of work that can reach a fail point.
+enum Task {
+    Prompt(usize),
+    Decide(Box<Request>, &'static str),
+    Turn(Nudge),
+    Notify(Nudge),
+}
+
+struct FaultRun<'a> {
+    options: &'a CertifyOptions,
+    conversation: &'a Conversation,
+    agent: &'a str,
+    injection: Option<InjectionPoint>,
+    environment: Environment,
+    key: ConversationKey,
+    /// The instance that processes the queues.
+    worker: Arc<Services>,
+    /// Index of the last prompt sent.
+    prompt_index: usize,
+    decided_requests: Vec<RequestId>,
+    last_sweep: Duration,
+    /// Nudges that arrive after everything else is done: queue and text.
+    late_nudges: Vec<(&'static str, String)>,
+    is_injected: bool,
+    skip_reason: Option<&'static str>,
+    problems: Vec<String>,
+    log: Vec<String>,
+}
+
+/// Runs the conversation to its end and completes its pending work.
+///
+/// # Errors
+/// There is no folder for the store.
+pub(super) async fn run_conversation(
+    options: &CertifyOptions,
+    (agent, conversation): (&Agent, &Conversation),
+    (store_kind, injection): (StoreKind, Option<InjectionPoint>),
+) -> Result<Outcome, OpenError> {
+    let environment =
+        Environment::new(options, (agent, conversation), (store_kind, injection)).await?;
+    let worker = environment.instance(options);
+    let mut run = FaultRun {
+        options,
+        conversation,
+        agent: &agent.name,
+        injection,
+        last_sweep: environment.clock.monotonic(),
+        environment,
+        key: owner().conversation_key("certify"),
+        worker,
+        prompt_index: 0,
+        decided_requests: Vec::new(),
+        late_nudges: Vec::new(),
+        is_injected: false,
+        skip_reason: None,
+        problems: Vec::new(),
+        log: Vec::new(),
+    };
+    if let Err(reason) = Box::pin(run.run()).await {
+        run.problems.push(reason);
+    }
+    Ok(run.into_outcome(agent).await)
+}
+
+impl FaultRun<'_> {
+    async fn run(&mut self) -> Result<(), String> {
+        for number in 0..self.conversation.prompts.len() {
+            self.prompt_index = number;
+            self.retry_until_accepted(&Task::Prompt(number)).await?;
+            Box::pin(self.run_until(WaitGoal::Idle, "become idle")).await?;
+        }
+        Box::pin(self.run_until(WaitGoal::NoPendingWork, "complete its pending work")).await?;
+        self.send_late_nudges().await
+    }
+
+    /// Repeats a request, as a client does, until it is accepted.
+    async fn retry_until_accepted(&mut self, task: &Task) -> Result<(), String> {
+        let mut rejection = String::new();
+        for _ in 0..100 {
+            match self.attempt_task(task).await {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(reason)) => rejection = reason,
+                None => {}
+            }
+            self.environment.clock.skip(CLIENT_RETRY_DELAY);
+        }
+        Err(format!("invariant 1 (accepted means kept): a request was never accepted: {rejection}"))
+    }
+
+    async fn run_until(&mut self, end: WaitGoal, goal_text: &str) -> Result<(), String> {
+        for _ in 0..STEPS_MAX {
+            let is_busy = self.deliver_next().await;
+            let head = self.read_head().await;
+            if let Some(head) = &head {
+                self.decide_all(head).await?;
+            }
+            let is_reached = match end {
+                WaitGoal::Idle => self.is_idle(head.as_ref()).await,
+                WaitGoal::NoPendingWork => self.next_due().await.is_none(),
+            };
+            if is_reached {
+                return Ok(());
+            }
+            if !is_busy {
+                self.advance_clock().await;
+            }
+        }
+        Err(format!("invariant 2 (queues are disposable): it did not {goal_text}"))
+    }
+
+    /// Advances the clock to the next pending work; runs the sweep each minute.
+    async fn advance_clock(&mut self) {
+        let now = self.environment.clock.now();
+        let time_to_due = self.next_due().await.map_or(SWEEP_INTERVAL, |due| now.until(due));
+        let visible = self.environment.queue.next_visible_in();
+        let span = match visible {
+            Some(span) if span <= SWEEP_INTERVAL => span,
+            Some(_) | None => time_to_due.max(SWEEP_INTERVAL),
+        };
+        self.environment.clock.skip(span + Duration::from_millis(1));
+        if self.environment.clock.monotonic() >= self.last_sweep + SWEEP_INTERVAL {
+            self.last_sweep = self.environment.clock.monotonic();
+            let result = sweep::sweep(&self.worker, sweep::GRACE_PERIOD).await;
+            self.log.push(match result {
+                Ok(enqueued) => format!("the sweep enqueued {enqueued} nudges"),
+                Err(error) => format!("the sweep failed: {error}"),
+            });
+        }
+    }
+
+    /// Processes one message of the queues; a killed worker leaves it on the queue.
+    async fn deliver_next(&mut self) -> bool {
+        for name in [queue::TURNS, queue::NOTIFY] {
+            let received = self
+                .environment
+                .queue
+                .receive(name, 1, MESSAGE_VISIBILITY_TIMEOUT)
+                .await
+                .unwrap_or_default();
+            let Some(message) = received.into_iter().next() else { continue };
+            let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
+            let task = if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
+            if matches!(self.attempt_task(&task).await, Some(Ok(()))) {
+                let _ =
+                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Decides the pending requests as an approver who knows the calls that really ran.
+    async fn decide_all(&mut self, head: &Head) -> Result<(), String> {
+        for request in &head.requests {
+            // An accepted decision is stored: it need not be sent again before it is applied.
+            if self.decided_requests.contains(&request.id) {
+                continue;
+            }
+            if let Some(decision) = self.choose_decision(head, request) {
+                self.retry_until_accepted(&Task::Decide(Box::new(request.clone()), decision))
+                    .await?;
+                self.decided_requests.push(request.id.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// `None`: no approver may decide it, so it expires.
+    fn choose_decision(&self, head: &Head, request: &Request) -> Option<&'static str> {
+        find_decider(&self.key, request)?;
+        Some(match request.kind {
+            RequestKind::Outcome => {
+                let effect = request.call.map(|call| {
+                    let (id, incarnation) = (&head.conversation_id, &head.incarnation);
+                    EffectId::from_call(id, incarnation, call.response_seq, call.index)
+                });
+                let is_done = effect
+                    .is_some_and(|effect| self.environment.call_log.has_call(effect.as_str()));
+                if is_done { "happened" } else { "did_not_happen" }
+            }
+            RequestKind::Question => "answer",
+            RequestKind::Budget => "approve",
+            RequestKind::Tool => {
+                match self.conversation.prompts.get(self.prompt_index).map(|prompt| prompt.decision)
+                {
+                    Some(ApprovalDecision::Reject) => "reject",
+                    Some(ApprovalDecision::Approve) | None => "approve",
+                }
+            }
+        })
+    }
+
+    /// Performs the task. Returns `None` if the fault kills the process: then there is no response.
+    async fn attempt_task(&mut self, task: &Task) -> Option<Result<(), String>> {
+        let trap = Arc::clone(&self.environment.trap);
+        let mut work = Box::pin(send_request(Arc::clone(&self.worker), self.client_request(task)));
+        tokio::select! {
+            biased;
+            result = &mut work => return Some(self.log_result(task, result)),
+            () = trap.reached.notified() => {}
+        }
+        let fault = self.injection.map(|cut| cut.fault);
+        self.is_injected = true;
+        self.log.push(format!("{} hit the fail point", self.describe_task(task)));
+        match fault {
+            None | Some(Fault::LateNudges) => {}
+            Some(Fault::Kill | Fault::TakeOver) => {
+                drop(work);
+                self.restart_process().await;
+                return None;
+            }
+            Some(Fault::TimeOut) => self.environment.call_log.make_next_late(),
+            Some(Fault::Duplicate) => self.repeat_elsewhere(task).await,
+            Some(Fault::StalledWorker) => {
+                self.environment.clock.skip(STALL_DURATION);
+                self.repeat_elsewhere(task).await;
+                self.drain_elsewhere().await;
+            }
+            Some(Fault::Conflict) => self.commit_conflict().await,
+            Some(Fault::LostResponse) => {
+                self.environment.store.set_losing_responses(true);
+            }
+        }
+        trap.resume.notify_one();
+        let result = work.await;
+        self.environment.store.set_losing_responses(false);
+        if fault == Some(Fault::LateNudges) {
+            self.withhold_nudges(task).await;
+        }
+        Some(self.log_result(task, result))
+    }
+
+    /// Kills the working process. Another starts with its folder and runs its start-up work.
+    async fn restart_process(&mut self) {
+        self.log.push("the process was killed".to_owned());
+        let has_own_store = self.environment.kill().await;
+        self.worker = self.environment.instance(self.options);
+        let started = match has_own_store {
+            Ok(false) => return,
+            Ok(true) => crash_count::recover_at_start_up(&self.worker)
+                .await
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match started {
+            Ok(enqueued) => {
+                self.log.push(format!("another process started and enqueued {enqueued} nudges"))
+            }
+            Err(reason) => {
+                self.problems.push(format!("the next process could not start: {reason}"))
+            }
+        }
+    }
+
+    fn log_result(&mut self, task: &Task, result: Result<(), String>) -> Result<(), String> {
+        self.log.push(match &result {
+            Ok(()) => format!("{} is done", self.describe_task(task)),
+            Err(reason) => format!("{} failed: {reason}", self.describe_task(task)),
+        });
+        result
+    }
+
+    fn describe_task(&self, task: &Task) -> String {
+        match task {
+            Task::Prompt(number) => format!("prompt {}", number + 1),
+            Task::Decide(request, decision) => format!("the decision {decision} on {}", request.id),
+            Task::Turn(_) => format!("a turn of {}", self.worker.worker),
+            Task::Notify(_) => format!("a notification of {}", self.worker.worker),
+        }
+    }
+
+    /// Sends the same message or request to another instance.
+    async fn repeat_elsewhere(&mut self, task: &Task) {
+        let other = self.environment.instance(self.options);
+        let result = Box::pin(send_request(other, self.client_request(task))).await;
+        self.log.push(format!("the same task at another instance: {result:?}"));
+    }
+
+    async fn drain_elsewhere(&mut self) {
+        let other = self.environment.instance(self.options);
+        for name in [queue::TURNS, queue::NOTIFY].repeat(20) {
+            let received = self
+                .environment
+                .queue
+                .receive(name, 1, MESSAGE_VISIBILITY_TIMEOUT)
+                .await
+                .unwrap_or_default();
+            for message in received {
+                let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
+                let task =
+                    if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
+                let result =
+                    Box::pin(send_request(Arc::clone(&other), self.client_request(&task))).await;
+                self.log.push(format!("another instance continued: {result:?}"));
+                let _ =
+                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+            }
+        }
+    }
+
+    /// Commits as another writer: a client changes metadata that the model does not see.
+    async fn commit_conflict(&mut self) {
+        if self.read_head().await.is_none() {
+            self.skip_reason = Some("there is no conversation yet");
+            return;
+        }
+        let other = self.environment.instance(self.options);
+        let patch = serde_json::json!({"metadata": {"certify": "conflict"}});
+        let Some(patch) = patch.as_object() else { return };
+        let patched =
+            patch_conversation(&other, &self.key, patch, &idempotency_key("patch"), |_| true).await;
+        match patched {
+            Ok(_) => self.log.push("another writer has committed".to_owned()),
+            Err(error) => self.problems.push(format!("the other writer was rejected: {error}")),
+        }
+    }
+
+    /// Removes all nudges from the queues, and keeps the one of the current delivery.
+    async fn withhold_nudges(&mut self, task: &Task) {
+        match task {
+            Task::Turn(nudge) => self.late_nudges.push((queue::TURNS, nudge_text(nudge))),
+            Task::Notify(nudge) => self.late_nudges.push((queue::NOTIFY, nudge_text(nudge))),
+            Task::Prompt(_) | Task::Decide(..) => {}
+        }
+        for name in [queue::TURNS, queue::NOTIFY] {
+            self.environment.clock.skip(NUDGE_DELAY_MAX);
+            for message in self
+                .environment
+                .queue
+                .receive(name, 32, MESSAGE_VISIBILITY_TIMEOUT)
+                .await
+                .unwrap_or_default()
+            {
+                let _ =
+                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+                self.late_nudges.push((name, message.text));
+            }
+        }
+        self.log.push(format!("{} nudges are delayed", self.late_nudges.len()));
+    }
+
+    /// Sends the delayed nudges after everything else is done: they must find no pending work.
+    async fn send_late_nudges(&mut self) -> Result<(), String> {
+        if self.late_nudges.is_empty() {
+            return Ok(());
+        }
+        let before = self.environment.store.commits();
+        for (name, text) in std::mem::take(&mut self.late_nudges) {
+            let _ = self.environment.queue.send(name, text, Duration::ZERO).await;
+        }
+        while self.deliver_next().await {}
+        if self.environment.store.commits() == before {
+            Ok(())
+        } else {
+            Err("invariant 2 (queues are disposable): a late nudge changed the state".to_owned())
+        }
+    }
+
+    /// Builds the request of a task.
+    fn client_request(&self, task: &Task) -> ClientRequest {
+        match task {
+            Task::Prompt(number) => ClientRequest::Prompt {
+                agent: self.agent.to_owned(),
+                key: self.key.clone(),
+                number: *number,
+                text: self.conversation.prompts.get(*number).map(|prompt| prompt.prompt.clone()),
+            },
+            Task::Decide(request, decision) => ClientRequest::Decision {
+                key: self.key.clone(),
+                request: request.clone(),
+                decision,
+            },
+            Task::Turn(nudge) => ClientRequest::Turn(nudge.clone()),
+            Task::Notify(nudge) => ClientRequest::Notify(nudge.clone()),
+        }
+    }
+}
+
+/// The longest delay of a nudge.
+const NUDGE_DELAY_MAX: Duration = Duration::from_secs(1);
+
+fn nudge_text(nudge: &Nudge) -> String {
+    serde_json::to_string(nudge).unwrap_or_default()
+}

@@ -1,0 +1,112 @@
+//! Reads the store during a run, and builds the result at its end.
+
+use std::time::Duration;
+
+use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
+use crate::agent::notification::Notification;
+use crate::agent::phase::Phase;
+use crate::agent::request::Effect;
+use crate::agent::settings::ToolExecution;
+use crate::agents::Agent;
+use crate::certify::ToolMode;
+use crate::certify::fault_run::FaultRun;
+use crate::certify::oracle::Outcome;
+use crate::clock::{Clock as _, Timestamp};
+use crate::store::{
+    ConversationStore as _, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
+};
+use crate::turn::documents::{self, EventsBody};
+
+/// No pending work is due later than this.
+const HORIZON: Duration = Duration::from_hours(24 * 366);
+/// One conversation and its tenant's ledger have fewer due documents.
+const DUE_MAX: usize = 200;
+
+impl FaultRun<'_> {
+    fn partition(&self) -> Partition {
+        Partition::Conversation(self.key.clone())
+    }
+
+    /// Reads all documents of a kind. An unreadable document shows up as missing.
+    async fn read_all(&self, kind: DocumentKind) -> Vec<StoredDocument> {
+        let selection = Selection::all(kind);
+        let found =
+            self.environment.store.select(&self.partition(), &selection, Freshness::Latest).await;
+        found.unwrap_or_default()
+    }
+
+    pub(super) async fn read_head(&self) -> Option<Head> {
+        let found =
+            self.environment.store.read(&self.partition(), HEAD_ID, Freshness::Latest).await;
+        documents::read_head(&found.ok()??).ok()
+    }
+
+    pub(super) async fn is_idle(&self, head: Option<&Head>) -> bool {
+        let Some(head) = head else { return false };
+        let is_held = |stored: &StoredDocument| {
+            documents::read::<InboxItem>(&stored.document)
+                .is_ok_and(|item| !item.has_effect_when_idle())
+        };
+        head.phase == Phase::Idle
+            && head.prompt.is_none()
+            && !head.prompts.is_empty()
+            && head.waiting_items == 0
+            && self.read_all(DocumentKind::Inbox).await.iter().all(is_held)
+    }
+
+    /// Time of the conversation's next pending work.
+    pub(super) async fn next_due(&self) -> Option<Timestamp> {
+        let (horizon, partition) = (self.environment.clock.now().plus(HORIZON), self.partition());
+        let due = self.environment.store.list_due(horizon, DUE_MAX, None).await.ok()?;
+        let own = due.items.iter().filter(|due| due.partition == partition);
+        own.map(|due| due.due).min()
+    }
+
+    pub(super) async fn into_outcome(mut self, agent: &Agent) -> Outcome {
+        if self.injection.is_some() && !self.is_injected {
+            self.skip_reason = Some("this run did not reach the fail point");
+        }
+        let entries = self.read_all(DocumentKind::Entry).await;
+        let entries = entries.iter().filter_map(|stored| documents::read(&stored.document).ok());
+        let entries = entries.collect();
+        let events = self.read_all(DocumentKind::Events).await;
+        let events = events.iter().filter_map(|stored| documents::read(&stored.document).ok());
+        let events = events.flat_map(|body: EventsBody| body.events).collect();
+        let notices = self.read_all(DocumentKind::Notification).await;
+        let unsent = notices.iter().filter(|stored| {
+            let notice = documents::read::<Notification>(&stored.document);
+            !notice.is_ok_and(|notice| self.environment.notifications.has_sent(&notice.id))
+        });
+        let unsent = unsent.count();
+        let writes = agent.tools.iter().map(|tool| tool.definition());
+        let writes = writes.filter(|tool| tool.effect == Effect::Write);
+        Outcome {
+            fail_points: self.environment.trap.hits(),
+            skip_reason: self.skip_reason,
+            prompts: self.conversation.prompts.len(),
+            head: self.read_head().await,
+            events,
+            inbox_count: self.read_all(DocumentKind::Inbox).await.len(),
+            unsent_notifications: unsent,
+            calls_by_effect: self.environment.call_log.calls_by_effect(),
+            calls_by_tool: self.environment.call_log.calls_by_tool(),
+            responses: self.environment.model.paid_responses(),
+            failed_tools: self.environment.call_log.failed_tools(),
+            changed_results: self.environment.call_log.changed_results(),
+            incomplete_prompts: self
+                .environment
+                .model
+                .incomplete_prompts()
+                .iter()
+                .cloned()
+                .collect(),
+            write_tools: writes.map(|tool| tool.name.clone()).collect(),
+            has_variable_results: self.options.tools == ToolMode::Real,
+            is_parallel: agent.settings.tool_execution == Some(ToolExecution::Parallel),
+            entries,
+            problems: self.problems,
+            log: self.log,
+        }
+    }
+}

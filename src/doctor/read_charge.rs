@@ -1,0 +1,108 @@
+//! Checks if `Latest` reads come from a quorum, by the charge that Cosmos DB returns for them.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Area, Check};
+use crate::agent::raw::RawJson;
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::store::{
+    ConversationStore, Document, DocumentKind, Freshness, Partition, StoreError, Write,
+};
+use crate::telemetry::cost_meter::{CostMeter, with_meter};
+
+/// A document that only these reads use.
+const ENTRY_ID: &str = "entry-00000000000000000001";
+/// Least ratio of a quorum read's charge to a plain one's: 2 by the documentation, less rounding.
+const QUORUM_RATIO_MIN: f64 = 1.5;
+
+/// Request units of two reads of one small document.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReadCharges {
+    /// A read that may lag.
+    pub plain: f64,
+    /// A `LatestCommitted` read.
+    pub latest: f64,
+}
+
+/// Writes one document into a conversation of the doctor's own, reads it both ways and deletes it.
+///
+/// # Errors
+/// The store rejects the write, or does not return the document.
+pub async fn measure_read_charges(
+    store: &dyn ConversationStore,
+    fresh: &str,
+) -> Result<ReadCharges, StoreError> {
+    let partition = Partition::Conversation(ConversationKey {
+        tenant: TenantId::new("turnwheel-doctor"),
+        user: UserId::new("doctor"),
+        conversation_id: ConversationId::new(fresh),
+    });
+    let body = RawJson::from_value(&json!({"madeBy": "turnwheel doctor"}));
+    let (id, kind) = (ENTRY_ID.to_owned(), DocumentKind::Entry);
+    let document = Document { id, kind, body, due: None, created_at: None, state: None, ttl: None };
+    store.write(&partition, vec![Write::Create(document)]).await?;
+    let charge = async |freshness| {
+        let meter = Arc::new(CostMeter::default());
+        let read =
+            with_meter(Arc::clone(&meter), store.read(&partition, ENTRY_ID, freshness)).await?;
+        let found = read.map(|_| meter.total("cosmos.read").request_units);
+        found.ok_or_else(|| StoreError::Corrupt("a document just written was not found".to_owned()))
+    };
+    let plain = charge(Freshness::Any).await;
+    let latest = charge(Freshness::Latest).await;
+    store.write(&partition, vec![Write::Delete(ENTRY_ID.to_owned(), None)]).await?;
+    Ok(ReadCharges { plain: plain?, latest: latest? })
+}
+
+/// Interprets the charges. An emulator charges both reads alike.
+pub fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
+    let (area, name) = (Area::Store, "reads that decide");
+    let ReadCharges { plain, latest } = charges;
+    let found =
+        format!("LatestCommitted is charged {latest:.1} request units, a plain read {plain:.1}");
+    if is_emulator {
+        return Check::skipped(area, name, format!("{found}: an emulator does not show a quorum"));
+    }
+    if plain > 0.0 && latest / plain >= QUORUM_RATIO_MIN {
+        return Check::ok(area, name, format!("{found}: a quorum is read"));
+    }
+    let to_do = "two instances may see different states of a conversation: set the account's default consistency to Strong or BoundedStaleness, and report it";
+    Check::fix(area, name, format!("{found}, which should be twice as much: {to_do}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+    use crate::store::Selection;
+
+    #[tokio::test]
+    async fn read_charges_are_measured_and_document_deleted() {
+        let emulator = crate::store::cosmos::testing::start_in_process(1);
+        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let charges = measure_read_charges(&store, "c1").await.unwrap();
+        assert!(charges.plain > 0.0 && charges.latest > 0.0, "{charges:?}");
+        let partition = Partition::Conversation(ConversationKey {
+            tenant: TenantId::new("turnwheel-doctor"),
+            user: UserId::new("doctor"),
+            conversation_id: ConversationId::new("c1"),
+        });
+        let remaining =
+            store.select(&partition, &Selection::all(DocumentKind::Entry), Freshness::Latest).await;
+        assert_eq!(remaining.unwrap(), []);
+    }
+
+    #[test]
+    fn charge_of_single_replica_needs_fix() {
+        let check = |plain, latest| quorum_check(ReadCharges { plain, latest }, false).outcome;
+        assert!(matches!(check(1.0, 2.0), Outcome::Ok(_)));
+        for (plain, latest) in [(1.0, 1.0), (1.0, 1.4), (0.0, 0.0)] {
+            let Outcome::Fix(text) = check(plain, latest) else { panic!("{plain} {latest}") };
+            assert!(text.contains("set the account's default consistency"), "{text}");
+        }
+        let emulated = quorum_check(ReadCharges { plain: 1.0, latest: 1.0 }, true);
+        assert!(matches!(emulated.outcome, Outcome::Skipped(_)));
+    }
+}

@@ -1,0 +1,110 @@
+//! Measures the store's cost of a tool round: makes the requests of one in the doctor's own
+//! conversation, then deletes its documents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+use crate::store::{
+    ConversationStore, Document, DocumentKind, ETag, HEAD_ID, LeaseRequest, Partition, StoreError,
+    Write, entry_id, events_id,
+};
+use crate::telemetry::cost_meter::{Cost, CostMeter, with_meter};
+
+/// Bytes of a typical head, and of a short message, call or result.
+const HEAD_BYTES: usize = 1_500;
+const ENTRY_BYTES: usize = 1_000;
+
+/// Makes the four requests of a tool round: acquiring the lease, and the commits of the lease, of
+/// the model response and of the result.
+///
+/// # Errors
+/// The store rejects a request; documents may then remain, in a conversation that no list shows.
+pub async fn measure_round_cost(
+    store: &dyn ConversationStore,
+    fresh: &str,
+    now: Timestamp,
+) -> Result<Cost, StoreError> {
+    let key = ConversationKey {
+        tenant: TenantId::new("turnwheel-doctor"),
+        user: UserId::new("doctor"),
+        conversation_id: ConversationId::new(fresh),
+    };
+    let partition = Partition::Conversation(key.clone());
+    let created = store.write(&partition, vec![Write::Create(head_document(now))]).await?;
+    let meter = Arc::new(CostMeter::default());
+    let round = async {
+        let worker = WorkerId::new(fresh);
+        let until = now.plus(Duration::from_mins(1));
+        store.acquire_lease(LeaseRequest { key: &key, worker: &worker, now, until }).await?;
+        let mut etag = first_etag(created);
+        for (number, seqs) in [(0, 0..0), (1, 1..3), (3, 3..4)] {
+            let mut writes = vec![Write::Replace(head_document(now), etag.clone())];
+            writes.extend(seqs.clone().map(|seq| {
+                Write::Create(new_document(entry_id(seq), DocumentKind::Entry, ENTRY_BYTES))
+            }));
+            if !seqs.is_empty() {
+                let events = new_document(events_id(number), DocumentKind::Events, ENTRY_BYTES / 2);
+                writes.push(Write::Create(events));
+            }
+            etag = first_etag(store.write(&partition, writes).await?);
+        }
+        store.release_lease(&key, &worker).await;
+        Ok(())
+    };
+    let outcome: Result<(), StoreError> = with_meter(Arc::clone(&meter), round).await;
+    outcome?;
+    let ids = [HEAD_ID.to_owned(), events_id(1), events_id(3)];
+    let ids = ids.into_iter().chain((1..4).map(entry_id));
+    store.write(&partition, ids.map(|id| Write::Delete(id, None)).collect()).await?;
+    Ok(meter.total(""))
+}
+
+fn first_etag(etags: Vec<ETag>) -> Option<ETag> {
+    etags.into_iter().next()
+}
+
+/// A head that no list shows and that has no pending work.
+fn head_document(now: Timestamp) -> Document {
+    Document {
+        created_at: Some(now),
+        state: Some("deleted".to_owned()),
+        ..new_document(HEAD_ID.to_owned(), DocumentKind::Head, HEAD_BYTES)
+    }
+}
+
+fn new_document(id: String, kind: DocumentKind, bytes: usize) -> Document {
+    let body =
+        RawJson::from_value(&json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)}));
+    Document { id, kind, body, due: None, created_at: None, state: None, ttl: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Freshness, Selection};
+
+    #[tokio::test]
+    async fn round_cost_is_measured_and_documents_deleted() {
+        let emulator = crate::store::cosmos::testing::start_in_process(1);
+        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let cost = measure_round_cost(&store, "c1", Timestamp(1)).await.unwrap();
+        assert_eq!(cost.requests, 4);
+        assert!(cost.request_units > 4.0, "{cost:?}");
+        let partition = Partition::Conversation(ConversationKey {
+            tenant: TenantId::new("turnwheel-doctor"),
+            user: UserId::new("doctor"),
+            conversation_id: ConversationId::new("c1"),
+        });
+        assert_eq!(store.read(&partition, HEAD_ID, Freshness::Latest).await.unwrap(), None);
+        for kind in [DocumentKind::Entry, DocumentKind::Events] {
+            let remaining =
+                store.select(&partition, &Selection::all(kind), Freshness::Latest).await;
+            assert_eq!(remaining.unwrap(), []);
+        }
+    }
+}

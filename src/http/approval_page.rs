@@ -1,0 +1,395 @@
+//! HTML page of an approval link: plain, accessible, without scripts.
+
+mod arguments;
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY};
+use http::{HeaderValue, StatusCode};
+use sha2::Digest as _;
+
+use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
+use crate::clock::Timestamp;
+use crate::http::problem::Problem;
+use crate::turn::views::approvals::Approval;
+use arguments::pretty_print;
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
+h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
+label{display:block;font-weight:600;margin:1rem 0 .25rem}textarea{width:100%;box-sizing:border-box;font:inherit}\
+button{font:inherit;padding:.6rem 1.2rem;margin:1rem .75rem 0 0;border:2px solid #1b1b1b;background:#fff;color:#1b1b1b;border-radius:.25rem;cursor:pointer}\
+button[value=approve]{background:#0b6b2e;border-color:#0b6b2e;color:#fff;font-weight:600}\
+button[value=reject]{border-color:#a4161a;color:#a4161a}\
+.note{border-left:.4rem solid #a4161a;padding:.25rem 1rem}\
+button:focus-visible,textarea:focus-visible{outline:3px solid #0a5fd6;outline-offset:2px}\
+[role=status],[role=alert]{border-left:.4rem solid #0a5fd6;padding:.5rem 1rem;background:#eef4ff}";
+
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+static CONTENT_SECURITY: LazyLock<String> = LazyLock::new(|| {
+    let hash = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(STYLE));
+    format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+});
+
+/// State of the approval request that a page shows.
+#[derive(Debug)]
+pub(crate) enum PageState<'a> {
+    Open(&'a Approval),
+    Decided(&'a Approval, &'a Decision),
+    Expired(&'a Approval),
+    /// An invalid decision with its error. The page keeps the form.
+    InvalidDecision(&'a Approval, &'a str),
+}
+
+pub(crate) fn page_response(status: StatusCode, state: &PageState<'_>) -> Response {
+    let mut response = Response::new(Body::from(render_page(state)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HTML);
+    response
+}
+
+/// Sets the security headers of all responses to approval links: no caching, no referrer, no
+/// scripts.
+pub(crate) fn set_security_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
+    if let Ok(policy) = HeaderValue::from_str(&CONTENT_SECURITY) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+fn render_page(state: &PageState<'_>) -> String {
+    let (approval, title) = match state {
+        PageState::Open(approval) | PageState::InvalidDecision(approval, _) => {
+            (approval, approval.request.title.clone())
+        }
+        PageState::Decided(approval, decision) => {
+            (approval, format!("{}: {}", decision_text(decision.verdict), approval.request.title))
+        }
+        PageState::Expired(approval) => (approval, format!("Expired: {}", approval.request.title)),
+    };
+    let mut body = format!("<h1>{}</h1>", escape_html(&title));
+    match state {
+        PageState::Decided(_, decision) => write_outcome(&mut body, decision, approval),
+        PageState::Expired(_) => {
+            body.push_str(
+                "<p role=\"status\">This approval expired. It can no longer be decided.</p>",
+            );
+        }
+        PageState::InvalidDecision(_, error) => {
+            let _ = write!(
+                body,
+                "<p role=\"alert\">The decision was not accepted: {}</p>",
+                escape_html(error)
+            );
+        }
+        PageState::Open(_) => {}
+    }
+    write_details(&mut body, approval);
+    if let PageState::Open(approval) | PageState::InvalidDecision(approval, _) = state {
+        write_form(&mut body, approval);
+    }
+    render_document(&title, &body)
+}
+
+fn render_document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+<meta name=\"robots\" content=\"noindex\"><title>{}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>",
+        escape_html(title)
+    )
+}
+
+/// Renders a problem as a page. The status stays the same.
+pub(crate) fn problem_page(problem: Problem) -> Response {
+    let title = problem.kind.title;
+    let body = format!(
+        "<h1>{}</h1><p role=\"alert\">{}</p>",
+        escape_html(title),
+        escape_html(&problem.detail)
+    );
+    let html = render_document(title, &body);
+    let mut response = problem.into_response();
+    *response.body_mut() = Body::from(html);
+    response.headers_mut().insert(CONTENT_TYPE, HTML);
+    response
+}
+
+fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
+    let at = render_time(decision.decided_at);
+    let sentence = match (decision.verdict, decision.decided_by.as_str()) {
+        (Verdict::Expired, _) => {
+            format!("The approval expired at {at}, before a decision.")
+        }
+        (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
+        (verdict, "link") => format!("{} with an approval link at {at}.", decision_text(verdict)),
+        (verdict, user) => format!("{} by {} at {at}.", decision_text(verdict), escape_html(user)),
+    };
+    let rest = if approval.replaced_by.is_some() {
+        "The tool changed after this decision, so the call needs a new approval. Open the newer link, or list the open approvals."
+    } else {
+        "It can no longer be decided."
+    };
+    let _ = write!(body, "<p role=\"status\">{sentence} {rest}</p>");
+    if let Some(reason) = &decision.reason {
+        let _ = write!(body, "<dl><dt>Reason given</dt><dd>{}</dd></dl>", escape_html(reason));
+    }
+}
+
+fn write_details(body: &mut String, approval: &Approval) {
+    let request = &approval.request;
+    body.push_str("<dl>");
+    let mut detail = |name: &str, html: &str| {
+        let _ = write!(body, "<dt>{name}</dt><dd>{html}</dd>");
+    };
+    detail("Why", &escape_html(&request.reason));
+    if let Some(tool) = &request.tool {
+        detail("Tool", &escape_html(tool));
+    }
+    if let Some(effect) = request.effect {
+        detail("Effect", effect_text(effect));
+    }
+    detail("Agent", &escape_html(&approval.agent));
+    detail("Requested by", &escape_html(request.requested_by.as_str()));
+    detail("Requested at", &render_time(request.requested_at));
+    if let Some(at) = request.expires_at {
+        detail("Expires at", &render_time(at));
+    }
+    detail("Conversation", &escape_html(approval.key.conversation_id.as_str()));
+    body.push_str("</dl>");
+    if let Some(arguments) = &approval.arguments {
+        let text = pretty_print(arguments.text());
+        let _ = write!(body, "<h2>Arguments</h2><pre>{}</pre>", escape_html(&text));
+    }
+}
+
+fn effect_text(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Read => "Reads only.",
+        Effect::Idempotent => "Changes something. A repeat changes nothing more.",
+        Effect::Write => "Changes something. This cannot be undone here.",
+    }
+}
+
+/// Renders a time, readable and exact for programs. In UTC: without scripts the reader's time zone
+/// is unknown.
+fn render_time(at: Timestamp) -> String {
+    let millis = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let text = millis.map(|time| time.strftime("%-d %B %Y, %H:%M UTC").to_string());
+    format!("<time datetime=\"{at}\">{}</time>", text.unwrap_or_else(|| at.to_string()))
+}
+
+/// Explains the decisions about a write whose response was lost.
+const OUTCOME_NOTE: &str = "<div class=\"note\"><p>The request was sent, and its response was lost. Check the other system first.</p>\
+<ul><li><b>It happened</b>: the agent continues with it as done.</li>\
+<li><b>It did not happen</b>: the agent reads that the call failed.</li>\
+<li><b>Try it again</b>: the same request is sent once more. If the first one arrived, this may do it twice, \
+unless the other system recognises its <code>Idempotency-Key</code>.</li></ul></div>";
+
+fn write_form(body: &mut String, approval: &Approval) {
+    let decisions = approval.request.kind.decisions();
+    // Without `action` the form is sent to the page's own address.
+    body.push_str("<form method=\"post\">");
+    if approval.request.kind == RequestKind::Outcome {
+        body.push_str(OUTCOME_NOTE);
+    }
+    let label = decisions.iter().find_map(|verdict| match verdict {
+        Verdict::Answer => Some("Answer"),
+        Verdict::Happened => Some("Response of the tool (optional, for “It happened”)"),
+        Verdict::Approve
+        | Verdict::Reject
+        | Verdict::DidNotHappen
+        | Verdict::Again
+        | Verdict::Expired
+        | Verdict::Aborted => None,
+    });
+    if let Some(label) = label {
+        let _ = write!(
+            body,
+            "<label for=\"value\">{label}</label><textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>",
+        );
+    }
+    if let Some(budget) = &approval.request.budget {
+        let _ = write!(
+            body,
+            "<label for=\"value\">New limit in {}</label><input id=\"value\" name=\"value\" type=\"number\" step=\"any\">",
+            budget.unit.name()
+        );
+    }
+    body.push_str(
+        "<label for=\"reason\">Reason (optional)</label><textarea id=\"reason\" name=\"reason\" rows=\"2\" maxlength=\"4096\"></textarea>",
+    );
+    for verdict in decisions {
+        let _ = write!(
+            body,
+            "<button type=\"submit\" name=\"decision\" value=\"{}\">{}</button>",
+            verdict.name(),
+            button_label(*verdict)
+        );
+    }
+    body.push_str("</form>");
+}
+
+fn button_label(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Approve => "Approve",
+        Verdict::Reject => "Reject",
+        Verdict::Happened => "It happened",
+        Verdict::DidNotHappen => "It did not happen",
+        Verdict::Again => "Try it again",
+        Verdict::Answer => "Send the answer",
+        Verdict::Expired => "Expire",
+        Verdict::Aborted => "Abort",
+    }
+}
+
+fn decision_text(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Approve => "Approved",
+        Verdict::Reject => "Rejected",
+        Verdict::Happened => "Settled: it happened",
+        Verdict::DidNotHappen => "Settled: it did not happen",
+        Verdict::Again => "Settled: try it again",
+        Verdict::Answer => "Answered",
+        Verdict::Expired => "Expired",
+        Verdict::Aborted => "Aborted",
+    }
+}
+
+fn escape_html(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut safe, letter| {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            letter => safe.push(letter),
+        }
+        safe
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::raw::RawJson;
+    use crate::agent::request::Request;
+    use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
+
+    fn approval() -> Approval {
+        Approval {
+            key: ConversationKey {
+                tenant: TenantId::new("t"),
+                user: UserId::new("u"),
+                conversation_id: ConversationId::new("c1"),
+            },
+            agent: "clerk".to_owned(),
+            replaced_by: None,
+            request: Request {
+                id: RequestId::new("rq_1"),
+                kind: RequestKind::Tool,
+                title: "send_payment".to_owned(),
+                reason: "<script>alert(1)</script>".to_owned(),
+                prompt_id: PromptId::new("pr_1"),
+                call: None,
+                tool_call_id: None,
+                tool: Some("send_payment".to_owned()),
+                effect: Some(Effect::Write),
+                binding: None,
+                budget: None,
+                schema: None,
+                requested_at: Timestamp(0),
+                requested_by: UserId::new("u"),
+                expires_at: None,
+                approvers: vec!["link".to_owned()],
+                is_requester_excluded: false,
+            },
+            arguments: Some(
+                RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),
+            ),
+            decision: None,
+        }
+    }
+
+    #[test]
+    fn approval_page_shows_exact_arguments_and_no_script() {
+        let html = render_page(&PageState::Open(&approval()));
+        assert!(html.contains("250.00000000000000001"), "{html}");
+        assert!(html.contains("&lt;script&gt;") && !html.contains("<script"), "{html}");
+        assert!(html.contains("<form method=\"post\">") && html.contains("value=\"reject\""));
+        assert!(html.contains("lang=\"en\"") && html.contains("<label for=\"reason\">"));
+    }
+
+    #[test]
+    fn approval_page_shows_agent_requester_effect_and_times() {
+        let html = render_page(&PageState::Open(&approval()));
+        for part in [
+            "<dt>Agent</dt><dd>clerk</dd>",
+            "<dt>Requested by</dt><dd>u</dd>",
+            "cannot be undone",
+            "<time datetime=\"1970-01-01T00:00:00.000Z\">1 January 1970, 00:00 UTC</time>",
+        ] {
+            assert!(html.contains(part), "{part} is missing in {html}");
+        }
+    }
+
+    #[test]
+    fn outcome_page_warns_of_repeated_effect() {
+        let mut approval = approval();
+        approval.request.kind = RequestKind::Outcome;
+        let html = render_page(&PageState::Open(&approval));
+        assert!(html.contains("this may do it twice"), "{html}");
+        assert!(html.contains("Response of the tool (optional"), "{html}");
+    }
+
+    #[test]
+    fn decided_page_shows_decision() {
+        let mut approval = approval();
+        let decision = |verdict, by: &str| Decision {
+            request_id: RequestId::new("rq_1"),
+            verdict,
+            reason: None,
+            value: None,
+            decided_by: by.to_owned(),
+            decided_at: Timestamp(0),
+        };
+        let expired = decision(Verdict::Expired, "expiry");
+        let page = render_page(&PageState::Decided(&approval, &expired));
+        assert!(page.contains("before a decision") && !page.contains("by expiry"), "{page}");
+        let approved = decision(Verdict::Approve, "ann");
+        let page = render_page(&PageState::Decided(&approval, &approved));
+        assert!(page.contains("Approved by ann at") && page.contains("no longer"), "{page}");
+        approval.replaced_by = Some(RequestId::new("rq_2"));
+        let page = render_page(&PageState::Decided(&approval, &approved));
+        assert!(page.contains("The tool changed after this decision"), "{page}");
+    }
+
+    #[test]
+    fn decided_or_expired_page_has_no_form() {
+        let approval = approval();
+        let decision = Decision {
+            request_id: RequestId::new("rq_1"),
+            verdict: Verdict::Approve,
+            reason: Some("fine".to_owned()),
+            value: None,
+            decided_by: "link".to_owned(),
+            decided_at: Timestamp(0),
+        };
+        let settled = render_page(&PageState::Decided(&approval, &decision));
+        assert!(
+            settled.contains("Approved with an approval link at") && !settled.contains("<form")
+        );
+        let expired = render_page(&PageState::Expired(&approval));
+        assert!(expired.contains("This approval expired") && !expired.contains("<form"));
+    }
+}

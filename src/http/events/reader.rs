@@ -1,0 +1,419 @@
+//! Event reader: merges stored and live events of one conversation for one client.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::agent::event::Event;
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::http::events::dedup::LiveDedup;
+use crate::http::events::frame::SseFrame;
+use crate::http::events::hydrate::Hydrator;
+use crate::http::events::is_settled;
+use crate::ids::{ConversationKey, PromptId};
+use crate::live::{
+    Interest, LiveEvent, LiveReader, LiveResponse, ModelIdentity, RemoteSubscription, Snapshot,
+};
+use crate::store::{DocumentKind, Freshness, Partition, Selection, StoreError, events_id};
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
+use crate::turn::documents::{self, EventsBody};
+use crate::turn::views::load;
+
+/// Interval of checks that the conversation still exists.
+const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
+/// A stream is a running invocation. It ends long before the host's time-out, at which the host
+/// kills the process.
+const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
+/// Number of `events` documents in one read.
+const DOCUMENTS_PER_READ: usize = 32;
+/// Maximum number of events of one commit. Bounds how far back the first read starts to find the
+/// document with a given number.
+const EVENTS_PER_COMMIT_MAX: u64 = 1_000;
+
+/// Condition under which a reader ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// After the event with this number.
+    AfterEvent(u64),
+    /// When nothing runs.
+    WhenSettled,
+    /// When the client disconnects or the maximum duration is over.
+    AtMaxDuration,
+    /// Only when the reader is dropped. For readers in this process.
+    OnDrop,
+}
+
+pub struct EventReader {
+    services: Services,
+    key: ConversationKey,
+    partition: Partition,
+    /// Number of the last stored event that was emitted.
+    last_emitted: u64,
+    /// Number of the newest event of all commits announced live.
+    newest_announced: u64,
+    end: StreamEnd,
+    /// True if `last_emitted` is the end of a document, so that the next document starts after it.
+    is_aligned: bool,
+    hydrator: Hydrator,
+    frames: VecDeque<SseFrame>,
+    live: Box<dyn LiveReader>,
+    /// Keeps live events coming while the reader follows the conversation.
+    _subscription: Option<Box<dyn RemoteSubscription>>,
+    /// Snapshot of the model response in progress at the start. Emitted after the stored events.
+    snapshot: Option<Snapshot>,
+    dedup: LiveDedup,
+    ends_at: Option<Instant>,
+    last_frame_at: Instant,
+    poll_at: Instant,
+    head_checked_at: Instant,
+    /// True if a live event reported that the conversation was deleted.
+    should_check_head: bool,
+    is_over: bool,
+}
+
+impl fmt::Debug for EventReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed")
+            .field("key", &self.key)
+            .field("after", &self.last_emitted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EventReader {
+    /// Creates a reader that starts after event number `last_emitted`; 0 starts at the first event.
+    pub fn new(
+        services: Services,
+        key: ConversationKey,
+        last_emitted: u64,
+        end: StreamEnd,
+    ) -> Self {
+        let now = Instant::now();
+        // Subscribe before the first read of stored events, so that no event falls between.
+        let (snapshot, live) = services.live.subscribe(&key);
+        let subscription = match end {
+            StreamEnd::AfterEvent(_) => None,
+            StreamEnd::WhenSettled | StreamEnd::AtMaxDuration | StreamEnd::OnDrop => {
+                Some(services.live.subscribe_remote(&key, Interest::CommitsAndDeltas))
+            }
+        };
+        Self {
+            partition: Partition::Conversation(key.clone()),
+            hydrator: Hydrator::new(services.clone(), key.clone()),
+            services,
+            key,
+            last_emitted,
+            newest_announced: 0,
+            end,
+            is_aligned: last_emitted == 0,
+            frames: VecDeque::from([SseFrame::Retry]),
+            live,
+            _subscription: subscription,
+            snapshot,
+            dedup: LiveDedup::default(),
+            ends_at: (end != StreamEnd::OnDrop).then(|| now + STREAM_DURATION_MAX),
+            last_frame_at: now,
+            poll_at: now,
+            head_checked_at: now,
+            should_check_head: false,
+            is_over: false,
+        }
+    }
+
+    /// Returns the next frame, or `None` at the end of the stream.
+    pub async fn next(&mut self) -> Option<SseFrame> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                self.last_frame_at = Instant::now();
+                return Some(frame);
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Err(error) = Box::pin(self.advance()).await {
+                // The client reconnects and continues after its last event number.
+                tracing::warn!(conversation.id = %self.key, error = %error, "event stream failed");
+                self.is_over = true;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), CommandError> {
+        let now = Instant::now();
+        if now >= self.poll_at {
+            if self.emit_stored().await? {
+                return Ok(());
+            }
+            self.poll_at = Instant::now() + self.services.live.poll_interval();
+            self.finish_catch_up().await?;
+            if self.is_over || !self.frames.is_empty() {
+                return Ok(());
+            }
+        }
+        if self.ends_at.is_some_and(|ends_at| now >= ends_at) {
+            self.is_over = true;
+            return Ok(());
+        }
+        if now >= self.last_frame_at + COMMENT_INTERVAL {
+            self.frames.push_back(SseFrame::Comment);
+            return Ok(());
+        }
+        let comment_at = self.last_frame_at + COMMENT_INTERVAL;
+        let wake_at = self.poll_at.min(comment_at).min(self.ends_at.unwrap_or(comment_at));
+        if let Ok(event) = tokio::time::timeout_at(wake_at, self.live.next_event()).await {
+            self.handle_live_event(event);
+        }
+        Ok(())
+    }
+
+    /// Reads and emits new stored events. True if another read is due at once.
+    async fn emit_stored(&mut self) -> Result<bool, CommandError> {
+        if matches!(self.end, StreamEnd::AfterEvent(last) if self.last_emitted >= last) {
+            return Ok(false);
+        }
+        let next = self.last_emitted + 1;
+        let selection = if self.is_aligned {
+            Selection {
+                from_id: Some(events_id(next)),
+                limit: DOCUMENTS_PER_READ,
+                ..Selection::all(DocumentKind::Events)
+            }
+        } else {
+            let from = next.saturating_sub(EVENTS_PER_COMMIT_MAX).max(1);
+            Selection {
+                from_id: Some(events_id(from)),
+                to_id: Some(events_id(next)),
+                ..Selection::all(DocumentKind::Events)
+            }
+        };
+        let found =
+            self.services.store.select(&self.partition, &selection, Freshness::Latest).await?;
+        // End of the stored events. Live events that arrive now belong between or after these.
+        let is_end = self.is_aligned && found.len() < DOCUMENTS_PER_READ;
+        let was_aligned = std::mem::replace(&mut self.is_aligned, true);
+        let mut events = VecDeque::new();
+        for stored in &found {
+            let body: EventsBody = documents::read(&stored.document)?;
+            events.extend(body.events.into_iter().filter(|event| event.n >= next));
+        }
+        let is_new = !events.is_empty();
+        let has_newer =
+            is_end && self.snapshot.is_none() && self.emit_in_order(&mut events).await?;
+        self.emit_up_to(&mut events, u64::MAX).await?;
+        Ok(is_new || has_newer || !was_aligned)
+    }
+
+    /// Emits live and stored events in their order. Stored events may be ahead of live ones, and
+    /// the deltas of a response would come after its end. True if events newer than `events` were
+    /// committed.
+    async fn emit_in_order(&mut self, events: &mut VecDeque<Event>) -> Result<bool, CommandError> {
+        loop {
+            self.emit_up_to(events, self.newest_announced).await?;
+            if self.newest_announced > self.last_emitted {
+                // Later live events wait for the next read.
+                return Ok(true);
+            }
+            match self.live.next_event().now_or_never() {
+                Some(event) => self.handle_live_event(event),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    async fn emit_up_to(
+        &mut self,
+        events: &mut VecDeque<Event>,
+        last: u64,
+    ) -> Result<(), CommandError> {
+        while let Some(event) = events.pop_front_if(|event| event.n <= last) {
+            self.emit(&event).await?;
+        }
+        Ok(())
+    }
+
+    async fn emit(&mut self, event: &Event) -> Result<(), CommandError> {
+        if event.n <= self.last_emitted
+            || matches!(self.end, StreamEnd::AfterEvent(last) if event.n > last)
+        {
+            return Ok(());
+        }
+        if event.n != self.last_emitted + 1 {
+            let detail = format!("event {} of {} is missing", self.last_emitted + 1, self.key);
+            return Err(CommandError::Corrupt(StoreError::Corrupt(detail)));
+        }
+        let frame = if self.dedup.is_duplicate(event) {
+            SseFrame::IdOnly(event.n)
+        } else {
+            let data = self.hydrator.event_data(event).await?;
+            SseFrame::Event { id: Some(event.n), name: event.body.name(), data }
+        };
+        self.last_emitted = event.n;
+        self.frames.push_back(frame);
+        Ok(())
+    }
+
+    /// Finishes a read in which all stored events were emitted: emits the snapshot and checks the
+    /// end condition.
+    async fn finish_catch_up(&mut self) -> Result<(), CommandError> {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.emit_snapshot(&snapshot);
+        }
+        if std::mem::take(&mut self.dedup.has_gap) && self.dedup.current_message.is_some() {
+            let (snapshot, live) = self.services.live.subscribe(&self.key);
+            self.live = live;
+            if let Some(snapshot) = snapshot {
+                self.emit_snapshot(&snapshot);
+            }
+        }
+        match self.end {
+            StreamEnd::AfterEvent(_) => self.is_over = true,
+            StreamEnd::WhenSettled | StreamEnd::AtMaxDuration | StreamEnd::OnDrop => {
+                let is_due = Instant::now() >= self.head_checked_at + HEAD_CHECK_INTERVAL;
+                let should_end = self.end == StreamEnd::WhenSettled && self.last_emitted > 0;
+                if is_due || should_end || std::mem::take(&mut self.should_check_head) {
+                    self.head_checked_at = Instant::now();
+                    self.check_head(should_end).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_head(&mut self, should_end: bool) -> Result<(), CommandError> {
+        let Some((head, _)) = load::find_head(&self.services, &self.key).await? else {
+            self.is_over = true;
+            return Ok(());
+        };
+        let has_all = head.event_seq == self.last_emitted;
+        self.is_over = should_end && has_all && is_settled(&self.services, &head).await?;
+        Ok(())
+    }
+
+    fn handle_live_event(&mut self, event: LiveEvent) {
+        match event {
+            LiveEvent::Committed { event_seq, .. } => {
+                self.newest_announced = self.newest_announced.max(event_seq);
+                // Also sent in place of deltas for which this reader was too slow.
+                self.dedup.has_gap |= self.dedup.current_message.is_some();
+                if event_seq > self.last_emitted || self.dedup.has_gap {
+                    self.poll_at = Instant::now();
+                }
+            }
+            LiveEvent::Deleted => {
+                self.should_check_head = true;
+                self.poll_at = Instant::now();
+            }
+            LiveEvent::ResponseStarted(message) => self.start_message(&message),
+            LiveEvent::Snapshot(snapshot) => self.emit_snapshot(&snapshot),
+            LiveEvent::Delta { message_id, event } => {
+                let Some(current) = self
+                    .dedup
+                    .current_message
+                    .as_ref()
+                    .filter(|message| message.message_id == message_id)
+                else {
+                    return;
+                };
+                let data = json!({"messageId": message_id, "assistantMessageEvent": event});
+                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
+                self.push_live_event("message_update", (&prompt_id, turn), data);
+            }
+            LiveEvent::Reset { message_id } => {
+                let Some(current) = self
+                    .dedup
+                    .current_message
+                    .as_ref()
+                    .filter(|message| message.message_id == message_id)
+                else {
+                    return;
+                };
+                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
+                *self.dedup.message_resets.entry(message_id.clone()).or_default() += 1;
+                self.push_live_event(
+                    "message_reset",
+                    (&prompt_id, turn),
+                    json!({"messageId": message_id}),
+                );
+            }
+            LiveEvent::ToolUpdate(update) => {
+                let data = serde_json::to_value(&update).unwrap_or_default();
+                self.push_live_event(
+                    "tool_execution_update",
+                    (&update.prompt_id, update.turn),
+                    data,
+                );
+            }
+        }
+    }
+
+    /// Emits the start of a model response, unless its stored copy was emitted.
+    fn start_message(&mut self, response: &LiveResponse) {
+        if self.dedup.ended_messages.contains(&response.message_id) {
+            return;
+        }
+        let at = (&response.prompt_id, response.turn);
+        let turn = (response.prompt_id.clone(), response.turn);
+        if response.is_agent_start && self.dedup.agent_starts.insert(turn.clone()) {
+            self.push_live_event("agent_start", at, json!({}));
+        }
+        if response.is_turn_start && self.dedup.turn_starts.insert(turn) {
+            self.push_live_event("turn_start", at, json!({}));
+        }
+        let is_first = self.dedup.message_starts.insert(response.message_id.clone());
+        if is_first || self.dedup.message_resets.contains_key(&response.message_id) {
+            let message = empty_message(&response.identity, self.services.clock.now());
+            let data = json!({"messageId": response.message_id, "message": message});
+            self.push_live_event("message_start", at, data);
+        }
+        self.dedup.current_message = Some(response.clone());
+    }
+
+    /// Emits the content of a response so far. Clients replace their content by it, then append.
+    fn emit_snapshot(&mut self, snapshot: &Snapshot) {
+        let response = &snapshot.response;
+        if self.dedup.ended_messages.contains(&response.message_id) {
+            return;
+        }
+        self.start_message(response);
+        let data = json!({"messageId": response.message_id, "content": snapshot.content});
+        self.push_live_event("message_snapshot", (&response.prompt_id, response.turn), data);
+    }
+
+    /// Queues a live event, which has no number.
+    fn push_live_event(&mut self, name: &str, (prompt_id, turn): (&PromptId, u64), members: Value) {
+        let mut data = json!({
+            "type": name, "promptId": prompt_id, "turn": turn, "at": self.services.clock.now().to_string(),
+        });
+        if let (Some(data), Value::Object(members)) = (data.as_object_mut(), members) {
+            for (name, value) in members {
+                data.entry(name).or_insert(value);
+            }
+        }
+        self.frames.push_back(SseFrame::Event { id: None, name: name.to_owned(), data });
+    }
+}
+
+/// Returns the assistant message at its start, without content.
+fn empty_message(author: &ModelIdentity, timestamp: Timestamp) -> Value {
+    let message = AssistantMessage {
+        content: Vec::new(),
+        api: author.api.clone(),
+        provider: author.provider.clone(),
+        model: author.model.clone(),
+        usage: Usage::default(),
+        stop_reason: StopReason::Stop,
+        error_message: None,
+        timestamp,
+        extra: Extra::new(),
+    };
+    RawJson::from_value(&Message::Assistant(message)).to_value()
+}

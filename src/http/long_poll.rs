@@ -1,0 +1,91 @@
+//! Long polling: waits until a prompt or conversation leaves `running`, by live events of this
+//! instance and by polling.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::agent::entry::PromptState;
+use crate::agent::head::{Head, State};
+use crate::agent::prompt_view::PromptView;
+use crate::ids::{ConversationKey, PromptId};
+use crate::live::{Interest, LiveEvent, LiveReader};
+use crate::turn::Services;
+use crate::turn::admission::CommandError;
+use crate::turn::views::conversation::{ConversationView, current_view};
+use crate::turn::views::{load, prompts};
+
+/// Returns the prompt as soon as it is not running, or when `wait` is over.
+pub(crate) async fn wait_for_prompt(
+    services: &Services,
+    key: &ConversationKey,
+    id: &PromptId,
+    wait: Duration,
+) -> Result<PromptView, CommandError> {
+    let ends_at = Instant::now() + wait;
+    let (_, mut reader) = services.live.subscribe(key);
+    let _subscription = services.live.subscribe_remote(key, Interest::Commits);
+    let (head, _) = load::head(services, key).await?;
+    let mut view = prompts::read_prompt(services, &head, id).await?;
+    while view.state == PromptState::Running && Instant::now() < ends_at {
+        if next_commit(services, &mut *reader, ends_at).await.as_ref() == Some(id) {
+            continue;
+        }
+        let (head, _) = load::head(services, key).await?;
+        if can_have_ended(&head, id) {
+            view = prompts::read_prompt(services, &head, id).await?;
+        }
+    }
+    Ok(view)
+}
+
+/// Returns the conversation as soon as nothing runs in it, or when `wait` is over.
+pub(crate) async fn wait_for_conversation(
+    services: &Services,
+    key: &ConversationKey,
+    wait: Duration,
+) -> Result<(ConversationView, Head), CommandError> {
+    let ends_at = Instant::now() + wait;
+    let (_, mut reader) = services.live.subscribe(key);
+    let _subscription = services.live.subscribe_remote(key, Interest::Commits);
+    loop {
+        let (view, head) = current_view(services, key).await?;
+        if view.state != State::Running || Instant::now() >= ends_at {
+            return Ok((view, head));
+        }
+        let is_running =
+            |prompt_id: Option<PromptId>| prompt_id.is_some() && Instant::now() < ends_at;
+        while is_running(next_commit(services, &mut *reader, ends_at).await) {}
+    }
+}
+
+/// Waits for the next commit or poll time. Returns the prompt that certainly still runs, if it is
+/// known. Deltas do not signal an end, so they are ignored.
+async fn next_commit(
+    services: &Services,
+    reader: &mut dyn LiveReader,
+    ends_at: Instant,
+) -> Option<PromptId> {
+    let poll_at = ends_at.min(Instant::now() + services.live.poll_interval());
+    let commit = tokio::time::timeout_at(poll_at, async {
+        loop {
+            match reader.next_event().await {
+                LiveEvent::Committed { running_prompt: busy_with, .. } => return busy_with,
+                LiveEvent::Deleted => return None,
+                LiveEvent::ResponseStarted(_)
+                | LiveEvent::Delta { .. }
+                | LiveEvent::Snapshot(_)
+                | LiveEvent::Reset { .. }
+                | LiveEvent::ToolUpdate(_) => {}
+            }
+        }
+    });
+    commit.await.unwrap_or_default()
+}
+
+/// True if the prompt may have ended, so that its entries must be read. While it certainly runs, a
+/// poll reads only the head.
+fn can_have_ended(head: &Head, id: &PromptId) -> bool {
+    let is_running_here = head.prompt.as_ref().is_some_and(|run| &run.id == id);
+    !is_running_here || !head.requests.is_empty()
+}

@@ -1,0 +1,320 @@
+//! Classes of errors, and their retry delays.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::json;
+
+use super::*;
+
+fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    pairs
+        .iter()
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+        .collect()
+}
+
+fn retry_after(ms: u64) -> ModelFailure {
+    ModelFailure::Retryable { after: Some(Duration::from_millis(ms)) }
+}
+
+/// 2026-11-21T20:19:09.669Z.
+const NOW: Timestamp = Timestamp(1_795_292_349_669);
+
+const RETRY: ModelFailure = ModelFailure::Retryable { after: None };
+
+#[test]
+fn http_error_is_classified_by_status_and_code() {
+    let quota =
+        json!({"error":{"code":"insufficient_quota","message":"You exceeded your current quota"}})
+            .to_string();
+    let filtered = json!({"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"}}}).to_string();
+    let overflow =
+        json!({"error":{"code":"context_length_exceeded","message":"Too long"}}).to_string();
+    let delayed =
+        json!({"error":{"code":"429","message":"Rate. Please retry after 7 seconds. Go on"}})
+            .to_string();
+    let cases: Vec<(u16, &str, HeaderMap, ModelFailure)> = vec![
+        (400, "{}", headers(&[]), ModelFailure::Permanent),
+        (400, &overflow, headers(&[]), ModelFailure::ContextOverflow),
+        (413, "too large", headers(&[]), ModelFailure::ContextOverflow),
+        (400, &filtered, headers(&[]), ModelFailure::Permanent),
+        (401, "{}", headers(&[]), ModelFailure::Permanent),
+        (403, "{}", headers(&[]), ModelFailure::Permanent),
+        (404, "{}", headers(&[]), ModelFailure::Permanent),
+        (302, "", headers(&[]), ModelFailure::Permanent),
+        (408, "", headers(&[]), RETRY),
+        (409, "", headers(&[]), RETRY),
+        (429, "{}", headers(&[]), RETRY),
+        (429, &quota, headers(&[("x-should-retry", "true")]), ModelFailure::Permanent),
+        (429, "{}", headers(&[("retry-after", "2")]), retry_after(2_000)),
+        (
+            429,
+            "{}",
+            headers(&[("retry-after", "2"), ("retry-after-ms", "2500")]),
+            retry_after(2_500),
+        ),
+        (429, &delayed, headers(&[]), retry_after(7_000)),
+        (
+            429,
+            "{}",
+            headers(&[("retry-after", "Sat, 21 Nov 2026 20:19:19 GMT")]),
+            retry_after(9_331),
+        ),
+        (429, "{}", headers(&[("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")]), retry_after(0)),
+        (
+            429,
+            "{}",
+            headers(&[
+                ("date", "Thu, 01 Jan 2026 00:00:00 GMT"),
+                ("retry-after", "Thu, 01 Jan 2026 00:00:30 GMT"),
+            ]),
+            retry_after(30_000),
+        ),
+        (429, "{}", headers(&[("retry-after", "tomorrow")]), RETRY),
+        (429, "{}", headers(&[("x-ratelimit-reset", "1795292354")]), retry_after(4_331)),
+        (429, "{}", headers(&[("x-ratelimit-reset", "1")]), retry_after(1_000)),
+        (
+            429,
+            "{}",
+            headers(&[("x-ratelimit-reset", "1795292354"), ("retry-after", "2")]),
+            retry_after(2_000),
+        ),
+        (429, "{}", headers(&[("retry-after", "-1")]), RETRY),
+        (500, "<html>", headers(&[]), RETRY),
+        (503, "", headers(&[("x-should-retry", "false")]), ModelFailure::Permanent),
+        (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
+        // The text of a client error does not make it transient.
+        (
+            400,
+            r#"{"error":{"message":"limit 500 exceeded"}}"#,
+            headers(&[]),
+            ModelFailure::Permanent,
+        ),
+    ];
+    for (status, body, headers, expected) in cases {
+        assert_eq!(
+            classify(&ProviderError::from_http(status, body), &headers, NOW),
+            expected,
+            "{status} {body}"
+        );
+    }
+}
+
+#[test]
+fn context_overflow_is_detected_by_text() {
+    let classify_text = |status: u16, message: &str| {
+        let body = json!({"error": {"message": message}}).to_string();
+        classify(&ProviderError::from_http(status, &body), &headers(&[]), NOW)
+    };
+    for message in [
+        "Prompt is too long: 213462 tokens > 200000 maximum",
+        "Input is too long for requested model.",
+        "Your input exceeds the context window of this model.",
+        "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens",
+        "Please reduce the length of the messages or completion",
+        "This endpoint's maximum context length is 128000 tokens.",
+        "prompt token count of 200 exceeds the limit of 100 tokens",
+        "the request exceeds the available context size",
+        "tokens to keep is greater than the context length",
+        "context_length_exceeded",
+        "Context length exceeded",
+        "too many tokens in the input",
+    ] {
+        assert_eq!(classify_text(400, message), ModelFailure::ContextOverflow, "{message}");
+    }
+    assert_eq!(
+        classify_text(429, "Too many tokens, please wait"),
+        RETRY,
+        "a rate limit is transient"
+    );
+    assert_eq!(classify_text(400, "exceeds the limit of 16 tools"), ModelFailure::Permanent);
+    for (status, expected) in
+        [(400, ModelFailure::ContextOverflow), (413, ModelFailure::ContextOverflow), (429, RETRY)]
+    {
+        assert_eq!(
+            classify(&ProviderError::from_http(status, ""), &headers(&[]), NOW),
+            expected,
+            "{status}"
+        );
+    }
+}
+
+#[test]
+fn stream_error_is_classified_by_code_or_text() {
+    let cases = [
+        (json!({"error":{"type":"too_many_requests","code":"x"}}), RETRY),
+        (
+            json!({"error":{"type":"tokens","code":"rate_limit_exceeded","message":"Please try again in 44ms."}}),
+            retry_after(44),
+        ),
+        (
+            json!({"error":{"code":"rate_limit_exceeded","message":"Please try again in 1.2s."}}),
+            retry_after(1_200),
+        ),
+        (
+            json!({"error":{"code":"rate_limit_exceeded","message":"Please try again in 6m0s"}}),
+            retry_after(360_000),
+        ),
+        (json!({"code":"503","message":"busy"}), RETRY),
+        (json!({"code":"server_error","message":"x"}), RETRY),
+        (json!({"message":"503 service unavailable"}), RETRY),
+        (
+            json!({"error":{"type":"invalid_request_error","code":"content_policy_violation"}}),
+            ModelFailure::Permanent,
+        ),
+        (json!({"error":{"code":"context_length_exceeded"}}), ModelFailure::ContextOverflow),
+        (
+            json!({"message":"Your input exceeds the context window of this model."}),
+            ModelFailure::ContextOverflow,
+        ),
+        (
+            json!({"error":{"type":"invalid_request_error","message":"no such parameter"}}),
+            ModelFailure::Permanent,
+        ),
+        (
+            json!({"error":{"code":"insufficient_quota","message":"rate limit"}}),
+            ModelFailure::Permanent,
+        ),
+    ];
+    for (body, expected) in cases {
+        let fault = ProviderError::from_error_event(&body).unwrap();
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), expected, "{body}");
+    }
+}
+
+/// The sources' pattern with the additions of later releases. The text decides if no status or code
+/// does.
+#[test]
+fn error_text_is_classified_by_source_pattern() {
+    let passing = [
+        "Overloaded",
+        "rate limit reached",
+        "Rate-limited: rate_limit",
+        "Too Many Requests",
+        "429 status code (no body)",
+        "HTTP 500",
+        "502 Bad Gateway",
+        "error 503.",
+        "504",
+        "Service Unavailable",
+        "service-unavailable",
+        "server error",
+        "Internal error occurred",
+        "Connection error.",
+        "connection refused",
+        "other side closed",
+        "fetch failed",
+        "upstream connect error",
+        "reset before headers",
+        "terminated",
+        "retry delay exceeded",
+        "read ECONNRESET",
+        "socket hang up",
+        "network error",
+        "The request timed out",
+    ];
+    for text in passing {
+        let fault = ProviderError::from_error_event(&json!({ "message": text })).unwrap();
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), RETRY, "{text}");
+    }
+    let lasting = [
+        "no such parameter",
+        "at most 5000 tokens",
+        "id 14290",
+        "You exceeded your current quota, rate limit 429",
+        "429 Quota exceeded for this deployment",
+        "503 billing hard limit has been reached",
+        "Your credit balance is too low (429)",
+        "The response was filtered due to our content management policy, error 500",
+    ];
+    for text in lasting {
+        let fault = ProviderError::from_error_event(&json!({ "message": text })).unwrap();
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), ModelFailure::Permanent, "{text}");
+    }
+    // Azure's texts mention quotas for transient limits too.
+    let limited = "Requests have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 6 seconds. \
+         To request a quota increase, see https://aka.ms/oai/quotaincrease.";
+    let fault =
+        ProviderError::from_error_event(&json!({ "code": "429", "message": limited })).unwrap();
+    assert_eq!(classify(&fault, &HeaderMap::new(), NOW), retry_after(6_000));
+    assert!(!fault.text.contains("unpaid"), "{}", fault.text);
+}
+
+#[test]
+fn exhausted_quota_is_permanent_and_gives_advice() {
+    let advice = "raise the quota of the deployment or settle the billing of its subscription.";
+    let error = json!({"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}});
+    for fault in [
+        ProviderError::from_http(429, &error.to_string()),
+        ProviderError::from_error_event(&error).unwrap(),
+        ProviderError::from_failed_response(&error).unwrap(),
+    ] {
+        assert_eq!(
+            classify(&fault, &headers(&[("retry-after", "2")]), NOW),
+            ModelFailure::Permanent
+        );
+        assert!(fault.text.contains("You exceeded your current quota. "), "{}", fault.text);
+        assert!(fault.text.ends_with(advice), "{}", fault.text);
+    }
+}
+
+#[test]
+fn lost_connection_is_retried() {
+    assert_eq!(
+        classify(
+            &ProviderError::connection_lost("stream closed before response.completed"),
+            &HeaderMap::new(),
+            NOW
+        ),
+        RETRY
+    );
+}
+
+#[test]
+fn error_without_details_is_not_retried() {
+    let failed = ProviderError::without_details("failed");
+    assert_eq!(classify(&failed, &headers(&[("retry-after", "4")]), NOW), ModelFailure::Permanent);
+    assert_eq!(failed.name().as_deref(), Some("failed"));
+    // An HTTP status counts as a text.
+    assert_eq!(classify(&ProviderError::from_http(503, ""), &HeaderMap::new(), NOW), RETRY);
+}
+
+#[test]
+fn error_text_states_cause_and_remedy() {
+    let text = |status, body: &str| ProviderError::from_http(status, body).text;
+    let missing =
+        r#"{"error":{"code":"DeploymentNotFound","message":"The API deployment does not exist"}}"#;
+    assert_eq!(
+        text(404, missing),
+        "HTTP 404: DeploymentNotFound: The API deployment does not exist. Check AZURE_OPENAI_BASE_URL, and name the \
+         deployment of this model in AZURE_OPENAI_DEPLOYMENT_NAME_MAP (`model=deployment`)."
+    );
+    assert!(
+        text(401, r#"{"error":{"code":"401","message":"Access denied"}}"#)
+            .starts_with("HTTP 401: Access denied. Check")
+    );
+    assert_eq!(text(500, ""), "HTTP 500 without an explanation");
+    assert_eq!(text(502, "Bad gateway"), "HTTP 502: Bad gateway");
+    assert_eq!(text(500, r#"{"error":"plain"}"#), "HTTP 500: plain");
+    assert!(text(500, &"x".repeat(9_000)).chars().count() < 2_100);
+}
+
+#[test]
+fn error_events_have_source_texts() {
+    let event = |body| ProviderError::from_error_event(&body).map(|fault| fault.text);
+    let failed = |body| ProviderError::from_failed_response(&body).map(|fault| fault.text);
+    assert_eq!(
+        event(json!({"type":"error","code":"rate_limit_exceeded","message":"Too many"})).as_deref(),
+        Some("Error Code rate_limit_exceeded: Too many")
+    );
+    assert_eq!(event(json!({"type":"error","message":"x"})).as_deref(), Some("x"));
+    assert_eq!(event(json!({"type":"error"})), None);
+    assert_eq!(event(json!({"type":"error","error":{}})), None);
+    assert_eq!(
+        failed(json!({"error":{"code":"server_error","message":"x"}})).as_deref(),
+        Some("server_error: x")
+    );
+    assert_eq!(failed(json!({"error":null})), None);
+}

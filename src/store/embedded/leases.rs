@@ -1,0 +1,99 @@
+//! Leases in memory. They end with the one process; a file records the leased conversations for
+//! the next process.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+use crate::store::embedded::leases_file::LeasesFile;
+use crate::store::{LeaseRequest, TAKE_OVER_DELAY};
+
+/// Number of leases at which expired leases that were never released are removed.
+const LEASES_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    leases: Mutex<HashMap<ConversationKey, (WorkerId, Timestamp)>>,
+    file: LeasesFile,
+}
+
+impl Leases {
+    pub(super) fn new(file: LeasesFile) -> Self {
+        Self { leases: Mutex::default(), file }
+    }
+
+    /// True if a worker had the lease when the previous process died.
+    pub(super) fn had_at_crash(&self, key: &ConversationKey) -> bool {
+        self.file.had_lease(key)
+    }
+
+    /// Clears the file: after a clean stop, no lease of this process counts as a crash.
+    pub(super) fn clear_file(&self) {
+        self.file.close();
+    }
+
+    /// Acquires or extends the lease of a worker.
+    ///
+    /// # Errors
+    /// The end of another worker's lease: try again after it.
+    pub(super) fn acquire(&self, request: &LeaseRequest<'_>) -> Result<(), Timestamp> {
+        let mut leases = self.lock();
+        if let Some((worker, until)) = leases.get(request.key)
+            && worker != request.worker
+            && !can_take_over(*until, request.now)
+        {
+            return Err(*until);
+        }
+        if leases.len() >= LEASES_MAX {
+            leases.retain(|key, (_, until)| {
+                let is_kept = !can_take_over(*until, request.now);
+                if !is_kept {
+                    self.file.remove(key);
+                }
+                is_kept
+            });
+        }
+        self.file.add(request.key);
+        leases.insert(request.key.clone(), (request.worker.clone(), request.until));
+        Ok(())
+    }
+
+    /// Extends the lease. Returns false if the caller no longer has it; an expired lease remains
+    /// the caller's until another worker acquires it.
+    pub(super) fn renew(&self, request: &LeaseRequest<'_>) -> bool {
+        let mut leases = self.lock();
+        match leases.get_mut(request.key) {
+            Some((worker, until)) if worker == request.worker => {
+                *until = request.until;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Returns the worker and the end of the lease, even if it has expired without a release.
+    pub(super) fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.lock().get(key).cloned()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(super) fn release(&self, key: &ConversationKey, worker: &WorkerId) {
+        let mut leases = self.lock();
+        if leases.get(key).is_some_and(|(holder, _)| holder == worker) {
+            leases.remove(key);
+            self.file.remove(key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ConversationKey, (WorkerId, Timestamp)>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn can_take_over(until: Timestamp, now: Timestamp) -> bool {
+    until.plus(TAKE_OVER_DELAY) <= now
+}

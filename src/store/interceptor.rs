@@ -1,0 +1,122 @@
+//! Test decorator that lets an interceptor see, reject and change store requests.
+//!
+//! The interceptor gets each request first; a request that it rejects is not forwarded. It can
+//! change the writes of a batch and the result of a batch.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+use crate::store::{
+    ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
+    ResultPage, Selection, StoreError, StoredDocument, Write,
+};
+
+/// A request to the store.
+#[derive(Debug)]
+pub(crate) enum StoreRequest<'a> {
+    Write(&'a Partition, &'a [Write]),
+    /// One document, by its id.
+    Read(&'a Partition, &'a str),
+    Select(&'a Selection),
+    AcquireLease,
+    ListDue,
+    ListHeads,
+}
+
+/// The result of a forwarded batch.
+pub(crate) type WriteResult = Result<Vec<ETag>, StoreError>;
+
+pub(crate) trait StoreInterceptor: fmt::Debug + Send + Sync {
+    fn before_request(&self, _request: &StoreRequest<'_>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn alter_writes(&self, writes: Vec<Write>) -> Vec<Write> {
+        writes
+    }
+
+    /// Returns the result that the caller gets for a batch of `_count` writes.
+    fn alter_result(&self, written: WriteResult, _count: usize) -> WriteResult {
+        written
+    }
+}
+
+/// A store whose requests pass an interceptor, except lease renewals and releases.
+#[derive(Debug)]
+pub(crate) struct InterceptedStore<W> {
+    pub(crate) inner: Arc<dyn ConversationStore>,
+    pub(crate) interceptor: W,
+}
+
+#[async_trait]
+impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
+    async fn write(
+        &self,
+        partition: &Partition,
+        writes: Vec<Write>,
+    ) -> Result<Vec<ETag>, StoreError> {
+        self.interceptor.before_request(&StoreRequest::Write(partition, &writes))?;
+        let writes = self.interceptor.alter_writes(writes);
+        let count = writes.len();
+        self.interceptor.alter_result(self.inner.write(partition, writes).await, count)
+    }
+
+    async fn read(
+        &self,
+        partition: &Partition,
+        id: &str,
+        freshness: Freshness,
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        self.interceptor.before_request(&StoreRequest::Read(partition, id))?;
+        self.inner.read(partition, id, freshness).await
+    }
+
+    async fn select(
+        &self,
+        partition: &Partition,
+        selection: &Selection,
+        freshness: Freshness,
+    ) -> Result<Vec<StoredDocument>, StoreError> {
+        self.interceptor.before_request(&StoreRequest::Select(selection))?;
+        self.inner.select(partition, selection, freshness).await
+    }
+
+    async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.interceptor.before_request(&StoreRequest::AcquireLease)?;
+        self.inner.acquire_lease(request).await
+    }
+
+    async fn renew_lease(&self, request: LeaseRequest<'_>) -> Result<bool, StoreError> {
+        self.inner.renew_lease(request).await
+    }
+
+    fn lease_holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.inner.lease_holder(key)
+    }
+
+    async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
+        self.inner.release_lease(key, worker).await;
+    }
+
+    async fn list_due(
+        &self,
+        at: Timestamp,
+        limit: usize,
+        continuation: Option<&str>,
+    ) -> Result<ResultPage<DueItem>, StoreError> {
+        self.interceptor.before_request(&StoreRequest::ListDue)?;
+        self.inner.list_due(at, limit, continuation).await
+    }
+
+    async fn list_heads(
+        &self,
+        query: &HeadQuery,
+    ) -> Result<ResultPage<StoredDocument>, StoreError> {
+        self.interceptor.before_request(&StoreRequest::ListHeads)?;
+        self.inner.list_heads(query).await
+    }
+}

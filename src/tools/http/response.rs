@@ -1,0 +1,245 @@
+//! Conversion of responses to tool results: text, JSON, a full result, an image, a file or an
+//! error.
+
+use axum::http::{StatusCode, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::agent::content::{Block, Image};
+use crate::agent::entry::{FileOutput, Output};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Effect;
+use crate::agent::text::repair_surrogates;
+use crate::tools::http::attempt::{RESPONSE_BYTES_MAX, ToolResponse};
+use crate::tools::http::full_result;
+use crate::tools::http::text::{byte_prefix, decode_body, extract_page_text};
+use crate::tools::{ToolContext, ToolDefinition, ToolResult};
+
+/// Bytes of an image in a result. A larger image is a file for the user only, so that an entry
+/// stays small.
+pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
+const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
+const PAGE_TEXT_BYTES_MAX: usize = 20 * 1024;
+
+/// Converts a response with a status from 200 to 299.
+pub(super) async fn convert_response(
+    response: &ToolResponse,
+    tool: &ToolDefinition,
+    context: &ToolContext,
+) -> ToolResult {
+    // A write with a success status has had its effect, even if its body is unreadable.
+    let unreadable = |what: String| match tool.effect {
+        Effect::Read => ToolResult::error(format!("{what} Request less, or another format.")),
+        Effect::Idempotent | Effect::Write => {
+            ToolResult::text(format!("The call succeeded ({}). {what}", response.status))
+        }
+    };
+    if response.is_cut {
+        let bound = RESPONSE_BYTES_MAX / (1024 * 1024);
+        return unreadable(format!("Its response is larger than {bound} MB and was not read."));
+    }
+    let encoding = response.header(&header::CONTENT_ENCODING);
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+        return unreadable("Its response is compressed in an unsupported way.".to_owned());
+    }
+    if response.body.is_empty() {
+        return ToolResult::text(describe_headers(response));
+    }
+    let mime_type = response.mime_type();
+    match classify_content(&mime_type, &response.body) {
+        ContentKind::Json => convert_json(response, context).await,
+        ContentKind::Text => ToolResult::text(decode_body(response)),
+        ContentKind::Page => {
+            let words = extract_page_text(&decode_body(response));
+            let shown = byte_prefix(&words, PAGE_TEXT_BYTES_MAX);
+            let rest = if shown.len() < words.len() { " (its beginning)" } else { "" };
+            ToolResult::text(format!(
+                "The response is a web page, not data. Its text{rest}:\n{shown}"
+            ))
+        }
+        ContentKind::Image if response.body.len() <= IMAGE_BYTES_MAX => ToolResult {
+            content: vec![image_block(&response.body, &mime_type)],
+            ..ToolResult::default()
+        },
+        ContentKind::Image | ContentKind::Binary => {
+            convert_file(response, &mime_type, tool, context).await
+        }
+    }
+}
+
+/// The beginning of the body of an error response, as text for the model and for approvers.
+pub(super) fn error_text(response: &ToolResponse) -> String {
+    let text = match classify_content(&response.mime_type(), &response.body) {
+        ContentKind::Json | ContentKind::Text => decode_body(response).into_owned(),
+        ContentKind::Page => extract_page_text(&decode_body(response)),
+        ContentKind::Image | ContentKind::Binary => String::new(),
+    };
+    byte_prefix(text.trim(), ERROR_TEXT_BYTES_MAX).to_owned()
+}
+
+pub(super) fn image_block(bytes: &[u8], mime_type: &str) -> Block {
+    Block::Image(Image {
+        data: STANDARD.encode(bytes),
+        mime_type: mime_type.to_owned(),
+        extra: Extra::new(),
+    })
+}
+
+/// Saves a file for the user.
+///
+/// # Errors
+/// The file is not saved. The text is a sentence for the model.
+pub(super) async fn save_file(
+    path: &str,
+    mime_type: &str,
+    bytes: Bytes,
+    description: Option<String>,
+    context: &ToolContext,
+) -> Result<Output, String> {
+    let metadata = context
+        .save_artifact(path, mime_type, bytes)
+        .await
+        .map_err(|error| format!("The file `{path}` could not be saved: {error}."))?;
+    Ok(Output::File(FileOutput {
+        artifact_id: metadata.id,
+        path: path.to_owned(),
+        mime_type: metadata.mime_type,
+        size: metadata.size,
+        description,
+        extra: Extra::new(),
+    }))
+}
+
+/// Removes `.`, `..`, empty parts and control characters from a path. Returns `None` if nothing is
+/// left, or more than 255 bytes.
+pub(super) fn sanitize_path(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path
+        .split(['/', '\\'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty() && *part != "." && *part != "..")
+        .collect();
+    let sanitized: String = parts.join("/").chars().filter(|letter| !letter.is_control()).collect();
+    (!sanitized.is_empty() && sanitized.len() <= 255).then_some(sanitized)
+}
+
+enum ContentKind {
+    Json,
+    Text,
+    Page,
+    Image,
+    Binary,
+}
+
+fn classify_content(mime_type: &str, body: &[u8]) -> ContentKind {
+    match mime_type {
+        "application/json" | "text/json" => ContentKind::Json,
+        "text/html" | "application/xhtml+xml" => ContentKind::Page,
+        "image/png" | "image/jpeg" | "image/gif" | "image/webp" => ContentKind::Image,
+        "application/xml"
+        | "application/yaml"
+        | "application/x-yaml"
+        | "application/javascript"
+        | "application/x-ndjson"
+        | "application/x-www-form-urlencoded"
+        | "application/graphql"
+        | "application/toml"
+        | "application/sql" => ContentKind::Text,
+        "" if body.contains(&0) || std::str::from_utf8(body).is_err() => ContentKind::Binary,
+        "" if body.trim_ascii_start().starts_with(b"{")
+            || body.trim_ascii_start().starts_with(b"[") =>
+        {
+            ContentKind::Json
+        }
+        other if other.ends_with("+json") => ContentKind::Json,
+        other
+            if other.is_empty()
+                || other.starts_with("text/")
+                || other.ends_with("+xml")
+                || other.ends_with("+yaml") =>
+        {
+            ContentKind::Text
+        }
+        _ => ContentKind::Binary,
+    }
+}
+
+/// The status and descriptive headers, as the text of a response without a body.
+fn describe_headers(response: &ToolResponse) -> String {
+    let mut lines = vec![format!("{} (no content)", response.status)];
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::LAST_MODIFIED, header::ETAG]
+    {
+        let value = response.header(&name);
+        if !value.is_empty() && response.status != StatusCode::NO_CONTENT && value != "0" {
+            lines.push(format!("{name}: {value}"));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Converts a JSON body. `limit_result` later turns a long text into a file that `read` can open.
+async fn convert_json(response: &ToolResponse, context: &ToolContext) -> ToolResult {
+    let decoded = decode_body(response);
+    let text = repair_surrogates(&decoded);
+    let Ok(value) = serde_json::from_str::<Value>(&text) else {
+        // The body is not JSON, or nested too deeply: the model reads it as text.
+        return ToolResult::text(text);
+    };
+    if full_result::is_full_result(&value) {
+        return full_result::convert_full_result(&text, context).await;
+    }
+    let structured = RawJson::from_text(text.trim()).ok();
+    ToolResult { structured, ..ToolResult::text(text) }
+}
+
+async fn convert_file(
+    response: &ToolResponse,
+    mime_type: &str,
+    tool: &ToolDefinition,
+    context: &ToolContext,
+) -> ToolResult {
+    let mime_type = if mime_type.is_empty() { "application/octet-stream" } else { mime_type };
+    let path = parse_file_name(response.header(&header::CONTENT_DISPOSITION))
+        .unwrap_or_else(|| format!("{}.{}", tool.name, extension_for(mime_type).unwrap_or("bin")));
+    let size = response.body.len();
+    match save_file(&path, mime_type, response.body.clone(), None, context).await {
+        Ok(output) => {
+            let mut result = ToolResult::text(format!(
+                "The response is a file for the user: {path} ({mime_type}, {size} bytes)."
+            ));
+            result.outputs.push(output);
+            result
+        }
+        Err(reason) if tool.effect == Effect::Read => ToolResult::error(reason),
+        Err(reason) => {
+            ToolResult::text(format!("The call succeeded ({}). {reason}", response.status))
+        }
+    }
+}
+
+/// Parses a `Content-Disposition`: `report.pdf` of `attachment; filename="report.pdf"`.
+fn parse_file_name(disposition: &str) -> Option<String> {
+    let name = disposition.split(';').find_map(|part| part.trim().strip_prefix("filename="))?;
+    let sanitized = sanitize_path(name.trim_matches('"'))?;
+    sanitized.rsplit('/').next().map(ToOwned::to_owned)
+}
+
+fn extension_for(mime_type: &str) -> Option<&'static str> {
+    Some(match mime_type {
+        "application/json" => "json",
+        "application/pdf" => "pdf",
+        "application/zip" => "zip",
+        "application/xml" | "text/xml" => "xml",
+        "text/csv" => "csv",
+        "text/plain" | "" => "txt",
+        "text/markdown" => "md",
+        "image/png" => "png",
+        "image/jpeg" => "jpg",
+        "image/gif" => "gif",
+        "image/webp" => "webp",
+        "audio/mpeg" => "mp3",
+        "video/mp4" => "mp4",
+        _ => return None,
+    })
+}

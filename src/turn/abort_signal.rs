@@ -1,0 +1,171 @@
+//! Abort signals: immediate within this process, polled once a second across processes.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::phase::Phase;
+use crate::agent::request::Verdict;
+use crate::agent::step::Input;
+use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
+use crate::turn::delivery::TurnError;
+use crate::turn::inbox::WaitingItem;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::{Services, documents, expiry, inbox};
+
+/// Interval at which a running effect polls for an abort. One poll reads one document.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Every so many polls also read the head, because a deletion leaves no abort item.
+const POLLS_PER_HEAD_READ: u32 = 5;
+/// Time for a running write to finish after an abort.
+pub(super) const WRITE_GRACE: Duration = Duration::from_secs(2);
+/// Signals that a receiver may lag behind. Beyond that it reads the store.
+const CHANNEL_CAPACITY: usize = 64;
+
+/// Id of the inbox item and the receipt that abort a prompt: at most one exists.
+pub fn abort_id(prompt: &PromptId) -> InputId {
+    InputId::new(format!("stop-{prompt}"))
+}
+
+/// Aborts accepted by this process. Missing a signal is harmless: the abort is in the store.
+#[derive(Clone, Debug)]
+pub struct AbortSignals(broadcast::Sender<ConversationKey>);
+
+impl Default for AbortSignals {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(CHANNEL_CAPACITY))
+    }
+}
+
+impl AbortSignals {
+    pub(super) fn emit(&self, key: &ConversationKey) {
+        // An error only means that this process has no receivers.
+        let _ = self.0.send(key.clone());
+    }
+}
+
+/// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
+/// on, not from the first poll.
+pub(super) fn wait_for_abort(
+    services: &Services,
+    key: &ConversationKey,
+    prompt: Option<PromptId>,
+) -> impl Future<Output = ()> + use<> {
+    let (services, key) = (services.clone(), key.clone());
+    let mut signals = services.abort_signals.0.subscribe();
+    async move {
+        for poll in 1_u32.. {
+            let was_signalled =
+                tokio::time::timeout(POLL_INTERVAL, receive_signal(&mut signals, &key))
+                    .await
+                    .is_ok();
+            let is_over = async {
+                if let Some(prompt) = &prompt
+                    && is_abort_pending(&services, &key, prompt).await?
+                {
+                    return Ok(true);
+                }
+                let reads_head = was_signalled || poll % POLLS_PER_HEAD_READ == 0;
+                Ok::<_, StoreError>(reads_head && is_conversation_deleted(&services, &key).await?)
+            };
+            match is_over.await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(conversation.id = %key.conversation_id, error = %error, "abort check failed, retrying");
+                }
+            }
+        }
+    }
+}
+
+/// True if the conversation is deleted or has no head.
+pub(super) async fn is_conversation_deleted(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<bool, StoreError> {
+    let partition = Partition::Conversation(key.clone());
+    let stored = services.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    let Some(stored) = stored else { return Ok(true) };
+    Ok(documents::read_head(&stored).is_ok_and(|head| head.phase == Phase::Deleted))
+}
+
+async fn receive_signal(signals: &mut broadcast::Receiver<ConversationKey>, key: &ConversationKey) {
+    loop {
+        match signals.recv().await {
+            Ok(aborted) if &aborted != key => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+async fn is_abort_pending(
+    services: &Services,
+    key: &ConversationKey,
+    prompt: &PromptId,
+) -> Result<bool, StoreError> {
+    let partition = Partition::Conversation(key.clone());
+    let item =
+        services.store.read(&partition, abort_id(prompt).as_str(), Freshness::Latest).await?;
+    Ok(item.is_some_and(|stored| stored.document.kind == DocumentKind::Inbox))
+}
+
+/// True if the item aborts that prompt.
+fn aborts_prompt(item: &InboxItem, prompt: Option<&PromptId>) -> bool {
+    matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == prompt && prompt.is_some())
+}
+
+impl LeasedConversation<'_> {
+    /// True if the inbox aborts the running prompt.
+    pub(super) fn is_aborted_by(&self, inbox: &[WaitingItem]) -> bool {
+        let prompt = self.head.prompt.as_ref().map(|run| &run.id);
+        inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
+    }
+
+    /// Decides all open requests of an aborted prompt, by creating the same inbox item as an
+    /// approver's decision. Create-if-absent picks the winner. Returns the inbox, including the
+    /// decisions.
+    pub(super) async fn with_abort_decisions(
+        &self,
+        inbox: Vec<WaitingItem>,
+    ) -> Result<Vec<WaitingItem>, StoreError> {
+        if self.head.requests.is_empty() || !self.is_aborted_by(&inbox) {
+            return Ok(inbox);
+        }
+        let now = self.services.clock.now();
+        for request in &self.head.requests {
+            let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
+            expiry::create_decision(self.services, &self.key, decision).await?;
+        }
+        inbox::read_inbox(self.services, &self.key).await
+    }
+
+    /// Commits the end of a prompt whose calls were cancelled, after the inputs of the finished
+    /// calls. The state machine derives the outcome of the others from their declared effects.
+    ///
+    /// # Errors
+    /// The abort was not applied, or the commit failed: stop, and leave the calls to the worker
+    /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
+    pub(super) async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
+        let prompt = self.prompt_id();
+        let read = inbox::read_inbox(self.services, &self.key).await;
+        let inbox = read.map_err(|source| self.error("read the inbox of", source))?;
+        let inbox = self.with_abort_decisions(inbox).await;
+        let inbox = inbox.map_err(|source| self.error("decide the open requests of", source))?;
+        let inputs: Vec<Input> = [inbox::inbox_input(&inbox)]
+            .into_iter()
+            .chain(done)
+            .chain([Input::DrainInbox])
+            .collect();
+        let plan = self.plan(inputs);
+        self.commit("result", plan, &inbox).await?;
+        if self.prompt_id() == prompt {
+            return Err(TurnError::LeaseLost { key: self.key.clone() });
+        }
+        Ok(())
+    }
+}

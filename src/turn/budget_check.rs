@@ -1,0 +1,266 @@
+//! Budget checks of a turn: reserves the next model call, requests a limit increase, and posts
+//! usage to the tenant's ledger.
+
+mod estimate;
+
+use std::time::Duration;
+
+use crate::agent::budget::{AccountAlert, BudgetLevel};
+use crate::agent::head::Head;
+use crate::agent::pause::DeferReason;
+use crate::agent::phase::Phase;
+use crate::agent::request::{Decision, RequestKind, Verdict};
+use crate::agent::step::{BudgetApprovalSpec, BudgetInput, Input, find_exceeded_budget};
+use crate::clock::Timestamp;
+use crate::store::StoreError;
+use crate::turn::Services;
+use crate::turn::delivery::TurnError;
+use crate::turn::expiry;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::ledger::{self, PostOutcome, PostResult};
+use crate::turn::plan::CommitPlan;
+
+/// Time for an approver to decide a budget request.
+const BUDGET_REQUEST_EXPIRES: Duration = Duration::from_hours(7 * 24);
+/// Delay of a retry while running calls may use the remaining budget.
+const IN_USE_RETRY: Duration = Duration::from_secs(5);
+/// Delay of a retry while the ledger is unavailable.
+const LEDGER_RETRY: Duration = Duration::from_secs(10);
+/// Bounds of the interval at which a waiting prompt rechecks its budget. The interval grows with
+/// the age of the request.
+const RECHECK_MIN: Duration = Duration::from_mins(1);
+const RECHECK_MAX: Duration = Duration::from_mins(15);
+
+impl LeasedConversation<'_> {
+    /// Posts overdue usage to the tenant's ledger. The added inputs record the outcome.
+    pub(super) async fn settle_due(&self, inputs: &mut Vec<Input>) {
+        let now = self.services.clock.now();
+        if self.head.metering.settle_at.is_some_and(|at| at <= now) {
+            inputs.push(self.post_usage().await);
+        }
+        if self.head.metering.recheck_at.is_some_and(|at| at <= now) {
+            let at = recheck_at(&self.head, now);
+            inputs.push(Input::BudgetChecked(Box::new(BudgetInput::RecheckAt(at))));
+        }
+    }
+
+    async fn post_usage(&self) -> Input {
+        let paying = match ledger::post(self.services, &self.head).await {
+            Ok(PostResult { outcome: PostOutcome::Superseded, .. }) => {
+                BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
+            }
+            Ok(PostResult { alerts, .. }) => self.settled_input(alerts),
+            Err(error) => {
+                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "usage not posted to the ledger; retrying later");
+                BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
+            }
+        };
+        Input::BudgetChecked(Box::new(paying))
+    }
+
+    fn settled_input(&self, alerts: Vec<AccountAlert>) -> BudgetInput {
+        let metering = &self.head.metering;
+        BudgetInput::Settled {
+            spent: metering.spent,
+            increases: metering.approved_increases.clone(),
+            alerts,
+        }
+    }
+
+    /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
+    /// calls. Without limits it blocks nothing, and the usage is posted later.
+    pub(super) async fn settle_when_idle(&mut self) {
+        let now = self.services.clock.now();
+        let continues =
+            self.nudge_at.is_some_and(|at| at <= now) || self.head.reservation.is_some();
+        let has_usage_due = self.head.metering.settle_at.is_some() && self.head.lease.is_none();
+        if !has_usage_due
+            || continues
+            || self.services.spending_limits.limiting_accounts(&self.head).is_empty()
+        {
+            return;
+        }
+        let settled = self.post_usage().await;
+        let plan = self.plan(vec![settled]);
+        if let Err(error) = self.commit("settled", plan, &[]).await {
+            tracing::debug!(conversation.id = %self.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
+        }
+    }
+
+    /// Like [`LeasedConversation::plan_reservation`], for a further call of this delivery.
+    pub(super) async fn reserve_next(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
+        let can_continue = self.can_call_model(&plan.transition().head);
+        if can_continue { self.plan_reservation(plan).await } else { Ok(()) }
+    }
+
+    /// Adds the reservation of the model call that the inputs lead to, if this delivery makes the
+    /// call.
+    pub(super) async fn plan_reservation(
+        &mut self,
+        plan: &mut CommitPlan,
+    ) -> Result<(), TurnError> {
+        let transition = plan.transition();
+        if !is_model_call_due(&transition.head, transition.now) {
+            return Ok(());
+        }
+        let owner = (&self.key.tenant, &self.key.user);
+        let now = self.services.clock.monotonic();
+        if !self.has_passed_rate_limit
+            && let Err(wait) =
+                self.services.spending_limits.rate_limiter.take_model_call(owner, now)
+        {
+            let until = transition.now.plus(wait.max(Duration::from_millis(1)));
+            let deferral = BudgetInput::Deferred {
+                reason: DeferReason::RateLimit,
+                until,
+                keeps_reservation: true,
+            };
+            plan.add(Input::BudgetChecked(Box::new(deferral)));
+            return Ok(());
+        }
+        self.has_passed_rate_limit = true;
+        let is_bounded = transition.policy.budget.is_some()
+            || !self.services.spending_limits.limiting_accounts(&self.head).is_empty();
+        if transition.head.reservation.is_some() || !is_bounded {
+            return Ok(());
+        }
+        let estimate = self.estimate_call_cost(transition).await?;
+        let approval =
+            Self::approval_spec(transition.now, vec!["owner".to_owned(), "link".to_owned()]);
+        plan.add(Input::BudgetChecked(Box::new(BudgetInput::Reserve { estimate, approval })));
+        Ok(())
+    }
+
+    fn approval_spec(now: Timestamp, approvers: Vec<String>) -> BudgetApprovalSpec {
+        BudgetApprovalSpec {
+            approvers,
+            expires_at: now.plus(BUDGET_REQUEST_EXPIRES),
+            recheck_at: now.plus(RECHECK_MIN),
+        }
+    }
+
+    /// Returns true if the model may be called now. Otherwise commits the reason for waiting,
+    /// without a reservation.
+    pub(super) async fn check_budget(&mut self) -> Result<bool, TurnError> {
+        let mut plan = self.plan(Vec::new());
+        self.plan_reservation(&mut plan).await?;
+        if !plan.inputs().is_empty() {
+            self.commit("reserve", plan, &[]).await?;
+            if self.head.lease.is_none() {
+                return Ok(false);
+            }
+        }
+        if !is_model_call_due(&self.head, self.services.clock.now()) {
+            return Ok(false);
+        }
+        if self.head.reservation.is_none()
+            || self.services.spending_limits.limiting_accounts(&self.head).is_empty()
+        {
+            return Ok(true);
+        }
+        let posted = ledger::post(self.services, &self.head).await;
+        let now = self.services.clock.now();
+        let (outcome, alerts) = match posted {
+            Ok(posted) => (Ok(posted.outcome), posted.alerts),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let paying = match outcome {
+            Ok(PostOutcome::Reserved | PostOutcome::Settled) => {
+                self.ledger_update = Some(self.settled_input(alerts));
+                self.ensure_lease().await?;
+                return Ok(true);
+            }
+            Ok(PostOutcome::Exhausted(shortage)) => {
+                let approval =
+                    Self::approval_spec(now, self.services.spending_limits.approvers.clone());
+                BudgetInput::AccountExceeded { exceeded: shortage, approval }
+            }
+            Ok(PostOutcome::InUse) => BudgetInput::Deferred {
+                reason: DeferReason::BudgetInUse,
+                until: now.plus(IN_USE_RETRY),
+                keeps_reservation: false,
+            },
+            Ok(PostOutcome::Superseded) => {
+                return Err(TurnError::LeaseLost { key: self.key.clone() });
+            }
+            Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict)) => {
+                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "tenant ledger unavailable; model call deferred");
+                let until = now.plus(LEDGER_RETRY);
+                let deferral = BudgetInput::Deferred {
+                    reason: DeferReason::LedgerUnavailable,
+                    until,
+                    keeps_reservation: true,
+                };
+                let plan = self.plan(vec![Input::BudgetChecked(Box::new(deferral))]);
+                self.has_passed_rate_limit = false;
+                self.commit("reserve", plan, &[]).await?;
+                return Ok(false);
+            }
+            Err(error) => return Err(self.error("update the ledger for", error)),
+        };
+        self.has_passed_rate_limit = false;
+        let inputs = [self.settled_input(alerts), paying]
+            .map(|paying| Input::BudgetChecked(Box::new(paying)));
+        let plan = self.plan(inputs.into());
+        self.commit("reserve", plan, &[]).await?;
+        Ok(false)
+    }
+}
+
+/// True if this delivery has to make a model call.
+pub(super) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
+    let is_call = match head.phase {
+        Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+            not_before.is_none_or(|time| time <= now)
+        }
+        Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
+    };
+    is_call && !head.is_waiting_for_budget() && head.pause.is_none()
+}
+
+fn recheck_at(head: &Head, now: Timestamp) -> Timestamp {
+    let request = head.requests.iter().find(|request| request.kind == RequestKind::Budget);
+    let since = request.map_or(Duration::ZERO, |request| request.requested_at.until(now));
+    now.plus((since / 4).clamp(RECHECK_MIN, RECHECK_MAX))
+}
+
+/// Approves the budget request of a waiting prompt if budget is available again: a limit was
+/// raised, a setting changed or a new day began. It creates the same decision as an approver.
+/// Returns true if it did.
+///
+/// # Errors
+/// The store is unavailable: deliver again later.
+pub(super) async fn approve_if_budget_freed(
+    services: &Services,
+    conversation: &LeasedConversation<'_>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let head = &conversation.head;
+    if head.metering.recheck_at.is_none_or(|at| now < at) {
+        return Ok(false);
+    }
+    let open_request = head.requests.iter().find(|request| request.kind == RequestKind::Budget);
+    let Some((request, shortage)) = open_request.and_then(|it| Some((it, it.budget.as_ref()?)))
+    else {
+        return Ok(false);
+    };
+    let is_free = match shortage.level {
+        BudgetLevel::Prompt | BudgetLevel::Conversation => {
+            find_exceeded_budget(head, conversation.policy().budget.as_ref()).is_none()
+        }
+        BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant => {
+            ledger::has_budget(services, head).await?
+        }
+    };
+    if !is_free {
+        return Ok(false);
+    }
+    let reason = Some("The budget is available again.".to_owned());
+    let decision = Decision {
+        reason,
+        ..expiry::automatic_decision(request, (Verdict::Approve, "budget"), now)
+    };
+    // An approver or another delivery may be quicker; the first decision counts.
+    expiry::create_decision(services, &conversation.key, decision).await?;
+    Ok(true)
+}

@@ -1,0 +1,136 @@
+//! Upper bound of the next model call's cost, as far as it can be computed before the call.
+
+use crate::agent::compaction::{ContextBudget, prompts};
+use crate::agent::message::Message;
+use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::transition::Transition;
+use crate::agent::usage::{Usage, UsageTotals};
+use crate::model::ModelRecord;
+use crate::model::catalogue::find_tariff;
+use crate::turn::compaction::summary_output_max;
+use crate::turn::delivery::TurnError;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::model_call::tool_offers;
+
+/// Bytes of JSON counted as one token. Non-text has more bytes a token, and few texts have fewer.
+const BYTES_PER_TOKEN: usize = 3;
+
+impl LeasedConversation<'_> {
+    /// Upper bound of the next call: the last response's context, the entries after it, and the
+    /// longest response. A summary may take two calls, whose inputs together are the same context.
+    pub(super) async fn estimate_call_cost(
+        &self,
+        transition: &Transition,
+    ) -> Result<UsageTotals, TurnError> {
+        let settings = self.settings();
+        let run = transition.head.prompt.as_ref();
+        let model = run.and_then(|run| run.model.clone()).or(settings.model.clone());
+        let Ok(record) = self.services.model.record(model.as_deref().unwrap_or(DEFAULT_MODEL))
+        else {
+            // The call cannot be made, and costs nothing.
+            return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
+        };
+        let entries = self.load_entries().await?;
+        let (mut known_tokens, mut bytes) = (0, 0);
+        for entry in transition.entries.iter().rev().chain(entries.iter().rev()) {
+            let Some(message) = entry.body.message() else { continue };
+            if let Message::Assistant(response) = message
+                && response.usage.total_tokens > 0
+            {
+                known_tokens = response.usage.total_tokens;
+                break;
+            }
+            bytes += RawJson::from_value(message).text().len();
+            if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
+                break;
+            }
+        }
+        if known_tokens == 0 {
+            bytes += self.overhead_bytes(&settings);
+        }
+        let context = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+        Ok(match &transition.head.phase {
+            Phase::Summary { instructions, .. } => {
+                let focus = instructions.as_deref();
+                let prompts = [prompts::summary_prompt(None, focus), prompts::prefix_prompt()];
+                let prompt_bytes =
+                    prompts.iter().map(|prompts| prompts::SYSTEM_PROMPT.len() + prompts.len());
+                let input = context + prompt_bytes.sum::<usize>().div_ceil(BYTES_PER_TOKEN) as u64;
+                let budget = ContextBudget::new(
+                    record.context_window,
+                    &settings.compaction.unwrap_or_default(),
+                );
+                let window = record.context_window.saturating_mul(2);
+                maximum_cost(&record, input.min(window), summary_output_max(&record, &budget))
+            }
+            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
+                let output = record.output_token_limit(settings.max_output_tokens);
+                maximum_cost(&record, context.min(record.context_window), output)
+            }
+        })
+    }
+
+    /// Bytes of a first call's input beside the messages. Later calls know them from the last
+    /// response's usage.
+    fn overhead_bytes(&self, settings: &Settings) -> usize {
+        let Ok(agent) = self.services.agents.find(Some(&self.head.agent)) else { return 0 };
+        let offers = tool_offers(&agent, settings);
+        let tools = offers.iter().map(|offer| {
+            offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
+        });
+        let schema = agent.response_schema.as_ref().map_or(0, |schema| schema.to_string().len());
+        agent.instructions.len() + tools.sum::<usize>() + schema
+    }
+}
+
+/// Uses the highest input price, because the service may write the input to its cache.
+fn maximum_cost(record: &ModelRecord, input: u64, output: u64) -> UsageTotals {
+    let cost = find_tariff(record).max_cost(input, output);
+    UsageTotals::from_usage(&Usage {
+        input,
+        output,
+        total_tokens: input + output,
+        cost,
+        ..Usage::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::usage::dollars_to_nanos;
+    use crate::model::catalogue::Catalogue;
+
+    #[test]
+    fn model_call_never_costs_more_than_estimate() {
+        for model in ["gpt-4o", "gpt-5.1", "gpt-5.4", "gpt-6-sol", "nobody-knows"] {
+            let record = Catalogue::default().record(model, model);
+            for input in [10, 272_000, 272_001, 900_000] {
+                let estimate = maximum_cost(&record, input, 500);
+                let parts = [
+                    Usage { input, ..Usage::default() },
+                    Usage { cache_write: input, ..Usage::default() },
+                    Usage { cache_read: input, ..Usage::default() },
+                    Usage { input: input / 2, cache_write: input / 2, ..Usage::default() },
+                ];
+                for usage in parts.map(|usage| Usage { output: 500, ..usage }) {
+                    let cost = find_tariff(&record).cost(&usage).total;
+                    assert!(dollars_to_nanos(cost) <= estimate.nanos, "{model} {usage:?}: {cost}");
+                }
+            }
+        }
+        let record = Catalogue::default().record("gpt-6-sol", "d");
+        assert_eq!(
+            maximum_cost(&record, 1_000_000, 0).nanos,
+            dollars_to_nanos(5.0),
+            "written to the cache, long"
+        );
+        assert_eq!(
+            maximum_cost(&record, 100_000, 0).nanos,
+            dollars_to_nanos(0.25),
+            "written to the cache"
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! Compaction: checks the context window, requests the summary, and commits the outcome.
+
+use std::sync::Arc;
+
+use crate::agent::compaction::{
+    CompactionPlan, CompactionReason, ContextBudget, TokenCounter, plan_compaction, tokens,
+};
+use crate::agent::entry::{Compaction, Entry};
+use crate::agent::event::AssistantMessageEvent;
+use crate::agent::path::{path_from_leaf, path_to_leaf};
+use crate::agent::phase::Phase;
+use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::step::{
+    FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
+};
+use crate::agent::usage::Usage;
+use crate::extensions::{Hook, PendingCompaction, SummaryOverride};
+use crate::model::tokens::{count_tokens, upper_bound};
+use crate::model::{Listener, ModelRecord};
+use crate::turn::delivery::TurnError;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::model_call::tool_offers;
+use crate::turn::plan::CommitPlan;
+
+mod summary_request;
+
+pub(super) use summary_request::summary_output_max;
+
+/// Summaries are not streamed.
+struct NullListener;
+
+impl Listener for NullListener {
+    fn on_event(&self, _event: AssistantMessageEvent) {}
+}
+
+/// Input of one compaction.
+struct CompactionInput<'a> {
+    plan: CompactionPlan<'a>,
+    path: &'a [Arc<Entry>],
+    record: ModelRecord,
+    budget: ContextBudget,
+    tokens_before: u64,
+}
+
+impl LeasedConversation<'_> {
+    /// The model of the next call.
+    pub(super) fn model_record(&self, settings: &Settings) -> Result<ModelRecord, String> {
+        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
+        let model = of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL);
+        self.services.model.record(model)
+    }
+
+    pub(super) fn context_budget(&self, settings: &Settings) -> ContextBudget {
+        // Without a model the call fails with the reason.
+        let window = self.model_record(settings).map_or(0, |record| record.context_window);
+        ContextBudget::new(window, &settings.compaction.clone().unwrap_or_default())
+    }
+
+    /// Adds the input that reports a full context window, if the inputs lead to one. Counts tokens
+    /// only if the number of bytes allows a full window.
+    pub(super) async fn check_context_window(
+        &self,
+        commit_plan: &mut CommitPlan,
+    ) -> Result<(), TurnError> {
+        let transition = commit_plan.transition();
+        if !should_measure_context(transition) {
+            return Ok(());
+        }
+        let entries = self.load_entries().await?;
+        let budget = transition.policy.context_budget;
+        let leaf = transition.head.leaf_id.as_ref();
+        let input_tokens = |count: TokenCounter<'_>| {
+            let back = path_from_leaf(entries.iter().chain(&transition.entries), leaf);
+            tokens::count_context(back, &|| self.overhead_tokens(count), count)
+        };
+        if !budget.is_exceeded(input_tokens(&upper_bound))
+            || !budget.is_exceeded(input_tokens(&count_tokens))
+        {
+            return Ok(());
+        }
+        let all: Vec<Arc<Entry>> = entries.iter().chain(&transition.entries).cloned().collect();
+        if plan_compaction(&path_to_leaf(&all, leaf), budget.keep_recent, &count_tokens).is_ok() {
+            commit_plan.add(Input::ContextWindowExceeded);
+        }
+        Ok(())
+    }
+
+    /// Tokens of the request beside the messages.
+    pub(super) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
+        let Ok(agent) = self.services.agents.find(Some(&self.head.agent)) else { return 0 };
+        let offers = tool_offers(&agent, &self.settings());
+        let tools = offers.iter().map(|offer| {
+            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
+        });
+        count(&agent.instructions) + tools.sum::<u64>()
+    }
+
+    /// Performs the pending compaction and commits its outcome.
+    pub(super) async fn compact(&mut self) -> Result<(), TurnError> {
+        self.services.fail_points.hit("summing.before").await;
+        let summarised = self.summarise().await?;
+        self.has_passed_rate_limit = false;
+        self.services.fail_points.hit("summing.after").await;
+        self.has_run_tools = true;
+        self.uncommitted_usage =
+            Some((summarised.usage, summarised.calls)).filter(|(_, calls)| *calls > 0);
+        let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
+        let before = self.head.seq;
+        let done = vec![Input::SummaryFinished(Box::new(summarised))];
+        self.commit_with_inbox("summary", done).await?;
+        self.uncommitted_usage = None;
+        if is_done && !self.services.extensions.is_empty() {
+            Box::pin(self.run_after_compaction(before)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs `after_compaction` for the entries after `before`.
+    async fn run_after_compaction(&mut self, before: u64) -> Result<(), TurnError> {
+        let (services, conversation) = (self.services, self.key.clone());
+        let entries = self.load_entries().await?;
+        let new = entries.iter().filter(|entry| entry.base.seq > before);
+        for entry in new.filter(|entry| entry.body.compaction().is_some()) {
+            for extension in &services.extensions {
+                let work = async { extension.after_compaction(&conversation, entry).await };
+                // The failure is already reported, and the compaction stays in the record.
+                let _reported = self.run_hook(&**extension, Hook::AfterCompaction, work).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn summarise(&mut self) -> Result<SummaryAttempt, TurnError> {
+        let settings = self.settings();
+        let record = match self.model_record(&settings) {
+            Ok(record) => record,
+            Err(reason) => return Ok(failed_summary(reason)),
+        };
+        let budget =
+            ContextBudget::new(record.context_window, &settings.compaction.unwrap_or_default());
+        let entries = self.load_entries().await?;
+        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
+        let plan = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
+            Ok(plan) => plan,
+            Err(error) => return Ok(failed_summary(error.message().to_owned())),
+        };
+        let overhead = || self.overhead_tokens(&count_tokens);
+        let back = path_from_leaf(entries.iter(), self.head.leaf_id.as_ref());
+        let tokens_before = tokens::count_context(back, &overhead, &count_tokens);
+        let input = CompactionInput { plan, path: &path, record, budget, tokens_before };
+        match Box::pin(self.run_before_compaction(&input)).await? {
+            Some(SummaryOverride::Cancel) => Ok(summary_without_call(SummaryOutcome::Cancelled)),
+            Some(SummaryOverride::Summary { summary, details }) => {
+                let entry = Compaction {
+                    summary,
+                    first_kept_entry_id: input.plan.first_kept.clone(),
+                    tokens_before,
+                    details,
+                    from_hook: Some(true),
+                    usage: None,
+                    calls: None,
+                };
+                Ok(self.accept_if_shorter(&input, entry))
+            }
+            None => self.request_summary(&input).await,
+        }
+    }
+
+    /// The first replacement that an extension returns. Failed hooks are skipped.
+    async fn run_before_compaction(
+        &mut self,
+        input: &CompactionInput<'_>,
+    ) -> Result<Option<SummaryOverride>, TurnError> {
+        if self.services.extensions.is_empty() {
+            return Ok(None);
+        }
+        let Phase::Summary { reason, instructions, .. } = self.head.phase.clone() else {
+            return Ok(None);
+        };
+        let (services, conversation) = (self.services, self.key.clone());
+        let messages =
+            summary_request::model_messages(input.plan.history.iter().chain(input.plan.prefix));
+        let compaction_ahead = PendingCompaction {
+            conversation: &conversation,
+            reason,
+            instructions: instructions.as_deref(),
+            tokens_before: input.tokens_before,
+            messages: &messages,
+            previous_summary: input.plan.previous.map(|previous| previous.summary.as_str()),
+            first_kept_entry_id: input.plan.first_kept,
+        };
+        for extension in &services.extensions {
+            let work = async { extension.before_compaction(&compaction_ahead).await };
+            let outcome = self.run_hook(&**extension, Hook::BeforeCompaction, work).await?;
+            if let Ok(Some(replacement)) = outcome {
+                return Ok(Some(replacement));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Accepts a summary only if the model input gets shorter with it.
+    fn accept_if_shorter(&self, input: &CompactionInput<'_>, entry: Compaction) -> SummaryAttempt {
+        let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
+        let after = self.tokens_after(input, &entry.summary);
+        let is_overflow =
+            matches!(self.head.phase, Phase::Summary { reason: CompactionReason::Overflow, .. });
+        // The model refused the input: it exceeded the window, whatever the estimate is.
+        let before = input.tokens_before.max(if is_overflow { input.budget.window } else { 0 });
+        let outcome = if after < before {
+            SummaryOutcome::Done(Box::new(entry))
+        } else {
+            let text = format!(
+                "the summary would not shorten the conversation: {after} tokens after it, {before} before"
+            );
+            SummaryOutcome::Failed { text, failure_kind: FailureKind::Permanent }
+        };
+        SummaryAttempt { usage, calls, outcome }
+    }
+
+    fn tokens_after(&self, input: &CompactionInput<'_>, summary: &str) -> u64 {
+        let kept_entries =
+            input.path.iter().skip_while(|e| e.base.entry_id != *input.plan.first_kept);
+        let kept_entries: u64 =
+            kept_entries.map(|entry| tokens::count_entry(entry, &count_tokens)).sum();
+        self.overhead_tokens(&count_tokens) + count_tokens(summary) + kept_entries
+    }
+}
+
+fn failed_summary(text: String) -> SummaryAttempt {
+    summary_without_call(SummaryOutcome::Failed { text, failure_kind: FailureKind::Permanent })
+}
+
+/// The outcome of a compaction without a model call.
+fn summary_without_call(outcome: SummaryOutcome) -> SummaryAttempt {
+    SummaryAttempt { usage: Usage::default(), calls: 0, outcome }
+}

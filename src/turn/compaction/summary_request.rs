@@ -1,0 +1,274 @@
+//! Summary requests: the prompt sent to the model, and the check of its response.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::agent::compaction::transcript::{OmittedContent, render_transcript};
+use crate::agent::compaction::{ContextBudget, SummaryParts, file_lists, prompts, tokens};
+use crate::agent::content::{Content, joined_text};
+use crate::agent::entry::Entry;
+use crate::agent::message::{Message, StopReason, UserMessage};
+use crate::agent::phase::Phase;
+use crate::agent::projection;
+use crate::agent::raw::Extra;
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::step::{FailureKind, SummaryAttempt, SummaryOutcome};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::model::tokens::count_tokens;
+use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
+use crate::turn::compaction::{CompactionInput, NullListener};
+use crate::turn::delivery::TurnError;
+use crate::turn::event_log::truncate_error;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::model_call::aborted_response;
+use crate::turn::spans::ModelCallSpan;
+
+/// Output tokens with thinking, which counts among them. A truncated summary is discarded, so the
+/// limit is generous.
+const THINKING_OUTPUT_TOKENS: u64 = 32_000;
+
+/// One model call.
+struct SummaryCall {
+    prompt: String,
+    output_tokens: u64,
+    /// Prefix of the error text.
+    error_prefix: &'static str,
+}
+
+/// Usage of the calls of one attempt.
+#[derive(Clone, Copy, Default)]
+struct CallUsage {
+    usage: Usage,
+    calls: u32,
+}
+
+/// Why the call gave no text.
+struct SummaryFailure {
+    text: String,
+    setback: FailureKind,
+    is_aborted: bool,
+}
+
+/// The messages as the provider would receive them.
+pub(super) fn model_messages<'a>(
+    entries: impl IntoIterator<Item = &'a Arc<Entry>>,
+) -> Vec<Cow<'a, Message>> {
+    projection::to_model_messages(projection::entry_messages(entries))
+}
+
+impl LeasedConversation<'_> {
+    pub(super) async fn request_summary(
+        &mut self,
+        input: &CompactionInput<'_>,
+    ) -> Result<SummaryAttempt, TurnError> {
+        let (plan, budget) = (&input.plan, &input.budget);
+        let Phase::Summary { instructions, .. } = self.head.phase.clone() else {
+            return Ok(super::failed_summary("no compaction is pending".to_owned()));
+        };
+        let mut call_usage = CallUsage::default();
+        let mut omitted = OmittedContent::default();
+        let previous =
+            plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
+        let history = model_messages(plan.history);
+        let history = if history.is_empty() {
+            previous.unwrap_or(prompts::NO_HISTORY).to_owned()
+        } else {
+            let instructions_text = prompts::summary_prompt(previous, instructions.as_deref());
+            let output = output_token_limit(&input.record, budget.summary_tokens_max());
+            let (text, newly_omitted) =
+                self.summary_prompt(input, &history, (&instructions_text, output));
+            omitted += newly_omitted;
+            let call = SummaryCall {
+                prompt: text,
+                output_tokens: output,
+                error_prefix: "Summarization failed",
+            };
+            match self.call_for_summary(&input.record, call, &mut call_usage).await? {
+                Ok(text) => text,
+                Err(failure) => return Ok(failure.into_summarised(call_usage)),
+            }
+        };
+        let prefix = model_messages(plan.prefix);
+        let prefix = if prefix.is_empty() {
+            None
+        } else {
+            let instructions_text = prompts::prefix_prompt();
+            let output = output_token_limit(&input.record, budget.prefix_tokens_max());
+            let (text, newly_omitted) =
+                self.summary_prompt(input, &prefix, (&instructions_text, output));
+            omitted += newly_omitted;
+            let error_prefix = "Turn prefix summarization failed";
+            let call = SummaryCall { prompt: text, output_tokens: output, error_prefix };
+            match self.call_for_summary(&input.record, call, &mut call_usage).await? {
+                Ok(text) => Some(text),
+                Err(failure) => return Ok(failure.into_summarised(call_usage)),
+            }
+        };
+        let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
+        let after = self.tokens_after(input, &summary_parts.to_text());
+        let call_usage = (call_usage.usage, call_usage.calls);
+        let entry =
+            summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
+        Ok(self.accept_if_shorter(input, entry))
+    }
+
+    /// The prompt: as much of the conversation as fits the window beside the response, and the
+    /// instructions. Each further attempt includes half as much: the model may count tokens
+    /// differently or have a smaller window than known.
+    fn summary_prompt(
+        &self,
+        input: &CompactionInput<'_>,
+        messages: &[Cow<'_, Message>],
+        (instructions_text, output): (&str, u64),
+    ) -> (String, OmittedContent) {
+        let window = match input.budget.window {
+            0 => u64::MAX,
+            window => window,
+        };
+        let overhead =
+            count_tokens(prompts::SYSTEM_PROMPT) + count_tokens(instructions_text) + window / 50;
+        let mut budget = window.saturating_sub(output).saturating_sub(overhead);
+        let halvings = self.attempt().saturating_sub(1);
+        if halvings > 0 {
+            let whole: u64 =
+                messages.iter().map(|it| tokens::count_message(it, &count_tokens)).sum();
+            budget = budget.min(whole.checked_shr(halvings).unwrap_or(0));
+        }
+        let (transcript, omitted) = render_transcript(messages, budget, &count_tokens);
+        (prompts::request_text(&transcript, instructions_text), omitted)
+    }
+
+    /// Returns the text of the model response.
+    async fn call_for_summary(
+        &mut self,
+        record: &ModelRecord,
+        call: SummaryCall,
+        call_usage: &mut CallUsage,
+    ) -> Result<Result<String, SummaryFailure>, TurnError> {
+        let call_span = ModelCallSpan::start(self, record, self.attempt());
+        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+        let traceparent = call_span.span.traceparent().or(of_prompt);
+        let session_id = self.session_id();
+        let message = Message::User(UserMessage {
+            content: Content::Text(call.prompt),
+            timestamp: Timestamp(0),
+            extra: Extra::new(),
+        });
+        let messages = [&message];
+        let payload_hooks = self.payload_hooks();
+        let request = ModelRequest {
+            payload: payload_hooks.as_ref().map(|hooks| hooks as _),
+            model: record,
+            system: Some(prompts::SYSTEM_PROMPT),
+            messages: &messages,
+            tools: &[],
+            thinking: if record.reasoning { ThinkingLevel::High } else { ThinkingLevel::Off },
+            temperature: None,
+            max_output_tokens: Some(call.output_tokens),
+            response_schema: None,
+            session_id: &session_id,
+            traceparent: traceparent.as_deref(),
+        };
+        call_span.set_request(&request);
+        let received =
+            call_span.span.run(Box::pin(self.await_response(record, request, &NullListener))).await;
+        let response = received.map(|response| {
+            response.unwrap_or_else(|| {
+                let input = count_tokens(prompts::SYSTEM_PROMPT)
+                    + tokens::count_message(&message, &count_tokens);
+                aborted_response(record, Vec::new(), input)
+            })
+        });
+        call_span.end(response.as_ref());
+        let response = response?;
+        call_usage.usage += response.message.usage;
+        call_usage.calls += 1;
+        log_summary_call(&response, self);
+        Ok(self.summary_text(response).map_err(|failure| SummaryFailure {
+            text: format!("{}: {}", call.error_prefix, failure.text),
+            ..failure
+        }))
+    }
+
+    fn summary_text(&self, response: ModelResponse) -> Result<String, SummaryFailure> {
+        let retryable = || FailureKind::Transient {
+            retry_after: None,
+            jitter_share: self.services.ids.random_fraction(),
+        };
+        let message = response.message;
+        if message.is_failed() {
+            let failure_kind = match response.failure {
+                // The next attempt includes less of the conversation.
+                Some(ModelFailure::ContextOverflow) => retryable(),
+                failure => self.failure_kind(failure.as_ref()),
+            };
+            let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
+            let is_aborted = message.stop_reason == StopReason::Aborted;
+            return Err(SummaryFailure { text, setback: failure_kind, is_aborted });
+        }
+        let text = joined_text(&message.content);
+        if message.stop_reason == StopReason::Length {
+            let text = "the summary was truncated at the output limit".to_owned();
+            return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+        }
+        if text.trim().is_empty() {
+            let text = "the model response has no text".to_owned();
+            return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+        }
+        Ok(text)
+    }
+}
+
+impl SummaryFailure {
+    fn into_summarised(self, call_usage: CallUsage) -> SummaryAttempt {
+        let outcome = if self.is_aborted {
+            SummaryOutcome::Aborted
+        } else {
+            SummaryOutcome::Failed { text: self.text, failure_kind: self.setback }
+        };
+        SummaryAttempt { usage: call_usage.usage, calls: call_usage.calls, outcome }
+    }
+}
+
+/// Upper bound of the output tokens of both calls of a summary.
+pub(in crate::turn) fn summary_output_max(record: &ModelRecord, budget: &ContextBudget) -> u64 {
+    output_token_limit(record, budget.summary_tokens_max())
+        + output_token_limit(record, budget.prefix_tokens_max())
+}
+
+/// Output tokens of the response: the share of the reserve, or the amount that thinking needs.
+fn output_token_limit(record: &ModelRecord, share: u64) -> u64 {
+    let wanted = if record.reasoning { THINKING_OUTPUT_TOKENS } else { share };
+    let limit = match record.context_window {
+        0 => wanted,
+        window => wanted.min(window / 2),
+    };
+    limit.min(record.max_tokens).max(1)
+}
+
+fn log_summary_call(response: &ModelResponse, conversation: &LeasedConversation<'_>) {
+    let (id, message) = (&conversation.key.conversation_id, &response.message);
+    if message.stop_reason == StopReason::Error {
+        let error = message.error_message.as_deref().unwrap_or("no reason was given");
+        tracing::warn!(
+            conversation.id = %id,
+            agent = %conversation.head.agent,
+            gen_ai.request.model = %message.model,
+            status = response.metadata.status,
+            error.type = response.metadata.error.as_deref(),
+            attempt = conversation.attempt(),
+            error = truncate_error(error),
+            "compaction call failed"
+        );
+        return;
+    }
+    tracing::info!(
+        conversation.id = %id,
+        agent = %conversation.head.agent,
+        gen_ai.request.model = %message.model,
+        gen_ai.usage.input_tokens = message.usage.input,
+        gen_ai.usage.output_tokens = message.usage.output,
+        "compaction call completed"
+    );
+}

@@ -1,0 +1,189 @@
+//! Counts worker deaths that no commit of the dead worker could count (invariant 13): a process
+//! that died during turns, or one that ran a suspect step alone.
+
+use std::time::Duration;
+
+use crate::agent::phase::Phase;
+use crate::agent::step::Input;
+use crate::agent::suspicion::Death;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+use crate::queue;
+use crate::store::{DocumentKind, Partition, StoreError};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::delivery::{TurnError, lost_writes};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::{Nudge, Services, lease, leased_conversation, sweep};
+
+const PAGE_SIZE: usize = 200;
+/// Delay of the next nudge of a conversation whose nudge was given up.
+const NUDGE_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+/// Enqueues a delayed nudge for a conversation whose message the queue gave up. That says nothing
+/// about any step.
+pub async fn requeue_nudge(services: &Services, nudge: &Nudge) {
+    enqueue_nudge(services, queue::TURNS, nudge, NUDGE_RETRY_DELAY).await;
+}
+
+/// Takes over from a worker whose process has died, and counts the death against the step that it
+/// ran alone.
+///
+/// # Errors
+/// The store is unavailable or the lease was lost: deliver the nudge again.
+pub(super) async fn count_process_death(
+    services: &Services,
+    nudge: &Nudge,
+    worker: &WorkerId,
+) -> Result<(), TurnError> {
+    if !Box::pin(take_over_from(services, &nudge.key, worker, Death::Isolated)).await? {
+        // The worker died before or after its lease, which says nothing about a step. Work may
+        // still be due.
+        requeue_nudge(services, nudge).await;
+    }
+    Ok(())
+}
+
+/// Like [`count_process_death`], for a worker whose turn panicked in this process, which lives on.
+///
+/// # Errors
+/// The store is unavailable or the lease was lost: the death is not counted.
+pub(super) async fn count_panic(
+    services: &Services,
+    key: &ConversationKey,
+    worker: &WorkerId,
+) -> Result<(), TurnError> {
+    Box::pin(take_over_from(services, key, worker, Death::Presumed { is_delayed: true }))
+        .await
+        .map(|_| ())
+}
+
+/// Returns true if that worker still had the lease.
+async fn take_over_from(
+    services: &Services,
+    key: &ConversationKey,
+    worker: &WorkerId,
+    death: Death,
+) -> Result<bool, TurnError> {
+    let ends = services.clock.monotonic() + services.limits.turn_duration;
+    let had_lease = services.store.lease_holder(key).is_some_and(|(owner, _)| owner == *worker);
+    let leased = leased_conversation::acquire_lease_as(services, worker.clone(), key, ends).await?;
+    let Some((mut conversation, _)) = leased else { return Ok(false) };
+    let is_same_worker =
+        had_lease || conversation.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);
+    conversation.death = is_same_worker.then_some(death);
+    if is_same_worker {
+        Box::pin(take_over(conversation)).await?;
+    } else {
+        conversation.release().await;
+    }
+    Ok(is_same_worker)
+}
+
+/// Commits the outcome of the interrupted step (invariant 6), and the death if there was one.
+/// Leaves the next attempt to a delivery.
+async fn take_over(mut conversation: LeasedConversation<'_>) -> Result<(), TurnError> {
+    let now = conversation.services.clock.now();
+    let is_open = !matches!(conversation.head.phase, Phase::Idle | Phase::Deleted)
+        && conversation.head.next_step_due(now).is_some_and(|due| due <= now);
+    let committed = if is_open { commit_take_over(&mut conversation, now).await } else { Ok(()) };
+    conversation.release().await;
+    committed
+}
+
+async fn commit_take_over(
+    conversation: &mut LeasedConversation<'_>,
+    now: Timestamp,
+) -> Result<(), TurnError> {
+    conversation.is_commit_only = true;
+    conversation.load_response().await?;
+    let mut inputs = vec![Input::LeaseTakenOver];
+    inputs.extend(lost_writes(&conversation.head, now));
+    let mut plan = conversation.plan(inputs);
+    conversation.leave_turn_open(&mut plan);
+    conversation.commit("take-in", plan, &[]).await
+}
+
+/// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then
+/// the sweep without a grace period enqueues all pending work.
+///
+/// # Errors
+/// The store is unavailable: do not start.
+pub async fn recover_at_start_up(services: &Services) -> Result<usize, StoreError> {
+    let now = services.clock.now();
+    for key in find_open_conversations(services, now).await? {
+        match Box::pin(recover_conversation(services, &key)).await {
+            Ok(()) => {}
+            Err(TurnError::Store { source: source @ StoreError::Unavailable(_), .. }) => {
+                return Err(source);
+            }
+            // One unreadable conversation must not delay all others.
+            Err(error @ TurnError::Store { .. }) => {
+                tracing::error!(conversation.id = %key.conversation_id, error = %error, "conversation not recovered at start-up; an operator has to inspect it");
+            }
+            Err(error @ TurnError::LeaseLost { .. }) => {
+                tracing::warn!(conversation.id = %key.conversation_id, error = %error, "conversation has a live lease at start-up");
+            }
+        }
+    }
+    sweep::sweep(services, Duration::ZERO).await
+}
+
+/// Takes over a conversation that the previous process left. A step that only waited was not
+/// attempted.
+async fn recover_conversation(services: &Services, key: &ConversationKey) -> Result<(), TurnError> {
+    let has_died = services.store.has_lease_from_crash(key);
+    let ends = services.clock.monotonic() + services.limits.turn_duration;
+    let Some((mut conversation, _)) =
+        leased_conversation::acquire_lease(services, key, ends).await?
+    else {
+        return Ok(());
+    };
+    if let Some(pause) = &conversation.head.pause {
+        // The pause was lifted: continue now.
+        let is_off = !services.pauses.contains(&pause.target);
+        conversation.release().await;
+        if is_off {
+            enqueue_nudge(
+                services,
+                queue::TURNS,
+                &Nudge::for_conversation(key.clone(), None),
+                Duration::ZERO,
+            )
+            .await;
+        }
+        return Ok(());
+    }
+    let was_left = has_died
+        || conversation.head.lease.is_some()
+        || conversation.head.phase.call_batch().is_running();
+    if !was_left {
+        conversation.release().await;
+        return Ok(());
+    }
+    // A suspect step runs isolated and cannot harm this process, so it is retried at once.
+    conversation.death = has_died.then_some(Death::Presumed { is_delayed: false });
+    Box::pin(take_over(conversation)).await
+}
+
+async fn find_open_conversations(
+    services: &Services,
+    now: Timestamp,
+) -> Result<Vec<ConversationKey>, StoreError> {
+    let mut keys = Vec::new();
+    let mut continuation = None;
+    // Leased heads are due only after their lease; none has outlived the process.
+    let horizon = now.plus(lease::LEASE_DURATION * 2);
+    loop {
+        let page = services.store.list_due(horizon, PAGE_SIZE, continuation.as_deref()).await?;
+        keys.extend(page.items.into_iter().filter_map(|document| {
+            match (document.partition, document.kind) {
+                (Partition::Conversation(key), DocumentKind::Head) => Some(key),
+                _ => None,
+            }
+        }));
+        continuation = page.continuation;
+        if continuation.is_none() {
+            return Ok(keys);
+        }
+    }
+}

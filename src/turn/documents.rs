@@ -1,0 +1,181 @@
+//! Codec of stored documents: a transition to a batch of writes, and documents back to types.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::entry::Entry;
+use crate::agent::event::Event;
+use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
+use crate::agent::inbox::{InboxItem, Receipt};
+use crate::agent::notification::Notification;
+use crate::agent::phase::Phase;
+use crate::agent::raw::{RawJson, redacted_error};
+use crate::agent::transition::Transition;
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, InputId};
+use crate::store::{
+    Document, DocumentKind, ETag, HEAD_ID, StoreError, StoredDocument, Write, entry_id, events_id,
+};
+
+/// The events document of a commit with events. It also proves which commit won.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventsBody {
+    pub commit_id: CommitId,
+    pub first: u64,
+    pub events: Vec<Event>,
+}
+
+/// Borrowed form of [`EventsBody`] for writing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventsBodyRef<'a> {
+    commit_id: &'a CommitId,
+    first: u64,
+    events: &'a [Event],
+}
+
+/// The body only: the store keeps its index members beside it.
+fn document(
+    id: String,
+    kind: DocumentKind,
+    body: &impl Serialize,
+    due: Option<Timestamp>,
+) -> Document {
+    Document {
+        id,
+        kind,
+        body: RawJson::from_value(body),
+        due,
+        created_at: None,
+        state: None,
+        ttl: None,
+    }
+}
+
+/// # Errors
+/// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
+pub fn head_document(head: &Head) -> Result<Document, StoreError> {
+    let body = RawJson::from_value(head);
+    if body.text().len() > HEAD_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "the head has {} bytes, at most {HEAD_BYTES_MAX}",
+            body.text().len()
+        )));
+    }
+    Ok(Document {
+        id: HEAD_ID.to_owned(),
+        kind: DocumentKind::Head,
+        body,
+        due: head.due,
+        created_at: Some(head.created_at),
+        state: Some(state_name(head).to_owned()),
+        ttl: None,
+    })
+}
+
+/// State of a head in lists and queries.
+pub fn state_name(head: &Head) -> &'static str {
+    if head.phase == Phase::Deleted {
+        return "deleted";
+    }
+    match head.state() {
+        State::Idle => "idle",
+        State::Running => "running",
+        State::WaitingForApproval => "waiting_for_approval",
+    }
+}
+
+pub fn entry_document(entry: &Entry) -> Document {
+    document(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
+}
+
+pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
+    document(item.input_id.as_str().to_owned(), DocumentKind::Inbox, item, due)
+}
+
+pub fn receipt_document(receipt: &Receipt) -> Document {
+    document(receipt.input_id.as_str().to_owned(), DocumentKind::Receipt, receipt, None)
+}
+
+pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Document {
+    document(notice.id.clone(), DocumentKind::Notification, notice, due)
+}
+
+/// The batch of a finished transition, head first. A receipt replaces its item only in the version
+/// that was read, which `version` returns: a change by the sender in between is not lost.
+///
+/// # Errors
+/// [`StoreError::TooLarge`] as [`head_document`].
+pub fn commit_writes(
+    transition: &Transition,
+    expected: &ETag,
+    version: impl Fn(&InputId) -> Option<ETag>,
+) -> Result<Vec<Write>, StoreError> {
+    let mut writes = Vec::with_capacity(transition.operation_count());
+    writes.push(Write::Replace(head_document(&transition.head)?, Some(expected.clone())));
+    writes.extend(transition.entries.iter().map(|entry| Write::Create(entry_document(entry))));
+    if let Some(first) = transition.events.first() {
+        let body = EventsBodyRef {
+            commit_id: &transition.head.commit_id,
+            first: first.n,
+            events: &transition.events,
+        };
+        writes.push(Write::Create(document(events_id(first.n), DocumentKind::Events, &body, None)));
+    }
+    writes.extend(
+        transition
+            .receipts
+            .iter()
+            .map(|receipt| Write::Replace(receipt_document(receipt), version(&receipt.input_id))),
+    );
+    writes.extend(
+        transition
+            .notifications
+            .iter()
+            .map(|notice| Write::Create(notice_document(notice, Some(notice.at)))),
+    );
+    Ok(writes)
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
+    let mut head: Head = read(&stored.document)?;
+    // The document's own members are not unknown members: kept as such, they would be written
+    // twice, the second time stale.
+    for member in ["id", "kind", "state"] {
+        head.extra.shift_remove(member);
+    }
+    Ok(head)
+}
+
+/// True if the head needs a reader newer than `reader`. Other members are not read.
+pub fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ReaderRequirement {
+        min_reader: u32,
+    }
+    read::<ReaderRequirement>(&stored.document).is_ok_and(|needs| needs.min_reader > reader)
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read_entries(stored: &[StoredDocument]) -> Result<Vec<Arc<Entry>>, StoreError> {
+    stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
+    document.body.read().map_err(|error| {
+        StoreError::Corrupt(format!(
+            "document {} of kind {}: {}",
+            document.id,
+            document.kind.as_str(),
+            redacted_error(&error)
+        ))
+    })
+}

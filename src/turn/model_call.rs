@@ -1,0 +1,346 @@
+//! Model calls: the request, the live deltas, and the commit of the response.
+
+use std::borrow::Cow;
+
+use crate::agent::compaction::tokens;
+use crate::agent::content::Block;
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::path::path_to_leaf;
+use crate::agent::phase::Phase;
+use crate::agent::projection;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::step::{FailureKind, Input, ResponseInput};
+use crate::agent::usage::Usage;
+use crate::agents::Agent;
+use crate::extensions::Hook;
+use crate::ids::{EntryId, PromptId};
+use crate::live::{LiveResponse, ModelIdentity};
+use crate::model::catalogue::find_tariff;
+use crate::model::tokens::count_tokens;
+use crate::model::{
+    CallMetadata, Listener, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
+};
+use crate::tools::validate::response::find_message_mismatch;
+use crate::turn::abort_signal;
+use crate::turn::delivery::TurnError;
+use crate::turn::delta_publisher::DeltaPublisher;
+use crate::turn::error_domain::{self, NO_MODEL};
+use crate::turn::event_log::ModelCallLog;
+use crate::turn::hooks::{FailureCause, HookFailure};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::spans::ModelCallSpan;
+
+/// The source's text (s3 §5.7).
+const ABORTED_TEXT: &str = "Request was aborted";
+
+impl LeasedConversation<'_> {
+    /// Calls the model and commits its response, with the intent of the first call.
+    pub(super) async fn call_model(&mut self) -> Result<(), TurnError> {
+        let started_at = self.services.clock.now();
+        self.services.fail_points.hit("model.before").await;
+        let (response, revision) = Box::pin(self.request_response()).await?;
+        self.uncommitted_usage = Some((response.message.usage, 1));
+        self.services.fail_points.hit("model.after").await;
+        let retry = self.settings().retry.unwrap_or_default();
+        let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
+        let attempts = (self.attempt(), attempts_max);
+        self.model_call_log =
+            Some(Box::new(ModelCallLog::new(&self.head.agent, &response, attempts)));
+        let fault = error_domain::classify_response(&response);
+        let (prompt_id, attempt) = (self.prompt_id(), self.attempt());
+        self.responses_received += 1;
+        self.has_passed_rate_limit = false;
+        let failure_kind = self.failure_kind(response.failure.as_ref());
+        let misfit = self.response_misfit(&response.message);
+        let answered = ResponseInput {
+            message: response.message,
+            revision,
+            started_at,
+            failure_kind,
+            schema_error: misfit,
+        };
+        let committed = self
+            .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
+            .await;
+        // A successful commit has logged it.
+        if let Some(call) = self.model_call_log.take() {
+            call.log(&self.key, None, self.services.clock.now());
+        }
+        committed?;
+        self.uncommitted_usage = None;
+        if self.attempt() > attempt {
+            if let Some(metrics) = self.services.telemetry.metrics() {
+                metrics.record_retry("model");
+            }
+        } else if self.prompt_id() != prompt_id {
+            self.fault = fault;
+        }
+        Ok(())
+    }
+
+    async fn request_response(&mut self) -> Result<(ModelResponse, String), TurnError> {
+        let services = self.services;
+        let agent = match services.agents.find(Some(&self.head.agent)) {
+            Ok(agent) => agent,
+            Err(reason) => {
+                return Ok((failed_response(NO_MODEL, reason.to_string()), String::new()));
+            }
+        };
+        let settings = self.settings();
+        let run = self.head.prompt.clone();
+        let record = match self.model_record(&settings) {
+            Ok(record) => record,
+            Err(reason) => return Ok((failed_response(NO_MODEL, reason), agent.revision.clone())),
+        };
+        let entries = self.load_entries().await?;
+        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
+        let messages = match Box::pin(self.transform_messages(projection::project_messages(&path)))
+            .await?
+        {
+            Ok(messages) => model_messages(messages, &settings),
+            Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
+        };
+        let message_id =
+            EntryId::from_call_number(&self.head.incarnation, self.head.response_count + 1);
+        let begins_turn = run.as_ref().is_some_and(|run| !run.is_turn_open);
+        let live_answer = LiveResponse {
+            epoch: self.epoch,
+            message_id,
+            prompt_id: run.as_ref().map_or_else(|| PromptId::new(""), |run| run.id.clone()),
+            turn: self.head.turn + u64::from(begins_turn),
+            is_turn_start: begins_turn,
+            is_agent_start: run.as_ref().is_some_and(|run| run.is_between_attempts),
+            identity: ModelIdentity {
+                api: record.api.clone(),
+                provider: record.provider.clone(),
+                model: record.id.clone(),
+            },
+        };
+        let key = self.key.clone();
+        let publisher = DeltaPublisher::start(&*services.live, &key, live_answer);
+        let traceparent = run.and_then(|run| run.traceparent);
+        let call_span = ModelCallSpan::start(self, &record, self.attempt());
+        let traceparent = call_span.span.traceparent().or(traceparent);
+        let session_id = self.session_id();
+        let tools = tool_offers(&agent, &settings);
+        let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
+        let request = build_request(&record, &agent, &settings, &tools, &messages);
+        let payload_hooks = self.payload_hooks();
+        let request = ModelRequest {
+            session_id: &session_id,
+            traceparent: traceparent.as_deref(),
+            payload: payload_hooks.as_ref().map(|hooks| hooks as _),
+            ..request
+        };
+        call_span.set_request(&request);
+        let received =
+            call_span.span.run(Box::pin(self.await_response(&record, request, &publisher))).await;
+        let response = received.map(|response| {
+            response.unwrap_or_else(|| {
+                let sent =
+                    messages.iter().map(|message| tokens::count_message(message, &count_tokens));
+                let input = self.overhead_tokens(&count_tokens) + sent.sum::<u64>();
+                aborted_response(&record, publisher.close(), input)
+            })
+        });
+        call_span.end(response.as_ref());
+        if response.is_err() {
+            publisher.publish_reset();
+        }
+        Ok((response?, agent.revision.clone()))
+    }
+
+    /// The messages after all `transform_context` hooks.
+    async fn transform_messages<'a>(
+        &mut self,
+        mut messages: Vec<Cow<'a, Message>>,
+    ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
+        let services = self.services;
+        for extension in &services.extensions {
+            let work = async { extension.transform_context(messages).await };
+            match self.run_hook(&**extension, Hook::TransformContext, work).await? {
+                Ok(transformed) => messages = transformed,
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        Ok(Ok(messages))
+    }
+
+    /// Why a final response does not fit the agent's response schema.
+    fn response_misfit(&self, message: &AssistantMessage) -> Option<String> {
+        let agent = self.services.agents.find(Some(&self.head.agent)).ok()?;
+        find_message_mismatch(agent.response_schema.as_ref()?, message)
+    }
+
+    /// Groups calls for the provider's prompt cache.
+    pub(super) fn session_id(&self) -> String {
+        let agent = self.services.agents.find(Some(&self.head.agent)).ok();
+        let of_conversation = || format!("{}-{}", self.key.conversation_id, self.head.incarnation);
+        agent.and_then(|agent| agent.session_id.clone()).unwrap_or_else(of_conversation)
+    }
+
+    /// The failure class for the state machine. It adds the random number for the back-off.
+    pub(super) fn failure_kind(&self, failure: Option<&ModelFailure>) -> FailureKind {
+        match failure {
+            Some(ModelFailure::Retryable { after }) => FailureKind::Transient {
+                retry_after: *after,
+                jitter_share: self.services.ids.random_fraction(),
+            },
+            Some(ModelFailure::ContextOverflow) => FailureKind::ContextOverflow,
+            Some(ModelFailure::Permanent) | None => FailureKind::Permanent,
+        }
+    }
+
+    /// Number of this attempt at the same response.
+    pub(super) fn attempt(&self) -> u32 {
+        match self.head.phase {
+            Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
+            Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
+        }
+    }
+
+    /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
+    /// the turn deadline returns a time-out failure, retryable if the model had less than half of
+    /// the turn (the worker was stalled).
+    pub(super) async fn await_response(
+        &mut self,
+        record: &ModelRecord,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Option<ModelResponse>, TurnError> {
+        let services = self.services;
+        let mut stopped =
+            std::pin::pin!(abort_signal::wait_for_abort(services, &self.key, self.prompt_id()));
+        let left = self.turn_ends.saturating_sub(services.clock.monotonic());
+        let mut answering = std::pin::pin!(services.model.respond(request, listener));
+        let mut over = std::pin::pin!(tokio::time::sleep(left));
+        tokio::select! {
+            biased;
+            answer = &mut answering => Ok(Some(answer)),
+            () = &mut over => {
+                let text = format!("The model did not finish within {} s.", left.as_secs());
+                let reply = CallMetadata { error: Some("timeout".to_owned()), ..CallMetadata::default() };
+                let failure = if left < services.limits.turn_duration / 2 {
+                    ModelFailure::Retryable { after: None }
+                } else {
+                    ModelFailure::Permanent
+                };
+                let failure = Some(failure);
+                Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&record.id, text) }))
+            }
+            () = &mut stopped => Ok(None),
+            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.key).await {
+                Ok(true) => Ok(None),
+                Ok(false) | Err(_) => Err(error),
+            },
+        }
+    }
+}
+
+/// The messages as the provider receives them.
+fn model_messages<'a>(
+    messages: Vec<Cow<'a, Message>>,
+    settings: &Settings,
+) -> Vec<Cow<'a, Message>> {
+    let mut messages = projection::to_model_messages(messages);
+    if settings.loop_kind.unwrap_or_default() == LoopKind::Prompt {
+        projection::encode_errors_as_json(&mut messages);
+    }
+    messages
+}
+
+fn build_request<'a>(
+    record: &'a ModelRecord,
+    agent: &'a Agent,
+    settings: &Settings,
+    tools: &'a [ToolOffer<'a>],
+    messages: &'a [&'a Message],
+) -> ModelRequest<'a> {
+    ModelRequest {
+        model: record,
+        system: Some(agent.instructions.as_str()).filter(|text| !text.is_empty()),
+        messages,
+        tools,
+        thinking: settings.thinking_level.unwrap_or_default(),
+        temperature: settings.temperature,
+        max_output_tokens: settings.max_output_tokens,
+        response_schema: agent.response_schema.as_ref(),
+        session_id: "",
+        traceparent: None,
+        payload: None,
+    }
+}
+
+/// The tools offered to the model: the agent's tools without those that the settings deactivate.
+/// Unknown names are ignored.
+pub(super) fn tool_offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
+    let is_active = |name: &str| {
+        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
+    };
+    let tools = agent
+        .tools
+        .iter()
+        .map(|tool| tool.definition())
+        .filter(|definition| is_active(&definition.name));
+    tools
+        .map(|definition| ToolOffer {
+            name: &definition.name,
+            description: &definition.description,
+            parameters: &definition.parameters,
+            strict: definition.is_strict,
+        })
+        .collect()
+}
+
+/// The recorded response of a call that could not be made.
+fn failed_response(model: &str, reason: String) -> ModelResponse {
+    ModelResponse {
+        message: AssistantMessage {
+            model: model.to_owned(),
+            error_message: Some(reason),
+            ..AssistantMessage::new_synthetic("turnwheel", Vec::new(), StopReason::Error)
+        },
+        failure: Some(ModelFailure::Permanent),
+        metadata: CallMetadata::default(),
+    }
+}
+
+/// The recorded response of a call prevented by a failed hook. A retry may find what the hook
+/// needs, but not after a panic.
+fn hook_failure_response(failure: &HookFailure) -> ModelResponse {
+    let reply = CallMetadata { error: Some("hook_failed".to_owned()), ..CallMetadata::default() };
+    let is_final = failure.cause == FailureCause::Panic;
+    let failure_class =
+        if is_final { ModelFailure::Permanent } else { ModelFailure::Retryable { after: None } };
+    let reason = format!("The model was not called: {failure}");
+    ModelResponse {
+        failure: Some(failure_class),
+        metadata: reply,
+        ..failed_response(NO_MODEL, reason)
+    }
+}
+
+/// The response of an aborted call. The service bills the tokens read and written, but reports no
+/// usage to a client that disconnects. The usage is therefore an estimate from the tokens sent and
+/// received.
+pub(super) fn aborted_response(
+    record: &ModelRecord,
+    content: Vec<Block>,
+    input: u64,
+) -> ModelResponse {
+    let response = failed_response(&record.id, ABORTED_TEXT.to_owned());
+    let output =
+        if content.is_empty() { 0 } else { count_tokens(RawJson::from_value(&content).text()) };
+    let mut usage = Usage { input, output, total_tokens: input + output, ..Usage::default() };
+    usage.cost = find_tariff(record).cost(&usage);
+    let message = AssistantMessage {
+        content,
+        api: record.api.clone(),
+        provider: record.provider.clone(),
+        usage,
+        stop_reason: StopReason::Aborted,
+        ..response.message
+    };
+    ModelResponse { message, failure: None, metadata: CallMetadata::default() }
+}

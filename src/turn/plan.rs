@@ -1,0 +1,78 @@
+//! A speculative transition: the result of a list of inputs, extended input by input and reused for
+//! the commit if the head has not changed.
+
+use std::time::Duration;
+
+use crate::agent::step::{Input, step};
+use crate::agent::transition::Transition;
+use crate::store::ETag;
+use crate::turn::leased_conversation::LeasedConversation;
+
+/// The lease written by a commit starts with its transition. An older transition is computed again.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Inputs, and the transition they produce.
+pub(super) struct CommitPlan {
+    inputs: Vec<Input>,
+    transition: Transition,
+    /// Start of the transition, on the monotonic clock.
+    began: Duration,
+    /// Version of the head that the transition starts from.
+    etag: ETag,
+}
+
+impl CommitPlan {
+    /// Applies and appends one input.
+    pub(super) fn add(&mut self, input: Input) {
+        step(&mut self.transition, &input);
+        self.inputs.push(input);
+    }
+
+    pub(super) fn transition(&self) -> &Transition {
+        &self.transition
+    }
+
+    pub(super) fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// Takes the inputs to compute the plan again: the transition is void.
+    pub(super) fn take_inputs(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.inputs)
+    }
+
+    pub(super) fn into_inputs(self) -> Vec<Input> {
+        self.inputs
+    }
+
+    /// The inputs. Also the transition and its start, if it can be committed unchanged.
+    pub(super) fn into_parts(
+        self,
+        conversation: &LeasedConversation<'_>,
+    ) -> (Vec<Input>, Option<(Transition, Duration)>) {
+        let now = conversation.services.clock.monotonic();
+        let is_current =
+            self.etag == conversation.etag && now.saturating_sub(self.began) <= AGE_MAX;
+        (self.inputs, is_current.then_some((self.transition, self.began)))
+    }
+}
+
+impl LeasedConversation<'_> {
+    /// Applies the inputs to a copy of the current head.
+    pub(super) fn plan(&self, inputs: Vec<Input>) -> CommitPlan {
+        let began = self.services.clock.monotonic();
+        let transition = self.build_transition(&inputs);
+        CommitPlan { inputs, transition, began, etag: self.etag.clone() }
+    }
+
+    pub(super) fn build_transition(&self, inputs: &[Input]) -> Transition {
+        let (head, answer) = (self.head.clone(), self.response.clone());
+        let mut transition =
+            Transition::new(head, answer, self.policy(), self.services.clock.now());
+        transition.buffered.clone_from(&self.buffered);
+        for input in inputs {
+            step(&mut transition, input);
+        }
+        transition
+    }
+}

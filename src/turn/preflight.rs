@@ -1,0 +1,319 @@
+//! Preflight of tool calls: checks the tool, its arguments, extensions, approval and the remaining
+//! time before a call starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::content::ToolCall;
+use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
+use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::step::{ApprovalSpec, CallPlan, Input, Preflight, is_skipped_by_steer};
+use crate::agent::transition::Transition;
+use crate::agents::Agent;
+use crate::extensions::{Hook, PendingToolCall};
+use crate::store::BATCH_OPERATIONS_MAX;
+use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
+use crate::turn::delivery::TurnError;
+use crate::turn::lease::SEND_MARGIN;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::plan::CommitPlan;
+use crate::turn::tool_call::failure_text;
+
+/// Above this number of operations no further call is checked in the same commit, so that the end
+/// of turn and prompt still fit.
+const PREFLIGHT_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 10;
+
+/// Result text of a call that an extension blocks without a reason (EX-04). Also the prefix of a
+/// failed hook's reason.
+const BLOCKED: &str = "Tool execution was blocked";
+
+/// A call whose tool exists and whose arguments are valid.
+struct CheckedCall {
+    tool: Arc<dyn CallableTool>,
+    arguments: Arguments,
+}
+
+/// Outcome of the check of a ready call.
+enum CheckOutcome {
+    Decided(Preflight),
+    /// The call stays ready for the next turn.
+    Deferred,
+    /// The call stays ready until this pause is lifted.
+    Paused(String),
+}
+
+impl LeasedConversation<'_> {
+    /// Checks the ready calls in source order, until the concurrency limit is reached, none is
+    /// left, or the commit is full.
+    ///
+    /// # Errors
+    /// The lease was lost while a hook ran: discard the work.
+    pub(super) async fn check_ready_calls(
+        &mut self,
+        plan: &mut CommitPlan,
+    ) -> Result<(), TurnError> {
+        let (mut skipped_until, mut paused_on, mut is_deferred) = (None, None, false);
+        while plan.transition().operation_count() < PREFLIGHT_OPERATIONS_MAX {
+            let transition = plan.transition();
+            let Some(index) = transition.call_batch().next_startable(skipped_until) else { break };
+            let outcome = if is_skipped_by_steer(transition, index) {
+                CheckOutcome::Deferred
+            } else {
+                self.check_call(transition, index).await?
+            };
+            let preflight = match outcome {
+                CheckOutcome::Decided(preflight) => preflight,
+                // Without a decision the call stays ready: the next turn, which has its whole time,
+                // starts it.
+                CheckOutcome::Deferred => {
+                    (skipped_until, is_deferred) = (Some(index), true);
+                    continue;
+                }
+                CheckOutcome::Paused(on) => {
+                    (skipped_until, paused_on) = (Some(index), paused_on.or(Some(on)));
+                    continue;
+                }
+            };
+            plan.add(Input::ToolCallChecked { index, preflight });
+        }
+        let transition = plan.transition();
+        let can_continue = is_deferred
+            || transition.call_batch().is_in_progress()
+            || transition.operation_count() >= PREFLIGHT_OPERATIONS_MAX;
+        if let Some(on) = paused_on.filter(|_| !can_continue) {
+            plan.add(self.paused_input(&on));
+        }
+        Ok(())
+    }
+
+    async fn check_call(
+        &mut self,
+        transition: &Transition,
+        index: usize,
+    ) -> Result<CheckOutcome, TurnError> {
+        let Some(call) =
+            transition.open_response().and_then(|answer| answer.tool_calls().nth(index))
+        else {
+            return Ok(CheckOutcome::Decided(rejected("This call is not in the record.")));
+        };
+        if let Some(on) = self.pause_of_call(&call.name) {
+            return Ok(CheckOutcome::Paused(on.to_owned()));
+        }
+        let checked = match self.resolve_call(transition, index, call) {
+            Ok(checked) => checked,
+            Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
+        };
+        // The hooks of the remaining calls run in the next turn, which has its whole time.
+        if self.turn_left().is_zero() && !self.services.extensions.is_empty() {
+            return Ok(CheckOutcome::Deferred);
+        }
+        if let Some(preflight) = self.run_before_tool_call(call, &checked.arguments).await? {
+            return Ok(CheckOutcome::Decided(preflight));
+        }
+        Ok(self
+            .admit_call(transition, index, call, &checked)
+            .map_or(CheckOutcome::Deferred, CheckOutcome::Decided))
+    }
+
+    fn turn_left(&self) -> Duration {
+        self.turn_ends.saturating_sub(self.services.clock.monotonic())
+    }
+
+    /// The tool and the checked arguments of a call that no earlier call blocks.
+    fn resolve_call(
+        &self,
+        transition: &Transition,
+        index: usize,
+        call: &ToolCall,
+    ) -> Result<CheckedCall, Preflight> {
+        let settings = self.settings();
+        let agent = self.services.agents.find(Some(&self.head.agent));
+        let tool =
+            agent.as_ref().ok().and_then(|agent| find_active_tool(agent, &settings, &call.name));
+        let Some(tool) = tool else {
+            let was_approved = approved_binding(transition, index).is_some();
+            let agent = agent.as_deref().ok();
+            return Err(rejected(missing_tool_text(&call.name, agent, &settings, was_approved)));
+        };
+        let loop_kind = settings.loop_kind.unwrap_or_default();
+        let arguments = validate::validate(tool.definition(), &call.arguments)
+            .map_err(|text| rejected(failure_text(loop_kind, &call.name, text)))?;
+        match self.find_blocking_call(transition, index, &*tool) {
+            Some(earlier) => Err(Preflight::BlockedBy { earlier }),
+            None => Ok(CheckedCall { tool, arguments }),
+        }
+    }
+
+    /// The rejection by the first extension that blocks the call or fails.
+    async fn run_before_tool_call(
+        &mut self,
+        call: &ToolCall,
+        arguments: &Arguments,
+    ) -> Result<Option<Preflight>, TurnError> {
+        let (services, conversation) = (self.services, self.key.clone());
+        let call_ahead = PendingToolCall {
+            conversation: &conversation,
+            tool_call_id: &call.id,
+            tool_name: &call.name,
+            arguments,
+        };
+        for extension in &services.extensions {
+            // The hook is called inside the future, so that a panic before its first await is
+            // caught too.
+            let work = async { extension.before_tool_call(&call_ahead).await };
+            match self.run_hook(&**extension, Hook::BeforeToolCall, work).await? {
+                Ok(None) => {}
+                Ok(Some(block)) => {
+                    let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
+                    return Ok(Some(Preflight::Rejected { text, terminate: block.terminate }));
+                }
+                Err(failure) => return Ok(Some(rejected(format!("{BLOCKED}: {failure}")))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns `None` if the tool's time-out no longer fits this turn.
+    fn admit_call(
+        &self,
+        transition: &Transition,
+        index: usize,
+        call: &ToolCall,
+        checked: &CheckedCall,
+    ) -> Option<Preflight> {
+        let CheckedCall { tool, arguments } = checked;
+        let timeout = tool.definition().timeout;
+        if timeout + SEND_MARGIN > self.services.limits.turn_duration {
+            // Deferring it would defer it for ever.
+            return Some(rejected(format!(
+                "The time-out of tool \"{}\", {} s, is longer than a turn here can be ({} s), so it was not started.",
+                call.name,
+                timeout.as_secs(),
+                self.services.limits.turn_duration.as_secs()
+            )));
+        }
+        let binding = approval_binding(tool.as_ref(), call);
+        let approval = tool
+            .required_approval(arguments)
+            .filter(|_| approved_binding(transition, index) != Some(&binding));
+        // A call that waits for an approval starts in another turn, so its time-out does not matter
+        // here.
+        if approval.is_none() && timeout + SEND_MARGIN > self.turn_left() {
+            return None;
+        }
+        Some(Preflight::Admitted(Box::new(CallPlan {
+            effect: tool.definition().effect,
+            on_unknown: tool.definition().on_unknown,
+            until: transition.now.plus(timeout),
+            binding,
+            fingerprint: call_fingerprint(call),
+            approval: approval.map(|approval| ApprovalSpec {
+                reason: approval.reason,
+                approvers: approval.approvers,
+                not_requester: approval.is_requester_excluded,
+                expires_at: transition.now.plus(approval.expires_after),
+            }),
+        })))
+    }
+
+    /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
+    /// calls modify workspace files, or both are the same `write` with equal arguments. The model
+    /// may have requested the second write by mistake; it is rejected if the first one's outcome
+    /// stays unknown.
+    fn find_blocking_call(
+        &self,
+        transition: &Transition,
+        index: usize,
+        tool: &dyn CallableTool,
+    ) -> Option<usize> {
+        let calls: Vec<&ToolCall> =
+            transition.open_response()?.tool_calls().take(index + 1).collect();
+        let (call, earlier) = calls.split_last()?;
+        let settings = self.settings();
+        let agent = self.services.agents.find(Some(&self.head.agent)).ok()?;
+        let must_precede = |other: &ToolCall| {
+            let changes_files = || {
+                find_active_tool(&agent, &settings, &other.name)
+                    .is_some_and(|other| other.changes_workspace())
+            };
+            let is_same = || {
+                other.name == call.name
+                    && canonical_json(&other.arguments) == canonical_json(&call.arguments)
+            };
+            (tool.changes_workspace() && changes_files())
+                || (tool.definition().effect == Effect::Write && is_same())
+        };
+        earlier.iter().enumerate().rev().find_map(|(index, other)| {
+            let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
+            (is_open && must_precede(other)).then_some(index)
+        })
+    }
+}
+
+/// The binding that the call was approved for.
+fn approved_binding(transition: &Transition, index: usize) -> Option<&String> {
+    transition.calls().get(index).and_then(|call| call.approved.as_ref())
+}
+
+fn rejected(text: impl Into<String>) -> Preflight {
+    Preflight::Rejected { text: text.into(), terminate: false }
+}
+
+pub(super) fn find_active_tool(
+    agent: &Agent,
+    settings: &Settings,
+    name: &str,
+) -> Option<Arc<dyn CallableTool>> {
+    let is_active =
+        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name));
+    agent.find_tool(name).filter(|_| is_active).cloned()
+}
+
+/// The texts of the sources' loops. A tool that an approver had allowed has its own text.
+fn missing_tool_text(
+    name: &str,
+    agent: Option<&Agent>,
+    settings: &Settings,
+    was_approved: bool,
+) -> String {
+    if was_approved {
+        return format!("Tool \"{name}\" no longer available");
+    }
+    match settings.loop_kind.unwrap_or_default() {
+        LoopKind::Agent => format!("Tool {name} not found"),
+        LoopKind::Protocol => format!("Tool '{name}' not registered"),
+        LoopKind::Prompt => {
+            let names: Vec<&str> = agent
+                .map(|agent| {
+                    agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect()
+                })
+                .unwrap_or_default();
+            format!("Tool \"{name}\" not found. Available tools: {}", names.join(", "))
+        }
+    }
+}
+
+/// Identifies what an approval covers: this tool in its current revision, with these arguments.
+fn approval_binding(tool: &dyn CallableTool, call: &ToolCall) -> String {
+    sha256_hex(
+        format!(
+            "{}\n{}\n{}",
+            call.name,
+            tool.definition().revision,
+            canonical_json(&call.arguments)
+        )
+        .as_bytes(),
+    )
+}
+
+fn call_fingerprint(call: &ToolCall) -> String {
+    sha256_hex(format!("{}\n{}", call.name, canonical_json(&call.arguments)).as_bytes())
+}
+
+/// JSON with sorted members, so that equal arguments have equal texts.
+fn canonical_json(arguments: &RawJson) -> String {
+    let mut value = arguments.to_value();
+    value.sort_all_objects();
+    value.to_string()
+}

@@ -1,0 +1,163 @@
+//! Queued inbox items: applied when they are due, without disturbing the running prompt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::test_env::{APPROVAL_EXPIRES, TestEnv, call, text};
+use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::head::State;
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
+use crate::agent::phase::Phase;
+use crate::ids::InputId;
+use crate::queue::{self, Queue as _};
+use crate::store::{ConversationStore as _, DocumentKind, Partition, Write};
+use crate::turn::delivery::{DeliveryOutcome, handle};
+use crate::turn::{NoFailPoints, documents};
+
+/// The first prompt requests an approval; all others get a text.
+fn calls_gated_first(results: usize, input: &str) -> Vec<Value> {
+    if input == "go" && results == 0 { vec![call("c1", "gated", 0)] } else { vec![text(input)] }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hundred_queued_prompts_run_in_order() {
+    let mut env = TestEnv::with_script(1, calls_gated_first);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.deliver().await;
+    assert_eq!(env.head().await.unwrap().state(), State::WaitingForApproval);
+    let names: Vec<String> = (0..100).map(|number| format!("prompt {number:03}")).collect();
+    for name in &names {
+        env.queue_prompt(&services, &TestEnv::key(), name).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // More inputs than one commit holds; an inbox read without effect does no harm.
+    while env.deliver().await {}
+    let head = env.head().await.unwrap();
+    assert_eq!((head.state(), head.waiting_items), (State::WaitingForApproval, 100));
+    env.run_until_idle().await;
+    let entries = env.entries().await;
+    let texts: Vec<String> = entries
+        .iter()
+        .filter_map(|entry| serde_json::to_value(entry.body.message()?).ok())
+        .filter(|message| message["role"] == "user")
+        .map(|message| message["content"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(texts[0], "go");
+    assert_eq!(texts[1..], names);
+    let is_completed = |entry: &&crate::agent::entry::Entry| matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Completed);
+    assert_eq!(entries.iter().filter(is_completed).count(), 101);
+}
+
+#[tokio::test(start_paused = true)]
+async fn inbox_read_is_not_a_failed_attempt() {
+    let mut env = TestEnv::with_script(2, calls_gated_first);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.deliver().await;
+    for number in 0..10 {
+        env.queue_prompt(&services, &TestEnv::key(), &format!("prompt {number}")).await.unwrap();
+        handle(&services, &TestEnv::nudge()).await.unwrap();
+    }
+    let head = env.head().await.unwrap();
+    assert_eq!((head.leases_without_progress, head.state()), (0, State::WaitingForApproval));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_inbox_item_is_left_for_newer_version() {
+    let mut env = TestEnv::with_script(3, calls_gated_first);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let partition = Partition::Conversation(TestEnv::key());
+    let body: InboxBody = serde_json::from_value(json!({"command": {"name": "later"}})).unwrap();
+    let item = InboxItem {
+        input_id: InputId::new("later"),
+        accepted_at: crate::clock::Timestamp(1),
+        idempotency: IdempotencyRecord::default(),
+        traceparent: None,
+        body,
+    };
+    let document = documents::inbox_document(&item, Some(item.accepted_at));
+    env.store.write(&partition, vec![Write::Create(document.clone())]).await.unwrap();
+    while env.head().await.unwrap().prompt.is_some() || env.entries().await.is_empty() {
+        env.deliver().await;
+        env.decide_requests().await;
+    }
+    let commits = env.store.commit_count();
+    assert_eq!(handle(&services, &TestEnv::nudge()).await.unwrap(), DeliveryOutcome::NoWork);
+    assert_eq!(env.store.commit_count(), commits, "no delivery repeats the work");
+    let left = env.store.documents(&partition);
+    let left: Vec<_> =
+        left.iter().filter(|stored| stored.document.kind == DocumentKind::Inbox).collect();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].document.due, document.due);
+}
+
+#[tokio::test(start_paused = true)]
+async fn undecided_request_expires_and_prompt_continues() {
+    let mut env = TestEnv::with_script(4, calls_gated_first);
+    env.undecided_percent = 100;
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    let entries = env.entries().await;
+    let decided: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| {
+            if let EntryBody::Decision(decided) = &entry.body {
+                Some(&decided.decision)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(decided.len(), 1);
+    assert_eq!(decided[0].decided_by, "expiry");
+    let asked_at = entries.iter().find(|entry| matches!(entry.body, EntryBody::Request(_)));
+    let waited = asked_at.unwrap().base.timestamp.until(decided[0].decided_at);
+    assert!(
+        waited >= APPROVAL_EXPIRES && waited < APPROVAL_EXPIRES + Duration::from_mins(3),
+        "{waited:?}"
+    );
+    assert!(env.executions.lock().unwrap().is_empty(), "the call never ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn decision_just_before_expiry_is_the_only_one() {
+    let mut env = TestEnv::with_script(5, calls_gated_first);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.deliver().await;
+    tokio::time::sleep(APPROVAL_EXPIRES.saturating_sub(Duration::from_millis(1))).await;
+    // The approver decides just in time; the worker runs after the expiry.
+    env.decide_requests().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    env.run_until_idle().await;
+    let entries = env.entries().await;
+    let decisions = entries.iter().filter(|entry| matches!(entry.body, EntryBody::Decision(_)));
+    assert_eq!(decisions.count(), 1);
+    assert!(env.executions.lock().unwrap().values().eq([&1]), "the approved call ran once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompt_from_agent_prompts_queue_runs_after_another() {
+    let mut env = TestEnv::with_script(6, calls_gated_first);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.deliver().await;
+    let message = json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "later"});
+    let accept = crate::turn::admission::prompt_queue::accept_queue_message;
+    accept(&services, &message.to_string(), "message-1").await.unwrap();
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    assert_eq!((head.prompts.len(), head.phase), (2, Phase::Idle));
+    assert_eq!(head.due, head.metering.settle_at, "no other work is pending");
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap_or(0), 0);
+    // The key still identifies the same request.
+    let again = accept(&services, &message.to_string(), "message-1").await;
+    assert!(again.is_ok());
+    env.run_until_idle().await;
+    assert_eq!(env.head().await.unwrap().prompts.len(), 2);
+}

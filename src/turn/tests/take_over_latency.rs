@@ -1,0 +1,112 @@
+//! Take-over latency: computed from the constants, and measured in virtual time.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, text};
+use crate::clock::Clock as _;
+use crate::queue;
+use crate::store::TAKE_OVER_DELAY;
+use crate::turn::delivery::handle;
+use crate::turn::lease::LEASE_DURATION;
+use crate::turn::{FailPoints, NoFailPoints, sweep};
+
+/// Guaranteed latencies.
+const TAKE_OVER_MAX_ON_AZURE: Duration = Duration::from_secs(150);
+const TAKE_OVER_MAX_IN_DEV: Duration = Duration::from_secs(5);
+/// The timer of `functions/sweep`.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+
+fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
+    vec![text("hello")]
+}
+
+#[test]
+fn take_over_bound_is_within_the_guarantee() {
+    let sweep_function: Value =
+        serde_json::from_str(include_str!("../../../functions/sweep/function.json")).unwrap();
+    assert_eq!(sweep_function["bindings"][0]["schedule"], json!("0 * * * * *"));
+    // Worst case: the lease was just acquired, and a sweep came just before take-over was possible.
+    let longest = LEASE_DURATION + TAKE_OVER_DELAY + sweep::GRACE_PERIOD + SWEEP_INTERVAL;
+    assert_eq!(longest, Duration::from_secs(145));
+    assert!(longest <= TAKE_OVER_MAX_ON_AZURE);
+    // A sweep between crash and take-over has already enqueued the conversation for that time.
+    assert!(sweep::HORIZON >= SWEEP_INTERVAL + TAKE_OVER_DELAY);
+}
+
+/// Kills a worker at the fail point, in the first turn of a prompt.
+async fn kill_worker_at(env: &mut TestEnv, fail_point: &'static str) {
+    let pause = Arc::new(PauseFailPoint::new(fail_point));
+    let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
+    let nudge = TestEnv::nudge();
+    tokio::select! {
+        outcome = handle(&worker, &nudge) => panic!("{fail_point}: {outcome:?}"),
+        () = pause.reached.notified() => {}
+    }
+}
+
+async fn send_first_prompt(env: &mut TestEnv) {
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+}
+
+const FAIL_POINTS: [&str; 4] = ["claim.after", "take-in.after", "model.before", "model.after"];
+
+#[tokio::test(start_paused = true)]
+async fn sweep_recovers_work_of_dead_worker_in_time() {
+    let mut longest = Duration::ZERO;
+    for fail_point in FAIL_POINTS {
+        for second in (0..60).step_by(5) {
+            let mut env = TestEnv::with_script(1, replies_hello);
+            send_first_prompt(&mut env).await;
+            kill_worker_at(&mut env, fail_point).await;
+            // The message is lost too, so that only the sweep starts another worker.
+            env.queue.drop_queue(queue::TURNS);
+            let died = env.clock.monotonic();
+            tokio::time::sleep(Duration::from_secs(second)).await;
+            while env.head().await.unwrap().prompts.last().is_none_or(|it| it.to_seq.is_none()) {
+                if env.clock.monotonic().saturating_sub(died).as_secs() % 60 == second {
+                    env.run_sweep().await;
+                }
+                while env.deliver().await {}
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let waited = env.clock.monotonic().saturating_sub(died);
+                assert!(
+                    waited <= TAKE_OVER_MAX_ON_AZURE,
+                    "{fail_point} after {waited:?}: {:#?}",
+                    env.run_log
+                );
+            }
+            longest = longest.max(env.clock.monotonic().saturating_sub(died));
+        }
+    }
+    // Shown with `--nocapture`.
+    let line = format!("slowest of 48 recoveries by the sweep alone: {longest:?}");
+    writeln!(std::io::stderr(), "{line}").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn embedded_store_continues_at_once_after_restart() {
+    for fail_point in FAIL_POINTS {
+        let folder = tempfile::tempdir().unwrap();
+        let mut env = TestEnv::with_script(1, replies_hello);
+        env.use_embedded_store(DeterministicStore::open(folder.path().to_owned()));
+        send_first_prompt(&mut env).await;
+        kill_worker_at(&mut env, fail_point).await;
+        let died = env.clock.monotonic();
+        env.restart_process().await;
+        while env.head().await.unwrap().prompts.last().is_none_or(|it| it.to_seq.is_none()) {
+            while env.deliver().await {}
+            let waited = env.clock.monotonic().saturating_sub(died);
+            assert!(
+                waited <= TAKE_OVER_MAX_IN_DEV,
+                "{fail_point} after {waited:?}: {:#?}",
+                env.run_log
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}

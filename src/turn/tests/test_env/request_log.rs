@@ -1,0 +1,82 @@
+//! Store decorator that records each request by name and order.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
+use crate::store::{ConversationStore, StoreError, Write};
+
+pub(in crate::turn::tests) type RequestLogStore = InterceptedStore<RequestLog>;
+
+#[derive(Debug, Default)]
+pub(in crate::turn::tests) struct RequestLog {
+    requests: Mutex<Vec<String>>,
+    /// Number of abort checks. They depend on time, not on steps, so they are counted apart.
+    abort_checks: AtomicU32,
+}
+
+impl InterceptedStore<RequestLog> {
+    pub(in crate::turn::tests) fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
+        Arc::new(Self { inner, interceptor: RequestLog::default() })
+    }
+
+    /// Returns the requests since the last call, one a line.
+    pub(in crate::turn::tests) fn take_requests(&self) -> String {
+        std::mem::take(&mut *self.interceptor.requests.lock().unwrap()).join("\n")
+    }
+
+    /// Number of abort checks since the beginning.
+    pub(in crate::turn::tests) fn abort_checks(&self) -> u32 {
+        self.interceptor.abort_checks.load(Ordering::SeqCst)
+    }
+}
+
+/// Kinds in the order of the batch; `2 entry` for two in a row.
+fn describe_batch(writes: &[Write]) -> String {
+    let mut runs: Vec<(usize, String)> = Vec::new();
+    for write in writes {
+        let name = match write {
+            Write::Replace(document, _) if document.kind.as_str() == "inbox" => {
+                "inbox (left waiting)".to_owned()
+            }
+            Write::Replace(document, _) if document.kind.as_str() == "scope" => {
+                "scope (changed)".to_owned()
+            }
+            Write::Create(document) | Write::Replace(document, _) => {
+                document.kind.as_str().to_owned()
+            }
+            Write::Delete(..) => "delete".to_owned(),
+        };
+        match runs.last_mut() {
+            Some((count, last)) if *last == name => *count += 1,
+            _ => runs.push((1, name)),
+        }
+    }
+    let runs = runs.iter().map(|(count, name)| match count {
+        1 => name.clone(),
+        _ => format!("{count} {name}"),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+impl StoreInterceptor for RequestLog {
+    fn before_request(&self, asked: &StoreRequest<'_>) -> Result<(), StoreError> {
+        let request = match asked {
+            StoreRequest::Read(_, id) if id.starts_with("stop-") => {
+                self.abort_checks.fetch_add(1, Ordering::SeqCst);
+                return Ok(());
+            }
+            StoreRequest::Read(_, id) if id.starts_with("ev-") || *id == "head" => {
+                format!("read {id}")
+            }
+            StoreRequest::Read(..) => "read item".to_owned(),
+            StoreRequest::Write(_, writes) => format!("write {}", describe_batch(writes)),
+            StoreRequest::Select(selection) => format!("select {}", selection.kind.as_str()),
+            StoreRequest::AcquireLease => "lease (head and inbox)".to_owned(),
+            StoreRequest::ListDue => "due".to_owned(),
+            StoreRequest::ListHeads => "heads".to_owned(),
+        };
+        self.requests.lock().unwrap().push(request);
+        Ok(())
+    }
+}

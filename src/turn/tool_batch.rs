@@ -1,0 +1,226 @@
+//! The tool calls of one response, run concurrently under one lease. Each result is committed when
+//! it arrives.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::phase::{CallState, Phase};
+use crate::agent::request::Effect;
+use crate::agent::step::Input;
+use crate::turn::abort_signal::{self, WRITE_GRACE};
+use crate::turn::delivery::TurnError;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::spans::ToolCallSpan;
+
+/// A call that was sent.
+pub(super) struct SentCall<'w> {
+    pub(super) index: usize,
+    /// Absent if the call ended before it was sent.
+    pub(super) call_span: Option<Arc<ToolCallSpan<'w>>>,
+    pub(super) effect: Effect,
+    /// Resolves to the input that reports the outcome.
+    pub(super) work: BoxFuture<'w, Input>,
+}
+
+/// Running calls, and finished calls that are not yet committed. Dropping it cancels the running
+/// calls.
+#[derive(Default)]
+struct CallBatch<'w> {
+    /// Resolves to `None` if an abort cancelled the call.
+    work: FuturesUnordered<BoxFuture<'w, (usize, Option<Input>)>>,
+    running: Vec<(usize, Option<Arc<ToolCallSpan<'w>>>)>,
+    finished: Vec<(usize, Input)>,
+    /// Cancelled when the prompt is aborted: repeatable calls end at once, and writes are notified.
+    abort: CancellationToken,
+}
+
+impl<'w> CallBatch<'w> {
+    fn add(&mut self, call: SentCall<'w>) {
+        let SentCall { index, call_span, effect, work } = call;
+        self.running.push((index, call_span));
+        let abort = self.abort.clone();
+        self.work.push(Box::pin(async move {
+            if effect == Effect::Write {
+                return (index, Some(work.await));
+            }
+            tokio::select! {
+                biased;
+                ended = work => (index, Some(ended)),
+                () = abort.cancelled() => (index, None),
+            }
+        }));
+    }
+
+    fn contains(&self, index: usize) -> bool {
+        self.running.iter().any(|(running, _)| *running == index)
+            || self.finished.iter().any(|(finished, _)| *finished == index)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.finished.is_empty()
+    }
+
+    fn finish(&mut self, (index, input): (usize, Option<Input>)) {
+        // A cancelled call stays in `running`: it did not finish.
+        let Some(input) = input else { return };
+        self.running.retain(|(running, _)| *running != index);
+        self.finished.push((index, input));
+    }
+
+    /// Signals the abort to all calls, and waits for those that finish by themselves.
+    async fn abort_and_drain(&mut self) {
+        self.abort.cancel();
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+    }
+
+    /// Drops the remaining calls.
+    fn cancel_remaining(&mut self) {
+        self.work = FuturesUnordered::new();
+        for call_span in self.running.drain(..).filter_map(|(_, call_span)| call_span) {
+            call_span.end_aborted();
+        }
+    }
+
+    /// Waits until one call finishes, and collects all that have finished by then. Returns at once
+    /// if none runs.
+    async fn wait_for_one(&mut self) {
+        if self.finished.is_empty()
+            && let Some(finished) = self.work.next().await
+        {
+            self.finish(finished);
+        }
+        while let Some(Some(finished)) = self.work.next().now_or_never() {
+            self.finish(finished);
+        }
+    }
+
+    /// Awaits another future while the calls run, so that a commit does not delay them.
+    async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = Box::pin(other);
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = self.work.next() => self.finish(ended),
+                done = &mut other => return done,
+            }
+        }
+    }
+
+    /// All finished calls, in source order: calls that finish together have no other order.
+    fn take_finished(&mut self) -> Vec<(usize, Input)> {
+        let mut finished = std::mem::take(&mut self.finished);
+        finished.sort_by_key(|(index, _)| *index);
+        finished
+    }
+
+    /// Cancels all running calls and records the error on their spans.
+    fn fail_running(&mut self, error: &TurnError) {
+        self.work = FuturesUnordered::new();
+        for call_span in self.running.drain(..).filter_map(|(_, call_span)| call_span) {
+            call_span.end(Err(error));
+        }
+    }
+}
+
+impl<'w> LeasedConversation<'w> {
+    /// Runs the started calls, and starts further ones as calls finish. Each commit holds a result
+    /// and the intents of the calls it makes room for.
+    ///
+    /// # Errors
+    /// Running calls are cancelled. Uncommitted results are stored for the next worker: stop the
+    /// delivery.
+    pub(super) async fn run_calls(&mut self) -> Result<(), TurnError> {
+        let Some(response) = self.response.clone() else { return Ok(()) };
+        let mut calls = CallBatch::default();
+        let outcome = Box::pin(self.run_batch(&mut calls)).await;
+        if let Err(error) = &outcome {
+            calls.fail_running(error);
+            for (_, input) in calls.take_finished() {
+                self.store_late_result(&input, &response).await;
+            }
+        }
+        outcome
+    }
+
+    async fn run_batch(&mut self, calls: &mut CallBatch<'w>) -> Result<(), TurnError> {
+        let response_seq = self.open_response_seq();
+        let mut stopped = std::pin::pin!(abort_signal::wait_for_abort(
+            self.services,
+            &self.key,
+            self.prompt_id()
+        ));
+        while response_seq.is_some() && self.open_response_seq() == response_seq {
+            let started: Vec<usize> = self.head.phase.call_batch().started_calls().collect();
+            for index in started {
+                if !calls.contains(index) {
+                    let abort = calls.abort.clone();
+                    let call = calls.run_alongside(self.send_call(index, &abort)).await?;
+                    calls.add(call);
+                }
+            }
+            if calls.is_empty() && !self.head.phase.call_batch().is_flushing() {
+                return Ok(());
+            }
+            // Renews the lease meanwhile; a lost lease cancels all calls.
+            tokio::select! {
+                biased;
+                () = calls.wait_for_one() => {}
+                () = &mut stopped => return self.abort_calls(calls).await,
+                error = self.renew_until_lost() => return Err(error),
+            }
+            self.services.fail_points.hit("tool.after").await;
+            self.has_run_tools = true;
+            self.commit_finished(calls).await?;
+        }
+        Ok(())
+    }
+
+    /// Handles an abort of the prompt: cancels repeatable calls and gives writes [`WRITE_GRACE`] to
+    /// finish.
+    async fn abort_calls(&mut self, calls: &mut CallBatch<'w>) -> Result<(), TurnError> {
+        tokio::select! {
+            biased;
+            () = calls.abort_and_drain() => {}
+            () = tokio::time::sleep(WRITE_GRACE) => {}
+            error = self.renew_until_lost() => return Err(error),
+        }
+        calls.cancel_remaining();
+        self.services.fail_points.hit("tool.after").await;
+        calls.finished.sort_by_key(|(index, _)| *index);
+        let done = calls.finished.iter().map(|(_, input)| input.clone()).collect();
+        self.commit_abort(done).await?;
+        calls.finished.clear();
+        Ok(())
+    }
+
+    /// `seq` of the response whose calls are open.
+    fn open_response_seq(&self) -> Option<u64> {
+        if let Phase::Calls { response_seq: response, .. } = self.head.phase {
+            Some(response)
+        } else {
+            None
+        }
+    }
+
+    async fn commit_finished(&mut self, calls: &mut CallBatch<'w>) -> Result<(), TurnError> {
+        let finished = calls.take_finished();
+        let mut done: Vec<Input> = finished.iter().map(|(_, input)| input.clone()).collect();
+        if done.is_empty() {
+            done.push(Input::FlushBufferedResults);
+        }
+        let committed = calls.run_alongside(self.commit_with_inbox("result", done)).await;
+        let is_open = |index: usize| {
+            self.head.phase.call_batch().calls.get(index).is_some_and(CallState::is_started)
+        };
+        // One commit may not have had room for all of them.
+        calls.finished.extend(finished.into_iter().filter(|(index, _)| is_open(*index)));
+        committed
+    }
+}

@@ -1,0 +1,330 @@
+//! One tool call: sent, converted into an input of the state machine, and stored if its result
+//! could not be committed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::content::{Block, ToolCall};
+use crate::agent::entry::{CallRef, Entry, EntryBody, ToolReturned};
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem, LateResult};
+use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
+use crate::agent::path::path_to_leaf;
+use crate::agent::phase::CallStatus;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Effect;
+use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::step::{CallResult, Input};
+use crate::agent::workspace;
+use crate::artifacts::ArtifactScope;
+use crate::ids::{EffectId, InputId};
+use crate::live::{LiveEvent, ToolUpdate};
+use crate::queue;
+use crate::store::{StoreError, Write};
+use crate::telemetry::trace;
+use crate::tools::result_limits::ReadAccess;
+use crate::tools::validate::INVALID_JSON;
+use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
+use crate::turn::commit::enqueue_nudge;
+use crate::turn::delivery::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::preflight::find_active_tool;
+use crate::turn::spans::ToolCallSpan;
+use crate::turn::tool_batch::SentCall;
+use crate::turn::{Services, documents};
+
+/// Context for converting a call's outcome into an input.
+struct OutcomeContext<'w> {
+    services: &'w Services,
+    index: usize,
+    tool: String,
+    loop_kind: LoopKind,
+}
+
+impl OutcomeContext<'_> {
+    fn to_input(&self, outcome: ToolOutcome) -> Input {
+        let index = self.index;
+        match outcome {
+            ToolOutcome::Returned(mut result) => {
+                if result.is_error {
+                    prepend_text(&mut result.content, &failure_prefix(self.loop_kind, &self.tool));
+                }
+                Input::ToolCallReturned { index, result: Box::new(call_result(result)) }
+            }
+            ToolOutcome::Failed(text) => {
+                let text = failure_text(self.loop_kind, &self.tool, text);
+                Input::ToolCallReturned { index, result: Box::new(CallResult::error(text)) }
+            }
+            ToolOutcome::Unknown { reason } => {
+                let expires_at = self.services.clock.now().plus(OUTCOME_REQUEST_EXPIRES);
+                Input::ToolOutcomeUnknown { index, reason, expires_at }
+            }
+        }
+    }
+}
+
+impl<'w> LeasedConversation<'w> {
+    /// Sends a started call. Returns the remaining work, which borrows nothing from the
+    /// conversation.
+    pub(super) async fn send_call(
+        &mut self,
+        index: usize,
+        abort: &CancellationToken,
+    ) -> Result<SentCall<'w>, TurnError> {
+        let services = self.services;
+        let failed = |text: &str| {
+            let ended = self.outcome_context(index).to_input(ToolOutcome::Failed(text.to_owned()));
+            let work = Box::pin(std::future::ready(ended));
+            Ok(SentCall { index, call_span: None, effect: Effect::Read, work })
+        };
+        let Some(call) = self.open_call(index).cloned() else {
+            return failed("This call is not in the record.");
+        };
+        let Some((CallStatus::Started { effect_id, .. }, attempt)) = self
+            .head
+            .phase
+            .call_batch()
+            .calls
+            .get(index)
+            .map(|call| (call.status.clone(), call.attempts))
+        else {
+            return failed("This call was not started.");
+        };
+        let settings = self.settings();
+        let Some(tool) = services
+            .agents
+            .find(Some(&self.head.agent))
+            .ok()
+            .and_then(|agent| find_active_tool(&agent, &settings, &call.name))
+        else {
+            return failed(&format!("Tool \"{}\" no longer available", call.name));
+        };
+        let arguments = match validate::validate(tool.definition(), &call.arguments) {
+            Ok(arguments) => arguments,
+            Err(text) => return failed(&text),
+        };
+        let call_span =
+            Arc::new(ToolCallSpan::start(self, &call, &arguments, (&effect_id, attempt)));
+        let finished = CancellationToken::new();
+        let context =
+            self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
+        self.ensure_lease().await?;
+        // Counts from now: the commit of the intent may have taken time, and the tool gets its
+        // whole time-out.
+        let deadline = services.clock.now().plus(tool.definition().timeout);
+        let traceparent = call_span.span.traceparent().or(context.traceparent);
+        let abort = abort.clone();
+        let context = ToolContext { deadline, abort, traceparent, ..context };
+        services.fail_points.hit("tool.before").await;
+        let read_on = self.read_on(&settings);
+        let effect = tool.definition().effect;
+        let (work_span, ended) = (Arc::clone(&call_span), self.outcome_context(index));
+        let work = async move {
+            // Progress that another task of the tool reports after the end is dropped.
+            let _over = finished.drop_guard();
+            let outcome = work_span
+                .span
+                .run(Box::pin(call_attempt::attempt_call(&*tool, arguments, context, read_on)))
+                .await;
+            work_span.end(Ok(&outcome));
+            ended.to_input(outcome)
+        };
+        Ok(SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work) })
+    }
+
+    fn outcome_context(&self, index: usize) -> OutcomeContext<'w> {
+        OutcomeContext {
+            services: self.services,
+            index,
+            tool: self.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
+            loop_kind: self.settings().loop_kind.unwrap_or_default(),
+        }
+    }
+
+    async fn tool_context(
+        &self,
+        call: &ToolCall,
+        index: usize,
+        (effect_id, attempt): (EffectId, u32),
+        finished: CancellationToken,
+    ) -> Result<ToolContext, TurnError> {
+        let entries = self.load_entries().await?;
+        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
+        let run = self.head.prompt.as_ref();
+        let update = ToolUpdate {
+            epoch: self.epoch,
+            prompt_id: self.prompt_id().unwrap_or_else(|| crate::ids::PromptId::new("")),
+            turn: self.head.turn,
+            tool_call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            args: call.arguments.clone(),
+            partial_result: RawJson::from_value(&()),
+        };
+        let (live, key) = (Arc::clone(&self.services.live), self.key.clone());
+        Ok(ToolContext {
+            effect_id,
+            attempt,
+            tool_call_id: call.id.clone(),
+            artifact_scope: ArtifactScope {
+                key: self.key.clone(),
+                incarnation: self.head.incarnation.clone(),
+            },
+            artifacts: Arc::clone(&self.services.artifacts),
+            clock: Arc::clone(&self.services.clock),
+            workspace: Arc::new(self.workspace_before(&path, index)),
+            deadline: self.lease_until,
+            abort: CancellationToken::new(),
+            on_progress: Arc::new(move |partial: &ToolResult| {
+                if finished.is_cancelled() {
+                    return;
+                }
+                let partial_result = RawJson::from_value(&serde_json::json!({
+                    "content": partial.content,
+                    "details": partial.details.clone().unwrap_or_else(|| RawJson::from_value(&serde_json::json!({}))),
+                }));
+                live.publish(
+                    &key,
+                    LiveEvent::ToolUpdate(ToolUpdate { partial_result, ..update.clone() }),
+                );
+            }),
+            traceparent: run.and_then(|run| run.traceparent.clone()),
+            schedules: Some(Arc::new(self.services.clone())),
+        })
+    }
+
+    /// The workspace files after the earlier calls, including buffered results.
+    fn workspace_before(
+        &self,
+        path: &[Arc<Entry>],
+        index: usize,
+    ) -> BTreeMap<String, WorkspaceFile> {
+        let mut files = workspace::collect_files(path);
+        let mut buffered: Vec<&ToolReturned> = self
+            .buffered
+            .iter()
+            .filter_map(|entry| {
+                let EntryBody::ToolReturned(returned) = &entry.body else { return None };
+                Some(returned)
+            })
+            .filter(|returned| returned.call.index < index)
+            .collect();
+        buffered.sort_by_key(|returned| returned.call.index);
+        for returned in buffered {
+            workspace::apply_result(&mut files, &returned.message);
+        }
+        files
+    }
+
+    /// Returns whether the model can read the rest of a truncated result.
+    fn read_on(&self, settings: &Settings) -> ReadAccess {
+        let agent = self.services.agents.find(Some(&self.head.agent)).ok();
+        match agent.and_then(|agent| find_active_tool(&agent, settings, "read")) {
+            Some(_) => ReadAccess::Available,
+            None => ReadAccess::Unavailable,
+        }
+    }
+
+    /// Stores the result of a finished tool that could not be committed. It becomes a `late-result`
+    /// inbox item (invariant 3).
+    pub(super) async fn store_late_result(&self, input: &Input, response: &Entry) {
+        let Input::ToolCallReturned { index, result } = input else { return };
+        let response_seq = response.base.seq;
+        let Some(call) = response
+            .body
+            .message()
+            .and_then(Message::as_assistant)
+            .and_then(|response| response.tool_calls().nth(*index))
+        else {
+            return;
+        };
+        let now = self.services.clock.now();
+        let effect = EffectId::from_call(
+            &self.key.conversation_id,
+            &self.head.incarnation,
+            response_seq,
+            *index,
+        );
+        let message = ToolResultMessage {
+            tool_call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            content: result.content.clone(),
+            details: result.details.clone(),
+            structured_content: result.structured.clone(),
+            usage: result.usage.clone(),
+            is_error: result.is_error,
+            terminate: result.terminate,
+            rejected: None,
+            timestamp: now,
+            workspace: result.workspace.clone(),
+            extra: Extra::new(),
+        };
+        let late = LateResult {
+            call: CallRef { response_seq, index: *index },
+            message,
+            outputs: result.outputs.clone(),
+        };
+        let item = InboxItem {
+            input_id: InputId::new(format!("late-{effect}")),
+            accepted_at: now,
+            idempotency: IdempotencyRecord::default(),
+            traceparent: trace::current_traceparent(),
+            body: InboxBody::LateResult(late),
+        };
+        let write = Write::Create(documents::inbox_document(&item, Some(now)));
+        match self.services.store.write(&self.partition, vec![write]).await {
+            Ok(_) | Err(StoreError::Conflict) => {}
+            Err(error) => {
+                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
+            }
+        }
+        enqueue_nudge(self.services, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
+    }
+}
+
+/// Prefix of each tool failure's text; empty except in the prompt loop (VA-05).
+fn failure_prefix(loop_kind: LoopKind, tool: &str) -> String {
+    match loop_kind {
+        LoopKind::Prompt => format!("Error in tool \"{tool}\": "),
+        LoopKind::Agent | LoopKind::Protocol => String::new(),
+    }
+}
+
+/// The text of a tool failure in that loop. Invalid JSON arguments have a text of their own.
+pub(super) fn failure_text(loop_kind: LoopKind, tool: &str, text: String) -> String {
+    if text.starts_with(INVALID_JSON) {
+        return text;
+    }
+    failure_prefix(loop_kind, tool) + &text
+}
+
+fn prepend_text(content: &mut Vec<Block>, prefix: &str) {
+    let first = content.iter_mut().find_map(|block| match block {
+        Block::Text(text) => Some(&mut text.text),
+        Block::Thinking(_)
+        | Block::ToolCall(_)
+        | Block::Image(_)
+        | Block::File(_)
+        | Block::Other(_) => None,
+    });
+    match first {
+        Some(text) => text.insert_str(0, prefix),
+        None if prefix.is_empty() => {}
+        None => content.insert(0, Block::text(prefix.trim_end())),
+    }
+}
+
+fn call_result(result: ToolResult) -> CallResult {
+    let empty_details = || result.is_error.then(|| RawJson::from_value(&serde_json::Map::new()));
+    CallResult {
+        details: result.details.or_else(empty_details),
+        content: result.content,
+        structured: result.structured,
+        usage: result.usage.map(Box::new),
+        is_error: result.is_error,
+        rejected: None,
+        terminate: result.terminate,
+        outputs: result.outputs,
+        workspace: result.workspace,
+    }
+}

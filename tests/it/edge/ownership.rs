@@ -1,0 +1,119 @@
+//! Tests of ownership: another user's conversation is reported as not found.
+
+use serde_json::json;
+use turnwheel::http::api::Access;
+use turnwheel::settings::links::Auth;
+use turnwheel::store::memory::MemoryStore;
+use turnwheel::turn::NoFailPoints;
+
+use super::test_app::TestApp;
+
+#[tokio::test]
+async fn foreign_conversation_is_not_found() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    for path in ["", "/messages", "/entries", "/prompts", "/events", "/artifacts"] {
+        app.get(&format!("/api/conversations/c{path}"))
+            .user("eve", "")
+            .send()
+            .await
+            .expect_problem(404, "not-found");
+    }
+    let path = "/api/conversations/c";
+    app.post(&format!("{path}/prompts"), &json!({"input": "x"}))
+        .user("eve", "")
+        .send()
+        .await
+        .expect_problem(404, "not-found");
+    app.patch(path, &json!({"name": "x"}))
+        .user("eve", "")
+        .send()
+        .await
+        .expect_problem(404, "not-found");
+    app.delete(path).user("eve", "").send().await.expect_problem(404, "not-found");
+    app.get(path).header("turnwheel-tenant", "other").send().await.expect_problem(404, "not-found");
+    // Another user may use the same id.
+    app.post("/api/conversations", &json!({"id": "c"}))
+        .user("eve", "")
+        .send()
+        .await
+        .expect_status(201);
+}
+
+#[tokio::test]
+async fn operator_reads_but_cannot_change_tenant_conversations() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    let operator = "Turnwheel.Operator";
+    let list =
+        app.get("/api/conversations").user("ops", operator).send().await.expect_status(200).json();
+    assert_eq!(list["items"][0]["owner"], json!({"tenantId": "default", "userId": "default"}));
+    for path in ["/api/conversations/c/messages", "/api/conversations/c/messages?userId=default"] {
+        let read = app.get(path).user("ops", operator).send().await.expect_status(200).json();
+        assert_eq!(read["items"].as_array().unwrap().len(), 2);
+    }
+    let other =
+        app.get("/api/conversations/c").user("ops", operator).header("turnwheel-tenant", "other");
+    other.send().await.expect_problem(404, "not-found");
+    app.post("/api/prompts", &json!({"input": "x"}))
+        .user("ops", operator)
+        .send()
+        .await
+        .expect_problem(403, "forbidden");
+    app.delete("/api/conversations/c")
+        .user("ops", operator)
+        .send()
+        .await
+        .expect_problem(403, "forbidden");
+}
+
+#[tokio::test]
+async fn sign_in_headers_are_rejected_without_sign_in() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let app = TestApp::with_access(
+        store,
+        std::sync::Arc::new(NoFailPoints),
+        Access { auth: Auth::SignIn, ..Access::dev() },
+    );
+    app.get("/api/conversations")
+        .header("x-ms-client-principal", "e30=")
+        .send()
+        .await
+        .expect_problem(401, "unauthorized");
+    app.get("/api/health").send().await.expect_status(200);
+}
+
+#[tokio::test]
+async fn list_continues_after_last_item() {
+    let app = TestApp::new();
+    for number in 0..5 {
+        app.clock.advance(std::time::Duration::from_secs(1));
+        app.post("/api/conversations", &json!({"id": format!("c{number}")}))
+            .send()
+            .await
+            .expect_status(201);
+    }
+    let mut ids = Vec::new();
+    let mut path = "/api/conversations?limit=2".to_owned();
+    loop {
+        let page = app.get(&path).send().await.expect_status(200);
+        ids.extend(
+            page.json()["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item["id"].as_str().unwrap().to_owned()),
+        );
+        let Some(next) =
+            page.header("link").strip_prefix('<').and_then(|link| link.split('>').next())
+        else {
+            break;
+        };
+        path = next.to_owned();
+    }
+    assert_eq!(ids, ["c4", "c3", "c2", "c1", "c0"]);
+    let first = app.get_json("/api/conversations?limit=2").await;
+    let continuation = first["continuation"].as_str().unwrap();
+    let stolen = format!("/api/conversations?limit=2&continuation={continuation}");
+    app.get(&stolen).user("eve", "").send().await.expect_problem(400, "bad-request");
+}

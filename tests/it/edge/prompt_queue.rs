@@ -1,0 +1,97 @@
+//! Tests of `agent-prompts` messages: accepted, or moved to the poison queue with the reason.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+use turnwheel::queue::{PROMPTS, Queue as _, poison_queue};
+use turnwheel::store::memory::StoreFaults;
+use turnwheel::turn::admission::prompt_queue::{QueueMessageOutcome, accept_queue_message};
+
+use super::test_app::TestApp;
+
+async fn accept(app: &TestApp, text: &str, id: &str) -> QueueMessageOutcome {
+    accept_queue_message(&app.services, text, id).await.unwrap()
+}
+
+#[tokio::test]
+async fn queue_message_id_is_the_idempotency_key() {
+    let app = TestApp::new();
+    let plain = json!({"conversationId": "c", "agent": "clerk", "input": "say hello"}).to_string();
+    let coded = base64::engine::general_purpose::STANDARD.encode(&plain);
+    for (text, id) in [(&plain, "m1"), (&plain, "m1"), (&coded, "m1")] {
+        assert!(matches!(accept(&app, text, id).await, QueueMessageOutcome::Accepted(_)), "{text}");
+    }
+    app.work().await;
+    let prompts = app.get_json("/api/conversations/c/prompts").await;
+    assert_eq!(prompts["items"].as_array().unwrap().len(), 1);
+    assert_eq!(prompts["items"][0]["state"], "completed");
+}
+
+#[tokio::test]
+async fn queue_messages_run_one_after_another() {
+    let app = TestApp::new();
+    for (id, word) in [("m1", "one"), ("m2", "two"), ("m3", "three")] {
+        let text = json!({"conversationId": "c", "input": format!("say {word}")}).to_string();
+        assert!(matches!(accept(&app, &text, id).await, QueueMessageOutcome::Accepted(_)));
+        app.clock.advance(Duration::from_millis(5));
+    }
+    app.work().await;
+    let prompts = app.get_json("/api/conversations/c/prompts").await;
+    let outputs: Vec<Value> = prompts["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|prompt| prompt["output"][0]["content"].clone())
+        .collect();
+    assert_eq!(outputs, ["one", "two", "three"]);
+}
+
+#[tokio::test]
+async fn invalid_queue_message_moves_to_poison_queue() {
+    let app = TestApp::new();
+    let cases = [
+        ("{", "understood"),
+        ("%%%", "neither JSON nor base64"),
+        (r#"{"input":"x","colour":"red"}"#, "colour"),
+        (r#"{"input":"x","agent":"nobody"}"#, "nobody"),
+        (r#"{"input":"x","userId":"a/b"}"#, "userId"),
+    ];
+    for (number, (text, reason)) in cases.into_iter().enumerate() {
+        let outcome = accept(&app, text, &format!("m{number}")).await;
+        assert!(
+            matches!(&outcome, QueueMessageOutcome::Rejected { reason: details } if details.contains(reason)),
+            "{outcome:?}"
+        );
+        let poison = poison_queue(PROMPTS);
+        let poisoned =
+            app.queue.receive(&poison, 1, Duration::from_secs(1)).await.unwrap().remove(0);
+        let details: Value = serde_json::from_str(&poisoned.text).unwrap();
+        assert_eq!(details["original"], text);
+        assert!(
+            details["reason"].as_str().unwrap().contains(reason)
+                && details["receivedAt"].is_string(),
+            "{details}"
+        );
+        app.queue.delete(&poison, &poisoned.id, &poisoned.pop_receipt).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn queue_message_for_another_agent_is_rejected() {
+    let app = TestApp::new();
+    app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
+    let text = json!({"conversationId": "c", "agent": "other", "input": "x"}).to_string();
+    let QueueMessageOutcome::Rejected { reason } = accept(&app, &text, "m1").await else {
+        panic!("the message must be rejected");
+    };
+    assert!(reason.contains("belongs to agent `clerk`") && reason.contains("`other`"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_stays_queued_when_store_unavailable() {
+    let app = TestApp::new();
+    app.store.set_faults(StoreFaults { unavailable_before: 1.0, ..StoreFaults::default() });
+    assert!(accept_queue_message(&app.services, r#"{"input":"x"}"#, "m1").await.is_err());
+    assert_eq!(app.queue.length(&poison_queue(PROMPTS)).await.unwrap(), 0);
+}

@@ -1,0 +1,402 @@
+//! Test service in this process: requests go to the router, and a test runs deliveries explicitly.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tower::ServiceExt as _;
+use turnwheel::agent::phase::OnUnknown;
+use turnwheel::agent::request::Effect;
+use turnwheel::agent::settings::Settings;
+use turnwheel::agents::{Agent, Catalog};
+use turnwheel::artifacts::MemoryArtifacts;
+use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
+use turnwheel::http::api::{Access, Api};
+use turnwheel::http::approval_token::{LinkClaims, SigningKeys};
+use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
+use turnwheel::live::EmbeddedLive;
+use turnwheel::model::scripted::ScriptedModel;
+use turnwheel::queue::MemoryQueue;
+use turnwheel::queue::{self, Queue as _, QueueFaults};
+use turnwheel::settings::links::Auth;
+use turnwheel::store::memory::MemoryStore;
+use turnwheel::telemetry::Telemetry;
+use turnwheel::tools::workspace::builtins;
+use turnwheel::tools::{
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
+    ToolResult,
+};
+use turnwheel::turn::admission::Owner;
+use turnwheel::turn::{
+    AbortSignals, EntryCache, FailPoints, Isolation, Limits, NoFailPoints, Nudge, Services,
+    delivery,
+};
+
+use super::openapi_check;
+
+/// Makes payments. An amount over 100 requires approval; `slowly` makes the call wait for its
+/// release.
+#[derive(Debug)]
+pub(super) struct Pay {
+    definition: ToolDefinition,
+    pub(super) payments: Arc<Mutex<Vec<Value>>>,
+    pub(super) has_started: Arc<Notify>,
+    pub(super) can_end: Arc<Notify>,
+}
+
+impl Pay {
+    fn new() -> Self {
+        let definition = ToolDefinition {
+            is_strict: false,
+            name: "pay".to_owned(),
+            label: "pay".to_owned(),
+            description: "Pays.".to_owned(),
+            parameters: json!({"type": "object", "properties": {"amount": {"type": "number"}, "slowly": {"type": "boolean"}}}),
+            effect: Effect::Write,
+            on_unknown: OnUnknown::Ask,
+            timeout: Duration::from_secs(30),
+            revision: "1".to_owned(),
+        };
+        Self {
+            definition,
+            payments: Arc::default(),
+            has_started: Arc::default(),
+            can_end: Arc::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl CallableTool for Pay {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
+        let amount = arguments.value["amount"].as_f64().unwrap_or(0.0);
+        (amount > 100.0).then(|| ApprovalRequirement {
+            reason: format!("Paying {amount} requires approval."),
+            approvers: if amount > 10_000.0 {
+                vec!["role:Boss".to_owned()]
+            } else {
+                vec!["owner".to_owned(), "link".to_owned(), "role:Boss".to_owned()]
+            },
+            is_requester_excluded: amount > 1_000.0,
+            expires_after: Duration::from_hours(24),
+        })
+    }
+
+    async fn call(&self, arguments: Arguments, _: ToolContext) -> ToolOutcome {
+        if arguments.value["slowly"] == true {
+            self.has_started.notify_one();
+            self.can_end.notified().await;
+        }
+        self.payments.lock().unwrap().push(arguments.value.clone());
+        ToolOutcome::Returned(ToolResult::json(&json!({"receipt": "R-1"})))
+    }
+}
+
+fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
+    Agent {
+        name: "clerk".to_owned(),
+        description: "Pays.".to_owned(),
+        settings: Settings::default(),
+        instructions: "Pay what you are asked to.".to_owned(),
+        tools,
+        response_schema: None,
+        session_id: None,
+        revision: "r1".to_owned(),
+    }
+}
+
+pub(super) struct TestApp {
+    pub(super) services: Arc<Services>,
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) queue: Arc<MemoryQueue>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) keys: SigningKeys,
+    pub(super) pay: Arc<Pay>,
+    pub(super) router: Router,
+}
+
+/// Status, headers and body of a response.
+pub(super) struct TestResponse {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) text: String,
+}
+
+impl TestResponse {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+    }
+
+    /// Asserts the status.
+    #[track_caller]
+    pub(super) fn expect_status(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        self
+    }
+
+    /// Asserts a problem of that name with all its required members.
+    #[track_caller]
+    pub(super) fn expect_problem(self, status: u16, name: &str) -> Value {
+        assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
+        let body = self.expect_status(status).json();
+        assert_eq!(body["type"], format!("urn:turnwheel:problem:{name}"), "{body}");
+        assert_eq!(body["status"], status);
+        assert!(
+            body["detail"].is_string() && body["title"].is_string() && body["instance"].is_string(),
+            "{body}"
+        );
+        assert_eq!(body["traceId"].as_str().unwrap().len(), 32, "{body}");
+        body
+    }
+}
+
+pub(super) struct TestRequest<'a> {
+    app: &'a TestApp,
+    builder: http::request::Builder,
+    body: Body,
+}
+
+impl TestRequest<'_> {
+    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
+        self.builder = self.builder.header(name, value);
+        self
+    }
+
+    pub(super) fn key(self, key: &str) -> Self {
+        self.header("idempotency-key", key)
+    }
+
+    /// Sets another user of the tenant, with roles.
+    pub(super) fn user(self, user: &str, roles: &str) -> Self {
+        self.header("turnwheel-user", user).header("turnwheel-roles", roles)
+    }
+
+    pub(super) fn body(mut self, bytes: impl Into<Body>) -> Self {
+        self.body = bytes.into();
+        self
+    }
+
+    pub(super) fn json(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").body(body.to_string())
+    }
+
+    pub(super) async fn send_streaming(self) -> http::Response<Body> {
+        let request = self.builder.body(self.body).unwrap();
+        self.app.router.clone().oneshot(request).await.unwrap()
+    }
+
+    /// Sends the request and validates the response against the OpenAPI document.
+    pub(super) async fn send(self) -> TestResponse {
+        let method = self.builder.method_ref().cloned().unwrap_or_default();
+        let path = self.builder.uri_ref().map(|uri| uri.path().to_owned()).unwrap_or_default();
+        let response = self.send_unvalidated().await;
+        openapi_check::check_response(&method, &path, &response);
+        response
+    }
+
+    pub(super) async fn send_unvalidated(self) -> TestResponse {
+        let response = self.send_streaming().await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        TestResponse { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
+    }
+}
+
+impl TestApp {
+    pub(super) fn new() -> Self {
+        Self::with(Arc::new(MemoryStore::new()), Arc::new(NoFailPoints), Auth::Header)
+    }
+
+    pub(super) fn with(
+        store: Arc<MemoryStore>,
+        fail_points: Arc<dyn FailPoints>,
+        auth: Auth,
+    ) -> Self {
+        Self::with_access(store, fail_points, Access { auth, ..Access::dev() })
+    }
+
+    pub(super) fn with_access(
+        store: Arc<MemoryStore>,
+        fail_points: Arc<dyn FailPoints>,
+        access: Access,
+    ) -> Self {
+        let pay = Arc::new(Pay::new());
+        let agent = clerk(vec![Arc::clone(&pay) as Arc<dyn CallableTool>]);
+        let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
+        let ids = Arc::new(SeededIds::new(7));
+        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, QueueFaults::default()));
+        let services = Arc::new(Services {
+            store: Arc::clone(&store) as _,
+            queue: Arc::clone(&queue) as _,
+            artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
+            live: Arc::new(EmbeddedLive::default()),
+            model: Arc::new(ScriptedModel),
+            agents: Catalog {
+                agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
+                ..Catalog::default()
+            }
+            .into(),
+            extensions: Vec::new(),
+            entry_cache: Arc::new(EntryCache::default()),
+            abort_signals: AbortSignals::default(),
+            ledger_locks: Arc::default(),
+            notification_sender: None,
+            clock: Arc::clone(&clock) as _,
+            ids,
+            fail_points,
+            worker: WorkerId::new("w1"),
+            limits: Limits::default(),
+            spending_limits: Arc::default(),
+            pauses: Arc::default(),
+            isolation: Isolation::default(),
+            telemetry: Telemetry::default(),
+        });
+        let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
+        let router = turnwheel::http::router(Arc::new(Api::new(
+            Services::clone(&services),
+            access,
+            keys.clone(),
+        )));
+        Self { services, store, queue, clock, keys, pay, router }
+    }
+
+    /// Another process of the same service; it shares only the store.
+    pub(super) fn second_instance(&self) -> Self {
+        let mut other = Self::with(Arc::clone(&self.store), Arc::new(NoFailPoints), Auth::Header);
+        other.clock.advance(
+            self.services.clock.now().0.saturating_sub(other.clock.now().0).into_duration(),
+        );
+        other.services =
+            Arc::new(Services { worker: WorkerId::new("w2"), ..Services::clone(&other.services) });
+        other
+    }
+
+    /// The same service with changed dependencies.
+    pub(super) fn with_services(mut self, change: impl FnOnce(&mut Services)) -> Self {
+        let mut services = Services::clone(&self.services);
+        change(&mut services);
+        let api = Api::new(services.clone(), Access::dev(), self.keys.clone());
+        self.router = turnwheel::http::router(Arc::new(api));
+        self.services = Arc::new(services);
+        self
+    }
+
+    /// The same agent with the built-in file tools.
+    pub(super) fn with_file_tools(self) -> Self {
+        self.with_agent(|agent| agent.tools.extend(builtins()))
+    }
+
+    /// The same service with a changed agent.
+    pub(super) fn with_agent(self, change: impl FnOnce(&mut Agent)) -> Self {
+        let mut agent = clerk(vec![Arc::clone(&self.pay) as Arc<dyn CallableTool>]);
+        change(&mut agent);
+        self.with_services(|services| {
+            let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
+            services.agents = Catalog { agents, ..Catalog::default() }.into();
+        })
+    }
+
+    pub(super) fn request(&self, method: Method, path: &str) -> TestRequest<'_> {
+        let builder = Request::builder().method(method).uri(path);
+        TestRequest { app: self, builder, body: Body::empty() }
+    }
+
+    pub(super) fn get(&self, path: &str) -> TestRequest<'_> {
+        self.request(Method::GET, path)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> TestRequest<'_> {
+        self.request(Method::POST, path).json(body)
+    }
+
+    pub(super) fn patch(&self, path: &str, body: &Value) -> TestRequest<'_> {
+        self.request(Method::PATCH, path).json(body)
+    }
+
+    pub(super) fn delete(&self, path: &str) -> TestRequest<'_> {
+        self.request(Method::DELETE, path)
+    }
+
+    /// Prompts conversation `c` and creates it if needed; returns the prompt's id.
+    pub(super) async fn prompt(&self, text: &str) -> String {
+        let exists = self.get("/api/conversations/c").send().await.status == StatusCode::OK;
+        let response = if exists {
+            self.post("/api/conversations/c/prompts", &json!({"input": text})).send().await
+        } else {
+            self.post("/api/prompts", &json!({"conversationId": "c", "input": text})).send().await
+        };
+        response.expect_status(202).json()["promptId"].as_str().unwrap().to_owned()
+    }
+
+    /// Processes deliveries until the queue is empty.
+    pub(super) async fn work(&self) {
+        for _ in 0..50 {
+            let received =
+                self.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
+            let Some(message) = received.into_iter().next() else { return };
+            let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
+            Box::pin(delivery::handle(&self.services, &nudge)).await.unwrap();
+            self.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
+        }
+        panic!("the queue did not become empty");
+    }
+
+    /// Sends a prompt and processes its deliveries.
+    pub(super) async fn run(&self, text: &str) -> String {
+        let id = self.prompt(text).await;
+        self.work().await;
+        id
+    }
+
+    pub(super) async fn get_json(&self, path: &str) -> Value {
+        self.get(path).send().await.expect_status(200).json()
+    }
+
+    pub(super) fn conversation_key() -> ConversationKey {
+        Owner {
+            tenant: turnwheel::ids::TenantId::new("default"),
+            user: turnwheel::ids::UserId::new("default"),
+        }
+        .conversation_key("c")
+    }
+
+    /// The path of an approval link for the first open approval.
+    pub(super) async fn approval_link(&self) -> String {
+        let seen = self.get_json("/api/conversations/c").await;
+        let approval = &seen["pendingApprovals"][0];
+        let id = RequestId::new(approval["id"].as_str().unwrap());
+        let expires_at =
+            turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
+        self.keys
+            .approval_url(
+                "",
+                &LinkClaims { key: Self::conversation_key(), request_id: id, expires_at },
+            )
+            .unwrap()
+    }
+}
+
+trait IntoDuration {
+    fn into_duration(self) -> Duration;
+}
+
+impl IntoDuration for u64 {
+    fn into_duration(self) -> Duration {
+        Duration::from_millis(self)
+    }
+}

@@ -1,0 +1,144 @@
+//! Tests of two instances over one store: one runs the turn, a reader on the other follows it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use turnwheel::agent::event::AssistantMessageEvent;
+use turnwheel::ids::WorkerId;
+use turnwheel::live::SharedLive;
+use turnwheel::model::scripted::ScriptedModel;
+use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+
+use super::event_streams::{Frame, frames};
+use super::test_app::TestApp;
+
+/// The scripted model with a delay of 300 ms between two events.
+#[derive(Debug)]
+struct SlowModel(ScriptedModel);
+
+#[derive(Default)]
+struct RecordedEvents(Mutex<Vec<AssistantMessageEvent>>);
+
+impl Listener for RecordedEvents {
+    fn on_event(&self, event: AssistantMessageEvent) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+#[async_trait]
+impl Model for SlowModel {
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let recorded = RecordedEvents::default();
+        let response = self.0.respond(request, &recorded).await;
+        for event in recorded.0.into_inner().unwrap() {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            listener.on_event(event);
+        }
+        response
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        self.0.record(model)
+    }
+}
+
+/// Two instances that share only the store.
+fn instances() -> [TestApp; 2] {
+    let local = TestApp::new();
+    let remote = local.second_instance();
+    [(local, "w1"), (remote, "w2")].map(|(app, name)| {
+        app.with_services(|services| {
+            let instance = WorkerId::new(name);
+            let live =
+                SharedLive::new(Arc::clone(&services.store), Arc::clone(&services.clock), instance);
+            services.live = Arc::new(live);
+            services.worker = WorkerId::new(name);
+            services.model = Arc::new(SlowModel(ScriptedModel));
+        })
+    })
+}
+
+/// Builds the text of the last message from live events only; returns it with the number of
+/// snapshots.
+fn live_text_and_snapshot_count(frames: &[Frame]) -> (String, usize) {
+    let (mut text, mut snapshots) = (String::new(), 0);
+    for frame in frames {
+        match frame.name.as_str() {
+            "message_start" => text.clear(),
+            "message_snapshot" => {
+                let so_far = frame.data["content"][0]["text"].as_str();
+                so_far.unwrap_or_default().clone_into(&mut text);
+                snapshots += 1;
+            }
+            "message_update" => {
+                let delta = &frame.data["assistantMessageEvent"]["delta"];
+                text += delta.as_str().unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    (text, snapshots)
+}
+
+const FOLLOW: &str = "/api/conversations/c/events?until=settled";
+
+#[tokio::test(start_paused = true)]
+async fn remote_reader_receives_live_deltas() {
+    let [local, remote] = instances();
+    local.prompt("use pay with {\"amount\": 5} then say one two three four five six seven").await;
+    let (response, own, ()) =
+        tokio::join!(remote.get(FOLLOW).send(), local.get(FOLLOW).send(), local.work());
+    let (received, own) =
+        (frames(&response.expect_status(200).text), frames(&own.expect_status(200).text));
+
+    for received in [&received, &own] {
+        let ids: Vec<u64> = received.iter().filter_map(|frame| frame.id).collect();
+        assert_eq!(
+            ids,
+            (1..=ids.len() as u64).collect::<Vec<_>>(),
+            "each event must arrive once and in order"
+        );
+        for name in ["message_end", "turn_end", "tool_execution_end", "agent_settled"] {
+            let count = received.iter().filter(|frame| frame.name == name).count();
+            assert_eq!(count, own.iter().filter(|frame| frame.name == name).count(), "{name}");
+        }
+        let end = received.iter().rfind(|frame| frame.name == "message_end").unwrap();
+        let whole = end.data["message"]["content"][0]["text"].as_str().unwrap();
+        let (text, times) = live_text_and_snapshot_count(received);
+        assert!(whole.starts_with(&text) && text.len() * 2 > whole.len(), "{text} of {whole}");
+        assert!(times <= 1, "at most one snapshot is expected");
+    }
+    assert!(
+        received.iter().filter(|frame| frame.name == "message_update").count() > 3,
+        "{received:#?}"
+    );
+    let starts = received.iter().filter(|frame| frame.name == "message_start").count();
+    assert_eq!(starts, own.iter().filter(|frame| frame.name == "message_start").count());
+}
+
+#[tokio::test(start_paused = true)]
+async fn remote_wait_returns_when_prompt_ends() {
+    let [local, remote] = instances();
+    let id = local.prompt("say hello to everyone here").await;
+    let path = format!("/api/conversations/c/prompts/{id}?wait=60");
+    let began = tokio::time::Instant::now();
+    let (response, ()) = tokio::join!(remote.get(&path).send(), local.work());
+    assert_eq!(response.expect_status(200).json()["state"], "completed");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_ends_remote_streams() {
+    let [local, remote] = instances();
+    local.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
+    let began = tokio::time::Instant::now();
+    let stream = remote.get("/api/conversations/c/events").send();
+    let delete = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        local.delete("/api/conversations/c").send().await.expect_status(204);
+    };
+    let (_, ()) = tokio::join!(stream, delete);
+    assert!(began.elapsed() < Duration::from_secs(26), "{:?}", began.elapsed());
+}

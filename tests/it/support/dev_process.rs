@@ -1,0 +1,142 @@
+//! The built binary as a separate process: started as by a user, killed as by a power failure.
+
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The output of a process so far.
+pub(crate) type ProcessLog = Arc<Mutex<String>>;
+
+/// `turnwheel dev` on a free port. Killed when dropped.
+pub(crate) struct DevProcess {
+    child: Child,
+    address: String,
+    log: ProcessLog,
+}
+
+impl DevProcess {
+    pub(crate) fn start(data: &Path, settings: &[(&str, String)]) -> Self {
+        Self::start_in(Path::new(env!("CARGO_MANIFEST_DIR")), data, settings)
+    }
+
+    /// Like [`Self::start`], in another folder.
+    pub(crate) fn start_in(folder: &Path, data: &Path, settings: &[(&str, String)]) -> Self {
+        Self::start_with(folder, data, &[], settings)
+    }
+
+    /// Like [`Self::start_in`], with additional arguments.
+    pub(crate) fn start_with(
+        folder: &Path,
+        data: &Path,
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Self {
+        Self::try_start_with(folder, data, arguments, settings)
+            .unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    /// Like [`Self::start_with`], but returns the output if the process does not start, because its
+    /// services may be down for a moment.
+    pub(crate) fn try_start_with(
+        folder: &Path,
+        data: &Path,
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Result<Self, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
+        command
+            .args(["dev", "--port", "0", "--data"])
+            .arg(data)
+            .args(arguments)
+            .current_dir(folder)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+            .env("TURNWHEEL_MODEL", "scripted")
+            .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary must start");
+        let log = Arc::new(Mutex::new(String::new()));
+        let mut errors = child.stderr.take().unwrap();
+        let error_log = Arc::clone(&log);
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = errors.read_to_string(&mut text);
+            error_log.lock().unwrap().push_str(&text);
+        });
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let line_log = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, address)) = line.split_once("Turnwheel is at http://") {
+                    let _ = sender.send(address.trim().to_owned());
+                }
+                let mut log = line_log.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let Ok(address) = receiver.recv_timeout(Duration::from_secs(20)) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("turnwheel dev did not start: {}", log.lock().unwrap()));
+        };
+        Ok(Self { child, address, log })
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The output, readable after the process has ended.
+    pub(crate) fn shared_log(&self) -> ProcessLog {
+        Arc::clone(&self.log)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Sends SIGKILL: the process cannot clean up.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Interrupts the process as Ctrl-C does; returns the exit status if it ends within the time.
+    pub(crate) fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
+        let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        self.wait(within)
+    }
+
+    /// Waits for the exit status; `None` if the process does not end within the time.
+    pub(crate) fn wait(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Drop for DevProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
