@@ -87,7 +87,7 @@ pub struct HostOptions {
     pub lease: Duration,
     /// [`GRACE`], except in tests.
     pub grace: Duration,
-    /// [`Bounds::LOCAL_HOST`], except in tests.
+    /// [`ServerLimits::LOCAL_HOST`], except in tests.
     pub bounds: ServerLimits,
 }
 

@@ -14,7 +14,7 @@ macro_rules! string_id {
         pub struct $name(String);
 
         impl $name {
-            /// Wraps the text unchecked. Validate external text with [`is_plain`] first.
+            /// Wraps the text unchecked. Validate external text with [`is_plain_text`] first.
             pub fn new(text: impl Into<String>) -> Self {
                 Self(text.into())
             }
@@ -37,7 +37,7 @@ string_id! {
     TenantId;
     /// Owner of a conversation: the second part of every key.
     UserId;
-    /// 1 to 128 characters that pass [`is_plain`]; unique for its owner.
+    /// 1 to 128 characters that pass [`is_plain_text`]; unique for its owner.
     ConversationId;
     /// One run: `pr_` and the part of its inbox item's id after `in_`.
     PromptId;
@@ -50,7 +50,7 @@ string_id! {
     EffectId;
     /// An approval request; unique in the conversation.
     RequestId;
-    /// 1 to 64 characters that pass [`is_plain`]; unique for its owner.
+    /// 1 to 64 characters that pass [`is_plain_text`]; unique for its owner.
     ScheduleId;
     /// New for every commit. It distinguishes a won commit from a lost one after its response was
     /// lost.

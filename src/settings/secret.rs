@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Wraps a secret; [`SettingSecret::reveal`] returns it.
+/// Wraps a secret; [`Secret::reveal`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 

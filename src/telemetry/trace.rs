@@ -1,4 +1,4 @@
-//! Spans and trace context. The current span follows the task: [`PeriodUsage::run`] sets it.
+//! Spans and trace context. The current span follows the task: [`Span::run`] sets it.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -170,7 +170,7 @@ impl Span {
         }
     }
 
-    /// Like [`PeriodUsage::run`], for synchronous work.
+    /// Like [`Span::run`], for synchronous work.
     pub fn run_sync<T>(&self, work: impl FnOnce() -> T) -> T {
         let _current = self.context.as_ref().map(|context| context.clone().attach());
         work()

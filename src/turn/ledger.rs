@@ -40,7 +40,7 @@ const NAME_BYTES_MAX: usize = 200;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ConversationLine {
-    /// Posted part of [`crate::agent::budget::Books::spent`].
+    /// Posted part of [`crate::agent::budget::Metering::spent`].
     #[serde(rename = "counted")]
     posted: UsageTotals,
     /// Number of the newest call whose reservation has ended.

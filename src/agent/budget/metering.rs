@@ -50,7 +50,7 @@ pub struct Metering {
     #[serde(skip_serializing_if = "is_zero")]
     pub own_alerts: u64,
     /// Number of the newest alert of an account that this conversation issued; see
-    /// [`AccountAlert`].
+    /// [`AccountAlert`](super::AccountAlert).
     #[serde(skip_serializing_if = "is_zero")]
     pub account_alerts: u64,
 }

@@ -21,6 +21,7 @@ const REQUIRED_FILES: &[&str] = &[
     "docs/architecture.md",
     "docs/deploy.md",
     "docs/local.md",
+    "docs/quickstart.md",
     "docs/settings.md",
     "docs/telemetry.md",
     "host.json",
