@@ -52,6 +52,6 @@ impl LeasedConversation<'_> {
     /// True if the pause in the head was lifted: work continues without waiting for the recheck
     /// time.
     pub(super) fn is_pause_lifted(&self) -> bool {
-        self.head.pause.as_ref().is_some_and(|brake| !self.services.pauses.contains(&brake.target))
+        self.head.pause.as_ref().is_some_and(|pause| !self.services.pauses.contains(&pause.target))
     }
 }

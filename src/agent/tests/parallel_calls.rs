@@ -302,7 +302,7 @@ fn random_completion_order_keeps_source_order() {
         let calls: Vec<String> = (0..count).map(|number| format!("t{number} {{}}")).collect();
         let calls: Vec<&str> = calls.iter().map(String::as_str).collect();
         let mut transition = with_concurrency(rng.u32(1..=4));
-        let (mut told, mut entries) = (Vec::new(), Vec::new());
+        let (mut reported, mut entries) = (Vec::new(), Vec::new());
         apply_inputs(&mut transition, &[prompt("go"), response(&calls)]);
         let mut steps = 0;
         while matches!(transition.head.phase, Phase::Calls { .. }) {
@@ -321,18 +321,18 @@ fn random_completion_order_keeps_source_order() {
                     returned_call(index, &index.to_string())
                 }
             };
-            told.extend(apply_inputs(&mut transition, &[input]));
+            reported.extend(apply_inputs(&mut transition, &[input]));
         }
         entries.append(&mut transition.entries);
         let expected: Vec<String> = (0..count).map(|index| index.to_string()).collect();
         assert_eq!(result_texts(&entries), expected, "seed {seed}");
         let mut ends: Vec<&str> =
-            end_events(&told).iter().map(|end| end.split(' ').next().unwrap()).collect();
+            end_events(&reported).iter().map(|end| end.split(' ').next().unwrap()).collect();
         ends.sort_unstable();
         ends.dedup();
         assert_eq!(ends.len(), count, "seed {seed}");
         assert_eq!(
-            told.iter().filter(|line| line.starts_with("tool_execution_end")).count(),
+            reported.iter().filter(|line| line.starts_with("tool_execution_end")).count(),
             count
         );
         assert!(entries.iter().map(|entry| entry.base.seq).eq(1..=transition.head.seq));

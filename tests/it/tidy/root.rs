@@ -19,6 +19,7 @@ const REQUIRED_FILES: &[&str] = &[
     "README.md",
     "azure.yaml",
     "docs/architecture.md",
+    "docs/decisions/README.md",
     "docs/deploy.md",
     "docs/local.md",
     "docs/quickstart.md",
@@ -237,6 +238,64 @@ fn tests_named_in_documents_exist() {
             assert!(code.contains(&format!("fn {name}(")), "{page}: there is no test `{name}`");
         }
     }
+    for page in files("docs/decisions", |path| path.ends_with(".md")) {
+        let text = read(&page);
+        let tests = text.split("\n## Tests\n").nth(1).unwrap_or_default();
+        for test in path.captures_iter(tests) {
+            // A function, or a row of the table of cases.
+            let exists = [format!("fn {}(", &test[1]), format!(" {} \"", &test[1])];
+            let exists = exists.iter().any(|text| code.contains(text));
+            assert!(exists, "{page}: there is no test `{}`", &test[1]);
+        }
+    }
+}
+
+#[test]
+fn invariants_are_numbered_and_name_tests() {
+    let page = read("docs/architecture.md");
+    let section = page.split("\n## Invariants\n").nth(1).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let first = regex::Regex::new(r"(?m)^(\d+)\. \*\*").unwrap();
+    let starts: Vec<(usize, &str)> = first
+        .captures_iter(section)
+        .filter_map(|found| Some((found.get(0)?.start(), found.get(1)?.as_str())))
+        .collect();
+    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([section.len()]);
+    let invariants: Vec<(&str, &str)> = starts
+        .iter()
+        .zip(ends)
+        .filter_map(|((start, number), end)| Some((*number, section.get(*start..end)?)))
+        .collect();
+    assert_eq!(invariants.len(), 14, "docs/architecture.md must list 14 invariants");
+    for (expected, (number, text)) in (1..).zip(invariants) {
+        assert_eq!(number, expected.to_string(), "invariants must have consecutive numbers");
+        assert!(text.contains("— test: `"), "invariant {number} names no test");
+    }
+}
+
+#[test]
+fn decision_pages_have_sections_and_index_rows() {
+    let index = read("docs/decisions/README.md");
+    let pages =
+        files("docs/decisions", |path| path.ends_with(".md") && !path.ends_with("README.md"));
+    assert!(!pages.is_empty(), "docs/decisions has no pages");
+    for (number, page) in (1..).zip(&pages) {
+        let name = page.rsplit('/').next().unwrap_or_default();
+        let text = read(page);
+        let prefix = format!("{number:04}");
+        assert!(name.starts_with(&prefix), "{page}: the next number is {prefix}");
+        assert!(text.starts_with(&format!("# {prefix}: ")), "{page} must begin with its number");
+        for section in ["Context", "Decision", "Consequences", "Tests"] {
+            assert!(
+                text.contains(&format!("\n## {section}\n")),
+                "{page} has no section `{section}`"
+            );
+        }
+        let row = format!("| [{prefix}]({name}) |");
+        assert!(index.contains(&row), "docs/decisions/README.md has no row `{row}`");
+    }
+    let rows = index.lines().filter(|line| line.starts_with("| [")).count();
+    assert_eq!(rows, pages.len(), "docs/decisions/README.md must have one row for each page");
 }
 
 #[test]
@@ -300,8 +359,11 @@ fn files_contain_no_developer_paths() {
 }
 
 #[test]
-fn contributing_page_fits_one_screen() {
-    assert!(read("CONTRIBUTING.md").lines().count() <= 60);
+fn contributor_pages_are_short() {
+    for (page, lines_max) in [("CONTRIBUTING.md", 120), ("docs/architecture.md", 220)] {
+        let lines = read(page).lines().count();
+        assert!(lines <= lines_max, "{page} has {lines} lines: {lines_max} at most");
+    }
 }
 
 #[cfg(unix)]

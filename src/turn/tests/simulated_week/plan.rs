@@ -290,7 +290,7 @@ async fn find_unreadable_files(
             let notes = ["Full output: artifact", "The rest could not be kept"];
             // A result that an approver supplied is not truncated.
             let is_cut = text.contains("line\\nline");
-            if is_cut && !notes.iter().any(|told| text.contains(told)) {
+            if is_cut && !notes.iter().any(|note| text.contains(note)) {
                 violations.push(format!("{key}: a result was truncated silently"));
             }
         }

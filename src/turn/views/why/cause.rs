@@ -294,7 +294,7 @@ impl Cause<'_> {
             Self::TakeOver { .. } if facts.is_service_stopped => facts.head.updated_at,
             Self::TakeOver { lease_end: stopped, .. } => *stopped,
             Self::Approval { request, .. } => request.requested_at,
-            Self::Paused(brake) => brake.since,
+            Self::Paused(pause) => pause.since,
             Self::Nothing { .. }
             | Self::Working { .. }
             | Self::Retry { .. }
@@ -329,7 +329,7 @@ impl Cause<'_> {
             Self::Retry { at, .. } | Self::Suspect { at, .. } => Some(*at),
             Self::Approval { request, .. } => facts.head.metering.recheck_at.or(request.expires_at),
             Self::Deferred(put_off) => Some(put_off.until),
-            Self::Paused(brake) => Some(brake.recheck_at),
+            Self::Paused(pause) => Some(pause.recheck_at),
         }
     }
 
