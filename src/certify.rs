@@ -313,6 +313,12 @@ async fn certify_agent(
         }
     });
     let runs: Vec<_> = runs.buffered(RUN_CONCURRENCY).try_collect().await?;
+    record_runs(&mut report, runs);
+    Ok(report)
+}
+
+/// Adds the runs with faults, and a note on each tool whose repeated call returned another result.
+fn record_runs(report: &mut AgentReport, runs: Vec<(Run, BTreeMap<String, u32>)>) {
     let mut changed_results: BTreeMap<String, u32> = BTreeMap::new();
     for (run, changes) in runs {
         for (tool, times) in changes {
@@ -326,7 +332,6 @@ async fn certify_agent(
             "`{tool}` is declared idempotent, and {times} returned another result for the same call (the same Idempotency-Key): make it do its work once, or declare it as a write"
         )
     }));
-    Ok(report)
 }
 
 /// Findings of the run without faults besides the invariants.

@@ -169,7 +169,7 @@ fn corpora_are_small_and_have_targets() {
     let mut bytes = 0;
     for target in fs::read_dir(corpus_root()).unwrap() {
         let name = target.unwrap().file_name().into_string().unwrap();
-        let call = format!("check(\"{name}\", {name})");
+        let call = format!("check(\"{name}\", ");
         assert!(sources.iter().any(|source| source.contains(&call)), "no fuzz.rs has `{call}`");
         bytes += read_corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
     }

@@ -175,7 +175,7 @@ impl BudgetUnit {
     }
 
     /// The reverse of [`Self::to_display`].
-    pub fn from_display(self, displayed: f64) -> u64 {
+    pub fn parse_display(self, displayed: f64) -> u64 {
         match self {
             Self::Tokens => dollars_to_nanos(displayed / 1e9),
             Self::Usd => dollars_to_nanos(displayed),
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(format_money(dollars_to_nanos(5.0)), "$5.00");
         assert_eq!(format_money(dollars_to_nanos(5.0204)), "$5.0204");
         assert_eq!(format_money(1_000), "$0.000001");
-        assert_eq!(BudgetUnit::Tokens.from_display(BudgetUnit::Tokens.to_display(12_345)), 12_345);
+        assert_eq!(BudgetUnit::Tokens.parse_display(BudgetUnit::Tokens.to_display(12_345)), 12_345);
     }
 
     #[test]

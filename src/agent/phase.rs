@@ -125,9 +125,9 @@ pub enum OnUnknown {
     Tell,
 }
 
-impl CallState {
+impl Default for CallState {
     /// A call that was not checked yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             status: CallStatus::Ready,
             attempts: 0,
@@ -136,6 +136,9 @@ impl CallState {
             depends_on: None,
             should_terminate: false,
         }
+}
+
+impl CallState {
     }
 
     /// True if its result is final.

@@ -290,7 +290,7 @@ pub fn collect_outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(OutputOrig
                 builder.set_final_result(returned.call, &returned.message, entry.base.timestamp);
             }
             EntryBody::ToolStarted(started) => {
-                builder.mark_started(started.call, entry.base.timestamp)
+                builder.mark_started(started.call, entry.base.timestamp);
             }
             EntryBody::Request(request) => {
                 if let Some(call) = request.request.call {

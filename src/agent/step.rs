@@ -167,10 +167,10 @@ pub fn step(transition: &mut Transition, input: &Input) {
         Input::ResponseReceived(response) => response::apply_response(transition, response),
         Input::ContextWindowExceeded => compaction::start_at_threshold(transition),
         Input::SummaryFinished(summary_attempt) => {
-            compaction::apply_summary(transition, summary_attempt)
+            compaction::apply_summary(transition, summary_attempt);
         }
         Input::ToolCallChecked { index, preflight } => {
-            calls::apply_preflight(transition, *index, preflight)
+            calls::apply_preflight(transition, *index, preflight);
         }
         Input::ToolCallReturned { index, result } => calls::settle_call(transition, *index, result),
         Input::FlushBufferedResults => results::flush_buffered(transition),

@@ -183,7 +183,7 @@ impl UsageTotals {
     }
 
     /// Converts to the form of a response's usage. Only the total of the cost is known.
-    pub fn to_usage(&self) -> Usage {
+    pub fn to_usage(self) -> Usage {
         Usage {
             input: self.input,
             output: self.output,

@@ -70,20 +70,7 @@ pub(super) fn parse_agent_file(
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
-        for active_tool in active {
-            if !tools.iter().any(|tool| tool.definition().name == *active_tool) {
-                let hint = suggest_name(
-                    active_tool,
-                    tools.iter().map(|tool| tool.definition().name.as_str()),
-                );
-                findings.add(
-                    member.value.position,
-                    format!(
-                        "`activeTools` names `{active_tool}`, which is not among `tools`: {hint}"
-                    ),
-                );
-            }
-        }
+        check_active_tools(active, &tools, member.value.position, findings);
     }
     findings.is_empty().then(|| Agent {
         name: name.to_owned(),
@@ -184,6 +171,25 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
     match &node.yaml {
         Yaml::Map(members) => members,
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::List(_) => &[],
+    }
+}
+
+/// Reports active tools that the agent does not have.
+fn check_active_tools(
+    active_tools: &[String],
+    tools: &[Arc<dyn CallableTool>],
+    position: Position,
+    findings: &mut Findings,
+) {
+    let names = || tools.iter().map(|tool| tool.definition().name.as_str());
+    for active_tool in active_tools {
+        if !names().any(|name| name == active_tool) {
+            let hint = suggest_name(active_tool, names());
+            findings.add(
+                position,
+                format!("`activeTools` names `{active_tool}`, which is not among `tools`: {hint}"),
+            );
+        }
     }
 }
 

@@ -320,7 +320,7 @@ fn read_headers(
         findings.add(member.value.position, "`headers` is a map of names and values");
         return Vec::new();
     };
-    members.iter().filter_map(|header| self::read_header(header, texts, findings)).collect()
+    members.iter().filter_map(|header| read_header(header, texts, findings)).collect()
 }
 
 fn read_header(
@@ -330,7 +330,7 @@ fn read_header(
 ) -> Option<(HeaderName, Template)> {
     let name = HeaderName::from_str(&member.key)
         .map_err(|_| {
-            findings.add(member.position, format!("`{}` is not a header name", member.key))
+            findings.add(member.position, format!("`{}` is not a header name", member.key));
         })
         .ok();
     if name.as_ref().is_some_and(is_reserved) {

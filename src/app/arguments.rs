@@ -164,7 +164,7 @@ pub(super) enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// Write a JUnit report to this file, with one test case for each run.
+        /// Write a `JUnit` report to this file, with one test case for each run.
         #[arg(long, value_name = "FILE")]
         junit: Option<PathBuf>,
         /// Only these runs: `tool.after`, `tool.after#2` or `tool.after#2:kill`.

@@ -192,14 +192,8 @@ impl App {
         let ports = ports::open_ports(&options.storage, &context).await?;
         let (listener, authority) = bind_handler(options.handler_port).await?;
         let origins = settings.allowed_origins.clone();
-        let host = if options.is_hosted {
-            None
-        } else {
-            Some(
-                start_local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids))
-                    .await?,
-            )
-        };
+        let host =
+            start_local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?;
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io_error("write into the data folder"))?;
@@ -348,13 +342,16 @@ fn create_entry_cache(is_single_process: bool) -> EntryCache {
     if is_single_process { EntryCache::for_active_conversations() } else { EntryCache::default() }
 }
 
-/// Starts the local host, which drives the handler.
+/// Starts the local host, which drives the handler. Behind the Functions host there is none.
 async fn start_local_host(
     options: &ServiceOptions,
     (handler, allowed_origins): (&str, AllowedOrigins),
     queue: &Arc<dyn Queue>,
     (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
-) -> Result<RunningHost, StartError> {
+) -> Result<Option<RunningHost>, StartError> {
+    if options.is_hosted {
+        return Ok(None);
+    }
     let host = host::start(HostOptions {
         port: options.port,
         root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
@@ -368,7 +365,7 @@ async fn start_local_host(
         grace: super::function_handlers::DEV_STOP_TIMEOUT,
         bounds: ServerLimits::LOCAL_HOST,
     });
-    Ok(host.await?)
+    Ok(Some(host.await?))
 }
 
 /// Starts the payments server of the example, unless the settings contain the address of another

@@ -292,10 +292,10 @@ impl FaultRun<'_> {
         };
         match started {
             Ok(enqueued) => {
-                self.log.push(format!("another process started and enqueued {enqueued} nudges"))
+                self.log.push(format!("another process started and enqueued {enqueued} nudges"));
             }
             Err(reason) => {
-                self.problems.push(format!("the next process could not start: {reason}"))
+                self.problems.push(format!("the next process could not start: {reason}"));
             }
         }
     }

@@ -41,7 +41,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
             let root = ScriptRoot { host_json, functions, parent: "" };
             match root.read() {
                 Ok((_, functions)) => {
-                    problems.extend(functions.iter().filter_map(missing_nudge_output))
+                    problems.extend(functions.iter().filter_map(missing_nudge_output));
                 }
                 Err(found) => problems.extend(found),
             }

@@ -181,7 +181,7 @@ async fn parse_decision(
                 request.reason = Some(value.into_owned()).filter(|text| !text.trim().is_empty());
             }
             "value" if !value.trim().is_empty() => {
-                request.value = Some(parse_value(&value, approval))
+                request.value = Some(parse_value(&value, approval));
             }
             _ => {}
         }

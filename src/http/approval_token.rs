@@ -43,6 +43,9 @@ pub struct LinkClaims {
 }
 
 impl SigningKeys {
+    /// Keys for approval links. The first one signs; all verify.
+    ///
+    /// # Errors
     /// A key is shorter than [`KEY_BYTES_MIN`]. Replace it with a longer key.
     pub fn new(keys: Vec<Vec<u8>>) -> Result<Self, ShortKeyError> {
         match keys.iter().find(|key| key.len() < KEY_BYTES_MIN) {

@@ -67,7 +67,7 @@ impl PartialResponse {
             | AssistantMessageEvent::ToolcallDelta { content_index, delta } => {
                 match self.blocks.get_mut(*content_index) {
                     Some(PartialBlock::Text(text) | PartialBlock::Thinking(text)) => {
-                        text.push_str(delta)
+                        text.push_str(delta);
                     }
                     Some(PartialBlock::Call { arguments, .. }) => arguments.push_str(delta),
                     // A delta of a block that never started or has ended.

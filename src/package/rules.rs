@@ -175,7 +175,7 @@ fn handler_program_rules_are_checked() {
     assert_rule(
         "the handler runs on Linux and x86-64",
         &problems_after(|folder| {
-            replace_handler(folder, SampleElf { machine: 183, ..SampleElf::default() })
+            replace_handler(folder, SampleElf { machine: 183, ..SampleElf::default() });
         }),
         "turnwheel: is a program for ARM",
     );
@@ -295,7 +295,7 @@ fn handler_name_matches_host_json() {
 #[test]
 fn funcignore_exception_includes_file_again() {
     let report = problems_after(|folder| {
-        write_file(folder, ".funcignore", "*.md\n!*.agent.md\nlocal.settings.json\n")
+        write_file(folder, ".funcignore", "*.md\n!*.agent.md\nlocal.settings.json\n");
     });
     assert_eq!(report, "");
     let report =

@@ -85,7 +85,7 @@ impl EmbeddedQueue {
             reason = "a timer: it ends with the queue, and a later poll finds missed arrivals"
         )]
         let timer = AbortOnDropHandle::new(tokio::spawn(async move {
-            notified_queues.notify_listeners().await
+            notified_queues.notify_listeners().await;
         }));
         Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, timer })
     }

@@ -105,11 +105,7 @@ impl Metrics {
                 "{request}",
                 "Requests to Azure services by operation",
             ),
-            request_units: meter
-                .f64_counter("turnwheel.store.request_units")
-                .with_unit("{request_unit}")
-                .with_description("Request units that Cosmos DB charged")
-                .build(),
+            request_units: build_request_units(meter),
             messages: counter(
                 "turnwheel.queue.messages",
                 "{message}",
@@ -291,6 +287,11 @@ impl Metrics {
 fn build_budget_alerts(meter: &Meter) -> Counter<u64> {
     let counter = meter.u64_counter("turnwheel.budget.alerts").with_unit("{alert}");
     counter.with_description("Budget thresholds reached").build()
+}
+
+fn build_request_units(meter: &Meter) -> Counter<f64> {
+    let counter = meter.f64_counter("turnwheel.store.request_units").with_unit("{request_unit}");
+    counter.with_description("Request units that Cosmos DB charged").build()
 }
 
 fn build_hook_failures(meter: &Meter) -> Counter<u64> {

@@ -132,7 +132,7 @@ impl TestEnv {
             deadline: self.clock.now().plus(Duration::from_mins(1)),
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial| {
-                progress_reports.lock().unwrap().push(partial.clone())
+                progress_reports.lock().unwrap().push(partial.clone());
             }),
             traceparent: None,
             schedules: None,

@@ -101,24 +101,8 @@ impl LeasedConversation<'_> {
             Ok(messages) => model_messages(messages, &settings),
             Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
         };
-        let message_id =
-            EntryId::from_call_number(&self.head.incarnation, self.head.response_count + 1);
-        let begins_turn = run.as_ref().is_some_and(|run| !run.is_turn_open);
-        let live_answer = LiveResponse {
-            epoch: self.epoch,
-            message_id,
-            prompt_id: run.as_ref().map_or_else(|| PromptId::new(""), |run| run.id.clone()),
-            turn: self.head.turn + u64::from(begins_turn),
-            is_turn_start: begins_turn,
-            is_agent_start: run.as_ref().is_some_and(|run| run.is_between_attempts),
-            identity: ModelIdentity {
-                api: record.api.clone(),
-                provider: record.provider.clone(),
-                model: record.id.clone(),
-            },
-        };
         let key = self.key.clone();
-        let publisher = DeltaPublisher::start(&*services.live, &key, live_answer);
+        let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
         let traceparent = run.and_then(|run| run.traceparent);
         let call_span = ModelCallSpan::start(self, &record, self.attempt());
         let traceparent = call_span.span.traceparent().or(traceparent);
@@ -149,6 +133,28 @@ impl LeasedConversation<'_> {
             publisher.publish_reset();
         }
         Ok((response?, agent.revision.clone()))
+    }
+
+    /// The next response as readers of the delta stream see it.
+    fn live_response(&self, record: &ModelRecord) -> LiveResponse {
+        let run = self.head.prompt.as_ref();
+        let begins_turn = run.is_some_and(|run| !run.is_turn_open);
+        LiveResponse {
+            epoch: self.epoch,
+            message_id: EntryId::from_call_number(
+                &self.head.incarnation,
+                self.head.response_count + 1,
+            ),
+            prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
+            turn: self.head.turn + u64::from(begins_turn),
+            is_turn_start: begins_turn,
+            is_agent_start: run.is_some_and(|run| run.is_between_attempts),
+            identity: ModelIdentity {
+                api: record.api.clone(),
+                provider: record.provider.clone(),
+                model: record.id.clone(),
+            },
+        }
     }
 
     /// The messages after all `transform_context` hooks.

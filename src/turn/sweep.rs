@@ -34,7 +34,7 @@ pub async fn sweep(services: &Services, grace: Duration) -> Result<usize, StoreE
     let result = span.run(Box::pin(enqueue_due_work(services, grace))).await;
     match &result {
         Ok(enqueued) => {
-            span.set_attribute("turnwheel.enqueued", i64::try_from(*enqueued).unwrap_or(i64::MAX))
+            span.set_attribute("turnwheel.enqueued", i64::try_from(*enqueued).unwrap_or(i64::MAX));
         }
         Err(error) => span.record_error(&error_domain::classify_store_error(error)),
     }

@@ -24,7 +24,7 @@ async fn run_shared_case(id: &str) {
 async fn run_case(case: &Case) {
     match case.system() {
         "azure" if case.given("messages").is_array() => {
-            Box::pin(azure::run_history_case(case)).await
+            Box::pin(azure::run_history_case(case)).await;
         }
         "azure" => Box::pin(azure::run_stream_case(case)).await,
         "approvals" => Box::pin(approvals::run_case(case)).await,

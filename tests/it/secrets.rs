@@ -136,7 +136,7 @@ fn read_files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files.extend(self::read_files(&path));
+            files.extend(read_files(&path));
         } else {
             files.push((path.display().to_string(), std::fs::read(&path).unwrap()));
         }

@@ -122,7 +122,7 @@ fn append_parts(message: &Message, parts: &mut Vec<TranscriptPart>) {
             push_part("Assistant tool calls", calls.collect::<Vec<_>>().join("; "), false);
         }
         Message::ToolResult(result) => {
-            push_part("Tool result", block_texts(&result.content).concat(), true)
+            push_part("Tool result", block_texts(&result.content).concat(), true);
         }
         // The projection has already converted or dropped these.
         Message::BashExecution(_)

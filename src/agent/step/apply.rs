@@ -147,7 +147,7 @@ fn apply_tool_decision(
             }
         }
         Verdict::Expired => {
-            calls::reject_call(transition, index, &CallResult::error("Approval expired"))
+            calls::reject_call(transition, index, &CallResult::error("Approval expired"));
         }
         Verdict::Aborted => {
             let text = decision.reason.as_deref().unwrap_or("Operation aborted");
@@ -195,7 +195,7 @@ fn apply_outcome_decision(
     }
     match decision.verdict {
         Verdict::Happened => {
-            calls::settle_call(transition, index, &confirmed_result(decision.value.as_ref()))
+            calls::settle_call(transition, index, &confirmed_result(decision.value.as_ref()));
         }
         Verdict::DidNotHappen => {
             calls::settle_call(

@@ -314,7 +314,7 @@ pub(super) fn apply_decision(transition: &mut Transition, request: &Request, dec
 fn parse_limit(value: &RawJson, exceeded: &BudgetExceeded) -> Option<u64> {
     let value = value.to_value();
     let bare = value.as_f64().or_else(|| value.get(exceeded.unit.name())?.as_f64());
-    bare.map(|amount| exceeded.unit.from_display(amount))
+    bare.map(|amount| exceeded.unit.parse_display(amount))
 }
 
 fn apply_limit_increase(transition: &mut Transition, exceeded: &BudgetExceeded, limit: u64) {
@@ -331,7 +331,7 @@ fn apply_limit_increase(transition: &mut Transition, exceeded: &BudgetExceeded, 
             }
         }
         (BudgetLevel::Conversation, _) => {
-            replace(&mut transition.head.metering.increases, increase)
+            replace(&mut transition.head.metering.increases, increase);
         }
         (level @ (BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant), Some(period)) => {
             let span = exceeded.date.clone().unwrap_or_default();

@@ -44,7 +44,7 @@ pub(super) fn continue_after_response(transition: &mut Transition, schema_error:
     let decision = take_decision(transition);
     match (decision, schema_error) {
         (Some(FinishTurn::End), Some(schema_error)) => {
-            response_schema::fail_prompt(transition, schema_error)
+            response_schema::fail_prompt(transition, schema_error);
         }
         (Some(FinishTurn::End), None) => complete_prompt(transition),
         // A waiting steer continues the prompt: this response was not its last.

@@ -66,7 +66,7 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     }
     transition.head.phase = Phase::Calls {
         response_seq: entry.base.seq,
-        calls: (0..calls_count).map(|_| CallState::new()).collect(),
+        calls: (0..calls_count).map(|_| CallState::default()).collect(),
         concurrency: transition.policy.concurrency,
     };
     let is_cut = message.stop_reason == StopReason::Length;

@@ -70,7 +70,7 @@ fn print_result<T: serde::Serialize>(
 ) -> u8 {
     match result {
         Ok(value) if is_json => {
-            print_line(&serde_json::to_string_pretty(&value).unwrap_or_default())
+            print_line(&serde_json::to_string_pretty(&value).unwrap_or_default());
         }
         Ok(value) => print_line(&render(&value)),
         Err(StartError::Arguments(text)) => return print_argument_error(&text),

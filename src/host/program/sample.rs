@@ -23,7 +23,7 @@ impl Default for SampleElf {
 }
 
 impl SampleElf {
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut strings = vec![0];
         let mut name = |text: &str| {
             let at = u32::try_from(strings.len()).unwrap();

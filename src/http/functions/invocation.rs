@@ -64,6 +64,9 @@ struct Envelope {
 }
 
 impl Invocation {
+    /// Reads the envelope of an invocation.
+    ///
+    /// # Errors
     /// The body is not an envelope. Respond to the host that the invocation failed.
     pub fn decode(
         function: String,
@@ -86,6 +89,7 @@ impl Invocation {
 
     /// Returns the text of the queue message and the metadata.
     ///
+    /// # Errors
     /// The trigger has another name, a mistake in `function.json`. Respond that the invocation
     /// failed.
     pub fn message(&self) -> Result<(String, InvocationMeta), EnvelopeError> {

@@ -179,7 +179,7 @@ async fn scripted_model_describes_prompt_without_script() {
 #[tokio::test]
 async fn scripted_model_streams_its_response() {
     let (answer, events) = call_model(json!([user_message("Pay 250 to Ada")]), |request| {
-        request.thinking = ThinkingLevel::Low
+        request.thinking = ThinkingLevel::Low;
     })
     .await;
     let streamed = |kind: &str, index: u64| -> String {
@@ -217,7 +217,7 @@ async fn scripted_model_fails_as_requested() {
 #[tokio::test]
 async fn scripted_model_truncates_at_output_limit() {
     let (answer, _) = call_model(json!([user_message("say one two three")]), |request| {
-        request.max_output_tokens = Some(2)
+        request.max_output_tokens = Some(2);
     })
     .await;
     assert_eq!(joined_text(&answer.message.content), "one two ");

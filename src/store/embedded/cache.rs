@@ -45,7 +45,7 @@ impl CachedConversation {
         for (write, etag) in writes.iter().zip(etags) {
             match write {
                 Write::Create(document) | Write::Replace(document, _) => {
-                    self.put_document(document, etag)
+                    self.put_document(document, etag);
                 }
                 Write::Delete(id, _) if id == HEAD_ID => self.head = None,
                 Write::Delete(id, _) => {

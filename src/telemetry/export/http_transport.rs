@@ -99,7 +99,7 @@ impl Inner {
                 tracing::warn!(receiver = self.receiver, error = %error, "telemetry export failed; dropping items");
             }
             None if was_failing => {
-                tracing::info!(receiver = self.receiver, "telemetry export recovered")
+                tracing::info!(receiver = self.receiver, "telemetry export recovered");
             }
             Some(_) | None => {}
         }

@@ -80,7 +80,7 @@ mod tests {
         let head = text_prefix("one\ntwo\nthree\nfour", 2, 100);
         assert_eq!((head.text, head.lines_count, head.lines_total), ("one\ntwo", 2, 4));
         assert!(head.is_cut && !head.is_byte_limited);
-        let head = super::text_prefix("one\ntwo\nthree", 100, 8);
+        let head = text_prefix("one\ntwo\nthree", 100, 8);
         assert_eq!((head.text, head.is_byte_limited), ("one\ntwo", true));
     }
 

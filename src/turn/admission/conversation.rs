@@ -390,7 +390,7 @@ fn build_first_entries(
                 entries.push(append_message(head, message));
             }
             Err(error) => {
-                errors.push(FieldError::new(pointer, strict::plain_message(&error.to_string())))
+                errors.push(FieldError::new(pointer, strict::plain_message(&error.to_string())));
             }
         }
     }

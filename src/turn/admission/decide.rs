@@ -183,9 +183,7 @@ async fn create_decision(
     let writes = vec![Write::Create(documents::inbox_document(&item, Some(item.accepted_at)))];
     if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
         let (head, _) = load::head(services, key).await?;
-        let found =
-            crate::turn::views::approvals::load_approval(services, &head, &decision.request_id)
-                .await?;
+        let found = load_approval(services, &head, &decision.request_id).await?;
         let Some((found, first)) =
             found.and_then(|found| found.decision.clone().map(|first| (found, first)))
         else {

@@ -336,7 +336,7 @@ async fn why_names_the_cause_of_a_retried_summary() {
 async fn failed_compaction_is_reported_and_prompt_continues() {
     for (failure, message) in [
         ("no such deployment", "Auto-compaction failed: Summarization failed: no such deployment"),
-        ("long", "Auto-compaction failed: the summary would leave"),
+        ("long", "Auto-compaction failed: the summary would not shorten"),
     ] {
         let (env, services, model) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
         // One failure before the response, and one after it.
@@ -379,7 +379,7 @@ async fn requested_compaction_reports_its_result() {
     *model.summary_failures.lock().unwrap() = vec!["long"];
     let long = request_compaction(&env, &services, "4").await;
     let message = long["errorMessage"].as_str().unwrap();
-    assert!(message.starts_with("the summary would leave"), "{message}");
+    assert!(message.starts_with("the summary would not shorten"), "{message}");
     assert_eq!(
         find_compactions(&env.entries().await).len(),
         1,

@@ -92,7 +92,7 @@ pub async fn report_backlog(
         match result {
             ExplainResult::Explained(view) if is_selected(query, &view) => report.items.push(*view),
             ExplainResult::Unreadable(key) if !query.is_waiting_for_approver => {
-                report.unreadable.push(key)
+                report.unreadable.push(key);
             }
             ExplainResult::Explained(_) | ExplainResult::Unreadable(_) | ExplainResult::Deleted => {
             }

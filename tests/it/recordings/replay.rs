@@ -81,7 +81,7 @@ fn round_pairs(folder: &Path) -> Vec<RoundPair> {
         .filter_map(|(stream, next)| {
             let session = session_of(stream)?;
             let (before, after) = (recorded_input(stream)?, recorded_input(next)?);
-            let is_continued = session == self::session_of(next)? && after.len() > before.len();
+            let is_continued = session == session_of(next)? && after.len() > before.len();
             (is_continued && after.starts_with(&before)).then(|| RoundPair {
                 session,
                 stream_path: stream.clone(),

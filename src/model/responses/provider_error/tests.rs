@@ -31,9 +31,6 @@ fn http_error_is_classified_by_status_and_code() {
     let filtered = json!({"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"}}}).to_string();
     let overflow =
         json!({"error":{"code":"context_length_exceeded","message":"Too long"}}).to_string();
-    let delayed =
-        json!({"error":{"code":"429","message":"Rate. Please retry after 7 seconds. Go on"}})
-            .to_string();
     let cases: Vec<(u16, &str, HeaderMap, ModelFailure)> = vec![
         (400, "{}", headers(&[]), ModelFailure::Permanent),
         (400, &overflow, headers(&[]), ModelFailure::ContextOverflow),
@@ -47,6 +44,26 @@ fn http_error_is_classified_by_status_and_code() {
         (409, "", headers(&[]), RETRY),
         (429, "{}", headers(&[]), RETRY),
         (429, &quota, headers(&[("x-should-retry", "true")]), ModelFailure::Permanent),
+        (500, "<html>", headers(&[]), RETRY),
+        (503, "", headers(&[("x-should-retry", "false")]), ModelFailure::Permanent),
+        (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
+        // The text of a client error does not make it transient.
+        (
+            400,
+            r#"{"error":{"message":"limit 500 exceeded"}}"#,
+            headers(&[]),
+            ModelFailure::Permanent,
+        ),
+    ];
+    assert_classified(cases);
+}
+
+#[test]
+fn retry_delay_is_read_from_headers_and_text() {
+    let delayed =
+        json!({"error":{"code":"429","message":"Rate. Please retry after 7 seconds. Go on"}})
+            .to_string();
+    assert_classified(vec![
         (429, "{}", headers(&[("retry-after", "2")]), retry_after(2_000)),
         (
             429,
@@ -81,17 +98,10 @@ fn http_error_is_classified_by_status_and_code() {
             retry_after(2_000),
         ),
         (429, "{}", headers(&[("retry-after", "-1")]), RETRY),
-        (500, "<html>", headers(&[]), RETRY),
-        (503, "", headers(&[("x-should-retry", "false")]), ModelFailure::Permanent),
-        (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
-        // The text of a client error does not make it transient.
-        (
-            400,
-            r#"{"error":{"message":"limit 500 exceeded"}}"#,
-            headers(&[]),
-            ModelFailure::Permanent,
-        ),
-    ];
+    ]);
+}
+
+fn assert_classified(cases: Vec<(u16, &str, HeaderMap, ModelFailure)>) {
     for (status, body, headers, expected) in cases {
         assert_eq!(
             classify(&ProviderError::from_http(status, body), &headers, NOW),

@@ -303,7 +303,7 @@ fn collect_artifact_ids(value: &Value, ids: &mut Vec<ArtifactId>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| collect_artifact_ids(item, ids)),
         Value::Object(members) => {
-            members.values().for_each(|member| collect_artifact_ids(member, ids))
+            members.values().for_each(|member| collect_artifact_ids(member, ids));
         }
         Value::String(text) => {
             let words = text.split([' ', '(', ')', '\n']).map(ArtifactId::new);

@@ -17,18 +17,7 @@ const PAUSED_SETTING: &str = "TURNWHEEL_PAUSED";
 pub(super) fn sentence(cause: &Cause<'_>, facts: &WhyFacts) -> String {
     let since = cause.since(facts);
     let text = match cause {
-        Cause::Nothing { last: None } => {
-            format!(
-                "No work is pending: the conversation has had no prompt; it last changed at {since}."
-            )
-        }
-        Cause::Nothing { last: Some(state) } => {
-            format!(
-                "No work is pending: the last prompt {} at {since}{}.",
-                prompt_end_text(*state),
-                error_suffix(facts)
-            )
-        }
+        Cause::Nothing { last } => idle_sentence(*last, &since, facts),
         Cause::HeldInputs { inputs, .. } => {
             format!(
                 "No prompt is running: {} held for the next prompt since {since}.",
@@ -86,6 +75,20 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &WhyFacts) -> String {
         Cause::Callback => format!("A tool call has waited for a callback since {since}."),
     };
     if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
+}
+
+/// Sentence for a conversation without pending work; `last` is the state of its last prompt.
+fn idle_sentence(last: Option<PromptState>, since: &impl Display, facts: &WhyFacts) -> String {
+    match last {
+        None => format!(
+            "No work is pending: the conversation has had no prompt; it last changed at {since}."
+        ),
+        Some(state) => format!(
+            "No work is pending: the last prompt {} at {since}{}.",
+            prompt_end_text(state),
+            error_suffix(facts)
+        ),
+    }
 }
 
 /// Sentence for a deferred model call.
