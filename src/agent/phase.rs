@@ -136,11 +136,10 @@ impl Default for CallState {
             depends_on: None,
             should_terminate: false,
         }
+    }
 }
 
 impl CallState {
-    }
-
     /// True if its result is final.
     pub fn is_done(&self) -> bool {
         matches!(self.status, CallStatus::Done { .. })
