@@ -247,12 +247,8 @@ async fn certify_agent(
     conversation: &Conversation,
 ) -> Result<AgentReport, OpenError> {
     let faultless = async |store_kind| {
-        let outcome = Box::pin(fault_run::run_conversation(
-            options,
-            (agent, conversation),
-            (store_kind, None),
-        ))
-        .await?;
+        let run = fault_run::run_conversation(options, (agent, conversation), (store_kind, None));
+        let outcome = Box::pin(run).await?;
         Ok::<_, OpenError>((
             oracle::check_invariants(&outcome),
             count_hits(&outcome.fail_points),

@@ -219,10 +219,7 @@ impl App {
             ids,
             fail_points: create_fail_points(settings, &options.data),
             limits: turn_limits(settings, ports.embedded.is_some()),
-            spending_limits: Arc::new(SpendingLimits::new(
-                &settings.budgets,
-                &settings.rate_limits,
-            )),
+            spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
         });
@@ -335,6 +332,10 @@ pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
         hook_timeout: settings.hook_timeout.unwrap_or(limits.hook_timeout),
         ..limits
     }
+}
+
+fn spending_limits(settings: &Settings) -> SpendingLimits {
+    SpendingLimits::new(&settings.budgets, &settings.rate_limits)
 }
 
 /// Entry cache. With the embedded store, a second read of entries only reads a file.

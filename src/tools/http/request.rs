@@ -169,7 +169,9 @@ impl BodyTemplate {
             Self::Text(template) => visitor(template),
             Self::List(items) => items.iter().for_each(|item| item.visit_templates(visitor)),
             Self::Map(members) => {
-                members.iter().for_each(|(_, value)| value.visit_templates(visitor));
+                for (_, value) in members {
+                    value.visit_templates(visitor);
+                }
             }
         }
     }
