@@ -47,7 +47,7 @@ use serde::Serialize;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::agent::raw::RawJson;
-use crate::turn::admission::CommandResponse;
+use crate::commands::CommandResponse;
 pub use api::Api;
 pub(crate) use api::SharedApi;
 

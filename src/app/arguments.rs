@@ -10,9 +10,9 @@ use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
 use crate::certify::{RunFilter, ToolMode};
 use crate::doctor::Format;
+use crate::queries::usage::UsageGrouping;
 use crate::queue;
 use crate::settings::Settings;
-use crate::turn::views::usage::UsageGrouping;
 
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]

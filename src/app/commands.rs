@@ -24,11 +24,11 @@ use crate::app::{App, bench, certify, function_handlers, telemetry_setup};
 use crate::azure::credential::Credentials;
 use crate::ids::TenantId;
 use crate::package::{self, PackageOptions, Script};
+use crate::queries::backlog::BacklogQuery;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::telemetry::{LogStyle, Telemetry};
-use crate::turn::views::backlog::BacklogQuery;
 
 /// Default data folder.
 const DATA_DIR: &str = ".turnwheel";

@@ -6,12 +6,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
+use crate::commands::prompt_queue::accept_queue_message;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
+use crate::notifications;
 use crate::queue;
+use crate::services::Services;
 use crate::telemetry::trace::SpanRole;
-use crate::turn::admission::prompt_queue::accept_queue_message;
-use crate::turn::delivery::{self, TurnError};
-use crate::turn::{Nudge, Services, crash_count, error_domain, notify, sweep};
+use crate::turn::delivery::{self};
+use crate::turn::error::TurnError;
+use crate::turn::nudge::Nudge;
+use crate::turn::{crash_count, error_domain, sweep};
 
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {
@@ -73,7 +77,7 @@ impl Functions for FunctionHandlers {
 
     async fn notify(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
-        let outcome = notify::notify(&self.services, &nudge).await;
+        let outcome = notifications::notify(&self.services, &nudge).await;
         self.record_message(queue::NOTIFY, outcome.is_ok());
         outcome.map_err(|error| to_failure(&error))
     }

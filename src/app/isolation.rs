@@ -27,8 +27,9 @@ use self::protocol::{ChildInit, duration_ms};
 use crate::app::agent_files::ActiveAgents;
 use crate::app::service::ServiceOptions;
 use crate::ids::{ConversationKey, TenantId, WorkerId};
+use crate::services::Services;
 use crate::turn::isolation::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
-use crate::turn::{Nudge, Services};
+use crate::turn::nudge::Nudge;
 
 /// Name of the hidden command that the child runs.
 pub(super) const COMMAND: &str = "isolated-turn";

@@ -10,13 +10,18 @@ use crate::app::ports::{self, PortContext, Storage};
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
+use crate::fail_points::NoFailPoints;
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::model::scripted::ScriptedModel;
 use crate::queue;
+use crate::services::{Limits, Services};
 use crate::settings::Settings;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::{AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, sweep};
+use crate::turn::abort_signal::AbortSignals;
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
+use crate::turn::sweep;
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);

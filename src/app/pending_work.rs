@@ -14,13 +14,13 @@ use crate::app::ports;
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
+use crate::commands::Owner;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
+use crate::queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
+use crate::queries::load;
+use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
 use crate::settings::Settings;
 use crate::store::ConversationStore;
-use crate::turn::admission::Owner;
-use crate::turn::views::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
-use crate::turn::views::load;
-use crate::turn::views::why::{ServiceStatus, WhyView, explain_conversation};
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);
@@ -250,8 +250,8 @@ mod tests {
     use crate::agent::head::State;
     use crate::clock::Timestamp;
     use crate::ids::WorkerId;
-    use crate::turn::views::conversation::OwnerView;
-    use crate::turn::views::why::{LeaseView, WaitsFor};
+    use crate::queries::conversation::OwnerView;
+    use crate::queries::why::{LeaseView, WaitsFor};
 
     fn view() -> WhyView {
         let at = Timestamp(1_795_292_349_669);

@@ -24,28 +24,31 @@ use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
 use crate::http::api::Access;
 use crate::http::approval_token::SigningKeys;
 use crate::ids::{Ids, SystemIds, WorkerId};
+use crate::ledger::spending_limits::SpendingLimits;
 use crate::model::Model;
+use crate::notifications::NotificationSender;
+use crate::notifications::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
+use crate::services::{Limits, Services};
 use crate::settings::Settings;
 use crate::settings::mistake::Mistake;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::notify::NotificationSender;
-use crate::turn::notify::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::{
-    AbortSignals, EntryCache, FailPoints, Isolation, Limits, NoFailPoints, Services, crash_count,
-};
+use crate::turn::abort_signal::AbortSignals;
+use crate::turn::crash_count;
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug)]

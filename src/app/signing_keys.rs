@@ -7,8 +7,8 @@ use crate::app::service::{StartError, io_error};
 use crate::clock::Timestamp;
 use crate::http::approval_token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, RequestId};
+use crate::notifications::webhook::ApprovalLinkMaker;
 use crate::settings::Settings;
-use crate::turn::notify::webhook::ApprovalLinkMaker;
 
 /// Returns the keys of the settings. Without any, creates one key and stores it in the data folder.
 pub(super) fn load_signing_keys(

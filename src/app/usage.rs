@@ -10,13 +10,13 @@ use crate::app::ports;
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
+use crate::commands::{CommandError, FieldError};
 use crate::ids::TenantId;
-use crate::settings::Settings;
-use crate::store::ConversationStore;
-use crate::turn::admission::{CommandError, FieldError};
-use crate::turn::views::usage::{
+use crate::queries::usage::{
     DayRange, UsageGrouping, UsageItem, UsageReport, UsageScope, report_usage,
 };
+use crate::settings::Settings;
+use crate::store::ConversationStore;
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::Request;
-use crate::ids::{ConversationKey, TenantId, UserId};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
-use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::prompt::{
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::turn::admission::{CommandError, Owner};
-use crate::turn::delivery::{self, TurnError};
-use crate::turn::{Nudge, Services, notify};
+use crate::commands::{CommandError, Owner};
+use crate::ids::{ConversationKey, TenantId, UserId};
+use crate::notifications;
+use crate::services::Services;
+use crate::turn::delivery::{self};
+use crate::turn::error::TurnError;
+use crate::turn::nudge::Nudge;
 
 pub(super) fn owner() -> Owner {
     Owner { tenant: TenantId::new("certify"), user: UserId::new("certify") }
@@ -80,7 +83,7 @@ pub(super) async fn send_request(
             Err(error @ TurnError::Store { .. }) => Err(error.to_string()),
         },
         ClientRequest::Notify(nudge) => {
-            notify::notify(&services, &nudge).await.map_err(|error| error.to_string())
+            notifications::notify(&services, &nudge).await.map_err(|error| error.to_string())
         }
     }
 }

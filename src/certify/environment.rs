@@ -19,14 +19,18 @@ use crate::certify::scripted_model::ConversationModel;
 use crate::certify::store::RunStore;
 use crate::certify::{CertifyOptions, StoreKind, ToolMode};
 use crate::clock::{Clock, SystemClock, Timestamp, millis};
+use crate::fail_points::FailPoints;
 use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
+use crate::ledger::spending_limits::SpendingLimits;
 use crate::live::MemoryLive;
+use crate::notifications::{NotificationSender, SendOutcome};
 use crate::queue::{self, MemoryQueue};
+use crate::services::{Limits, Services};
 use crate::store::embedded::OpenError;
 use crate::telemetry::Telemetry;
-use crate::turn::notify::{NotificationSender, SendOutcome};
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::{AbortSignals, EntryCache, FailPoints, Isolation, Limits, Services};
+use crate::turn::abort_signal::AbortSignals;
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
 
 /// Real time plus the skipped waits.
 #[derive(Debug, Default)]

@@ -15,11 +15,13 @@ use crate::certify::environment::Environment;
 use crate::certify::oracle::Outcome;
 use crate::certify::{CertifyOptions, Fault, StoreKind};
 use crate::clock::Clock as _;
+use crate::commands::patch::patch_conversation;
 use crate::ids::{ConversationKey, EffectId, RequestId};
 use crate::queue::{self, Queue as _};
+use crate::services::Services;
 use crate::store::embedded::OpenError;
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::{Nudge, Services, crash_count, sweep};
+use crate::turn::nudge::Nudge;
+use crate::turn::{crash_count, sweep};
 
 /// Steps of the driver after which a conversation counts as never idle.
 const STEPS_MAX: u32 = 1_000;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::certify::Fault;
 use crate::certify::fault_run::InjectionPoint;
-use crate::turn::FAIL_POINTS;
+use crate::fail_points::FAIL_POINTS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunFilter {

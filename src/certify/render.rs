@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{AgentReport, Fault, Report, Run, Verdict};
-use crate::turn::FAIL_POINTS;
+use crate::fail_points::FAIL_POINTS;
 
 /// Number of lines shown from the beginning and from the end of a long log.
 const LOG_LINES_MAX: usize = 20;

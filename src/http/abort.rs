@@ -4,15 +4,15 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 
+use crate::commands::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
+use crate::commands::continue_prompt::{ContinueRequest, accept_continue};
+use crate::commands::prompt::PromptAccepted;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::problem::Problem;
 use crate::http::prompts::{parse_wait, request_sender, respond_when_finished};
 use crate::http::{RequestParts, SharedApi, access, into_response};
-use crate::turn::admission::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
-use crate::turn::admission::continue_prompt::{ContinueRequest, accept_continue};
-use crate::turn::admission::prompt::PromptAccepted;
 
 type HandlerResult = Result<Response, Problem>;
 

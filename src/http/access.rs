@@ -4,14 +4,14 @@
 use http::Uri;
 
 use crate::agent::head::Head;
+use crate::commands::Owner;
+use crate::commands::conversation::ID_LENGTH_MAX;
 use crate::http::Api;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::ids::{ConversationKey, UserId, is_plain_text};
-use crate::turn::admission::Owner;
-use crate::turn::admission::conversation::ID_LENGTH_MAX;
-use crate::turn::views::load;
+use crate::queries::load;
 
 /// Returns the key of the caller's own conversation with this id.
 pub(crate) fn own_conversation(caller: &Caller, id: &str) -> Result<ConversationKey, Problem> {
@@ -120,5 +120,5 @@ async fn find_in_tenant(
 }
 
 pub(crate) fn store_problem(error: crate::store::StoreError) -> Problem {
-    crate::turn::admission::CommandError::from(error).into()
+    crate::commands::CommandError::from(error).into()
 }

@@ -9,10 +9,10 @@ use crate::http::approval_token::SigningKeys;
 use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::HealthCache;
+use crate::services::Services;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
-use crate::turn::Services;
 
 /// Authentication mode and allowed browser origins.
 #[derive(Clone, Debug)]

@@ -10,13 +10,13 @@ use http::{HeaderMap, StatusCode};
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::{CommandError, FieldError};
 use crate::http::approval_page::{self, PageState, page_response, set_security_headers};
 use crate::http::problem::{self, Problem};
 use crate::http::{Api, SharedApi, body, into_response, json};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
-use crate::turn::admission::{CommandError, FieldError};
-use crate::turn::views::approvals::{Approval, SettledView, load_approval};
-use crate::turn::views::load;
+use crate::queries::approvals::{Approval, SettledView, load_approval};
+use crate::queries::load;
 
 /// Get the approval request of a link, as a page or as JSON.
 #[utoipa::path(

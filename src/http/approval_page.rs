@@ -15,7 +15,7 @@ use sha2::Digest as _;
 use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
-use crate::turn::views::approvals::Approval;
+use crate::queries::approvals::Approval;
 use arguments::pretty_print;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\

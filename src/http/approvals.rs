@@ -3,13 +3,13 @@
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
 use crate::http::{SharedApi, access, into_response};
-use crate::turn::admission::decide::{DecisionRequest, decide};
-use crate::turn::views::approvals::{Approval, ApprovalView, SettledView, list_decidable};
+use crate::queries::approvals::{Approval, ApprovalView, SettledView, list_decidable};
 
 type HandlerResult = Result<Response, Problem>;
 

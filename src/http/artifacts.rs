@@ -10,6 +10,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::artifacts::{ArtifactMetadata, ArtifactScope, ContentHeaders};
+use crate::commands::CommandError;
+use crate::commands::artifact::{NewArtifact, add_artifact};
 use crate::http::auth::Caller;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
@@ -17,10 +19,8 @@ use crate::http::precondition::{RequestedRange, is_unchanged, not_modified, requ
 use crate::http::problem::{self, Problem};
 use crate::http::{RequestParts, SharedApi, access, body, into_response};
 use crate::ids::ArtifactId;
+use crate::queries::{ArtifactView, artifact_view};
 use crate::tools::sha256_hex;
-use crate::turn::admission::CommandError;
-use crate::turn::admission::artifact::{NewArtifact, add_artifact};
-use crate::turn::views::{ArtifactView, artifact_view};
 
 type HandlerResult = Result<Response, Problem>;
 

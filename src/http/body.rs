@@ -13,11 +13,11 @@ use tokio::sync::Semaphore;
 
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
+use crate::commands::FieldError;
+use crate::commands::idempotency::canonical_hash;
 use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};
 use crate::server::is_client_too_slow;
-use crate::turn::admission::FieldError;
-use crate::turn::admission::idempotency::canonical_hash;
 
 /// Maximum bytes of a request body.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -168,7 +168,7 @@ mod tests {
     use futures_util::{FutureExt as _, StreamExt as _};
 
     use super::*;
-    use crate::turn::admission::conversation::NewConversation;
+    use crate::commands::conversation::NewConversation;
 
     fn field_error(text: &str) -> String {
         format!("{:?}", parse_json::<NewConversation>(text.as_bytes()).unwrap_err())

@@ -4,14 +4,12 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 
+use crate::commands::compact::{CompactAccepted, CompactRequest, compact as accept_compaction};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::problem::Problem;
 use crate::http::{SharedApi, access, into_response};
-use crate::turn::admission::compact::{
-    CompactAccepted, CompactRequest, compact as accept_compaction,
-};
 
 type HandlerResult = Result<Response, Problem>;
 

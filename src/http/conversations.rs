@@ -6,6 +6,9 @@ use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
+use crate::commands::conversation::{NewConversation, create_conversation};
+use crate::commands::delete::delete_conversation;
+use crate::commands::patch::patch_conversation;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
@@ -14,15 +17,12 @@ use crate::http::problem::Problem;
 use crate::http::prompts::parse_wait;
 use crate::http::{RequestParts, SharedApi, access, into_response, json, long_poll, precondition};
 use crate::ids::UserId;
-use crate::store::HeadQuery;
-use crate::turn::admission::conversation::{NewConversation, create_conversation};
-use crate::turn::admission::delete::delete_conversation;
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::documents;
-use crate::turn::views::conversation::{
+use crate::queries::conversation::{
     ConversationView, conversation_list_view, current_view, entry_view, read_messages,
 };
-use crate::turn::views::{conversation_etag, load};
+use crate::queries::{conversation_etag, load};
+use crate::store::HeadQuery;
+use crate::turn::documents;
 
 type HandlerResult = Result<Response, Problem>;
 

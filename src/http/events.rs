@@ -19,13 +19,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
+use crate::commands::CommandError;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::http::{SharedApi, access};
-use crate::turn::Services;
-use crate::turn::admission::CommandError;
-use crate::turn::views::load;
+use crate::queries::load;
+use crate::services::Services;
 
 pub use frame::SseFrame;
 pub use reader::{EventReader, StreamEnd};

@@ -13,17 +13,17 @@ use super::lists::QueryParams;
 use super::precondition::{RequestedRange, is_match_allowed, requested_range};
 use super::problem::Problem;
 use super::{auth, events, idempotency};
+use crate::commands::abort::AbortRequest;
+use crate::commands::compact::CompactRequest;
+use crate::commands::conversation::NewConversation;
+use crate::commands::decide::DecisionRequest;
+use crate::commands::inbox_edit::InputChange;
+use crate::commands::message::MessageRequest;
+use crate::commands::prompt::{FirstPromptRequest, PromptRequest};
 use crate::fuzz::check;
 use crate::ids::is_plain_text;
+use crate::schedules::create::NewSchedule;
 use crate::settings::links::Auth;
-use crate::turn::admission::abort::AbortRequest;
-use crate::turn::admission::compact::CompactRequest;
-use crate::turn::admission::conversation::NewConversation;
-use crate::turn::admission::decide::DecisionRequest;
-use crate::turn::admission::inbox_edit::InputChange;
-use crate::turn::admission::message::MessageRequest;
-use crate::turn::admission::prompt::{FirstPromptRequest, PromptRequest};
-use crate::turn::schedules::create::NewSchedule;
 
 /// Maximum size of a problem: error responses must not echo the whole input.
 const PROBLEM_BYTES_MAX: usize = 16 * 1024;

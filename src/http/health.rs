@@ -19,8 +19,8 @@ use crate::http::problem::{Problem, error_chain};
 use crate::http::{Api, SharedApi};
 use crate::ids::TenantId;
 use crate::queue::TURNS;
+use crate::services::Services;
 use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
-use crate::turn::Services;
 
 /// Maximum age of a check result that is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(30);

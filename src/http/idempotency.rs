@@ -3,9 +3,9 @@
 
 use http::HeaderMap;
 
+use crate::commands::idempotency::Idempotency;
 use crate::http::Api;
 use crate::http::problem::Problem;
-use crate::turn::admission::idempotency::Idempotency;
 
 const KEY_HEADER: &str = "idempotency-key";
 /// The host's invocation id. The host repeats a request with the same id.

@@ -5,6 +5,11 @@ use axum::response::{IntoResponse, Response};
 use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
+use crate::commands::FieldError;
+use crate::commands::inbox_edit;
+use crate::commands::inbox_edit::InputChange;
+use crate::commands::message::{MessageAccepted, MessageRequest, accept_message};
+use crate::commands::prompt::Mode;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
@@ -12,12 +17,9 @@ use crate::http::lists::{QueryParams, page_response};
 use crate::http::precondition::is_match_allowed;
 use crate::http::problem::Problem;
 use crate::http::{RequestParts, SharedApi, access, into_response, json};
+use crate::queries::inbox;
+use crate::queries::inbox::InputView;
 use crate::telemetry::trace;
-use crate::turn::admission::FieldError;
-use crate::turn::admission::inbox_edit::{self, InputChange};
-use crate::turn::admission::message::{MessageAccepted, MessageRequest, accept_message};
-use crate::turn::admission::prompt::Mode;
-use crate::turn::views::inbox::{self, InputView};
 
 type HandlerResult = Result<Response, Problem>;
 

@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
+use crate::commands::FieldError;
 use crate::http::problem::Problem;
 use crate::tools::sha256_hex;
-use crate::turn::admission::FieldError;
 
 const LIMIT_DEFAULT: usize = 20;
 const LIMIT_MAX: usize = 100;

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use crate::agent::entry::PromptState;
 use crate::agent::head::{Head, State};
 use crate::agent::prompt_view::PromptView;
+use crate::commands::CommandError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::live::{Interest, LiveEvent, LiveReader};
-use crate::turn::Services;
-use crate::turn::admission::CommandError;
-use crate::turn::views::conversation::{ConversationView, current_view};
-use crate::turn::views::{load, prompts};
+use crate::queries::conversation::{ConversationView, current_view};
+use crate::queries::{load, prompts};
+use crate::services::Services;
 
 /// Returns the prompt as soon as it is not running, or when `wait` is over.
 pub(crate) async fn wait_for_prompt(

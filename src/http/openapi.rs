@@ -17,11 +17,11 @@ use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
     inbox, prompts, schedules, usage, why,
 };
-use crate::turn::views::ArtifactView;
-use crate::turn::views::approvals::ApprovalView;
-use crate::turn::views::conversation::ConversationView;
-use crate::turn::views::inbox::InputView;
-use crate::turn::views::schedules::ScheduleView;
+use crate::queries::ArtifactView;
+use crate::queries::approvals::ApprovalView;
+use crate::queries::conversation::ConversationView;
+use crate::queries::inbox::InputView;
+use crate::queries::schedules::ScheduleView;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -178,6 +178,18 @@ mod tests {
             shapes["PromptRequest"]["properties"]["input"]["$ref"],
             "#/components/schemas/Content"
         );
+    }
+
+    #[test]
+    fn openapi_shapes_complete_existing_members() {
+        let shapes: Value = serde_json::from_str(include_str!("openapi/shapes.json")).unwrap();
+        for (schema, members) in shapes["properties"].as_object().unwrap() {
+            let properties = &DOCUMENT["components"]["schemas"][schema]["properties"];
+            assert!(properties.is_object(), "there is no schema `{schema}` with members");
+            for member in members.as_object().unwrap().keys() {
+                assert!(properties[member].is_object(), "`{schema}` has no member `{member}`");
+            }
+        }
     }
 
     #[test]

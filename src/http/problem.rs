@@ -11,9 +11,9 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPT
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
+use crate::commands::{CommandError, FieldError};
 use crate::http::SharedApi;
 use crate::telemetry::{error_class, trace};
-use crate::turn::admission::{CommandError, FieldError};
 use crate::turn::error_domain;
 
 /// A problem type: name, title and status.

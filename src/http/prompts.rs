@@ -8,6 +8,11 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
 use crate::agent::prompt_receipt::PromptReceipt;
+use crate::commands::CommandResponse;
+use crate::commands::prompt::{
+    FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
+    begin_conversation,
+};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
@@ -15,13 +20,8 @@ use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
 use crate::http::{Api, RequestParts, SharedApi, access, into_response, json, long_poll};
 use crate::ids::{ConversationKey, PromptId};
+use crate::queries::prompts;
 use crate::telemetry::trace;
-use crate::turn::admission::CommandResponse;
-use crate::turn::admission::prompt::{
-    FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
-    begin_conversation,
-};
-use crate::turn::views::prompts;
 
 type HandlerResult = Result<Response, Problem>;
 

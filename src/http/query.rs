@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 use serde_json::Value;
 
+use crate::commands::FieldError;
 use crate::http::openapi::DOCUMENT;
 use crate::http::origin::APPROVAL_LINKS_PATH;
 use crate::http::problem::Problem;
-use crate::turn::admission::FieldError;
 
 /// Parameters of the Functions host, allowed on every route.
 const HOST_PARAMETERS: [&str; 2] = ["code", "clientId"];

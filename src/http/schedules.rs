@@ -5,16 +5,17 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 
 use crate::agent::schedule::Schedule;
+use crate::commands::Owner;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
 use crate::http::{SharedApi, access, into_response, json};
-use crate::turn::admission::Owner;
-use crate::turn::schedules::create::NewSchedule;
-use crate::turn::schedules::{self, list_tenant_schedules, list_user_schedules};
-use crate::turn::views::schedules::ScheduleView;
+use crate::queries::schedules::ScheduleView;
+use crate::schedules;
+use crate::schedules::create::NewSchedule;
+use crate::schedules::{list_tenant_schedules, list_user_schedules};
 
 type HandlerResult = Result<Response, Problem>;
 

@@ -4,13 +4,13 @@ use axum::extract::{OriginalUri, State};
 use axum::response::Response;
 use http::StatusCode;
 
+use crate::commands::FieldError;
 use crate::http::access::store_problem;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::Problem;
 use crate::http::{SharedApi, json};
-use crate::turn::admission::FieldError;
-use crate::turn::views::usage::{DayRange, UsageGrouping, UsageReport, UsageScope, report_usage};
+use crate::queries::usage::{DayRange, UsageGrouping, UsageReport, UsageScope, report_usage};
 
 /// Get model calls, tokens and cost, by day, user, agent or tenant.
 #[utoipa::path(

@@ -8,8 +8,8 @@ use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::http::{SharedApi, access, json};
-use crate::turn::views::backlog::{BacklogQuery, BacklogReport, report_backlog};
-use crate::turn::views::why::{ServiceStatus, WhyView, explain_conversation};
+use crate::queries::backlog::{BacklogQuery, BacklogReport, report_backlog};
+use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
 
 type HandlerResult = Result<Response, Problem>;
 

@@ -10,18 +10,19 @@ use crate::agent::phase::Phase;
 use crate::agent::request::Verdict;
 use crate::agent::step::Input;
 use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::inbox::WaitingItem;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::{Services, documents, expiry, inbox};
+use crate::turn::{documents, expiry, inbox};
 
 /// Interval at which a running effect polls for an abort. One poll reads one document.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Every so many polls also read the head, because a deletion leaves no abort item.
 const POLLS_PER_HEAD_READ: u32 = 5;
 /// Time for a running write to finish after an abort.
-pub(super) const WRITE_GRACE: Duration = Duration::from_secs(2);
+pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(2);
 /// Signals that a receiver may lag behind. Beyond that it reads the store.
 const CHANNEL_CAPACITY: usize = 64;
 
@@ -41,7 +42,7 @@ impl Default for AbortSignals {
 }
 
 impl AbortSignals {
-    pub(super) fn emit(&self, key: &ConversationKey) {
+    pub(crate) fn emit(&self, key: &ConversationKey) {
         // An error only means that this process has no receivers.
         let _ = self.0.send(key.clone());
     }
@@ -49,7 +50,7 @@ impl AbortSignals {
 
 /// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
 /// on, not from the first poll.
-pub(super) fn wait_for_abort(
+pub(crate) fn wait_for_abort(
     services: &Services,
     key: &ConversationKey,
     prompt: Option<PromptId>,
@@ -83,7 +84,7 @@ pub(super) fn wait_for_abort(
 }
 
 /// True if the conversation is deleted or has no head.
-pub(super) async fn is_conversation_deleted(
+pub(crate) async fn is_conversation_deleted(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<bool, StoreError> {
@@ -121,7 +122,7 @@ fn aborts_prompt(item: &InboxItem, prompt: Option<&PromptId>) -> bool {
 
 impl LeasedConversation<'_> {
     /// True if the inbox aborts the running prompt.
-    pub(super) fn is_aborted_by(&self, inbox: &[WaitingItem]) -> bool {
+    pub(crate) fn is_aborted_by(&self, inbox: &[WaitingItem]) -> bool {
         let prompt = self.head.prompt.as_ref().map(|run| &run.id);
         inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
     }
@@ -129,7 +130,7 @@ impl LeasedConversation<'_> {
     /// Decides all open requests of an aborted prompt, by creating the same inbox item as an
     /// approver's decision. Create-if-absent picks the winner. Returns the inbox, including the
     /// decisions.
-    pub(super) async fn with_abort_decisions(
+    pub(crate) async fn with_abort_decisions(
         &self,
         inbox: Vec<WaitingItem>,
     ) -> Result<Vec<WaitingItem>, StoreError> {
@@ -150,7 +151,7 @@ impl LeasedConversation<'_> {
     /// # Errors
     /// The abort was not applied, or the commit failed: stop, and leave the calls to the worker
     /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
-    pub(super) async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
+    pub(crate) async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
         let prompt = self.prompt_id();
         let read = inbox::read_inbox(self.services, &self.key).await;
         let inbox = read.map_err(|source| self.error("read the inbox of", source))?;

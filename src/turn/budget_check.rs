@@ -12,12 +12,13 @@ use crate::agent::phase::Phase;
 use crate::agent::request::{Decision, RequestKind, Verdict};
 use crate::agent::step::{BudgetApprovalSpec, BudgetInput, Input, find_exceeded_budget};
 use crate::clock::Timestamp;
+use crate::ledger;
+use crate::ledger::{PostOutcome, PostResult};
+use crate::services::Services;
 use crate::store::StoreError;
-use crate::turn::Services;
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::expiry;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::ledger::{self, PostOutcome, PostResult};
 use crate::turn::plan::CommitPlan;
 
 /// Time for an approver to decide a budget request.
@@ -33,7 +34,7 @@ const RECHECK_MAX: Duration = Duration::from_mins(15);
 
 impl LeasedConversation<'_> {
     /// Posts overdue usage to the tenant's ledger. The added inputs record the outcome.
-    pub(super) async fn settle_due(&self, inputs: &mut Vec<Input>) {
+    pub(crate) async fn settle_due(&self, inputs: &mut Vec<Input>) {
         let now = self.services.clock.now();
         if self.head.metering.settle_at.is_some_and(|at| at <= now) {
             inputs.push(self.post_usage().await);
@@ -69,7 +70,7 @@ impl LeasedConversation<'_> {
 
     /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
     /// calls. Without limits it blocks nothing, and the usage is posted later.
-    pub(super) async fn settle_when_idle(&mut self) {
+    pub(crate) async fn settle_when_idle(&mut self) {
         let now = self.services.clock.now();
         let continues =
             self.nudge_at.is_some_and(|at| at <= now) || self.head.reservation.is_some();
@@ -88,14 +89,14 @@ impl LeasedConversation<'_> {
     }
 
     /// Like [`LeasedConversation::plan_reservation`], for a further call of this delivery.
-    pub(super) async fn reserve_next(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
+    pub(crate) async fn reserve_next(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
         let can_continue = self.can_call_model(&plan.transition().head);
         if can_continue { self.plan_reservation(plan).await } else { Ok(()) }
     }
 
     /// Adds the reservation of the model call that the inputs lead to, if this delivery makes the
     /// call.
-    pub(super) async fn plan_reservation(
+    pub(crate) async fn plan_reservation(
         &mut self,
         plan: &mut CommitPlan,
     ) -> Result<(), TurnError> {
@@ -141,7 +142,7 @@ impl LeasedConversation<'_> {
 
     /// Returns true if the model may be called now. Otherwise commits the reason for waiting,
     /// without a reservation.
-    pub(super) async fn check_budget(&mut self) -> Result<bool, TurnError> {
+    pub(crate) async fn check_budget(&mut self) -> Result<bool, TurnError> {
         let mut plan = self.plan(Vec::new());
         self.plan_reservation(&mut plan).await?;
         if !plan.inputs().is_empty() {
@@ -208,7 +209,7 @@ impl LeasedConversation<'_> {
 }
 
 /// True if this delivery has to make a model call.
-pub(super) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
+pub(crate) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
     let is_call = match head.phase {
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
             not_before.is_none_or(|time| time <= now)
@@ -230,7 +231,7 @@ fn recheck_at(head: &Head, now: Timestamp) -> Timestamp {
 ///
 /// # Errors
 /// The store is unavailable: deliver again later.
-pub(super) async fn approve_if_budget_freed(
+pub(crate) async fn approve_if_budget_freed(
     services: &Services,
     conversation: &LeasedConversation<'_>,
     now: Timestamp,

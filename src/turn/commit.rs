@@ -10,22 +10,22 @@ use crate::agent::transition::Transition;
 use crate::ids::{CommitId, InputId};
 use crate::live::LiveEvent;
 use crate::queue;
+use crate::services::Services;
 use crate::store::{
     DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
     Write, events_id,
 };
-use crate::turn::delivery::TurnError;
 use crate::turn::documents::{self, EventsBody};
+use crate::turn::error::TurnError;
 use crate::turn::event_log::{log_commit, report_alerts};
 use crate::turn::inbox::{WaitingItem, clear_due};
 use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
 use crate::turn::oversize::reduce_inputs;
 use crate::turn::plan::CommitPlan;
-use crate::turn::{Nudge, Services};
 
-/// Work due sooner than this gets a nudge; the sweep enqueues the rest.
-pub(super) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
 /// First wait before an identical batch is sent again; doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
@@ -46,7 +46,7 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
-    pub(super) async fn commit(
+    pub(crate) async fn commit(
         &mut self,
         name: &'static str,
         plan: CommitPlan,
@@ -343,7 +343,7 @@ impl LeasedConversation<'_> {
     }
 
     /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
-    pub(super) fn nudge(&self) -> Nudge {
+    pub(crate) fn nudge(&self) -> Nudge {
         let traceparent = match &self.head.prompt {
             Some(run) => run.traceparent.clone(),
             None => self.traceparent.clone(),
@@ -380,25 +380,6 @@ impl BatchBytes {
         }
         bytes
     }
-}
-
-/// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
-/// true if the queue accepted it.
-pub(super) async fn enqueue_nudge(
-    services: &Services,
-    queue: &str,
-    nudge: &Nudge,
-    delay: Duration,
-) -> bool {
-    let text = serde_json::to_string(nudge).unwrap_or_default();
-    let sent = services.queue.send(queue, text, delay).await;
-    if let Some(metrics) = services.telemetry.metrics() {
-        metrics.record_queue_message(queue, "send", sent.is_ok());
-    }
-    if let Err(error) = &sent {
-        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
-    }
-    sent.is_ok()
 }
 
 fn fail_point(name: &'static str, side: &'static str) -> &'static str {

@@ -17,14 +17,14 @@ use crate::agent::usage::Usage;
 use crate::extensions::{Hook, PendingCompaction, SummaryOverride};
 use crate::model::tokens::{count_tokens, upper_bound};
 use crate::model::{Listener, ModelRecord};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::model_call::tool_offers;
 use crate::turn::plan::CommitPlan;
 
 mod summary_request;
 
-pub(super) use summary_request::summary_output_max;
+pub(crate) use summary_request::summary_output_max;
 
 /// Summaries are not streamed.
 struct NullListener;
@@ -44,13 +44,13 @@ struct CompactionInput<'a> {
 
 impl LeasedConversation<'_> {
     /// The model of the next call.
-    pub(super) fn model_record(&self, settings: &Settings) -> Result<ModelRecord, String> {
+    pub(crate) fn model_record(&self, settings: &Settings) -> Result<ModelRecord, String> {
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
         let model = of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL);
         self.services.model.record(model)
     }
 
-    pub(super) fn context_budget(&self, settings: &Settings) -> ContextBudget {
+    pub(crate) fn context_budget(&self, settings: &Settings) -> ContextBudget {
         // Without a model the call fails with the reason.
         let window = self.model_record(settings).map_or(0, |record| record.context_window);
         ContextBudget::new(window, &settings.compaction.clone().unwrap_or_default())
@@ -58,7 +58,7 @@ impl LeasedConversation<'_> {
 
     /// Adds the input that reports a full context window, if the inputs lead to one. Counts tokens
     /// only if the number of bytes allows a full window.
-    pub(super) async fn check_context_window(
+    pub(crate) async fn check_context_window(
         &self,
         commit_plan: &mut CommitPlan,
     ) -> Result<(), TurnError> {
@@ -86,7 +86,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Tokens of the request beside the messages.
-    pub(super) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
+    pub(crate) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
         let Ok(agent) = self.services.agents.find(Some(&self.head.agent)) else { return 0 };
         let offers = tool_offers(&agent, &self.settings());
         let tools = offers.iter().map(|offer| {
@@ -96,7 +96,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Performs the pending compaction and commits its outcome.
-    pub(super) async fn compact(&mut self) -> Result<(), TurnError> {
+    pub(crate) async fn compact(&mut self) -> Result<(), TurnError> {
         self.services.fail_points.hit("summing.before").await;
         let summarised = self.summarise().await?;
         self.has_passed_rate_limit = false;

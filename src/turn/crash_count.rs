@@ -9,11 +9,14 @@ use crate::agent::suspicion::Death;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
+use crate::services::Services;
 use crate::store::{DocumentKind, Partition, StoreError};
-use crate::turn::commit::enqueue_nudge;
-use crate::turn::delivery::{TurnError, lost_writes};
+use crate::turn::delivery::lost_writes;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::{Nudge, Services, lease, leased_conversation, sweep};
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::enqueue_nudge;
+use crate::turn::{lease, leased_conversation, sweep};
 
 const PAGE_SIZE: usize = 200;
 /// Delay of the next nudge of a conversation whose nudge was given up.
@@ -30,7 +33,7 @@ pub async fn requeue_nudge(services: &Services, nudge: &Nudge) {
 ///
 /// # Errors
 /// The store is unavailable or the lease was lost: deliver the nudge again.
-pub(super) async fn count_process_death(
+pub(crate) async fn count_process_death(
     services: &Services,
     nudge: &Nudge,
     worker: &WorkerId,
@@ -47,7 +50,7 @@ pub(super) async fn count_process_death(
 ///
 /// # Errors
 /// The store is unavailable or the lease was lost: the death is not counted.
-pub(super) async fn count_panic(
+pub(crate) async fn count_panic(
     services: &Services,
     key: &ConversationKey,
     worker: &WorkerId,

@@ -16,42 +16,24 @@ use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
+use crate::schedules;
+use crate::services::Services;
 use crate::store::{StoreError, StoredDocument};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::trace::Span;
-use crate::turn::commit::enqueue_nudge;
+use crate::turn::error::{DeliveryOutcome, OUTCOME_REQUEST_EXPIRES, TurnError, store_error};
 use crate::turn::inbox::{self, WaitingItem};
 use crate::turn::isolation::{self, Isolation, SuspectAction};
 use crate::turn::leased_conversation::{LeasedConversation, acquire_lease};
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::enqueue_nudge;
 use crate::turn::plan::CommitPlan;
 use crate::turn::spans::{self, DeliverySpan};
-use crate::turn::{
-    Nudge, Services, budget_check, crash_count, delivery_cost, error_domain, expiry, schedules,
-};
+use crate::turn::{budget_check, crash_count, delivery_cost, error_domain, expiry};
 
 /// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
 /// must not occupy a worker for ever.
 const ROUNDS_MAX: u32 = 16;
-
-/// Why a delivery stopped early. Nothing is lost: pending work is in the store.
-#[derive(Debug, thiserror::Error)]
-pub enum TurnError {
-    /// Another worker has the lease: acknowledge the message.
-    #[error("the lease on {key} was lost")]
-    LeaseLost { key: ConversationKey },
-    /// Deliver again later.
-    #[error("could not {what} {key}")]
-    Store { key: ConversationKey, what: &'static str, source: StoreError },
-}
-
-/// Outcome of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeliveryOutcome {
-    /// No work was pending, or another worker has the lease.
-    #[serde(rename = "Nothing")]
-    NoWork,
-    Worked,
-}
 
 /// Handles one nudge.
 ///
@@ -127,7 +109,7 @@ async fn run_shared_round(
 ///
 /// # Errors
 /// As of [`handle`].
-pub(super) async fn deliver_alone(
+pub(crate) async fn deliver_alone(
     services: &Services,
     nudge: &Nudge,
     ends: Duration,
@@ -404,7 +386,7 @@ fn is_backing_off(head: &Head, now: Timestamp) -> bool {
     head.suspicion.retry_at.is_some_and(|time| time > now)
 }
 
-pub(super) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
+pub(crate) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
     let Phase::Calls { calls, .. } = &head.phase else { return Vec::new() };
     let lost = calls.iter().enumerate().filter(|(_, call)| {
         matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
@@ -417,15 +399,4 @@ pub(super) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
         expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
     })
     .collect()
-}
-
-/// Time for an approver to decide the outcome of a write.
-pub(super) const OUTCOME_REQUEST_EXPIRES: Duration = Duration::from_hours(7 * 24);
-
-pub(super) fn store_error(
-    key: &ConversationKey,
-    what: &'static str,
-    source: StoreError,
-) -> TurnError {
-    TurnError::Store { key: key.clone(), what, source }
 }

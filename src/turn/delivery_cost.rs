@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::clock::millis;
 use crate::ids::ConversationKey;
+use crate::services::Services;
 use crate::telemetry::cost_meter::{self, CostMeter};
-use crate::turn::Services;
-use crate::turn::delivery::{DeliveryOutcome, TurnError};
+use crate::turn::error::{DeliveryOutcome, TurnError};
 
 /// Totals of a meter; they only grow.
 struct MeterTotals {
@@ -29,7 +29,7 @@ impl MeterTotals {
 
 /// Runs one delivery on a meter and logs its cost. A delivery without pending work is logged at
 /// DEBUG.
-pub(super) async fn log_delivery_cost(
+pub(crate) async fn log_delivery_cost(
     services: &Services,
     key: &ConversationKey,
     work: impl Future<Output = Result<DeliveryOutcome, TurnError>>,

@@ -11,7 +11,7 @@ use crate::ids::{ConversationKey, EntryId};
 use crate::live::{Live, LiveEvent, LiveResponse, PartialResponse};
 use crate::model::Listener;
 
-pub(super) struct DeltaPublisher<'a> {
+pub(crate) struct DeltaPublisher<'a> {
     live: &'a dyn Live,
     key: &'a ConversationKey,
     message_id: EntryId,
@@ -34,7 +34,7 @@ impl fmt::Debug for DeltaPublisher<'_> {
 
 impl<'a> DeltaPublisher<'a> {
     /// Publishes the start of the response.
-    pub(super) fn start(
+    pub(crate) fn start(
         live: &'a dyn Live,
         key: &'a ConversationKey,
         response: LiveResponse,
@@ -49,13 +49,13 @@ impl<'a> DeltaPublisher<'a> {
     }
 
     /// Makes readers discard everything published.
-    pub(super) fn publish_reset(&self) {
+    pub(crate) fn publish_reset(&self) {
         self.live.publish(self.key, LiveEvent::Reset { message_id: self.message_id.clone() });
     }
 
     /// Ends open text and thinking blocks, and returns the published content. An incomplete tool
     /// call gets no end event. No further event may follow.
-    pub(super) fn close(&self) -> Vec<Block> {
+    pub(crate) fn close(&self) -> Vec<Block> {
         let (content, open) = {
             let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
             (

@@ -107,7 +107,7 @@ impl EntryCache {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`]: an operator has to inspect the document.
-    pub(super) fn take_head(
+    pub(crate) fn take_head(
         &self,
         key: &ConversationKey,
         stored: &StoredDocument,
@@ -126,7 +126,7 @@ impl EntryCache {
     }
 
     /// Caches the head for the next delivery. `bytes`: its stored size.
-    pub(super) fn store_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
+    pub(crate) fn store_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
         if head.phase == Phase::Idle
             && let Some(mut idle) = self.lock_idle()
         {

@@ -2,16 +2,16 @@
 //! metrics.
 
 use crate::agent::message::StopReason;
+use crate::commands::CommandError;
 use crate::model::ModelResponse;
+use crate::notifications::SendOutcome;
 use crate::store::StoreError;
 use crate::telemetry::error_class::{ErrorClass, ErrorDomain};
 use crate::tools::ToolOutcome;
-use crate::turn::admission::CommandError;
-use crate::turn::delivery::TurnError;
-use crate::turn::notify::SendOutcome;
+use crate::turn::error::TurnError;
 
 /// Model name of a response that no model gave.
-pub(super) const NO_MODEL: &str = "none";
+pub(crate) const NO_MODEL: &str = "none";
 
 pub fn classify_turn_error(error: &TurnError) -> ErrorClass {
     match error {
@@ -56,11 +56,11 @@ pub fn classify_command_error(error: &CommandError) -> Option<ErrorClass> {
 }
 
 /// A step that five workers attempted without progress.
-pub(super) fn poisoned_step() -> ErrorClass {
+pub(crate) fn poisoned_step() -> ErrorClass {
     ErrorClass::new(ErrorDomain::Runtime, "poisoned")
 }
 
-pub(super) fn classify_response(response: &ModelResponse) -> Option<ErrorClass> {
+pub(crate) fn classify_response(response: &ModelResponse) -> Option<ErrorClass> {
     if response.message.stop_reason != StopReason::Error {
         return None;
     }
@@ -72,7 +72,7 @@ pub(super) fn classify_response(response: &ModelResponse) -> Option<ErrorClass> 
     Some(ErrorClass::from_external(ErrorDomain::Model, name))
 }
 
-pub(super) fn classify_tool_outcome(outcome: &ToolOutcome) -> Option<ErrorClass> {
+pub(crate) fn classify_tool_outcome(outcome: &ToolOutcome) -> Option<ErrorClass> {
     match outcome {
         ToolOutcome::Returned(result) if !result.is_error => None,
         ToolOutcome::Returned(_) => Some(ErrorClass::new(ErrorDomain::Tool, "tool_error")),
@@ -82,7 +82,7 @@ pub(super) fn classify_tool_outcome(outcome: &ToolOutcome) -> Option<ErrorClass>
 }
 
 /// The app's settings name the receiver, so its failures belong to the app.
-pub(super) fn classify_send_outcome(outcome: &SendOutcome) -> Option<ErrorClass> {
+pub(crate) fn classify_send_outcome(outcome: &SendOutcome) -> Option<ErrorClass> {
     match outcome {
         SendOutcome::Accepted | SendOutcome::Gone => None,
         SendOutcome::RetryLater(_) => {

@@ -11,14 +11,14 @@ use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId};
 use crate::model::{ModelFailure, ModelResponse};
-use crate::turn::Services;
+use crate::services::Services;
 
 /// Characters of a provider's error text that a line shows.
 const ERROR_CHARS_MAX: usize = 300;
 
 /// `head`: the head of the conversation that this input creates.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only prompts are logged")]
-pub(super) fn log_prompt_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
+pub(crate) fn log_prompt_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
     let (mode, prompt) = match &item.body {
         InboxBody::Prompt(prompt) => ("prompt", prompt),
         InboxBody::Steer(prompt) => ("steer", prompt),
@@ -38,7 +38,7 @@ pub(super) fn log_prompt_accepted(key: &ConversationKey, item: &InboxItem, head:
 
 /// Logs the events of a commit.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are not logged")]
-pub(super) fn log_commit(key: &ConversationKey, transition: &Transition) {
+pub(crate) fn log_commit(key: &ConversationKey, transition: &Transition) {
     let id = &key.conversation_id;
     for entry in &transition.entries {
         match &entry.body {
@@ -70,7 +70,7 @@ pub(super) fn log_commit(key: &ConversationKey, transition: &Transition) {
 }
 
 /// Logs and counts alerts, after the commit that writes their notifications.
-pub(super) fn report_alerts(services: &Services, key: &ConversationKey, alerts: &[BudgetAlert]) {
+pub(crate) fn report_alerts(services: &Services, key: &ConversationKey, alerts: &[BudgetAlert]) {
     for alert in alerts {
         let (level, period) = (alert.level.name(), alert.period.map(BudgetPeriod::name));
         tracing::warn!(
@@ -124,7 +124,7 @@ fn log_prompt_end(
 
 /// A finished model call, before its commit.
 #[derive(Debug)]
-pub(super) struct ModelCallLog {
+pub(crate) struct ModelCallLog {
     agent: String,
     model: String,
     /// From 1.
@@ -141,7 +141,7 @@ pub(super) struct ModelCallLog {
 
 impl ModelCallLog {
     /// `attempt` and `attempts_max` count attempts at the same response.
-    pub(super) fn new(
+    pub(crate) fn new(
         agent: &str,
         response: &ModelResponse,
         (attempt, attempts_max): (u32, u32),
@@ -164,7 +164,7 @@ impl ModelCallLog {
     }
 
     /// `head`: the head after the commit; absent if the commit failed.
-    pub(super) fn log(&self, key: &ConversationKey, head: Option<&Head>, now: Timestamp) {
+    pub(crate) fn log(&self, key: &ConversationKey, head: Option<&Head>, now: Timestamp) {
         if self.stop_reason == StopReason::Error {
             return self.log_failure(key, head, now);
         }
@@ -215,7 +215,7 @@ fn stop_reason_name(reason: StopReason) -> &'static str {
     }
 }
 
-pub(in crate::turn) fn truncate_error(text: &str) -> &str {
+pub(crate) fn truncate_error(text: &str) -> &str {
     let end = text.char_indices().nth(ERROR_CHARS_MAX).map_or(text.len(), |(end, _)| end);
     text.get(..end).unwrap_or(text)
 }

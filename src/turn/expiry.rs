@@ -6,8 +6,9 @@ use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::request::{Decision, Request, Verdict};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, InputId, RequestId};
+use crate::services::Services;
 use crate::store::{Partition, StoreError, Write};
-use crate::turn::{Services, documents};
+use crate::turn::documents;
 
 /// Id of the inbox item and the receipt of a request's decision: at most one exists.
 pub fn decision_id(request: &RequestId) -> InputId {
@@ -19,7 +20,7 @@ pub fn decision_id(request: &RequestId) -> InputId {
 ///
 /// # Errors
 /// The store is unavailable: deliver again later.
-pub(super) async fn decide_expired(
+pub(crate) async fn decide_expired(
     services: &Services,
     head: &Head,
     now: Timestamp,
@@ -35,7 +36,7 @@ pub(super) async fn decide_expired(
 }
 
 /// A decision by the system, not by an approver.
-pub(super) fn automatic_decision(
+pub(crate) fn automatic_decision(
     request: &Request,
     (verdict, decided_by): (Verdict, &str),
     now: Timestamp,
@@ -51,7 +52,7 @@ pub(super) fn automatic_decision(
 }
 
 /// Accepts the decision, unless another one exists.
-pub(super) async fn create_decision(
+pub(crate) async fn create_decision(
     services: &Services,
     key: &ConversationKey,
     decision: Decision,

@@ -8,7 +8,7 @@ use crate::agent::event::EventBody;
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::step::{FinishTurn, Input};
 use crate::extensions::{ClosingTurn, Hook};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
 
@@ -24,7 +24,7 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// The lease was lost, or an earlier result could not be read: stop the delivery.
-    pub(super) async fn run_finish_turn(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
+    pub(crate) async fn run_finish_turn(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
         if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl LeasedConversation<'_> {
 
     /// Removes lost writes whose results would close the turn. No hook runs here, so the next
     /// delivery closes it.
-    pub(super) fn leave_turn_open(&self, plan: &mut CommitPlan) {
+    pub(crate) fn leave_turn_open(&self, plan: &mut CommitPlan) {
         if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
             return;
         }

@@ -13,27 +13,27 @@ use crate::agent::head::Lease;
 use crate::extensions::{Extension, Hook, HookError};
 use crate::ids::ConversationId;
 use crate::model::PayloadHook;
-use crate::turn::Services;
-use crate::turn::delivery::TurnError;
+use crate::services::Services;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
 /// Runs hooks for one conversation. Every call of an extension goes through [`HookRunner::run`].
 #[derive(Clone, Debug)]
-pub(super) struct HookRunner<'w> {
+pub(crate) struct HookRunner<'w> {
     services: &'w Services,
     conversation_id: ConversationId,
 }
 
 /// Why a hook gave no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HookFailure {
-    pub(super) extension: String,
-    pub(super) hook: Hook,
-    pub(super) cause: FailureCause,
+pub(crate) struct HookFailure {
+    pub(crate) extension: String,
+    pub(crate) hook: Hook,
+    pub(crate) cause: FailureCause,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FailureCause {
+pub(crate) enum FailureCause {
     Error(String),
     /// The panic's payload is dropped: it may hold data of the conversation.
     Panic,
@@ -66,7 +66,7 @@ impl HookRunner<'_> {
     /// decides the consequence of a failure.
     ///
     /// No time-out stops a hook that blocks its thread without awaiting.
-    pub(super) async fn run<T>(
+    pub(crate) async fn run<T>(
         &self,
         extension: &dyn Extension,
         hook: Hook,
@@ -102,7 +102,7 @@ impl HookRunner<'_> {
 
 /// `on_payload` of all extensions. It runs within a model call, which renews the lease.
 #[derive(Debug)]
-pub(super) struct PayloadHooks<'w>(HookRunner<'w>);
+pub(crate) struct PayloadHooks<'w>(HookRunner<'w>);
 
 #[async_trait]
 impl PayloadHook for PayloadHooks<'_> {
@@ -118,11 +118,11 @@ impl PayloadHook for PayloadHooks<'_> {
 
 impl<'w> LeasedConversation<'w> {
     /// `None`: there are no extensions.
-    pub(super) fn payload_hooks(&self) -> Option<PayloadHooks<'w>> {
+    pub(crate) fn payload_hooks(&self) -> Option<PayloadHooks<'w>> {
         (!self.services.extensions.is_empty()).then(|| PayloadHooks(self.hook_runner()))
     }
 
-    pub(super) fn hook_runner(&self) -> HookRunner<'w> {
+    pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
         HookRunner { services: self.services, conversation_id: self.key.conversation_id.clone() }
     }
 
@@ -130,7 +130,7 @@ impl<'w> LeasedConversation<'w> {
     ///
     /// # Errors
     /// The lease was lost: discard the work.
-    pub(super) async fn run_hook<T>(
+    pub(crate) async fn run_hook<T>(
         &mut self,
         extension: &dyn Extension,
         hook: Hook,

@@ -5,37 +5,38 @@ use std::sync::Arc;
 use crate::agent::inbox::InboxItem;
 use crate::agent::step::{Input, is_supported};
 use crate::agent::transition::PendingItem;
+use crate::commands::certain_write::write_size;
 use crate::ids::ConversationKey;
+use crate::services::Services;
 use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, Partition, Selection,
     StoreError, StoredDocument, Write,
 };
-use crate::turn::admission::certain_write::write_size;
-use crate::turn::delivery::TurnError;
+use crate::turn::documents;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::{Services, documents};
 
 /// Operations that draining the inbox may use, so that a checked call still fits.
-pub(super) const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
+pub(crate) const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes that draining may use: an item is written as entry and as receipt.
-pub(super) const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
+pub(crate) const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
 
 /// Times that one commit reads an inbox that keeps changing.
 const REREADS_MAX: u32 = 5;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
-pub(super) struct WaitingItem {
-    pub(super) item: Arc<InboxItem>,
+pub(crate) struct WaitingItem {
+    pub(crate) item: Arc<InboxItem>,
     /// The version that was read.
-    pub(super) etag: ETag,
+    pub(crate) etag: ETag,
     /// True if the item has a `due` of its own.
-    pub(super) is_due: bool,
+    pub(crate) is_due: bool,
     bytes: usize,
 }
 
 /// The items that this version supports, oldest first.
-pub(super) async fn read_inbox(
+pub(crate) async fn read_inbox(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<Vec<WaitingItem>, StoreError> {
@@ -45,7 +46,7 @@ pub(super) async fn read_inbox(
 }
 
 /// As [`read_inbox`], from items that were already read.
-pub(super) fn parse_inbox(stored: &[StoredDocument]) -> Result<Vec<WaitingItem>, StoreError> {
+pub(crate) fn parse_inbox(stored: &[StoredDocument]) -> Result<Vec<WaitingItem>, StoreError> {
     let mut items = Vec::with_capacity(stored.len());
     for stored in stored {
         let item: InboxItem = documents::read(&stored.document)?;
@@ -65,7 +66,7 @@ pub(super) fn parse_inbox(stored: &[StoredDocument]) -> Result<Vec<WaitingItem>,
 }
 
 /// The input that reports these items to the state machine.
-pub(super) fn inbox_input(waiting: &[WaitingItem]) -> Input {
+pub(crate) fn inbox_input(waiting: &[WaitingItem]) -> Input {
     let pending =
         |waits: &WaitingItem| PendingItem { item: Arc::clone(&waits.item), bytes: waits.bytes };
     Input::InboxRead(waiting.iter().map(pending).collect())
@@ -75,7 +76,7 @@ impl LeasedConversation<'_> {
     /// Reads the inbox again just before a commit. Returns `None` if the store is unavailable:
     /// known results are still committed, but nothing new may start, because an abort could be
     /// waiting.
-    pub(super) async fn reread_inbox(&self) -> Option<Vec<WaitingItem>> {
+    pub(crate) async fn reread_inbox(&self) -> Option<Vec<WaitingItem>> {
         let read = match read_inbox(self.services, &self.key).await {
             Ok(waiting) => self.with_abort_decisions(waiting).await,
             Err(error) => Err(error),
@@ -91,7 +92,7 @@ impl LeasedConversation<'_> {
 
     /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
     /// are dropped and computed again.
-    pub(super) async fn rebase_inputs(
+    pub(crate) async fn rebase_inputs(
         &mut self,
         inputs: &[Input],
         rereads: u32,
@@ -137,7 +138,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Commits results together with new inbox items and the intents of the next effects.
-    pub(super) async fn commit_with_inbox(
+    pub(crate) async fn commit_with_inbox(
         &mut self,
         name: &'static str,
         done: Vec<Input>,
@@ -171,7 +172,7 @@ impl LeasedConversation<'_> {
 
 /// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's
 /// phase covers them. Items beyond the batch's limits stay due and are read again.
-pub(super) fn clear_due<'a>(
+pub(crate) fn clear_due<'a>(
     writes: &mut Vec<Write>,
     left_waiting: impl Iterator<Item = &'a WaitingItem>,
 ) {

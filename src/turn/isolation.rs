@@ -16,10 +16,13 @@ use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::queue;
-use crate::turn::commit::enqueue_nudge;
-use crate::turn::delivery::{self, DeliveryOutcome, TurnError};
+use crate::services::Services;
+use crate::turn::crash_count;
+use crate::turn::delivery::{self};
+use crate::turn::error::{DeliveryOutcome, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::{Nudge, Services, crash_count};
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::enqueue_nudge;
 
 /// Longest wait of a suspect step for the other turns of its process, if no separate process can be
 /// started.
@@ -102,7 +105,7 @@ impl Isolator for InProcessIsolator {
 ///
 /// # Errors
 /// The store is unavailable or the lease was lost: deliver the nudge again.
-pub(super) async fn run_isolated(
+pub(crate) async fn run_isolated(
     services: &Services,
     nudge: &Nudge,
     ends: Duration,
@@ -133,7 +136,7 @@ pub(super) async fn run_isolated(
 
 /// The next action for a suspect step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SuspectAction {
+pub(crate) enum SuspectAction {
     /// Count the death of the last worker first.
     CountDeath,
     /// Wait until the retry time.
@@ -143,7 +146,7 @@ pub(super) enum SuspectAction {
 
 impl LeasedConversation<'_> {
     /// Returns `None` if the step runs here like any other, or fails its prompt.
-    pub(super) fn suspect_action(&self, head: &Head, now: Timestamp) -> Option<SuspectAction> {
+    pub(crate) fn suspect_action(&self, head: &Head, now: Timestamp) -> Option<SuspectAction> {
         let is_clean = head.leases_without_progress == 0 && head.suspicion.is_blank();
         let is_step = !matches!(head.phase, Phase::Idle | Phase::Deleted)
             && head.next_step_due(now).is_some_and(|due| due <= now);
@@ -167,7 +170,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Why the step is given up, in one sentence. Load the response with open calls first.
-    pub(super) fn give_up_reason(&self) -> String {
+    pub(crate) fn give_up_reason(&self) -> String {
         let step = match &self.head.phase {
             Phase::Model { .. } => "the model call".to_owned(),
             Phase::Summary { .. } => "the summary of the conversation".to_owned(),

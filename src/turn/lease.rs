@@ -6,20 +6,20 @@ use futures_util::future::BoxFuture;
 
 use crate::agent::phase::Phase;
 use crate::store::{LeaseRequest, StoreError, StoredDocument};
-use crate::turn::delivery::TurnError;
 use crate::turn::documents;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
 /// Time until a lease expires without renewal.
-pub(super) const LEASE_DURATION: Duration = Duration::from_mins(1);
+pub(crate) const LEASE_DURATION: Duration = Duration::from_mins(1);
 /// Interval between renewals.
-pub(super) const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
+pub(crate) const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 /// Usable part of a lease one [`RENEWAL_INTERVAL`] after it began, before [`STOP_MARGIN`].
 const USABLE_AT_RENEWAL: Duration = Duration::from_secs(30);
 /// A worker that has not renewed its lease by this long before the end cancels its effects.
-pub(super) const STOP_MARGIN: Duration = Duration::from_secs(10);
+pub(crate) const STOP_MARGIN: Duration = Duration::from_secs(10);
 /// Required rest of a lease before an effect starts.
-pub(super) const SEND_MARGIN: Duration = Duration::from_secs(20);
+pub(crate) const SEND_MARGIN: Duration = Duration::from_secs(20);
 /// Wait before retrying a failed renewal.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ impl LeasedConversation<'_> {
     /// Renews the lease while it is polled. Returns an error once the lease is lost and effects
     /// must stop. Cancel-safe: a pending renewal and the next commit need the same version of the
     /// head, so at most one of them wins.
-    pub(super) async fn renew_until_lost(&mut self) -> TurnError {
+    pub(crate) async fn renew_until_lost(&mut self) -> TurnError {
         // Counts from the last renewal, so that many short waits in a row still renew in time.
         let mut wait = self.lease_left().saturating_sub(USABLE_AT_RENEWAL);
         loop {
@@ -53,12 +53,12 @@ impl LeasedConversation<'_> {
 
     /// Like [`LeasedConversation::renew_until_lost`], for hooks. They run within commits, which
     /// renew, so the unboxed future type would contain itself.
-    pub(super) fn renew_until_lost_boxed(&mut self) -> BoxFuture<'_, TurnError> {
+    pub(crate) fn renew_until_lost_boxed(&mut self) -> BoxFuture<'_, TurnError> {
         Box::pin(self.renew_until_lost())
     }
 
     /// Ensures that 20 s of the lease remain. Call it just before sending (invariant 6).
-    pub(super) async fn ensure_lease(&mut self) -> Result<(), TurnError> {
+    pub(crate) async fn ensure_lease(&mut self) -> Result<(), TurnError> {
         let is_short = self.lease_left() + STOP_MARGIN < SEND_MARGIN;
         // Longer than any lease: the wall clock was set back.
         let is_impossible = self.services.clock.now().until(self.lease_until) > LEASE_DURATION;
@@ -67,7 +67,7 @@ impl LeasedConversation<'_> {
 
     /// Time until the worker has to stop: the earlier of the wall clock's and the monotonic clock's
     /// end.
-    pub(super) fn lease_left(&self) -> Duration {
+    pub(crate) fn lease_left(&self) -> Duration {
         let wall = self.services.clock.now().until(self.lease_until);
         let monotonic = self.lease_until_monotonic.saturating_sub(self.services.clock.monotonic());
         wall.min(monotonic).saturating_sub(STOP_MARGIN)
@@ -86,7 +86,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Renews the lease that the store keeps outside the head. Returns true if it is still ours.
-    pub(super) async fn renew_outside_head(&mut self) -> bool {
+    pub(crate) async fn renew_outside_head(&mut self) -> bool {
         let (now, monotonic) = (self.services.clock.now(), self.services.clock.monotonic());
         let until = now.plus(LEASE_DURATION);
         let request = LeaseRequest { key: &self.key, worker: &self.worker, now, until };
@@ -102,7 +102,7 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// The lease is no longer ours: discard the work.
-    pub(super) async fn reload_head(
+    pub(crate) async fn reload_head(
         &mut self,
         stored: Option<Box<StoredDocument>>,
     ) -> Result<(), TurnError> {

@@ -13,74 +13,77 @@ use crate::agent::suspicion::Death;
 use crate::agent::transition::{Policy, Transition};
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+use crate::commands::delete;
+use crate::commands::delete::LateUsage;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
+use crate::services::Services;
 use crate::store::{ETag, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
 use crate::telemetry::error_class::ErrorClass;
-use crate::turn::admission::delete::{self, LateUsage};
-use crate::turn::commit::{NUDGE_WITHIN, enqueue_nudge};
-use crate::turn::delivery::{TurnError, store_error};
+use crate::turn::documents;
+use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
 use crate::turn::inbox::{DRAIN_BYTES_MAX, DRAIN_OPERATIONS_MAX};
+use crate::turn::isolation::Isolation;
 use crate::turn::lease::LEASE_DURATION;
-use crate::turn::{Isolation, Services, documents};
+use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
 
 /// One conversation under this worker's lease, with its loaded state.
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
-pub(super) struct LeasedConversation<'w> {
-    pub(super) services: &'w Services,
-    pub(super) key: ConversationKey,
-    pub(super) partition: Partition,
+pub(crate) struct LeasedConversation<'w> {
+    pub(crate) services: &'w Services,
+    pub(crate) key: ConversationKey,
+    pub(crate) partition: Partition,
     /// Unique to this delivery: two deliveries in one process are two workers to each other.
-    pub(super) worker: WorkerId,
-    pub(super) head: Head,
-    pub(super) etag: ETag,
+    pub(crate) worker: WorkerId,
+    pub(crate) head: Head,
+    pub(crate) etag: ETag,
     /// Approximate size of the stored head.
-    pub(super) head_bytes: usize,
+    pub(crate) head_bytes: usize,
     /// The model response whose calls are open.
-    pub(super) response: Option<Arc<Entry>>,
+    pub(crate) response: Option<Arc<Entry>>,
     /// Results of its calls, buffered until source order allows them.
-    pub(super) buffered: Vec<Arc<Entry>>,
-    pub(super) epoch: u64,
+    pub(crate) buffered: Vec<Arc<Entry>>,
+    pub(crate) epoch: u64,
     /// True if the lease is kept outside the head and already ours.
-    pub(super) is_outside_head: bool,
+    pub(crate) is_outside_head: bool,
     /// Ends of the lease on the wall and monotonic clocks, as other workers see it. The earlier one
     /// counts.
-    pub(super) lease_until: Timestamp,
-    pub(super) lease_until_monotonic: Duration,
+    pub(crate) lease_until: Timestamp,
+    pub(crate) lease_until_monotonic: Duration,
     /// End of this turn, on the monotonic clock.
-    pub(super) turn_ends: Duration,
+    pub(crate) turn_ends: Duration,
     /// Number of model responses received in this delivery.
-    pub(super) responses_received: u32,
+    pub(crate) responses_received: u32,
     /// True if tools or a compaction ran in this delivery. They may have used most of the turn.
-    pub(super) has_run_tools: bool,
+    pub(crate) has_run_tools: bool,
     /// True if this delivery performs nothing: it commits the outcome of the lost step and releases
     /// the lease.
-    pub(super) is_commit_only: bool,
+    pub(crate) is_commit_only: bool,
     /// Death of the worker that ran the step before. The first commit counts it.
-    pub(super) death: Option<Death>,
+    pub(crate) death: Option<Death>,
     /// True if no other turn runs in this process, so that its death is caused by the step.
-    pub(super) is_alone: bool,
+    pub(crate) is_alone: bool,
     /// Trace context of this turn's span, if it has one.
-    pub(super) traceparent: Option<String>,
+    pub(crate) traceparent: Option<String>,
     /// True if the rate limit has admitted the next model call.
-    pub(super) has_passed_rate_limit: bool,
+    pub(crate) has_passed_rate_limit: bool,
     /// The ledger update since the last commit. The next commit records it.
-    pub(super) ledger_update: Option<BudgetInput>,
+    pub(crate) ledger_update: Option<BudgetInput>,
     /// The error that ended the prompt.
-    pub(super) fault: Option<ErrorClass>,
+    pub(crate) fault: Option<ErrorClass>,
     /// The finished model call. The next commit logs it.
-    pub(super) model_call_log: Option<Box<ModelCallLog>>,
+    pub(crate) model_call_log: Option<Box<ModelCallLog>>,
     /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
     /// delivery continues with it.
-    pub(super) nudge_at: Option<Timestamp>,
+    pub(crate) nudge_at: Option<Timestamp>,
     /// Usage and number of model calls that are made but not yet committed.
-    pub(super) uncommitted_usage: Option<(Usage, u32)>,
+    pub(crate) uncommitted_usage: Option<(Usage, u32)>,
 }
 
 /// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
 /// the lease or nothing can be processed.
-pub(super) async fn acquire_lease<'w>(
+pub(crate) async fn acquire_lease<'w>(
     services: &'w Services,
     key: &ConversationKey,
     turn_ends: Duration,
@@ -97,7 +100,7 @@ pub(super) async fn acquire_lease<'w>(
 
 /// Like [`acquire_lease`], for a given worker id. A lease of the same worker does not block it: a
 /// dead worker is followed at once.
-pub(super) async fn acquire_lease_as<'w>(
+pub(crate) async fn acquire_lease_as<'w>(
     services: &'w Services,
     worker: WorkerId,
     key: &ConversationKey,
@@ -182,7 +185,7 @@ async fn purge_deleted(services: &Services, key: &ConversationKey) {
 impl LeasedConversation<'_> {
     /// Releases the lease, then enqueues a nudge for pending work: a nudge delivered earlier would
     /// find the conversation leased. Returns true if it enqueued a nudge without delay.
-    pub(super) async fn release(self) -> bool {
+    pub(crate) async fn release(self) -> bool {
         let services = self.services;
         services.fail_points.hit("release.before").await;
         services.store.release_lease(&self.key, &self.worker).await;
@@ -202,7 +205,7 @@ impl LeasedConversation<'_> {
 
     /// Records the usage of lost work if the conversation was deleted, because its cost still
     /// counts.
-    pub(super) async fn report_lost_call(&mut self) {
+    pub(crate) async fn report_lost_call(&mut self) {
         let Some((usage, calls)) = self.uncommitted_usage.take() else { return };
         let call =
             LateUsage { incarnation: &self.head.incarnation, epoch: self.epoch, usage, calls };
@@ -212,12 +215,12 @@ impl LeasedConversation<'_> {
         }
     }
 
-    pub(super) fn error(&self, what: &'static str, source: StoreError) -> TurnError {
+    pub(crate) fn error(&self, what: &'static str, source: StoreError) -> TurnError {
         store_error(&self.key, what, source)
     }
 
     /// Loads the model response whose calls are pending, and its buffered results.
-    pub(super) async fn load_response(&mut self) -> Result<(), TurnError> {
+    pub(crate) async fn load_response(&mut self) -> Result<(), TurnError> {
         let (response, buffered) = match &self.head.phase {
             Phase::Calls { response_seq: response, calls, .. } => {
                 let entries = self.load_entries().await?;
@@ -244,30 +247,30 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
-    pub(super) async fn load_entries(&self) -> Result<Arc<Vec<Arc<Entry>>>, TurnError> {
+    pub(crate) async fn load_entries(&self) -> Result<Arc<Vec<Arc<Entry>>>, TurnError> {
         let entries =
             self.services.entry_cache.load_entries(&*self.services.store, &self.head).await;
         entries.map_err(|source| self.error("read the entries of", source))
     }
 
     /// A call of the response whose calls are open.
-    pub(super) fn open_call(&self, index: usize) -> Option<&ToolCall> {
+    pub(crate) fn open_call(&self, index: usize) -> Option<&ToolCall> {
         self.response.as_ref()?.body.message()?.as_assistant()?.tool_calls().nth(index)
     }
 
-    pub(super) fn prompt_id(&self) -> Option<PromptId> {
+    pub(crate) fn prompt_id(&self) -> Option<PromptId> {
         self.head.prompt.as_ref().map(|run| run.id.clone())
     }
 
     /// Effective settings: the conversation's settings override the agent's.
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         match self.services.agents.find(Some(&self.head.agent)) {
             Ok(agent) => self.head.settings.with_fallback(&agent.settings),
             Err(_) => self.head.settings.clone(),
         }
     }
 
-    pub(super) fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         let settings = self.settings();
         Policy {
             rounds_max: settings.rounds_max(),
@@ -290,7 +293,7 @@ impl LeasedConversation<'_> {
     /// True if this delivery may make another model call. The first is allowed unless tools used
     /// the model's time. Further ones need `continuation: inline`, an empty inbox and half of the
     /// turn left.
-    pub(super) fn can_call_model(&self, head: &Head) -> bool {
+    pub(crate) fn can_call_model(&self, head: &Head) -> bool {
         let is_first = self.responses_received == 0;
         if is_first && !self.has_run_tools {
             return true;
@@ -303,7 +306,7 @@ impl LeasedConversation<'_> {
 
     /// True if this delivery performs nothing after this commit, so that the commit clears the
     /// lease.
-    pub(super) fn is_last_commit(&self, transition: &Transition) -> bool {
+    pub(crate) fn is_last_commit(&self, transition: &Transition) -> bool {
         if self.is_commit_only {
             return true;
         }
@@ -323,7 +326,7 @@ impl LeasedConversation<'_> {
     }
 
     /// The lease to write into the head while this delivery continues.
-    pub(super) fn lease(&self, until: Timestamp) -> Lease {
+    pub(crate) fn lease(&self, until: Timestamp) -> Lease {
         Lease { worker: self.worker.clone(), epoch: self.epoch, until }
     }
 }

@@ -23,8 +23,8 @@ use crate::model::{
 };
 use crate::tools::validate::response::find_message_mismatch;
 use crate::turn::abort_signal;
-use crate::turn::delivery::TurnError;
 use crate::turn::delta_publisher::DeltaPublisher;
+use crate::turn::error::TurnError;
 use crate::turn::error_domain::{self, NO_MODEL};
 use crate::turn::event_log::ModelCallLog;
 use crate::turn::hooks::{FailureCause, HookFailure};
@@ -36,7 +36,7 @@ const ABORTED_TEXT: &str = "Request was aborted";
 
 impl LeasedConversation<'_> {
     /// Calls the model and commits its response, with the intent of the first call.
-    pub(super) async fn call_model(&mut self) -> Result<(), TurnError> {
+    pub(crate) async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
         let (response, revision) = Box::pin(self.request_response()).await?;
@@ -180,14 +180,14 @@ impl LeasedConversation<'_> {
     }
 
     /// Groups calls for the provider's prompt cache.
-    pub(super) fn session_id(&self) -> String {
+    pub(crate) fn session_id(&self) -> String {
         let agent = self.services.agents.find(Some(&self.head.agent)).ok();
         let of_conversation = || format!("{}-{}", self.key.conversation_id, self.head.incarnation);
         agent.and_then(|agent| agent.session_id.clone()).unwrap_or_else(of_conversation)
     }
 
     /// The failure class for the state machine. It adds the random number for the back-off.
-    pub(super) fn failure_kind(&self, failure: Option<&ModelFailure>) -> FailureKind {
+    pub(crate) fn failure_kind(&self, failure: Option<&ModelFailure>) -> FailureKind {
         match failure {
             Some(ModelFailure::Retryable { after }) => FailureKind::Transient {
                 retry_after: *after,
@@ -199,7 +199,7 @@ impl LeasedConversation<'_> {
     }
 
     /// Number of this attempt at the same response.
-    pub(super) fn attempt(&self) -> u32 {
+    pub(crate) fn attempt(&self) -> u32 {
         match self.head.phase {
             Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
             Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
@@ -209,7 +209,7 @@ impl LeasedConversation<'_> {
     /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
     /// the turn deadline returns a time-out failure, retryable if the model had less than half of
     /// the turn (the worker was stalled).
-    pub(super) async fn await_response(
+    pub(crate) async fn await_response(
         &mut self,
         record: &ModelRecord,
         request: ModelRequest<'_>,
@@ -280,7 +280,7 @@ fn build_request<'a>(
 
 /// The tools offered to the model: the agent's tools without those that the settings deactivate.
 /// Unknown names are ignored.
-pub(super) fn tool_offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
+pub(crate) fn tool_offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
     let is_active = |name: &str| {
         settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
     };
@@ -330,7 +330,7 @@ fn hook_failure_response(failure: &HookFailure) -> ModelResponse {
 /// The response of an aborted call. The service bills the tokens read and written, but reports no
 /// usage to a client that disconnects. The usage is therefore an estimate from the tokens sent and
 /// received.
-pub(super) fn aborted_response(
+pub(crate) fn aborted_response(
     record: &ModelRecord,
     content: Vec<Block>,
     input: u64,

@@ -7,7 +7,7 @@ use crate::agent::step::{CallResult, FailureKind, Input, ResponseInput};
 
 /// The same step with fewer inputs or a smaller result. `None`: nothing is left to remove. `excess`
 /// is the exceeded bound, in words.
-pub(super) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
+pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     let is_poisoned = inputs.iter().any(|input| matches!(input, Input::Poisoned { .. }));
     if is_poisoned {
         return None;

@@ -15,7 +15,7 @@ const RECHECK_AFTER: Duration = Duration::from_mins(1);
 
 impl LeasedConversation<'_> {
     /// Adds the pause that defers the model call which the inputs lead to.
-    pub(super) fn pause_model_call(&self, plan: &mut CommitPlan) {
+    pub(crate) fn pause_model_call(&self, plan: &mut CommitPlan) {
         if self.services.pauses.is_empty() {
             return;
         }
@@ -30,13 +30,13 @@ impl LeasedConversation<'_> {
     }
 
     /// The pause that applies to a call of that tool.
-    pub(super) fn pause_of_call(&self, tool: &str) -> Option<&str> {
+    pub(crate) fn pause_of_call(&self, tool: &str) -> Option<&str> {
         let pauses = &self.services.pauses;
         pauses.find_for_agent(&self.head.agent).or_else(|| pauses.find_for_tool(tool))
     }
 
     /// The pause mark for the head. A pause that was active before keeps its start.
-    pub(super) fn paused_input(&self, on: &str) -> Input {
+    pub(crate) fn paused_input(&self, on: &str) -> Input {
         let now = self.services.clock.now();
         let before = self.head.pause.as_ref().filter(|before| before.target == on);
         let since = before.map_or(now, |before| before.since);
@@ -44,14 +44,14 @@ impl LeasedConversation<'_> {
     }
 
     /// True if the pause in the head is still active, so that this delivery changes nothing.
-    pub(super) fn is_still_paused(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_still_paused(&self, now: Timestamp) -> bool {
         let is_settling = self.head.metering.settle_at.is_some_and(|at| at <= now);
         self.head.pause.is_some() && !self.is_pause_lifted() && !is_settling
     }
 
     /// True if the pause in the head was lifted: work continues without waiting for the recheck
     /// time.
-    pub(super) fn is_pause_lifted(&self) -> bool {
+    pub(crate) fn is_pause_lifted(&self) -> bool {
         self.head.pause.as_ref().is_some_and(|pause| !self.services.pauses.contains(&pause.target))
     }
 }

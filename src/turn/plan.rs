@@ -12,7 +12,7 @@ use crate::turn::leased_conversation::LeasedConversation;
 const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Inputs, and the transition they produce.
-pub(super) struct CommitPlan {
+pub(crate) struct CommitPlan {
     inputs: Vec<Input>,
     transition: Transition,
     /// Start of the transition, on the monotonic clock.
@@ -23,30 +23,30 @@ pub(super) struct CommitPlan {
 
 impl CommitPlan {
     /// Applies and appends one input.
-    pub(super) fn add(&mut self, input: Input) {
+    pub(crate) fn add(&mut self, input: Input) {
         step(&mut self.transition, &input);
         self.inputs.push(input);
     }
 
-    pub(super) fn transition(&self) -> &Transition {
+    pub(crate) fn transition(&self) -> &Transition {
         &self.transition
     }
 
-    pub(super) fn inputs(&self) -> &[Input] {
+    pub(crate) fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
     /// Takes the inputs to compute the plan again: the transition is void.
-    pub(super) fn take_inputs(&mut self) -> Vec<Input> {
+    pub(crate) fn take_inputs(&mut self) -> Vec<Input> {
         std::mem::take(&mut self.inputs)
     }
 
-    pub(super) fn into_inputs(self) -> Vec<Input> {
+    pub(crate) fn into_inputs(self) -> Vec<Input> {
         self.inputs
     }
 
     /// The inputs. Also the transition and its start, if it can be committed unchanged.
-    pub(super) fn into_parts(
+    pub(crate) fn into_parts(
         self,
         conversation: &LeasedConversation<'_>,
     ) -> (Vec<Input>, Option<(Transition, Duration)>) {
@@ -59,13 +59,13 @@ impl CommitPlan {
 
 impl LeasedConversation<'_> {
     /// Applies the inputs to a copy of the current head.
-    pub(super) fn plan(&self, inputs: Vec<Input>) -> CommitPlan {
+    pub(crate) fn plan(&self, inputs: Vec<Input>) -> CommitPlan {
         let began = self.services.clock.monotonic();
         let transition = self.build_transition(&inputs);
         CommitPlan { inputs, transition, began, etag: self.etag.clone() }
     }
 
-    pub(super) fn build_transition(&self, inputs: &[Input]) -> Transition {
+    pub(crate) fn build_transition(&self, inputs: &[Input]) -> Transition {
         let (head, answer) = (self.head.clone(), self.response.clone());
         let mut transition =
             Transition::new(head, answer, self.policy(), self.services.clock.now());

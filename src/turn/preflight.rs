@@ -14,7 +14,7 @@ use crate::agents::Agent;
 use crate::extensions::{Hook, PendingToolCall};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
@@ -49,7 +49,7 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// The lease was lost while a hook ran: discard the work.
-    pub(super) async fn check_ready_calls(
+    pub(crate) async fn check_ready_calls(
         &mut self,
         plan: &mut CommitPlan,
     ) -> Result<(), TurnError> {
@@ -260,7 +260,7 @@ fn rejected(text: impl Into<String>) -> Preflight {
     Preflight::Rejected { text: text.into(), terminate: false }
 }
 
-pub(super) fn find_active_tool(
+pub(crate) fn find_active_tool(
     agent: &Agent,
     settings: &Settings,
     name: &str,

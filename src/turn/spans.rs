@@ -12,17 +12,19 @@ use crate::agent::message::{AssistantMessage, StopReason};
 use crate::ids::ConversationKey;
 use crate::model::{ModelRecord, ModelRequest, ModelResponse};
 use crate::queue;
+use crate::services::Services;
 use crate::telemetry::cost_meter;
 use crate::telemetry::error_class::ErrorClass;
 use crate::telemetry::metrics::ModelCall;
 use crate::telemetry::trace::{self, Span, SpanRole};
 use crate::tools::{Arguments, ToolOutcome};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
+use crate::turn::error_domain;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::{Nudge, Services, error_domain};
+use crate::turn::nudge::Nudge;
 
 /// One processing round of a conversation, from the lease on.
-pub(super) struct DeliverySpan<'w> {
+pub(crate) struct DeliverySpan<'w> {
     services: &'w Services,
     nudge: &'w Nudge,
     began: SystemTime,
@@ -33,7 +35,7 @@ pub(super) struct DeliverySpan<'w> {
 }
 
 impl<'w> DeliverySpan<'w> {
-    pub(super) fn start(services: &'w Services, nudge: &'w Nudge) -> Self {
+    pub(crate) fn start(services: &'w Services, nudge: &'w Nudge) -> Self {
         Self {
             services,
             nudge,
@@ -44,14 +46,14 @@ impl<'w> DeliverySpan<'w> {
         }
     }
 
-    pub(super) fn key(&self) -> &'w ConversationKey {
+    pub(crate) fn key(&self) -> &'w ConversationKey {
         &self.nudge.key
     }
 
     /// Starts the span of the turn. Its parent is the request that started the prompt: from the
     /// head if the prompt runs, else from the applied items, else from the nudge. It links the
     /// current span, the previous turn, and the requests of the applied items.
-    pub(super) fn start_turn(
+    pub(crate) fn start_turn(
         &mut self,
         head: &Head,
         applied: &[std::sync::Arc<InboxItem>],
@@ -96,7 +98,7 @@ impl<'w> DeliverySpan<'w> {
             .with_attribute("conversation.id", id)
     }
 
-    pub(super) fn end_turn(&self, span: &Span, agent: &str, error: Option<&TurnError>) {
+    pub(crate) fn end_turn(&self, span: &Span, agent: &str, error: Option<&TurnError>) {
         let fault = error.map(error_domain::classify_turn_error);
         if let Some(fault) = &fault {
             span.record_error(fault);
@@ -113,7 +115,7 @@ impl<'w> DeliverySpan<'w> {
     }
 
     /// Records an error. If the turn has no span yet, this starts and ends one.
-    pub(super) fn record_failure(&self, error: &TurnError) {
+    pub(crate) fn record_failure(&self, error: &TurnError) {
         if let (TurnError::LeaseLost { .. }, Some(metrics)) =
             (error, self.services.telemetry.metrics())
         {
@@ -135,7 +137,7 @@ fn request_units() -> f64 {
 }
 
 /// Counts the cost of the work, if metrics are enabled.
-pub(super) async fn record_costs<T>(services: &Services, work: impl Future<Output = T>) -> T {
+pub(crate) async fn record_costs<T>(services: &Services, work: impl Future<Output = T>) -> T {
     let Some(metrics) = services.telemetry.metrics() else { return work.await };
     let meter = cost_meter::current_meter().unwrap_or_default();
     let before = meter.costs();
@@ -151,7 +153,7 @@ pub(super) async fn record_costs<T>(services: &Services, work: impl Future<Outpu
 }
 
 /// Starts the span of the agent, which contains its model calls and tool calls.
-pub(super) fn start_agent_span(conversation: &LeasedConversation<'_>) -> Span {
+pub(crate) fn start_agent_span(conversation: &LeasedConversation<'_>) -> Span {
     let name = format!("invoke_agent {}", conversation.head.agent);
     let telemetry = &conversation.services.telemetry;
     telemetry
@@ -164,9 +166,9 @@ pub(super) fn start_agent_span(conversation: &LeasedConversation<'_>) -> Span {
 }
 
 /// Span and metrics of one model call.
-pub(super) struct ModelCallSpan<'w> {
+pub(crate) struct ModelCallSpan<'w> {
     services: &'w Services,
-    pub(super) span: Span,
+    pub(crate) span: Span,
     agent: String,
     model: String,
     provider: &'static str,
@@ -174,7 +176,7 @@ pub(super) struct ModelCallSpan<'w> {
 }
 
 impl<'w> ModelCallSpan<'w> {
-    pub(super) fn start(
+    pub(crate) fn start(
         conversation: &LeasedConversation<'w>,
         record: &ModelRecord,
         attempt: u32,
@@ -203,7 +205,7 @@ impl<'w> ModelCallSpan<'w> {
         }
     }
 
-    pub(super) fn set_request(&self, request: &ModelRequest<'_>) {
+    pub(crate) fn set_request(&self, request: &ModelRequest<'_>) {
         if let Some(temperature) = request.temperature {
             self.span.set_attribute("gen_ai.request.temperature", temperature);
         }
@@ -215,7 +217,7 @@ impl<'w> ModelCallSpan<'w> {
         }
     }
 
-    pub(super) fn end(&self, response: Result<&ModelResponse, &TurnError>) {
+    pub(crate) fn end(&self, response: Result<&ModelResponse, &TurnError>) {
         let fault = match response {
             Ok(response) => {
                 self.set_response(response);
@@ -276,9 +278,9 @@ impl<'w> ModelCallSpan<'w> {
 }
 
 /// Span and metrics of one tool call.
-pub(super) struct ToolCallSpan<'w> {
+pub(crate) struct ToolCallSpan<'w> {
     services: &'w Services,
-    pub(super) span: Span,
+    pub(crate) span: Span,
     agent: String,
     tool: String,
     began: Duration,
@@ -286,7 +288,7 @@ pub(super) struct ToolCallSpan<'w> {
 
 impl<'w> ToolCallSpan<'w> {
     /// `call` names a tool that the agent has.
-    pub(super) fn start(
+    pub(crate) fn start(
         conversation: &LeasedConversation<'w>,
         call: &ToolCall,
         arguments: &Arguments,
@@ -317,7 +319,7 @@ impl<'w> ToolCallSpan<'w> {
         }
     }
 
-    pub(super) fn end(&self, outcome: Result<&ToolOutcome, &TurnError>) {
+    pub(crate) fn end(&self, outcome: Result<&ToolOutcome, &TurnError>) {
         let fault: Option<ErrorClass> = match outcome {
             Ok(outcome) => {
                 if self.services.telemetry.should_capture_content() && self.span.is_recording() {
@@ -334,7 +336,7 @@ impl<'w> ToolCallSpan<'w> {
     }
 
     /// Counts a call that an abort cancelled, without an error.
-    pub(super) fn end_aborted(&self) {
+    pub(crate) fn end_aborted(&self) {
         self.count(None);
     }
 

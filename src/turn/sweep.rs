@@ -9,9 +9,12 @@ use futures_util::{StreamExt as _, stream};
 
 use crate::clock::Timestamp;
 use crate::queue;
+use crate::schedules;
+use crate::services::Services;
 use crate::store::{DocumentKind, DueItem, Partition, StoreError};
-use crate::turn::commit::enqueue_nudge;
-use crate::turn::{Nudge, Services, error_domain, schedules};
+use crate::turn::error_domain;
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::enqueue_nudge;
 
 /// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
 pub const GRACE_PERIOD: Duration = Duration::from_secs(20);

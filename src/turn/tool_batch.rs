@@ -13,18 +13,18 @@ use crate::agent::phase::{CallState, Phase};
 use crate::agent::request::Effect;
 use crate::agent::step::Input;
 use crate::turn::abort_signal::{self, WRITE_GRACE};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::spans::ToolCallSpan;
 
 /// A call that was sent.
-pub(super) struct SentCall<'w> {
-    pub(super) index: usize,
+pub(crate) struct SentCall<'w> {
+    pub(crate) index: usize,
     /// Absent if the call ended before it was sent.
-    pub(super) call_span: Option<Arc<ToolCallSpan<'w>>>,
-    pub(super) effect: Effect,
+    pub(crate) call_span: Option<Arc<ToolCallSpan<'w>>>,
+    pub(crate) effect: Effect,
     /// Resolves to the input that reports the outcome.
-    pub(super) work: BoxFuture<'w, Input>,
+    pub(crate) work: BoxFuture<'w, Input>,
 }
 
 /// Running calls, and finished calls that are not yet committed. Dropping it cancels the running
@@ -136,7 +136,7 @@ impl<'w> LeasedConversation<'w> {
     /// # Errors
     /// Running calls are cancelled. Uncommitted results are stored for the next worker: stop the
     /// delivery.
-    pub(super) async fn run_calls(&mut self) -> Result<(), TurnError> {
+    pub(crate) async fn run_calls(&mut self) -> Result<(), TurnError> {
         let Some(response) = self.response.clone() else { return Ok(()) };
         let mut calls = CallBatch::default();
         let outcome = Box::pin(self.run_batch(&mut calls)).await;

@@ -21,18 +21,19 @@ use crate::artifacts::ArtifactScope;
 use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
+use crate::services::Services;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
 use crate::tools::result_limits::ReadAccess;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
-use crate::turn::commit::enqueue_nudge;
-use crate::turn::delivery::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::documents;
+use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::nudge::enqueue_nudge;
 use crate::turn::preflight::find_active_tool;
 use crate::turn::spans::ToolCallSpan;
 use crate::turn::tool_batch::SentCall;
-use crate::turn::{Services, documents};
 
 /// Context for converting a call's outcome into an input.
 struct OutcomeContext<'w> {
@@ -67,7 +68,7 @@ impl OutcomeContext<'_> {
 impl<'w> LeasedConversation<'w> {
     /// Sends a started call. Returns the remaining work, which borrows nothing from the
     /// conversation.
-    pub(super) async fn send_call(
+    pub(crate) async fn send_call(
         &mut self,
         index: usize,
         abort: &CancellationToken,
@@ -227,7 +228,7 @@ impl<'w> LeasedConversation<'w> {
 
     /// Stores the result of a finished tool that could not be committed. It becomes a `late-result`
     /// inbox item (invariant 3).
-    pub(super) async fn store_late_result(&self, input: &Input, response: &Entry) {
+    pub(crate) async fn store_late_result(&self, input: &Input, response: &Entry) {
         let Input::ToolCallReturned { index, result } = input else { return };
         let response_seq = response.base.seq;
         let Some(call) = response
@@ -291,7 +292,7 @@ fn failure_prefix(loop_kind: LoopKind, tool: &str) -> String {
 }
 
 /// The text of a tool failure in that loop. Invalid JSON arguments have a text of their own.
-pub(super) fn failure_text(loop_kind: LoopKind, tool: &str, text: String) -> String {
+pub(crate) fn failure_text(loop_kind: LoopKind, tool: &str, text: String) -> String {
     if text.starts_with(INVALID_JSON) {
         return text;
     }

@@ -13,21 +13,22 @@ use turnwheel::agent::settings::Settings;
 use turnwheel::agents::{Agent, Catalog};
 use turnwheel::artifacts::MemoryArtifacts;
 use turnwheel::clock::{Clock, SystemClock};
+use turnwheel::commands::Owner;
+use turnwheel::commands::idempotency::Idempotency;
+use turnwheel::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
+use turnwheel::fail_points::NoFailPoints;
 use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use turnwheel::queue::{self, MemoryQueue};
+use turnwheel::services::{Limits, Services};
 use turnwheel::store::embedded::{DATABASE_FILE, EmbeddedStore};
 use turnwheel::tools::code::build_code_tool;
-use turnwheel::turn::admission::Owner;
-use turnwheel::turn::admission::idempotency::Idempotency;
-use turnwheel::turn::admission::prompt::{
-    FirstPromptRequest, Sender, WhenBusy, begin_conversation,
-};
-use turnwheel::turn::{
-    AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, delivery,
-};
+use turnwheel::turn::abort_signal::AbortSignals;
+use turnwheel::turn::delivery;
+use turnwheel::turn::entry_cache::EntryCache;
+use turnwheel::turn::isolation::Isolation;
 
 use crate::support::tools::Echo;
 

@@ -217,20 +217,21 @@ async fn kill_at_any_fail_point_pays_once() {
         assert_eq!(*paid, 1);
     }
     let expected = Arc::new(normalise_entries(&references[0].0.entries));
-    let report = futures_util::stream::iter(turnwheel::turn::FAIL_POINTS).map(|fail_point| {
-        let expected = Arc::clone(&expected);
-        async move {
-            // Kill at the n-th hit, until a scenario has fewer hits.
-            let mut recoveries = Vec::new();
-            loop {
-                let at = format!("{fail_point}#{}", recoveries.len() + 1);
-                match check_fail_point(at.clone(), Arc::clone(&expected)).await {
-                    Some(took) => recoveries.push((took, at)),
-                    None => return recoveries,
+    let report =
+        futures_util::stream::iter(turnwheel::fail_points::FAIL_POINTS).map(|fail_point| {
+            let expected = Arc::clone(&expected);
+            async move {
+                // Kill at the n-th hit, until a scenario has fewer hits.
+                let mut recoveries = Vec::new();
+                loop {
+                    let at = format!("{fail_point}#{}", recoveries.len() + 1);
+                    match check_fail_point(at.clone(), Arc::clone(&expected)).await {
+                        Some(took) => recoveries.push((took, at)),
+                        None => return recoveries,
+                    }
                 }
             }
-        }
-    });
+        });
     let report = report.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await;
     let mut recoveries: Vec<(Duration, String)> = report.into_iter().flatten().collect();
     let kills = recoveries.len();

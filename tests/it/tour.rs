@@ -120,10 +120,11 @@ impl Tour {
             "json output" => self.check_json(&block.text),
             "text output" => self.check_lines(&block.text),
             "sh model" => Ok(()),
-            info => match info.strip_prefix("markdown ") {
-                Some(path) => self.add_agent(path, &block.text),
-                None => Err("no test runs a block of this kind: see tests/it/tour.rs".to_owned()),
-            },
+            info => {
+                let path = info.strip_prefix("markdown ");
+                let path = path.ok_or("no test runs such a block: see tests/it/tour.rs")?;
+                self.add_agent(path, &block.text)
+            }
         }
     }
 
@@ -166,10 +167,9 @@ impl Tour {
     fn check_lines(&self, printed: &str) -> Result<(), String> {
         let output = self.last_output()?;
         let mut lines = output.lines();
-        match printed.lines().find(|line| !lines.any(|found| is_like(found.trim_end(), line))) {
-            Some(line) => Err(format!("the output has no line `{line}`:\n{output}")),
-            None => Ok(()),
-        }
+        let missing =
+            printed.lines().find(|line| !lines.any(|found| is_like(found.trim_end(), line)));
+        missing.map_or(Ok(()), |line| Err(format!("the output has no line `{line}`:\n{output}")))
     }
 
     /// Writes an agent file and waits until `dev` has loaded it.
@@ -202,11 +202,9 @@ fn start_dev(clone: &Path) -> DevProcess {
 }
 
 fn check_starts(text: &str) -> Result<(), String> {
-    let commands = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
-    match commands.into_iter().find(|command| !STARTS.contains(command)) {
-        Some(command) => Err(format!("`{command}` is not one of {STARTS:?}")),
-        None => Ok(()),
-    }
+    let mut commands = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+    let unknown = commands.find(|command| !STARTS.contains(command));
+    unknown.map_or(Ok(()), |command| Err(format!("`{command}` is not one of {STARTS:?}")))
 }
 
 /// True if `found` has all members of `printed`. Arrays have the same length.

@@ -7,7 +7,8 @@ use crate::app::agent::{AgentEvent, AgentInner};
 use crate::http::events::{EventReader, SseFrame, StreamEnd};
 use crate::queue;
 use crate::turn::delivery::handle;
-use crate::turn::{Nudge, sweep};
+use crate::turn::nudge::Nudge;
+use crate::turn::sweep;
 
 /// Time without a nudge until the recovery sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);

@@ -9,12 +9,12 @@ use crate::agent::content::Content;
 use crate::agent::inbox::{InboxBody, InboxItem, WhenIdle};
 use crate::agent::raw::RawJson;
 use crate::app::agent::{AgentError, AgentInner, lock, setup};
+use crate::commands::conversation::{NewConversation, create_conversation_of_any_length};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::inbox_edit::clear_queues;
+use crate::commands::prompt::{Mode, PromptRequest, accept_prompt};
 use crate::ids::{ConversationKey, PromptId};
-use crate::turn::admission::conversation::{NewConversation, create_conversation_of_any_length};
-use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::inbox_edit::clear_queues;
-use crate::turn::admission::prompt::{Mode, PromptRequest, accept_prompt};
-use crate::turn::views::load;
+use crate::queries::load;
 
 /// Metadata key: id of the conversation whose queued inputs move to this one. It is stored before
 /// any input moves, so that a restart after a crash can complete the move.

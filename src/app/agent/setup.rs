@@ -21,22 +21,25 @@ use crate::app::service::{StartError, io_error};
 use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
+use crate::commands::Owner;
+use crate::commands::conversation::validate_settings;
+use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
+use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
+use crate::queries::load;
+use crate::services::{Limits, Services};
 use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
 use crate::tools::{find_name_conflicts, sha256_hex};
-use crate::turn::admission::Owner;
-use crate::turn::admission::conversation::validate_settings;
-use crate::turn::admission::prompt::{Sender, WhenBusy};
-use crate::turn::views::load;
-use crate::turn::{
-    AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services, crash_count, documents,
-};
+use crate::turn::abort_signal::AbortSignals;
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
+use crate::turn::{crash_count, documents};
 
 /// Name of the only agent in the catalog.
 pub(super) const AGENT_NAME: &str = "agent";
@@ -204,13 +207,10 @@ async fn find_newest_conversation(
         limit: 1,
         continuation: None,
     };
-    let page = services
-        .store
-        .list_heads(&query)
-        .await
-        .map_err(crate::turn::admission::CommandError::from)?;
+    let page =
+        services.store.list_heads(&query).await.map_err(crate::commands::CommandError::from)?;
     let Some(stored) = page.items.first() else { return Ok(None) };
-    let head = documents::read_head(stored).map_err(crate::turn::admission::CommandError::from)?;
+    let head = documents::read_head(stored).map_err(crate::commands::CommandError::from)?;
     Ok(Some(head.key()))
 }
 

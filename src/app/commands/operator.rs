@@ -10,8 +10,8 @@ use crate::app::maintenance;
 use crate::app::pending_work::{self, ConversationSelector};
 use crate::app::service::StartError;
 use crate::app::usage::{self, UsageQuery};
+use crate::queries::backlog::BacklogQuery;
 use crate::settings::Settings;
-use crate::turn::views::backlog::BacklogQuery;
 
 /// Runs `work` with the settings of this machine. Prints the mistakes instead if they are invalid.
 fn with_settings(work: impl AsyncFnOnce(&Settings) -> u8) -> u8 {

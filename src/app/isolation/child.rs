@@ -25,13 +25,17 @@ use crate::app::service::{self, ServiceOptions, StartError, io_error};
 use crate::app::telemetry_setup;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
+use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, Ids, SystemIds};
+use crate::ledger::spending_limits::SpendingLimits;
+use crate::notifications::{NotificationSender, SendOutcome};
+use crate::services::{Limits, Services};
 use crate::settings::{self, Settings};
 use crate::telemetry::{LogStyle, Telemetry};
+use crate::turn::abort_signal::AbortSignals;
 use crate::turn::delivery::handle;
-use crate::turn::notify::{NotificationSender, SendOutcome};
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::{AbortSignals, EntryCache, Isolation, Limits, NoFailPoints, Services};
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
 
 /// Runs the turn that the parent assigns.
 ///

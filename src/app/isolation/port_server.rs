@@ -17,9 +17,9 @@ use super::protocol::{
 use crate::agent::raw::RawJson;
 use crate::artifacts::{ArtifactError, ArtifactScope};
 use crate::live::LiveEvent;
+use crate::services::Services;
 use crate::store::{LeaseRequest, StoreError};
-use crate::turn::Services;
-use crate::turn::delivery::DeliveryOutcome;
+use crate::turn::error::DeliveryOutcome;
 
 /// Time after the turn limit until a child counts as stuck and is killed. A turn normally ends by
 /// itself within its limit.

@@ -15,8 +15,8 @@ use crate::ids::{ArtifactId, ConversationKey, WorkerId};
 use crate::live::LiveEvent;
 use crate::queue::QueueError;
 use crate::store::{Freshness, HeadQuery, Partition, Selection, StoreError, Write};
-use crate::turn::Nudge;
-use crate::turn::delivery::{DeliveryOutcome, TurnError};
+use crate::turn::error::{DeliveryOutcome, TurnError};
+use crate::turn::nudge::Nudge;
 
 /// Size of the frame prefix: the lengths of the JSON part and the byte part, four bytes each.
 pub(super) const PREFIX_BYTES: usize = 8;

@@ -12,12 +12,12 @@ use crate::agent::event::{
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
 use crate::agent::raw::RawJson;
+use crate::commands::CommandError;
 use crate::ids::ConversationKey;
-use crate::turn::Services;
-use crate::turn::admission::CommandError;
-use crate::turn::views::approvals::{call_arguments, load_approval};
-use crate::turn::views::conversation::entry_as_message;
-use crate::turn::views::load;
+use crate::queries::approvals::{call_arguments, load_approval};
+use crate::queries::conversation::entry_as_message;
+use crate::queries::load;
+use crate::services::Services;
 
 /// Maximum number of entries that one reader caches.
 const CACHED_ENTRIES_MAX: usize = 2_000;

@@ -13,6 +13,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+use crate::commands::CommandError;
 use crate::http::events::dedup::LiveDedup;
 use crate::http::events::frame::SseFrame;
 use crate::http::events::hydrate::Hydrator;
@@ -21,11 +22,10 @@ use crate::ids::{ConversationKey, PromptId};
 use crate::live::{
     Interest, LiveEvent, LiveReader, LiveResponse, ModelIdentity, RemoteSubscription, Snapshot,
 };
+use crate::queries::load;
+use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, Partition, Selection, StoreError, events_id};
-use crate::turn::Services;
-use crate::turn::admission::CommandError;
 use crate::turn::documents::{self, EventsBody};
-use crate::turn::views::load;
 
 /// Interval of checks that the conversation still exists.
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
 use crate::turn::compaction::summary_output_max;
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::model_call::tool_offers;
 

@@ -18,7 +18,7 @@ use crate::clock::Timestamp;
 use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
 use crate::turn::compaction::{CompactionInput, NullListener};
-use crate::turn::delivery::TurnError;
+use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::model_call::aborted_response;
@@ -232,7 +232,7 @@ impl SummaryFailure {
 }
 
 /// Upper bound of the output tokens of both calls of a summary.
-pub(in crate::turn) fn summary_output_max(record: &ModelRecord, budget: &ContextBudget) -> u64 {
+pub(crate) fn summary_output_max(record: &ModelRecord, budget: &ContextBudget) -> u64 {
     output_token_limit(record, budget.summary_tokens_max())
         + output_token_limit(record, budget.prefix_tokens_max())
 }

@@ -15,16 +15,18 @@ use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::inbox::{InputOutcome, Receipt};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
+use crate::commands::CommandError;
+use crate::commands::abort::{AbortRequest, abort};
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::fail_points::NoFailPoints;
 use crate::ids::EffectId;
 use crate::queue;
+use crate::services::Services;
 use crate::store::memory as stores;
 use crate::store::{Freshness, Partition};
 use crate::turn::abort_signal::abort_id;
-use crate::turn::admission::CommandError;
-use crate::turn::admission::abort::{AbortRequest, abort};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
 use crate::turn::delivery::handle;
-use crate::turn::{NoFailPoints, Services, documents};
+use crate::turn::documents;
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::test_env::{TestEnv, call, owner, text};
 use crate::agent::raw::RawJson;
 use crate::clock::Clock as _;
+use crate::fail_points::NoFailPoints;
 use crate::ids::TenantId;
+use crate::queries::backlog::{BacklogQuery, BacklogReport, report_backlog};
+use crate::queries::why::ServiceStatus;
 use crate::queue;
 use crate::settings::pauses::parse;
 use crate::store::{ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write};
-use crate::turn::NoFailPoints;
-use crate::turn::Nudge;
 use crate::turn::delivery::handle;
-use crate::turn::views::backlog::{BacklogQuery, BacklogReport, report_backlog};
-use crate::turn::views::why::ServiceStatus;
+use crate::turn::nudge::Nudge;
 
 fn calls_gated_or_replies(results: usize, input: &str) -> Vec<Value> {
     match (input, results) {
@@ -33,7 +33,7 @@ async fn list_backlog(env: &TestEnv, query: BacklogQuery) -> BacklogReport {
 
 fn summarise(report: &BacklogReport) -> Vec<String> {
     let line =
-        |view: &crate::turn::views::why::WhyView| format!("{} {}", view.id, json!(view.waits_for));
+        |view: &crate::queries::why::WhyView| format!("{} {}", view.id, json!(view.waits_for));
     report.items.iter().map(line).collect()
 }
 

@@ -11,7 +11,9 @@ use crate::agent::content::joined_text;
 use crate::agent::entry::PromptState;
 use crate::agent::message::Message;
 use crate::agent::step::CALLS_MAX;
-use crate::turn::{Limits, NoFailPoints, views};
+use crate::fail_points::NoFailPoints;
+use crate::queries;
+use crate::services::Limits;
 
 async fn result_texts(env: &TestEnv) -> Vec<String> {
     let entries = env.entries().await;
@@ -89,7 +91,7 @@ async fn oversized_response_fails_prompt_after_one_model_call() {
     assert_eq!(head.prompts[0].state, PromptState::Failed);
     assert_eq!(*env.model.calls.lock().unwrap(), 1);
     let services = { env }.new_worker(Arc::new(NoFailPoints));
-    let view = views::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
+    let view = queries::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
     let message = view.error.unwrap().message;
     assert!(message.contains("larger than one commit can hold"), "{message}");
 }
@@ -157,9 +159,9 @@ async fn response_schema_makes_last_text_the_result() {
     env.run_until_idle().await;
     let head = env.head().await.unwrap();
     let services = { env }.new_worker(Arc::new(NoFailPoints));
-    let view = views::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
+    let view = queries::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
     let view = serde_json::to_value(&view).unwrap();
     assert_eq!(view["result"], json!({"total": 12.5}));
-    let (listed, _) = views::prompts::list_prompts(&services, &head, 0, 20).await.unwrap();
+    let (listed, _) = queries::prompts::list_prompts(&services, &head, 0, 20).await.unwrap();
     assert_eq!(listed[0].result.as_ref().unwrap().text(), r#"{"total": 12.50}"#);
 }

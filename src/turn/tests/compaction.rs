@@ -13,15 +13,16 @@ use super::test_env::{PauseFailPoint, RequestLogStore, SmallWindowModel, TestEnv
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
+use crate::commands::compact::{CompactRequest, compact};
+use crate::commands::patch::patch_conversation;
 use crate::extensions::{Extension, HookError, PendingCompaction, SummaryOverride};
+use crate::fail_points::NoFailPoints;
 use crate::ids::ConversationKey;
+use crate::ledger::spending_limits::SpendingLimits;
+use crate::queries::why::{ServiceStatus, explain_conversation};
 use crate::queue::{self, Queue as _};
-use crate::turn::admission::compact::{CompactRequest, compact};
-use crate::turn::admission::patch::patch_conversation;
+use crate::services::Services;
 use crate::turn::delivery::handle;
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::views::why::{ServiceStatus, explain_conversation};
-use crate::turn::{NoFailPoints, Services};
 
 pub(super) const WINDOW: u64 = 2_000;
 

@@ -10,12 +10,14 @@ use super::store_requests::{
     calls_gated, calls_look_twice, handle_next_nudge, new_env, queued_nudges, replies_hello,
 };
 use super::test_env::{Script, TestEnv, idempotency, owner};
+use crate::fail_points::NoFailPoints;
 use crate::ids::ScheduleId;
+use crate::schedules::create::{NewSchedule, accept_schedule};
+use crate::schedules::schedule_document_id;
 use crate::settings::pauses::parse;
 use crate::turn::delivery::handle;
-use crate::turn::schedules::create::{NewSchedule, accept_schedule};
-use crate::turn::schedules::schedule_document_id;
-use crate::turn::{NoFailPoints, Nudge, sweep};
+use crate::turn::nudge::Nudge;
+use crate::turn::sweep;
 
 /// Request units of one document up to 1 KB. A query of a few documents is read by a quorum, which
 /// doubles its cost.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::test_env::TestEnv;
 use crate::agent::head::State;
 use crate::agent::phase::Phase;
+use crate::fail_points::NoFailPoints;
+use crate::queries::conversation::current_view;
+use crate::queries::prompts::list_prompts;
 use crate::queue::{self, Queue as _};
-use crate::turn::views::conversation::current_view;
-use crate::turn::views::prompts::list_prompts;
-use crate::turn::{NoFailPoints, sweep};
+use crate::turn::sweep;
 
 #[tokio::test(start_paused = true)]
 async fn prompt_completes_without_faults() {
@@ -45,7 +46,7 @@ async fn delivery_without_changes_sends_no_nudge() {
     let commits = env.store.commit_count();
     let nudge = TestEnv::nudge();
     let handled = crate::turn::delivery::handle(&services, &nudge).await.unwrap();
-    assert_eq!(handled, crate::turn::delivery::DeliveryOutcome::NoWork);
+    assert_eq!(handled, crate::turn::error::DeliveryOutcome::NoWork);
     assert_eq!(env.store.commit_count(), commits);
     assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 0);
 }

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use super::test_env::TestEnv;
+use crate::fail_points::NoFailPoints;
 use crate::telemetry::cost_meter;
-use crate::turn::NoFailPoints;
-use crate::turn::delivery::DeliveryOutcome;
 use crate::turn::delivery_cost::log_delivery_cost;
+use crate::turn::error::DeliveryOutcome;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

@@ -14,14 +14,17 @@ use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, text};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::settings::Continuation;
+use crate::commands::inbox_edit::{InputChange, edit_input};
+use crate::commands::patch::patch_conversation;
+use crate::commands::prompt::PromptAccepted;
 use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
+use crate::fail_points::NoFailPoints;
 use crate::ids::InputId;
+use crate::services::Services;
 use crate::telemetry::testing::Recorder;
-use crate::turn::admission::inbox_edit::{InputChange, edit_input};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::admission::prompt::PromptAccepted;
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::{NoFailPoints, Services, crash_count};
+use crate::turn::crash_count;
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
 
 pub(super) type DecideFn = fn(&ClosingTurn<'_>) -> Option<FinishTurn>;
 

@@ -15,10 +15,11 @@ use crate::agent::message::Message;
 use crate::extensions::{
     CallBlock, Extension, HookError, PendingCompaction, PendingToolCall, SummaryOverride,
 };
+use crate::fail_points::NoFailPoints;
 use crate::ids::ConversationKey;
 use crate::telemetry::testing::Recorder;
-use crate::turn::NoFailPoints;
-use crate::turn::delivery::{DeliveryOutcome, handle};
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
 
 /// Misbehaviour, the same at every hook.
 #[derive(Clone, Copy, Debug)]

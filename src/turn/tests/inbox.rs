@@ -10,11 +10,13 @@ use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::head::State;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::phase::Phase;
+use crate::fail_points::NoFailPoints;
 use crate::ids::InputId;
 use crate::queue::{self, Queue as _};
 use crate::store::{ConversationStore as _, DocumentKind, Partition, Write};
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::{NoFailPoints, documents};
+use crate::turn::delivery::handle;
+use crate::turn::documents;
+use crate::turn::error::DeliveryOutcome;
 
 /// The first prompt requests an approval; all others get a text.
 fn calls_gated_first(results: usize, input: &str) -> Vec<Value> {
@@ -148,7 +150,7 @@ async fn prompt_from_agent_prompts_queue_runs_after_another() {
     env.send_prompt(&services).await;
     env.deliver().await;
     let message = json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "later"});
-    let accept = crate::turn::admission::prompt_queue::accept_queue_message;
+    let accept = crate::commands::prompt_queue::accept_queue_message;
     accept(&services, &message.to_string(), "message-1").await.unwrap();
     env.run_until_idle().await;
     let head = env.head().await.unwrap();

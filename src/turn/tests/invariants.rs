@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, call, idempotency, text};
 use crate::agent::entry::EntryBody;
 use crate::agent::message::Message;
+use crate::commands::CommandError;
+use crate::commands::idempotency::Idempotency;
+use crate::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
+use crate::fail_points::NoFailPoints;
 use crate::store::{DocumentKind, Freshness, Partition, Selection};
-use crate::turn::NoFailPoints;
-use crate::turn::admission::CommandError;
-use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
 use crate::turn::delivery::handle;
 
 const ROUNDS: usize = 10;

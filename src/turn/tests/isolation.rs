@@ -15,11 +15,15 @@ use crate::agent::entry::{EntryBody, PromptEnd, PromptState};
 use crate::agent::head::Head;
 use crate::agent::suspicion::Suspicion;
 use crate::clock::Clock as _;
+use crate::commands::abort::{AbortRequest, abort};
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::{ConversationKey, WorkerId};
-use crate::turn::admission::abort::{AbortRequest, abort};
-use crate::turn::delivery::{DeliveryOutcome, handle};
+use crate::services::Services;
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
+use crate::turn::isolation::Isolation;
 use crate::turn::isolation::{IsolatedOutcome, Isolator};
-use crate::turn::{FailPoints, Isolation, NoFailPoints, Nudge, Services};
+use crate::turn::nudge::Nudge;
 
 const NEIGHBOURS: usize = 6;
 const KILLER: &str = "killer";

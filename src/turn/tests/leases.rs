@@ -12,14 +12,16 @@ use crate::agent::entry::EntryBody;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
+use crate::commands::patch::patch_conversation;
 use crate::extensions::{CallBlock, Extension, HookError, PendingToolCall};
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
 use crate::store::memory::{MemoryStore, StoreFaults};
 use crate::store::{Partition, Write};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::delivery::{DeliveryOutcome, TurnError, handle};
+use crate::turn::delivery::handle;
+use crate::turn::documents;
+use crate::turn::error::{DeliveryOutcome, TurnError};
 use crate::turn::lease::LEASE_DURATION;
-use crate::turn::{NoFailPoints, documents};
 
 const BROKEN: StoreFaults = StoreFaults {
     throttled: 0.0,

@@ -12,12 +12,15 @@ use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, owner, text};
 use crate::agent::content::Content;
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
+use crate::fail_points::NoFailPoints;
 use crate::ids::ConversationKey;
+use crate::notifications::{NotificationSender, SendOutcome, notify};
 use crate::queue::{self, Queue as _};
+use crate::schedules::create::{NewSchedule, accept_schedule};
+use crate::services::Services;
 use crate::turn::delivery::handle;
-use crate::turn::notify::{NotificationSender, SendOutcome, notify};
-use crate::turn::schedules::create::{NewSchedule, accept_schedule};
-use crate::turn::{NoFailPoints, Nudge, Services, sweep};
+use crate::turn::nudge::Nudge;
+use crate::turn::sweep;
 
 /// One conversation per kind of pending work.
 const CONVERSATIONS: [&str; 8] =

@@ -8,8 +8,8 @@ use azure_data_cosmos::fault_injection::{
 };
 
 use super::test_env::TestEnv;
+use crate::fail_points::NoFailPoints;
 use crate::store::cosmos::testing::{connect_store, start_in_process};
-use crate::turn::NoFailPoints;
 
 /// Enough hits to fail one operation of the SDK, which tries up to eight times.
 const HITS: u32 = 9;

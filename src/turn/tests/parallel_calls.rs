@@ -19,10 +19,12 @@ use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::extensions::{CallBlock, Extension, HookError, PendingToolCall};
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::queue::{self, Queue as _};
+use crate::services::Services;
 use crate::store::{DocumentKind, Partition};
-use crate::turn::delivery::{TurnError, handle};
-use crate::turn::{FailPoints, NoFailPoints, Services};
+use crate::turn::delivery::handle;
+use crate::turn::error::TurnError;
 
 /// Calls with the ids c0, c1, …; each takes the given number of seconds.
 fn nap_calls(seconds: &[usize]) -> Vec<Value> {

@@ -12,11 +12,13 @@ use super::test_env::{
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::phase::{CallState, Phase};
 use crate::clock::Clock as _;
+use crate::commands::abort::{AbortRequest, abort};
+use crate::fail_points::NoFailPoints;
+use crate::queries::why::{ServiceStatus, WaitsFor, explain_conversation};
 use crate::settings::pauses::{Pauses, parse};
-use crate::turn::admission::abort::{AbortRequest, abort};
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::views::why::{ServiceStatus, WaitsFor, explain_conversation};
-use crate::turn::{NoFailPoints, sweep};
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
+use crate::turn::sweep;
 
 fn calls_look(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "look", 0)] } else { vec![text("done")] }

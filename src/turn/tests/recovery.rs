@@ -14,12 +14,14 @@ use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::clock::Clock as _;
+use crate::commands::delete::{TOMBSTONE_RETENTION, delete_conversation};
+use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, InputId};
+use crate::notifications::{NotificationSender, SendOutcome, notify};
+use crate::services::Limits;
 use crate::store::{ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write};
-use crate::turn::admission::delete::{TOMBSTONE_RETENTION, delete_conversation};
 use crate::turn::delivery::handle;
-use crate::turn::notify::{NotificationSender, SendOutcome, notify};
-use crate::turn::{Limits, NoFailPoints, crash_count, documents};
+use crate::turn::{crash_count, documents};
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]

@@ -11,10 +11,12 @@ use crate::agent::entry::PromptState;
 use crate::agent::event::EventBody;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
+use crate::commands::patch::patch_conversation;
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::{NoFailPoints, Services};
+use crate::services::Services;
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
 
 /// Accepts a prompt in a conversation with the retry settings; the next `failures` responses fail.
 async fn new_env(retry: serde_json::Value, failures: u32) -> (TestEnv, Services) {

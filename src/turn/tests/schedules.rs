@@ -15,15 +15,19 @@ use crate::agent::entry::{EntryBody, Source};
 use crate::agent::inbox::Receipt;
 use crate::agent::schedule::Schedule;
 use crate::clock::{Clock as _, Timestamp};
+use crate::commands::CommandError;
+use crate::fail_points::NoFailPoints;
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
+use crate::schedules::create::{NewSchedule, accept_schedule};
+use crate::schedules::{cancel_schedule, load_schedule, schedule_document_id};
+use crate::services::Services;
 use crate::store::memory::StoreFaults;
 use crate::store::{DocumentKind, Freshness, Partition, Selection};
-use crate::turn::admission::CommandError;
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::schedules::create::{NewSchedule, accept_schedule};
-use crate::turn::schedules::{cancel_schedule, load_schedule, schedule_document_id};
-use crate::turn::{NoFailPoints, Nudge, Services, documents};
+use crate::turn::delivery::handle;
+use crate::turn::documents;
+use crate::turn::error::DeliveryOutcome;
+use crate::turn::nudge::Nudge;
 
 fn echoes_input(_results: usize, input: &str) -> Vec<Value> {
     vec![text(input)]

@@ -10,10 +10,10 @@ use super::test_env::{
     TestEnv, VersionMix, find_lost_updates, three_rounds, usual_queue_faults, usual_store_faults,
 };
 use crate::agent::entry::{EntryBody, PromptState};
+use crate::fail_points::NoFailPoints;
 use crate::ids::fault_plan::FaultPlan;
 use crate::settings::pauses::parse;
 use crate::store::memory as stores;
-use crate::turn::NoFailPoints;
 
 /// Number of seeds of the default run.
 const SEEDS: u64 = 1_300;

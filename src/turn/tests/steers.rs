@@ -14,15 +14,16 @@ use crate::agent::content::Content;
 use crate::agent::entry::{EntryBody, PromptState, Source};
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings};
-use crate::ids::InputId;
-use crate::turn::admission::inbox_edit::{InputChange, clear_input, edit_input};
-use crate::turn::admission::prompt::{
+use crate::commands::inbox_edit::{InputChange, clear_input, edit_input};
+use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
 };
+use crate::fail_points::{FailPoints, NoFailPoints};
+use crate::ids::InputId;
+use crate::queries::inbox::{InputState, InputView, read_input};
+use crate::services::Services;
 use crate::turn::delivery::handle;
-use crate::turn::views::inbox::{InputState, InputView, read_input};
-use crate::turn::{FailPoints, NoFailPoints, Services};
 
 const SKIPPED: &str = "Skipped due to queued user message.";
 

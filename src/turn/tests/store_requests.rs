@@ -8,12 +8,15 @@ use serde_json::{Value, json};
 
 use super::test_env::{PauseFailPoint, RequestLogStore, Script, TestEnv, call, idempotency, text};
 use crate::agent::phase::Phase;
+use crate::commands::patch::patch_conversation;
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
+use crate::services::Services;
 use crate::store::cosmos::testing::{connect_store, start_in_process};
 use crate::telemetry::cost_meter::{CostMeter, with_meter};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::delivery::{DeliveryOutcome, TurnError, handle};
-use crate::turn::{NoFailPoints, Services, sweep};
+use crate::turn::delivery::handle;
+use crate::turn::error::{DeliveryOutcome, TurnError};
+use crate::turn::sweep;
 
 pub(super) fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]

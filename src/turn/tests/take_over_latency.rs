@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, text};
 use crate::clock::Clock as _;
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::queue;
 use crate::store::TAKE_OVER_DELAY;
 use crate::turn::delivery::handle;
 use crate::turn::lease::LEASE_DURATION;
-use crate::turn::{FailPoints, NoFailPoints, sweep};
+use crate::turn::sweep;
 
 /// Guaranteed latencies.
 const TAKE_OVER_MAX_ON_AZURE: Duration = Duration::from_secs(150);

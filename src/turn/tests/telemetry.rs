@@ -8,13 +8,15 @@ use serde_json::{Value, json};
 
 use super::test_env::{HookFailPoint, TestEnv, call, text};
 use crate::agents::SharedCatalog;
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
 use crate::store::memory::StoreFaults;
 use crate::telemetry::error_class::ErrorDomain;
 use crate::telemetry::testing::{RecordedSpan, Recorder};
 use crate::telemetry::trace::{self, SpanRole};
-use crate::turn::delivery::{TurnError, handle};
-use crate::turn::{NoFailPoints, error_domain, sweep};
+use crate::turn::delivery::handle;
+use crate::turn::error::TurnError;
+use crate::turn::{error_domain, sweep};
 
 /// Returns an environment whose workers report to the recorder.
 fn recorded_env(seed: u64, recorder: &Recorder) -> TestEnv {

@@ -47,27 +47,30 @@ use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::SharedCatalog;
 use crate::artifacts::{self, MemoryArtifacts};
 use crate::clock::Clock as _;
+use crate::commands::Owner;
+use crate::commands::idempotency::Idempotency;
 use crate::extensions::{Extension, FinishTurn};
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::fault_plan::FaultPlan;
 use crate::ids::{ConversationKey, Ids, SeededIds, TenantId, UserId, WorkerId};
+use crate::ledger::spending_limits::SpendingLimits;
 use crate::live::MemoryLive;
 use crate::model::Model;
+use crate::notifications::NotificationSender;
 use crate::queue::{MemoryQueue, QueueFaults};
+use crate::services::{Limits, Services};
 use crate::settings::pauses::Pauses;
 use crate::store::memory::{MemoryStore, StoreFaults};
 use crate::store::{
     ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
 };
 use crate::telemetry::Telemetry;
-use crate::turn::admission::Owner;
-use crate::turn::admission::idempotency::Idempotency;
+use crate::turn::abort_signal::AbortSignals;
 use crate::turn::documents::{self, EventsBody};
-use crate::turn::notify::NotificationSender;
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::{
-    AbortSignals, EntryCache, FailPoints, Isolation, Limits, NoFailPoints, Nudge, Services,
-    invariants, sweep,
-};
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
+use crate::turn::nudge::Nudge;
+use crate::turn::{invariants, sweep};
 
 pub(super) struct TestEnv {
     /// Store that workers use: the memory store, unless a test sets another.

@@ -13,12 +13,12 @@ use super::test_env::{TestEnv, call, text};
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::agents::{Agent, Catalog};
+use crate::fail_points::NoFailPoints;
 use crate::live::LiveEvent;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
 };
-use crate::turn::NoFailPoints;
 use crate::turn::delivery::handle;
 
 type Progress = Arc<dyn Fn(&ToolResult) + Send + Sync>;

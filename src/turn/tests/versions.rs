@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use super::test_env::{TestEnv, idempotency};
 use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
+use crate::commands::CommandError;
+use crate::commands::patch::patch_conversation;
+use crate::fail_points::NoFailPoints;
+use crate::queries::load;
+use crate::services::{Limits, Services};
 use crate::store::{ConversationStore as _, Document, HEAD_ID, Partition, StoredDocument, Write};
-use crate::turn::admission::CommandError;
-use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::handle;
-use crate::turn::views::load;
-use crate::turn::{Limits, NoFailPoints, Services};
 
 fn stored_head(env: &TestEnv) -> StoredDocument {
     env.store.read_newest(&Partition::Conversation(TestEnv::key()), HEAD_ID).unwrap()

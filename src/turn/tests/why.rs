@@ -7,13 +7,14 @@ use serde_json::Value;
 
 use super::test_env::{DeterministicStore, PauseFailPoint, Script, TestEnv, call, text};
 use crate::clock::Clock as _;
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::fail_points::{FailPoints, NoFailPoints};
+use crate::ledger::spending_limits::SpendingLimits;
+use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
+use crate::services::Services;
 use crate::settings::budgets::Budgets;
 use crate::settings::rate_limits::{Rate, RateLimits};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
 use crate::turn::delivery::handle;
-use crate::turn::spending_limits::SpendingLimits;
-use crate::turn::views::why::{ServiceStatus, WhyView, explain_conversation};
-use crate::turn::{FailPoints, NoFailPoints, Services};
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]

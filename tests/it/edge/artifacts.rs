@@ -12,7 +12,7 @@ use turnwheel::artifacts::{
 };
 use turnwheel::http::api::{Access, Api};
 use turnwheel::ids::ArtifactId;
-use turnwheel::turn::Services;
+use turnwheel::services::Services;
 use url::Url;
 
 use super::test_app::TestApp;

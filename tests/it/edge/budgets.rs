@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use turnwheel::ledger::spending_limits::SpendingLimits;
 use turnwheel::settings::budgets::Budgets;
 use turnwheel::settings::rate_limits::{Rate, RateLimits};
-use turnwheel::turn::spending_limits::SpendingLimits;
 use turnwheel::turn::sweep;
 
 use super::test_app::TestApp;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
+use turnwheel::commands::delete::purge;
 use turnwheel::store::Partition;
-use turnwheel::turn::admission::delete::purge;
 
 use super::test_app::TestApp;
 

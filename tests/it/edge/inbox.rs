@@ -437,7 +437,7 @@ async fn queue_messages_steer_and_follow_up() {
     let accept = async |id: &str, message: Value| {
         app.clock.advance(Duration::from_millis(1));
         let text = message.to_string();
-        turnwheel::turn::admission::prompt_queue::accept_queue_message(&app.services, &text, id)
+        turnwheel::commands::prompt_queue::accept_queue_message(&app.services, &text, id)
             .await
             .unwrap()
     };

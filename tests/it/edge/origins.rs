@@ -3,8 +3,8 @@
 use http::Method;
 use serde_json::json;
 use turnwheel::http::api::{Access, Api};
+use turnwheel::services::Services;
 use turnwheel::settings::Settings;
-use turnwheel::turn::Services;
 
 use super::test_app::{TestApp, TestRequest};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
+use turnwheel::commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};
 use turnwheel::queue::{PROMPTS, Queue as _, poison_queue};
 use turnwheel::store::memory::StoreFaults;
-use turnwheel::turn::admission::prompt_queue::{QueueMessageOutcome, accept_queue_message};
 
 use super::test_app::TestApp;
 

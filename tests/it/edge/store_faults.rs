@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::json;
+use turnwheel::fail_points::NoFailPoints;
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::{MemoryStore, StoreFaults};
-use turnwheel::turn::NoFailPoints;
 
 use super::test_app::{TestApp, TestResponse};
 

@@ -18,6 +18,8 @@ use turnwheel::agent::settings::Settings;
 use turnwheel::agents::{Agent, Catalog};
 use turnwheel::artifacts::MemoryArtifacts;
 use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
+use turnwheel::commands::Owner;
+use turnwheel::fail_points::{FailPoints, NoFailPoints};
 use turnwheel::http::api::{Access, Api};
 use turnwheel::http::approval_token::{LinkClaims, SigningKeys};
 use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
@@ -25,6 +27,7 @@ use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::queue::MemoryQueue;
 use turnwheel::queue::{self, Queue as _, QueueFaults};
+use turnwheel::services::{Limits, Services};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
 use turnwheel::telemetry::Telemetry;
@@ -33,11 +36,11 @@ use turnwheel::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
 };
-use turnwheel::turn::admission::Owner;
-use turnwheel::turn::{
-    AbortSignals, EntryCache, FailPoints, Isolation, Limits, NoFailPoints, Nudge, Services,
-    delivery,
-};
+use turnwheel::turn::abort_signal::AbortSignals;
+use turnwheel::turn::delivery;
+use turnwheel::turn::entry_cache::EntryCache;
+use turnwheel::turn::isolation::Isolation;
+use turnwheel::turn::nudge::Nudge;
 
 use super::openapi_check;
 

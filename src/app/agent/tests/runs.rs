@@ -5,9 +5,9 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::agent::settings::{Continuation, Settings};
 use crate::agents::SharedCatalog;
+use crate::commands::prompt::accept_prompt;
 use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
 use crate::tools::code::build_code_tool;
-use crate::turn::admission::prompt::accept_prompt;
 
 #[tokio::test]
 async fn agent_run_exceeds_round_limit_of_service() {

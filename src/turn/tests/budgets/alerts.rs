@@ -11,10 +11,10 @@ use super::super::store_requests;
 use super::approvals::set_budget;
 use super::*;
 use crate::agent::notification::Notification;
+use crate::commands::delete::TOMBSTONE_RETENTION;
+use crate::notifications::{NotificationSender, SendOutcome};
 use crate::store::{ConversationStore as _, DocumentKind, Selection};
 use crate::telemetry::testing::Recorder;
-use crate::turn::admission::delete::TOMBSTONE_RETENTION;
-use crate::turn::notify::{NotificationSender, SendOutcome};
 
 #[derive(Debug)]
 struct AcceptingSender;

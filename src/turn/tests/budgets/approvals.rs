@@ -11,13 +11,14 @@ use super::{
 };
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::raw::RawJson;
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::patch::patch_conversation;
+use crate::fail_points::NoFailPoints;
 use crate::ids::{TenantId, UserId};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::views::approvals::load_approval;
-use crate::turn::views::load::inbox_then_head;
-use crate::turn::views::prompts::{read_prompt, read_receipt};
-use crate::turn::{NoFailPoints, Services};
+use crate::queries::approvals::load_approval;
+use crate::queries::load::inbox_then_head;
+use crate::queries::prompts::{read_prompt, read_receipt};
+use crate::services::Services;
 
 pub(super) async fn set_budget(services: &Services, budget: Value) {
     let patch = json!({"settings": {"budget": budget}});

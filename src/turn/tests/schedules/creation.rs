@@ -10,15 +10,16 @@ use super::{
 };
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
+use crate::commands::idempotency::Idempotency;
+use crate::commands::{CommandError, Owner};
+use crate::fail_points::NoFailPoints;
 use crate::ids::UserId;
-use crate::store::memory::StoreFaults;
-use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::{CommandError, Owner};
-use crate::turn::schedules::create::{NewSchedule, accept_schedule};
-use crate::turn::schedules::{
+use crate::schedules::create::{NewSchedule, accept_schedule};
+use crate::schedules::{
     SCHEDULES_MAX, cancel_schedule, list_tenant_schedules, list_user_schedules, load_schedule,
 };
-use crate::turn::{NoFailPoints, Services};
+use crate::services::Services;
+use crate::store::memory::StoreFaults;
 
 fn new_named_schedule(id: &str, at: &str) -> NewSchedule {
     NewSchedule { id: Some(id.to_owned()), ..new_schedule(at, "") }
@@ -82,9 +83,7 @@ async fn create_with_lost_response_makes_one_schedule() {
         ) {}
         env.store.set_faults(StoreFaults::default());
         assert!(
-            env.store
-                .documents(&crate::turn::schedules::scope_partition(&owner().tenant))
-                .is_empty()
+            env.store.documents(&crate::schedules::scope_partition(&owner().tenant)).is_empty()
         );
     }
 }
@@ -131,9 +130,7 @@ async fn invalid_schedule_reports_all_errors_and_stores_nothing() {
         let detail = create_error(&services, request, "k").await;
         assert!(detail.contains(expected), "{detail}");
     }
-    assert!(
-        env.store.documents(&crate::turn::schedules::scope_partition(&owner().tenant)).is_empty()
-    );
+    assert!(env.store.documents(&crate::schedules::scope_partition(&owner().tenant)).is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,9 +11,10 @@ use super::{
 use crate::agent::entry::EntryBody;
 use crate::agent::head::State;
 use crate::clock::Clock as _;
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
+use crate::turn::sweep;
 use crate::turn::tests::test_env::{DeterministicStore, LONG_APPROVAL_EXPIRES};
-use crate::turn::{NoFailPoints, sweep};
 
 const DAY: Duration = Duration::from_hours(24);
 

@@ -10,10 +10,11 @@ use super::{
 use crate::agent::head::State;
 use crate::agent::schedule::ScheduleMode;
 use crate::agents::SharedCatalog;
-use crate::turn::NoFailPoints;
-use crate::turn::admission::delete::{TOMBSTONE_RETENTION, delete_conversation};
-use crate::turn::delivery::{DeliveryOutcome, handle};
-use crate::turn::schedules::create::NewSchedule;
+use crate::commands::delete::{TOMBSTONE_RETENTION, delete_conversation};
+use crate::fail_points::NoFailPoints;
+use crate::schedules::create::NewSchedule;
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
 
 #[tokio::test(start_paused = true)]
 async fn schedule_without_conversation_creates_one_each_time() {
@@ -124,7 +125,7 @@ async fn recreated_schedule_with_same_id_fires() {
     let at = services.clock.now().plus(Duration::from_mins(5)).to_string();
     let first = create_schedule(&services, new_schedule_in_c(&at, "")).await;
     tokio::time::sleep(Duration::from_mins(4)).await;
-    crate::turn::schedules::cancel_schedule(&services, &owner(), "s").await.unwrap();
+    crate::schedules::cancel_schedule(&services, &owner(), "s").await.unwrap();
     let second = create_schedule(&services, new_schedule_in_c(&at, "")).await;
     assert_ne!((first.incarnation, services.ids.new_id()), (second.incarnation, String::new()));
     pass_time(&mut env, Duration::from_mins(2)).await;

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::message::Message;
 use crate::artifacts::{ArtifactScope, Artifacts as _};
+use crate::fail_points::NoFailPoints;
 use crate::ids::fault_plan::FaultPlan;
 use crate::ids::{ArtifactId, ConversationKey};
 use crate::queue::QueueFaults;
 use crate::store::ConversationStore;
 use crate::store::memory::{MemoryStore, StoreFaults};
 use crate::tools::sha256_hex;
-use crate::turn::NoFailPoints;
 use crate::turn::tests::invariant_checks;
 use crate::turn::tests::simulation_runs::RunResult;
 use crate::turn::tests::test_env::{

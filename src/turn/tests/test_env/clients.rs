@@ -10,27 +10,23 @@ use super::{TestEnv, idempotency, owner};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::RequestKind;
-use crate::ids::{ConversationKey, EffectId, TenantId, UserId};
-use crate::turn::admission::decide::{Decider, DecisionRequest, decide};
-use crate::turn::admission::patch::patch_conversation;
-use crate::turn::admission::prompt::{
+use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::patch::patch_conversation;
+use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::turn::admission::{CommandError, CommandResponse};
-use crate::turn::{NoFailPoints, Services};
+use crate::commands::{CommandError, CommandResponse};
+use crate::fail_points::NoFailPoints;
+use crate::ids::{ConversationKey, EffectId, TenantId, UserId};
+use crate::services::Services;
 
 impl TestEnv {
     /// Sends the prompt until it is accepted.
-    pub(in crate::turn::tests) async fn send_prompt(&mut self, services: &Services) {
+    pub(crate) async fn send_prompt(&mut self, services: &Services) {
         self.send_prompt_to(services, "c", "go").await;
     }
 
-    pub(in crate::turn::tests) async fn send_prompt_to(
-        &mut self,
-        services: &Services,
-        id: &str,
-        text: &str,
-    ) {
+    pub(crate) async fn send_prompt_to(&mut self, services: &Services, id: &str, text: &str) {
         for _ in 0..100 {
             let request = FirstPromptRequest {
                 conversation_id: Some(id.to_owned()),
@@ -49,7 +45,7 @@ impl TestEnv {
     }
 
     /// Sends a prompt as from a queue: if the conversation is busy, the prompt waits.
-    pub(in crate::turn::tests) async fn queue_prompt(
+    pub(crate) async fn queue_prompt(
         &self,
         services: &Services,
         key: &ConversationKey,
@@ -63,7 +59,7 @@ impl TestEnv {
     }
 
     /// Steers the running prompt.
-    pub(in crate::turn::tests) async fn steer(
+    pub(crate) async fn steer(
         &self,
         services: &Services,
         text: &str,
@@ -78,7 +74,7 @@ impl TestEnv {
 
     /// Decides all open requests; unknown outcomes according to the actual executions. Returns
     /// false if a decision has to be repeated.
-    pub(in crate::turn::tests) async fn decide_requests(&mut self) -> bool {
+    pub(crate) async fn decide_requests(&mut self) -> bool {
         let mut are_all_decided = true;
         for key in self.conversations.clone() {
             are_all_decided &= self.decide_requests_of(&key).await;
@@ -87,7 +83,7 @@ impl TestEnv {
     }
 
     /// Makes the same decision on all open requests.
-    pub(in crate::turn::tests) async fn decide_all(&mut self, decision: &str) {
+    pub(crate) async fn decide_all(&mut self, decision: &str) {
         let services = self.new_worker(Arc::new(NoFailPoints));
         for key in self.conversations.clone() {
             for request in self.head_of(&key).await.unwrap().requests {
@@ -101,7 +97,7 @@ impl TestEnv {
     }
 
     /// Decides the open requests of one conversation.
-    pub(in crate::turn::tests) async fn decide_conversation(&mut self, id: &str) {
+    pub(crate) async fn decide_conversation(&mut self, id: &str) {
         self.decide_requests_of(&owner().conversation_key(id)).await;
     }
 

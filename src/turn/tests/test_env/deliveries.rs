@@ -10,8 +10,11 @@ use super::fail_points::CrashFailPoints;
 use super::isolated_process::SimulatedChild;
 use super::run_log::POSITION;
 use super::{DeterministicStore, TestEnv, WorkerPosition};
+use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
-use crate::turn::{Isolation, NoFailPoints, Nudge, crash_count, delivery};
+use crate::turn::isolation::Isolation;
+use crate::turn::nudge::Nudge;
+use crate::turn::{crash_count, delivery};
 
 impl TestEnv {
     /// True if the fault `what` is to be injected now.
@@ -43,7 +46,7 @@ impl TestEnv {
 
     /// Handles the messages on the queue, one delivery each; a crash leaves its message on the
     /// queue. Returns false if the queue was empty.
-    pub(in crate::turn::tests) async fn deliver(&mut self) -> bool {
+    pub(crate) async fn deliver(&mut self) -> bool {
         let received = self.queue.receive(queue::TURNS, 3, Duration::from_secs(90)).await;
         let Ok(received) = received else { return true };
         let has_messages = !received.is_empty();
@@ -106,7 +109,7 @@ impl TestEnv {
     }
 
     /// Restarts the process of an embedded store, whose leases and wake-up messages are lost.
-    pub(in crate::turn::tests) async fn restart_process(&mut self) {
+    pub(crate) async fn restart_process(&mut self) {
         self.queue.drop_queue(queue::TURNS);
         self.worker_store = self.store.clone();
         if let Some(store) = self.embedded_store.take() {
@@ -118,7 +121,7 @@ impl TestEnv {
     }
 
     /// Workers use the embedded store from now on; a crash is one of the whole process.
-    pub(in crate::turn::tests) fn use_embedded_store(&mut self, store: Arc<DeterministicStore>) {
+    pub(crate) fn use_embedded_store(&mut self, store: Arc<DeterministicStore>) {
         self.worker_store = store.clone();
         self.embedded_store = Some(store);
     }

@@ -22,13 +22,13 @@ fn block_on<T: Send>(work: impl Future<Output = T> + Send) -> T {
 }
 
 #[derive(Debug)]
-pub(in crate::turn::tests) struct DeterministicStore {
+pub(crate) struct DeterministicStore {
     folder: PathBuf,
     store: EmbeddedStore,
 }
 
 impl DeterministicStore {
-    pub(in crate::turn::tests) fn open(folder: PathBuf) -> Arc<Self> {
+    pub(crate) fn open(folder: PathBuf) -> Arc<Self> {
         let store = EmbeddedStore::open(&folder).unwrap();
         Arc::new(Self { folder, store })
     }
@@ -41,7 +41,7 @@ impl DeterministicStore {
         Self::open(folder)
     }
 
-    pub(in crate::turn::tests) fn fsyncs(&self) -> u64 {
+    pub(crate) fn fsyncs(&self) -> u64 {
         self.store.commit_count() + self.store.checkpoint_count()
     }
 }

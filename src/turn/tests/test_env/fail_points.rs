@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::WorkerPosition;
 use crate::clock::{Clock, Timestamp, millis};
+use crate::fail_points::FailPoints;
 use crate::ids::fault_plan::FaultPlan;
-use crate::turn::FailPoints;
 
 /// Wall and monotonic time of the paused runtime; only sleeping advances it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::turn::tests) struct RuntimeClock {
+pub(crate) struct RuntimeClock {
     pub(super) started_at: Instant,
     /// Offset of the wall clock from the slowest.
     pub(super) offset: Duration,
@@ -106,15 +106,15 @@ impl FailPoints for CrashFailPoints {
 
 /// Pauses its worker at the first hit, until it is resumed.
 #[derive(Debug)]
-pub(in crate::turn::tests) struct PauseFailPoint {
+pub(crate) struct PauseFailPoint {
     fail_point: &'static str,
     was_hit: AtomicBool,
-    pub(in crate::turn::tests) reached: Notify,
-    pub(in crate::turn::tests) resume: Notify,
+    pub(crate) reached: Notify,
+    pub(crate) resume: Notify,
 }
 
 impl PauseFailPoint {
-    pub(in crate::turn::tests) fn new(fail_point: &'static str) -> Self {
+    pub(crate) fn new(fail_point: &'static str) -> Self {
         Self {
             fail_point,
             was_hit: AtomicBool::new(false),
@@ -135,10 +135,7 @@ impl FailPoints for PauseFailPoint {
 }
 
 /// Runs a closure at each hit.
-pub(in crate::turn::tests) struct HookFailPoint<F>(
-    pub(in crate::turn::tests) &'static str,
-    pub(in crate::turn::tests) F,
-);
+pub(crate) struct HookFailPoint<F>(pub(crate) &'static str, pub(crate) F);
 
 impl<F> fmt::Debug for HookFailPoint<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

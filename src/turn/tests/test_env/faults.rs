@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::{PauseFailPoint, TestEnv};
 use crate::artifacts;
 use crate::queue::QueueFaults;
+use crate::services::Services;
 use crate::store::memory::StoreFaults;
-use crate::turn::Services;
 use crate::turn::delivery::handle;
 
 /// Number of deliveries in which the fail point must be hit.
 const DELIVERIES_MAX: u32 = 3;
 
-pub(in crate::turn::tests) fn usual_store_faults() -> StoreFaults {
+pub(crate) fn usual_store_faults() -> StoreFaults {
     StoreFaults {
         conflict: 0.03,
         conflict_after: 0.03,
@@ -27,7 +27,7 @@ pub(in crate::turn::tests) fn usual_store_faults() -> StoreFaults {
     }
 }
 
-pub(in crate::turn::tests) fn usual_queue_faults() -> QueueFaults {
+pub(crate) fn usual_queue_faults() -> QueueFaults {
     QueueFaults {
         lose: 20,
         double: 20,
@@ -38,7 +38,7 @@ pub(in crate::turn::tests) fn usual_queue_faults() -> QueueFaults {
     }
 }
 
-pub(in crate::turn::tests) fn usual_artifact_faults() -> artifacts::ArtifactFaults {
+pub(crate) fn usual_artifact_faults() -> artifacts::ArtifactFaults {
     artifacts::ArtifactFaults {
         interrupted: 0.1,
         response_lost: 0.1,
@@ -51,7 +51,7 @@ pub(in crate::turn::tests) fn usual_artifact_faults() -> artifacts::ArtifactFaul
 }
 
 /// Delivers nudges until the worker hits its fail point, and then drops it.
-pub(in crate::turn::tests) async fn kill_at(victim: Services, pause: &PauseFailPoint) {
+pub(crate) async fn kill_at(victim: Services, pause: &PauseFailPoint) {
     let nudge = TestEnv::nudge();
     for _ in 0..DELIVERIES_MAX {
         tokio::select! {

@@ -8,19 +8,20 @@ use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::inbox::WhenIdle;
 use crate::agent::message::Message;
+use crate::commands::CommandError;
+use crate::commands::inbox_edit::{InputChange, clear_input, edit_input};
+use crate::commands::prompt::{Mode, PromptAccepted, PromptRequest, accept_prompt};
+use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::turn::admission::CommandError;
-use crate::turn::admission::inbox_edit::{InputChange, clear_input, edit_input};
-use crate::turn::admission::prompt::{Mode, PromptAccepted, PromptRequest, accept_prompt};
-use crate::turn::views::inbox::{InputState, InputView, read_input};
-use crate::turn::{NoFailPoints, Services};
+use crate::queries::inbox::{InputState, InputView, read_input};
+use crate::services::Services;
 
 use super::clients::sender;
 use super::{TestEnv, idempotency};
 
 /// An input sent by a client, and its changes while it was queued.
 #[derive(Clone, Debug)]
-pub(in crate::turn::tests) struct ClientInput {
+pub(crate) struct ClientInput {
     key: ConversationKey,
     id: InputId,
     /// Text after the last edit.
@@ -153,7 +154,7 @@ impl TestEnv {
 
     /// Returns violations concerning the clients' inputs of a conversation, the number of prompts
     /// they started, and the number of inputs still held.
-    pub(in crate::turn::tests) async fn find_input_violations(
+    pub(crate) async fn find_input_violations(
         &self,
         services: &Services,
         key: &ConversationKey,

@@ -6,27 +6,27 @@ use std::sync::{Arc, Mutex};
 use crate::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
 use crate::store::{ConversationStore, StoreError, Write};
 
-pub(in crate::turn::tests) type RequestLogStore = InterceptedStore<RequestLog>;
+pub(crate) type RequestLogStore = InterceptedStore<RequestLog>;
 
 #[derive(Debug, Default)]
-pub(in crate::turn::tests) struct RequestLog {
+pub(crate) struct RequestLog {
     requests: Mutex<Vec<String>>,
     /// Number of abort checks. They depend on time, not on steps, so they are counted apart.
     abort_checks: AtomicU32,
 }
 
 impl InterceptedStore<RequestLog> {
-    pub(in crate::turn::tests) fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
+    pub(crate) fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
         Arc::new(Self { inner, interceptor: RequestLog::default() })
     }
 
     /// Returns the requests since the last call, one a line.
-    pub(in crate::turn::tests) fn take_requests(&self) -> String {
+    pub(crate) fn take_requests(&self) -> String {
         std::mem::take(&mut *self.interceptor.requests.lock().unwrap()).join("\n")
     }
 
     /// Number of abort checks since the beginning.
-    pub(in crate::turn::tests) fn abort_checks(&self) -> u32 {
+    pub(crate) fn abort_checks(&self) -> u32 {
         self.interceptor.abort_checks.load(Ordering::SeqCst)
     }
 }

@@ -14,7 +14,7 @@ tokio::task_local! {
 
 /// A worker, and the last fail point that it hit.
 #[derive(Clone, Debug, Default)]
-pub(in crate::turn::tests) struct WorkerPosition(Arc<Mutex<(String, &'static str)>>);
+pub(crate) struct WorkerPosition(Arc<Mutex<(String, &'static str)>>);
 
 impl WorkerPosition {
     pub(super) fn set_worker(&self, worker: &str) {
@@ -37,7 +37,7 @@ impl fmt::Display for WorkerPosition {
 }
 
 #[derive(Clone)]
-pub(in crate::turn::tests) struct RunLog {
+pub(crate) struct RunLog {
     started_at: Instant,
     lines: Arc<Mutex<Vec<(bool, String)>>>,
 }
@@ -49,7 +49,7 @@ impl Default for RunLog {
 }
 
 impl RunLog {
-    pub(in crate::turn::tests) fn push(&self, line: impl fmt::Display) {
+    pub(crate) fn push(&self, line: impl fmt::Display) {
         self.push_line(false, line);
     }
 
@@ -68,7 +68,7 @@ impl RunLog {
     }
 
     /// The lines of injected faults.
-    pub(in crate::turn::tests) fn fault_lines(&self) -> Vec<String> {
+    pub(crate) fn fault_lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|(is_fault, _)| *is_fault).map(|(_, line)| line.clone()).collect()
     }

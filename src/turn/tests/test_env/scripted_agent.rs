@@ -26,13 +26,13 @@ use crate::tools::{
 };
 
 /// Number of executions by effect id.
-pub(in crate::turn::tests) type ExecutionCounts = Arc<Mutex<BTreeMap<String, u32>>>;
+pub(crate) type ExecutionCounts = Arc<Mutex<BTreeMap<String, u32>>>;
 
 /// Time in which a `gated` call has to be decided.
-pub(in crate::turn::tests) const APPROVAL_EXPIRES: Duration = Duration::from_mins(30);
+pub(crate) const APPROVAL_EXPIRES: Duration = Duration::from_mins(30);
 
 /// Time in which a `patient` call has to be decided.
-pub(in crate::turn::tests) const LONG_APPROVAL_EXPIRES: Duration = Duration::from_hours(30 * 24);
+pub(crate) const LONG_APPROVAL_EXPIRES: Duration = Duration::from_hours(30 * 24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToolBehaviour {
@@ -219,7 +219,7 @@ pub(super) fn catalog(
 
 impl super::TestEnv {
     /// Responses of the agent must match `schema` from now on.
-    pub(in crate::turn::tests) fn set_response_schema(&mut self, schema: &Value) {
+    pub(crate) fn set_response_schema(&mut self, schema: &Value) {
         let mut catalog = catalog(&self.executions, None);
         for agent in catalog.agents.values_mut() {
             Arc::get_mut(agent).unwrap().response_schema = Some(schema.clone());
@@ -230,18 +230,18 @@ impl super::TestEnv {
 
 /// Content of the next model response, computed from the number of results since the last user
 /// message and from that message.
-pub(in crate::turn::tests) type Script = fn(results: usize, said: &str) -> Vec<Value>;
+pub(crate) type Script = fn(results: usize, said: &str) -> Vec<Value>;
 
-pub(in crate::turn::tests) fn text(content: &str) -> Value {
+pub(crate) fn text(content: &str) -> Value {
     json!({"type": "text", "text": content})
 }
 
-pub(in crate::turn::tests) fn call(id: &str, name: &str, n: usize) -> Value {
+pub(crate) fn call(id: &str, name: &str, n: usize) -> Value {
     json!({"type": "toolCall", "id": id, "name": name, "arguments": {"n": n}})
 }
 
 /// Three rounds of tools, then a text.
-pub(in crate::turn::tests) fn three_rounds(results: usize, _input: &str) -> Vec<Value> {
+pub(crate) fn three_rounds(results: usize, _input: &str) -> Vec<Value> {
     match results {
         0 => vec![text("first"), call("c1", "look", 0), call("c2", "pay", 0)],
         1 | 2 => {
@@ -256,20 +256,20 @@ pub(in crate::turn::tests) fn three_rounds(results: usize, _input: &str) -> Vec<
 }
 
 #[derive(Debug)]
-pub(in crate::turn::tests) struct ScriptedModel {
+pub(crate) struct ScriptedModel {
     /// Number of calls, including those whose response was never committed.
-    pub(in crate::turn::tests) calls: Mutex<u32>,
-    pub(in crate::turn::tests) script: Mutex<Script>,
+    pub(crate) calls: Mutex<u32>,
+    pub(crate) script: Mutex<Script>,
     /// Time that a response takes.
-    pub(in crate::turn::tests) response_time: Mutex<Duration>,
+    pub(crate) response_time: Mutex<Duration>,
     /// Error code of the provider for the next response.
-    pub(in crate::turn::tests) next_error: Mutex<Option<&'static str>>,
+    pub(crate) next_error: Mutex<Option<&'static str>>,
     /// Usage of each response.
-    pub(in crate::turn::tests) usage: Mutex<Usage>,
+    pub(crate) usage: Mutex<Usage>,
     /// Number of next responses that fail with a retryable error.
-    pub(in crate::turn::tests) failures_left: Mutex<u32>,
+    pub(crate) failures_left: Mutex<u32>,
     /// The `traceparent` of each request.
-    pub(in crate::turn::tests) traceparents: Mutex<Vec<Option<String>>>,
+    pub(crate) traceparents: Mutex<Vec<Option<String>>>,
 }
 
 impl Default for ScriptedModel {

@@ -18,21 +18,21 @@ use crate::model::{
 };
 
 #[derive(Debug)]
-pub(in crate::turn::tests) struct SmallWindowModel {
+pub(crate) struct SmallWindowModel {
     window: u64,
     /// Context window in the model's record.
-    pub(in crate::turn::tests) declared_window: u64,
+    pub(crate) declared_window: u64,
     token_counts: Mutex<HashMap<u64, u64>>,
     /// Tokens of each request, and true if the request was for a summary.
-    pub(in crate::turn::tests) requests: Mutex<Vec<(u64, bool)>>,
+    pub(crate) requests: Mutex<Vec<(u64, bool)>>,
     /// Number of requests that exceeded the window.
-    pub(in crate::turn::tests) rejected: Mutex<u32>,
+    pub(crate) rejected: Mutex<u32>,
     /// Failures of the next summaries, in reverse order.
-    pub(in crate::turn::tests) summary_failures: Mutex<Vec<&'static str>>,
+    pub(crate) summary_failures: Mutex<Vec<&'static str>>,
 }
 
 impl SmallWindowModel {
-    pub(in crate::turn::tests) fn new(window: u64) -> Self {
+    pub(crate) fn new(window: u64) -> Self {
         Self {
             window,
             declared_window: window,
@@ -55,7 +55,7 @@ impl SmallWindowModel {
             .or_insert_with(|| count_tokens(text))
     }
 
-    pub(in crate::turn::tests) fn summary_count(&self) -> usize {
+    pub(crate) fn summary_count(&self) -> usize {
         self.requests.lock().unwrap().iter().filter(|(_, is_summary)| *is_summary).count()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::store::interceptor::{InterceptedStore, StoreInterceptor, WriteResult};
 use crate::store::{ConversationStore, Document, Write};
 
-pub(in crate::turn::tests) struct StoreDecorator {
+pub(crate) struct StoreDecorator {
     map_document: fn(Document) -> Document,
     map_result: fn(WriteResult, usize) -> WriteResult,
 }
@@ -20,7 +20,7 @@ impl StoreDecorator {
         Arc::new(InterceptedStore { inner, interceptor: watch })
     }
 
-    pub(in crate::turn::tests) fn with_result_map(
+    pub(crate) fn with_result_map(
         inner: Arc<dyn ConversationStore>,
         map_result: fn(WriteResult, usize) -> WriteResult,
     ) -> Arc<dyn ConversationStore> {

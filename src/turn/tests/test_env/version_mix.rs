@@ -12,31 +12,31 @@ use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
 use crate::agents::SharedCatalog;
 use crate::ids::ConversationKey;
+use crate::services::{Limits, Services};
 use crate::store::memory::MemoryStore;
 use crate::store::{Document, DocumentKind, HEAD_ID, Partition};
-use crate::turn::{Limits, Services};
 
 /// Reader version of the newer workers.
-pub(in crate::turn::tests) const NEWER_READER: u32 = READER_VERSION + 1;
+pub(crate) const NEWER_READER: u32 = READER_VERSION + 1;
 
 /// How the two versions share the work.
 #[derive(Clone, Debug)]
-pub(in crate::turn::tests) struct VersionMix {
+pub(crate) struct VersionMix {
     /// Percentage of workers and clients of the older version.
-    pub(in crate::turn::tests) older_percent: u8,
+    pub(crate) older_percent: u8,
     newer_agents: Option<SharedCatalog>,
 }
 
 impl VersionMix {
     /// Each version takes about half of the work, with the same agents.
-    pub(in crate::turn::tests) fn half_and_half() -> Self {
+    pub(crate) fn half_and_half() -> Self {
         Self { older_percent: 50, newer_agents: None }
     }
 }
 
 impl TestEnv {
     /// The newer version's agents get other instructions and one tool less from now on.
-    pub(in crate::turn::tests) fn change_newer_agents(&mut self, mix: &mut VersionMix) {
+    pub(crate) fn change_newer_agents(&mut self, mix: &mut VersionMix) {
         let mut catalog = scripted_agent::catalog(&self.executions, None);
         for agent in catalog.agents.values_mut() {
             let agent = Arc::get_mut(agent).unwrap();
@@ -102,10 +102,7 @@ struct HeadVersion {
 }
 
 /// Returns the updates of a conversation's heads that the older version lost.
-pub(in crate::turn::tests) fn find_lost_updates(
-    store: &MemoryStore,
-    key: &ConversationKey,
-) -> Vec<String> {
+pub(crate) fn find_lost_updates(store: &MemoryStore, key: &ConversationKey) -> Vec<String> {
     let heads = store.history(&Partition::Conversation(key.clone()), HEAD_ID);
     let versions = heads.iter().flatten().map(|stored| {
         let body = stored.document.body.to_value();

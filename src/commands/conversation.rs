@@ -1,0 +1,417 @@
+//! Command that creates a conversation: its id, its head and its first messages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::budget::Metering;
+use crate::agent::call_batch::CONCURRENCY_MAX;
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
+use crate::agent::head::{Head, SCHEMA_VERSION};
+use crate::agent::message::Message;
+use crate::agent::phase::Phase;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::{
+    HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+    model_id_error,
+};
+use crate::agent::strict;
+use crate::agent::suspicion::Suspicion;
+use crate::agent::usage::Usage;
+use crate::agents::{Agent, AgentLookupError};
+use crate::clock::Timestamp;
+use crate::commands::certain_write::{
+    BatchOutcome, head_document, receipt_document, write_size, write_until_certain,
+};
+use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::input::validate_message;
+use crate::commands::{CommandError, CommandResponse, FieldError, Owner};
+use crate::commands::{import, key_reservation};
+use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
+use crate::queries::conversation::new_conversation_view;
+use crate::queries::conversation_etag;
+use crate::services::Services;
+use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
+use crate::tools::sha256_hex;
+use crate::turn::documents;
+
+/// Maximum length of a conversation id, in characters.
+pub const ID_LENGTH_MAX: usize = 128;
+/// Maximum number of messages in a request that creates a conversation.
+pub const MESSAGES_MAX: usize = 1_000;
+const METADATA_ENTRIES_MAX: usize = 64;
+/// Maximum bytes of all keys and values together.
+const METADATA_BYTES_MAX: usize = 16 * 1024;
+const SETTINGS_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const NAME_BYTES_MAX: usize = 512;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewConversation {
+    /// 1 to 128 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
+    pub id: Option<String>,
+    /// Name of an agent; if absent, the default agent.
+    pub agent: Option<String>,
+    pub settings: Option<Settings>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// First messages, oldest first; at most 1,000 and 10 MB.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub messages: Option<Vec<RawJson>>,
+}
+
+/// Creates a conversation with at most [`MESSAGES_MAX`] messages.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn create_conversation(
+    services: &Services,
+    owner: &Owner,
+    request: NewConversation,
+    idempotency: &Idempotency,
+) -> Result<CommandResponse, CommandError> {
+    let count = request.messages.as_ref().map_or(0, Vec::len);
+    if count > MESSAGES_MAX {
+        let detail =
+            format!("a new conversation may have {MESSAGES_MAX} messages, the request has {count}");
+        return Err(CommandError::invalid("/messages", detail));
+    }
+    create_conversation_of_any_length(services, owner, request, idempotency).await
+}
+
+/// Creates a conversation with any number of messages, for callers in this process.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub(crate) async fn create_conversation_of_any_length(
+    services: &Services,
+    owner: &Owner,
+    mut request: NewConversation,
+    idempotency: &Idempotency,
+) -> Result<CommandResponse, CommandError> {
+    let has_given_id = request.id.is_some();
+    let id = resolve_conversation_id(request.id.take(), owner, idempotency, "/id")?;
+    if !has_given_id || !idempotency.is_repeatable {
+        return write_conversation(
+            services,
+            &owner.conversation_key(&id),
+            request,
+            idempotency,
+            false,
+        )
+        .await;
+    }
+    key_reservation::reserve(services, owner, idempotency).await?;
+    let outcome =
+        write_conversation(services, &owner.conversation_key(&id), request, idempotency, true)
+            .await;
+    if let Err(error) = &outcome {
+        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
+    }
+    outcome
+}
+
+async fn write_conversation(
+    services: &Services,
+    key: &ConversationKey,
+    request: NewConversation,
+    idempotency: &Idempotency,
+    is_key_reserved: bool,
+) -> Result<CommandResponse, CommandError> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+        return earlier.replay(idempotency);
+    }
+    let init = ConversationInit {
+        agent: request.agent,
+        settings: request.settings.unwrap_or_default(),
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let mut head = build_head(services, key, init)?;
+    if is_key_reserved {
+        key_reservation::add_to_head(&mut head, &Owner::from_key(key), idempotency);
+    }
+    let entries = build_first_entries(&mut head, request.messages.unwrap_or_default())?;
+    let response = CommandResponse {
+        status: 201,
+        body: Some(RawJson::from_value(&new_conversation_view(services, &head))),
+        location: Some(format!("conversations/{}", key.conversation_id)),
+        etag: Some(conversation_etag(&head)),
+        is_replayed: false,
+    };
+    let receipt = receipt_document(idempotency, key, &response, head.created_at);
+    let mut writes: Vec<Write> =
+        entries.iter().map(|entry| Write::Create(documents::entry_document(entry))).collect();
+    writes.push(Write::Create(receipt.clone()));
+    writes.push(Write::Create(head_document(&head)?));
+    let bytes: usize = writes.iter().map(write_size).sum();
+    if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
+        match write_until_certain(services, key, writes).await? {
+            BatchOutcome::Won(_) => return Ok(response),
+            BatchOutcome::Lost => {
+                let resolved =
+                    resolve_lost_create(services, key, &head.commit_id, &response, idempotency)
+                        .await?;
+                if let Some(resolved) = resolved {
+                    return Ok(resolved);
+                }
+                tracing::debug!(conversation.id = %key, "stalled import taken over");
+            }
+        }
+    }
+    import::import_entries(services, head, &entries, receipt, idempotency).await?;
+    Ok(response)
+}
+
+/// Resolves a creation that lost its write. Returns the response if this request had won before, an
+/// error if another request has the id, and `None` if a stalled import can be taken over.
+async fn resolve_lost_create(
+    services: &Services,
+    key: &ConversationKey,
+    commit_id: &CommitId,
+    response: &CommandResponse,
+    idempotency: &Idempotency,
+) -> Result<Option<CommandResponse>, CommandError> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+        let replayed = earlier.replay(idempotency)?;
+        let found = crate::queries::load::any_head(services, key).await?;
+        let is_mine = found.is_some_and(|(head, _)| &head.commit_id == commit_id);
+        return Ok(Some(if is_mine { response.clone() } else { replayed }));
+    }
+    import::check_id_available(services, key, &input_id).await.map(|()| None)
+}
+
+/// Initial values of a new conversation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConversationInit {
+    pub(crate) agent: Option<String>,
+    pub(crate) settings: Settings,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// Checks the given id; without one, derives the id from owner and key.
+pub(crate) fn resolve_conversation_id(
+    given: Option<String>,
+    owner: &Owner,
+    idempotency: &Idempotency,
+    pointer: &str,
+) -> Result<String, CommandError> {
+    let Some(id) = given else { return Ok(idempotency.conversation_id(owner)) };
+    if id.len() > ID_LENGTH_MAX || !is_plain_text(&id) {
+        return Err(CommandError::invalid(
+            pointer,
+            "a conversation's id is 1 to 128 of the characters A-Z a-z 0-9 _ . - and not only dots",
+        ));
+    }
+    Ok(id)
+}
+
+/// Builds a head without pending work.
+pub(crate) fn build_head(
+    services: &Services,
+    key: &ConversationKey,
+    init: ConversationInit,
+) -> Result<Head, CommandError> {
+    let agent = find_agent(services, init.agent.as_deref())?;
+    let mut errors = validate_settings(services, &agent, &init.settings);
+    errors.extend(validate_metadata(&init.metadata));
+    if !errors.is_empty() {
+        return Err(CommandError::Invalid(errors));
+    }
+    let now = services.clock.now();
+    let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
+    incarnation.truncate(8);
+    Ok(Head {
+        schema: SCHEMA_VERSION,
+        min_reader: SCHEMA_VERSION,
+        tenant: key.tenant.clone(),
+        user: key.user.clone(),
+        conversation_id: key.conversation_id.clone(),
+        incarnation,
+        commit_id: CommitId::new(services.ids.new_id()),
+        revision: 1,
+        lease: None,
+        epoch: 0,
+        leases_without_progress: 0,
+        suspicion: Suspicion::default(),
+        phase: Phase::Idle,
+        leaf_id: None,
+        seq: 0,
+        event_seq: 0,
+        turn: 0,
+        response_count: 0,
+        agent: agent.name.clone(),
+        settings: init.settings,
+        usage: Usage::default(),
+        prompt: None,
+        prompts: Vec::new(),
+        requests: Vec::new(),
+        requests_made: 0,
+        pause: None,
+        deferral: None,
+        indeterminate_writes: BTreeMap::new(),
+        plugin_state: BTreeMap::new(),
+        provider_state: None,
+        compaction_attempt_seq: None,
+        is_compacted: false,
+        hold: None,
+        reservation: None,
+        metering: Metering::default(),
+        name: None,
+        labels: BTreeMap::new(),
+        metadata: init.metadata,
+        parent: None,
+        waiting_items: 0,
+        due: None,
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+        unreported_call: None,
+        extra: Extra::new(),
+    })
+}
+
+pub(crate) fn find_agent(
+    services: &Services,
+    name: Option<&str>,
+) -> Result<Arc<Agent>, CommandError> {
+    services.agents.find(name).map_err(|missing| match missing {
+        AgentLookupError::Unknown { .. } | AgentLookupError::Ambiguous { .. } => {
+            CommandError::invalid("/agent", missing.to_string())
+        }
+        AgentLookupError::Broken(_) => CommandError::AgentUnavailable(missing.to_string()),
+    })
+}
+
+pub(crate) fn validate_settings(
+    services: &Services,
+    agent: &Agent,
+    settings: &Settings,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut add_error = |member: &str, detail: String| {
+        errors.push(FieldError::new(format!("/settings/{member}"), detail));
+    };
+    if let Some(model) = &settings.model
+        && let Some(why) = find_model_error(services, model)
+    {
+        add_error("model", why);
+    }
+    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::validation_error) {
+        add_error("loop", mistake.to_owned());
+    }
+    if settings.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)) {
+        add_error("temperature", "`temperature` is 0 to 2".to_owned());
+    }
+    if settings.max_output_tokens.is_some_and(|tokens| !(1..=OUTPUT_TOKENS_MAX).contains(&tokens)) {
+        add_error("maxOutputTokens", format!("`maxOutputTokens` is 1 to {OUTPUT_TOKENS_MAX}"));
+    }
+    if settings.max_rounds == Some(0) {
+        add_error("maxRounds", "`maxRounds` is at least 1".to_owned());
+    }
+    if settings.hard_rounds_max.is_some_and(|rounds| !(1..=HARD_ROUNDS_MAX).contains(&rounds)) {
+        add_error("hardRoundsMax", format!("`hardRoundsMax` is 1 to {HARD_ROUNDS_MAX}"));
+    }
+    if settings.parallel_tools_max.is_some_and(|calls| !(1..=CONCURRENCY_MAX).contains(&calls)) {
+        add_error("parallelToolsMax", format!("`parallelToolsMax` is 1 to {CONCURRENCY_MAX}"));
+    }
+    if settings.retry.as_ref().is_some_and(|retry| !(0.0..=1.0).contains(&retry.jitter)) {
+        add_error("retry/jitter", "`jitter` is 0 to 1".to_owned());
+    }
+    if let Some(mistake) = settings.budget_error() {
+        add_error(&format!("budget{}", mistake.pointer), mistake.detail);
+    }
+    if settings.retry.as_ref().is_some_and(|retry| retry.max_retries > RETRIES_MAX) {
+        add_error("retry/maxRetries", format!("`maxRetries` is 0 to {RETRIES_MAX}"));
+    }
+    if settings.retry.as_ref().is_some_and(|retry| retry.max_delay_ms > RETRY_DELAY_MAX_MS) {
+        add_error("retry/maxDelayMs", format!("`maxDelayMs` is 0 to {RETRY_DELAY_MAX_MS}, a day"));
+    }
+    let unknown = agent.unknown_tools(settings);
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        tracing::warn!(
+            gen_ai.agent.name = agent.name,
+            tools = names,
+            "unknown tools in `activeTools` ignored: the agent {} has no {names}",
+            agent.name
+        );
+    }
+    if RawJson::from_value(settings).text().len() > SETTINGS_BYTES_MAX {
+        errors.push(FieldError::new("/settings", "settings may be at most 16 KB"));
+    }
+    errors
+}
+
+/// Returns the reason why the model cannot be called, or `None` if it can.
+pub(super) fn find_model_error(services: &Services, model: &str) -> Option<String> {
+    model_id_error(model).or_else(|| services.model.record(model).err())
+}
+
+pub(crate) fn validate_metadata(metadata: &BTreeMap<String, String>) -> Vec<FieldError> {
+    let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if metadata.len() > METADATA_ENTRIES_MAX || bytes > METADATA_BYTES_MAX {
+        return vec![FieldError::new(
+            "/metadata",
+            "metadata may have at most 64 members and 16 KB",
+        )];
+    }
+    Vec::new()
+}
+
+/// Builds the entries of the first messages as one path and makes its end the leaf.
+fn build_first_entries(
+    head: &mut Head,
+    messages: Vec<RawJson>,
+) -> Result<Vec<Entry>, CommandError> {
+    let mut errors = Vec::new();
+    let mut entries = Vec::with_capacity(messages.len());
+    for (position, raw) in messages.into_iter().enumerate() {
+        let pointer = format!("/messages/{position}");
+        if raw.text().len() > BATCH_BYTES_MAX - 64 * 1024 {
+            return Err(CommandError::TooLarge(format!(
+                "message {position} is too large for one entry (1.4 MB): add large content as an artifact"
+            )));
+        }
+        if let Err(mistake) = Message::check(&raw) {
+            let mistake = mistake.with_parent_pointer(&pointer);
+            errors.push(FieldError::new(mistake.pointer, mistake.detail));
+            continue;
+        }
+        match Message::from_raw(raw) {
+            Ok(message) if message.role().is_empty() => {
+                errors.push(FieldError::new(format!("{pointer}/role"), "a message has a `role`"));
+            }
+            Ok(message) => {
+                errors.extend(validate_message(&message, &pointer));
+                entries.push(append_message(head, message));
+            }
+            Err(error) => {
+                errors.push(FieldError::new(pointer, strict::plain_message(&error.to_string())));
+            }
+        }
+    }
+    if errors.is_empty() { Ok(entries) } else { Err(CommandError::Invalid(errors)) }
+}
+
+fn append_message(head: &mut Head, message: Message) -> Entry {
+    append_entry(head, EntryBody::Message(MessageEntry::new(message)), head.created_at)
+}
+
+/// Appends an entry after the leaf and makes it the leaf.
+pub(crate) fn append_entry(head: &mut Head, body: EntryBody, now: Timestamp) -> Entry {
+    head.seq += 1;
+    let entry_id = EntryId::from_seq(&head.incarnation, head.seq);
+    let base = EntryBase {
+        entry_id: entry_id.clone(),
+        parent_id: head.leaf_id.replace(entry_id),
+        seq: head.seq,
+        timestamp: now,
+        prompt_id: head.prompt.as_ref().map(|run| run.id.clone()),
+    };
+    Entry { base, body }
+}

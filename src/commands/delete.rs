@@ -1,0 +1,333 @@
+//! Command that deletes a conversation. The first commit hides it from every caller; the purge then
+//! removes its documents and artifacts in two passes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::agent::budget::{AccountAlert, Metering};
+use crate::agent::head::Head;
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::request::Effect;
+use crate::agent::settings::Settings;
+use crate::agent::usage::{Usage, UsageTotals};
+use crate::artifacts::ArtifactScope;
+use crate::clock::Timestamp;
+use crate::commands::certain_write::{BatchOutcome, head_document, write_until_certain};
+use crate::commands::import::is_importing;
+use crate::commands::key_reservation;
+use crate::commands::{CommandError, wake_worker};
+use crate::ids::{CommitId, ConversationKey};
+use crate::ledger;
+use crate::live::LiveEvent;
+use crate::notifications::GIVE_UP_AFTER;
+use crate::queries::load;
+use crate::queries::load::any_head;
+use crate::queue;
+use crate::services::Services;
+use crate::store::{
+    BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, HEAD_ID, Partition, Selection, StoreError,
+    Write,
+};
+use crate::turn::event_log::report_alerts;
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge::enqueue_nudge;
+use crate::turn::{budget_check, documents};
+
+/// Time until the id of a deleted conversation is free again.
+pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);
+/// Delay until an unfinished purge is retried.
+const PURGE_RETRY_AFTER: Duration = Duration::from_mins(1);
+const ATTEMPTS_MAX: u32 = 10;
+/// Time in which a worker must report a call that ran at the deletion. A worker notices a deletion
+/// within seconds; after this time it counts as dead.
+const REPORT_DEADLINE: Duration = Duration::from_secs(45);
+const PURGED_KINDS: [DocumentKind; 7] = [
+    DocumentKind::Inbox,
+    DocumentKind::Events,
+    DocumentKind::Entry,
+    DocumentKind::Notification,
+    DocumentKind::Receipt,
+    DocumentKind::Live,
+    DocumentKind::Watch,
+];
+
+/// Deletes a conversation. A failed purge is not reported to the caller: it is pending work for the
+/// recovery sweep.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn delete_conversation(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<(), CommandError> {
+    let mut delay = Duration::from_millis(10);
+    for _ in 0..ATTEMPTS_MAX {
+        let (head, etag) = load::head(services, key).await?;
+        reject_writes_in_flight(services, &head)?;
+        let tombstone = build_tombstone(services, head);
+        services.fail_points.hit("admission.delete").await;
+        if write_tombstone(services, key, &tombstone, etag).await? {
+            services.live.publish(key, LiveEvent::Deleted);
+            services.abort_signals.emit(key);
+            if let Err(error) = purge(services, key).await {
+                tracing::warn!(conversation.id = %key, error = %error, "purge failed: the recovery sweep will continue it");
+                wake_worker(services, key, None).await;
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(delay).await;
+        delay *= 2;
+    }
+    Err(CommandError::contended())
+}
+
+async fn write_tombstone(
+    services: &Services,
+    key: &ConversationKey,
+    tombstone: &Head,
+    etag: ETag,
+) -> Result<bool, CommandError> {
+    let writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
+    Ok(match write_until_certain(services, key, writes).await? {
+        BatchOutcome::Won(_) => true,
+        BatchOutcome::Lost => {
+            let found = any_head(services, key).await?;
+            found.is_some_and(|(head, _)| head.commit_id == tombstone.commit_id)
+        }
+    })
+}
+
+/// Rejects the deletion while a `write` call awaits its response. The write may have happened, and
+/// without its record its outcome would stay unknown.
+fn reject_writes_in_flight(services: &Services, head: &Head) -> Result<(), CommandError> {
+    let Phase::Calls { calls, .. } = &head.phase else { return Ok(()) };
+    let now = services.clock.now();
+    let in_flight = calls.iter().find_map(|call| match &call.status {
+        CallStatus::Started { effect: Effect::Write, until, effect_id, .. } => {
+            Some((effect_id, *until))
+        }
+        CallStatus::Started { .. }
+        | CallStatus::Ready
+        | CallStatus::Waiting { .. }
+        | CallStatus::Done { .. } => None,
+    });
+    match in_flight {
+        None => Ok(()),
+        Some((effect_id, until)) => Err(CommandError::EffectInFlight {
+            effect_id: effect_id.clone(),
+            retry_after: now.until(until).max(Duration::from_secs(1)),
+        }),
+    }
+}
+
+/// Builds the tombstone, which keeps ids and numbers but no content.
+fn build_tombstone(services: &Services, mut head: Head) -> Head {
+    let now = services.clock.now();
+    // The worker of a running model call reports its cost. Without a report the reservation counts
+    // as the cost.
+    if budget_check::is_model_call_due(&head, now) {
+        head.unreported_call = Some(now.plus(REPORT_DEADLINE));
+        head.min_reader = head.min_reader.max(head.required_reader());
+    } else {
+        head.record_lost_reservation((now, now));
+    }
+    let extra = key_reservation::tombstone_members(&head);
+    Head {
+        commit_id: CommitId::new(services.ids.new_id()),
+        revision: head.revision + 1,
+        lease: None,
+        phase: Phase::Deleted,
+        settings: Settings::default(),
+        prompt: None,
+        prompts: Vec::new(),
+        requests: Vec::new(),
+        indeterminate_writes: BTreeMap::new(),
+        plugin_state: BTreeMap::new(),
+        provider_state: None,
+        hold: None,
+        name: None,
+        labels: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+        parent: None,
+        waiting_items: 0,
+        due: Some(now.plus(PURGE_RETRY_AFTER)),
+        updated_at: now,
+        deleted_at: Some(now),
+        extra,
+        ..head
+    }
+}
+
+/// Purges a deleted conversation, and removes its tombstone after [`TOMBSTONE_RETENTION`]. Runs on
+/// every delivery of a conversation in [`Phase::Deleted`]; does nothing for others.
+///
+/// # Errors
+/// Returns an error if a service did not respond. The tombstone stays due, and the recovery sweep
+/// retries.
+pub async fn purge(services: &Services, key: &ConversationKey) -> Result<(), CommandError> {
+    let Some((head, etag)) = any_head(services, key).await? else { return Ok(()) };
+    let now = services.clock.now();
+    if head.phase != Phase::Deleted || (is_importing(&head) && !is_due(&head, now)) {
+        return Ok(());
+    }
+    let scope = ArtifactScope { key: key.clone(), incarnation: head.incarnation.clone() };
+    let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE_RETENTION);
+    // A finished purge sets this time. The notifications that are left are its budget alerts, which
+    // are still to be sent.
+    let purged_until = head.due.filter(|due| *due >= ends_at);
+    let is_kept = |kind: &DocumentKind| {
+        *kind == DocumentKind::Notification && purged_until.is_some_and(|at| at > now)
+    };
+    // A request that was accepted just before the deletion may write just after the first pass.
+    for _ in 0..2 {
+        for kind in PURGED_KINDS.into_iter().filter(|kind| !is_kept(kind)) {
+            purge_kind(services, key, kind).await?;
+        }
+        services.artifacts.delete_all(&scope).await?;
+        services.fail_points.hit("admission.purged").await;
+    }
+    key_reservation::release(services, &head).await?;
+    let Some((head, etag)) = close_unreported_call(services, key, (head, etag)).await? else {
+        return Ok(());
+    };
+    let mut alerts = Vec::new();
+    if head.metering.settle_at.is_some() {
+        alerts = ledger::post(services, &head).await?.alerts;
+    }
+    let mut ends_at = purged_until.unwrap_or(ends_at);
+    if !alerts.is_empty() {
+        ends_at = ends_at.max(now.plus(GIVE_UP_AFTER));
+    }
+    if ends_at <= now || is_importing(&head) {
+        ledger::delete_line(services, &head).await?;
+        let write = Write::Delete(HEAD_ID.to_owned(), Some(etag));
+        // Lost: another delivery purges, with the same result.
+        return write_until_certain(services, key, vec![write]).await.map(|_| ());
+    }
+    let account_alerts = alerts.last().map_or(head.metering.account_alerts, |it| it.number);
+    let metering = Metering { days: Vec::new(), settle_at: None, account_alerts, ..head.metering };
+    let tombstone = Head { due: Some(ends_at), metering, ..head };
+    finish_purge(services, &tombstone, etag, alerts).await
+}
+
+/// Writes the tombstone of a finished purge with the alerts that the ledger reported. If the write
+/// is lost, another delivery purges with the same result.
+async fn finish_purge(
+    services: &Services,
+    tombstone: &Head,
+    etag: ETag,
+    alerts: Vec<AccountAlert>,
+) -> Result<(), CommandError> {
+    let (key, now) = (tombstone.key(), services.clock.now());
+    let mut writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
+    if services.notification_sender.is_some() {
+        writes.extend(alerts.iter().map(|AccountAlert { number, alert }| {
+            let notification = alert.notification(tombstone, &format!("account{number}"), now);
+            Write::Create(documents::notice_document(&notification, Some(now)))
+        }));
+    }
+    let is_won = matches!(write_until_certain(services, &key, writes).await?, BatchOutcome::Won(_));
+    if is_won && !alerts.is_empty() {
+        let alerts: Vec<_> = alerts.into_iter().map(|it| it.alert).collect();
+        report_alerts(services, &key, &alerts);
+        enqueue_nudge(services, queue::NOTIFY, &Nudge::for_conversation(key, None), Duration::ZERO)
+            .await;
+    }
+    Ok(())
+}
+
+/// Closes the open call of a tombstone. A call that was not reported in time counts as its
+/// reservation. `None`: its time is not over, or another delivery was first.
+async fn close_unreported_call(
+    services: &Services,
+    key: &ConversationKey,
+    (head, etag): (Head, ETag),
+) -> Result<Option<(Head, ETag)>, CommandError> {
+    let now = services.clock.now();
+    match head.unreported_call {
+        None => return Ok(Some((head, etag))),
+        Some(until) if until > now => return Ok(None),
+        Some(_) => {}
+    }
+    let mut closed = Head { unreported_call: None, ..head };
+    closed.record_lost_reservation((now, now));
+    closed.commit_id = CommitId::new(services.ids.new_id());
+    let write = Write::Replace(head_document(&closed)?, Some(etag));
+    let BatchOutcome::Won(etags) = write_until_certain(services, key, vec![write]).await? else {
+        return Ok(None);
+    };
+    Ok(etags.into_iter().next().map(|etag| (closed, etag)))
+}
+
+/// Model calls whose responses arrived after the conversation was deleted.
+#[derive(Debug)]
+pub(crate) struct LateUsage<'a> {
+    pub(crate) incarnation: &'a str,
+    /// Epoch of the worker that made the calls.
+    pub(crate) epoch: u64,
+    pub(crate) usage: Usage,
+    pub(crate) calls: u32,
+}
+
+/// Records the usage of calls that ran at the deletion. The tombstone accepts one report, before
+/// its deadline.
+///
+/// # Errors
+/// Returns an error if a service did not respond. Without a report the reservation counts as the
+/// cost.
+pub(crate) async fn record_late_usage(
+    services: &Services,
+    key: &ConversationKey,
+    late: &LateUsage<'_>,
+) -> Result<(), CommandError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let Some((mut head, etag)) = any_head(services, key).await? else { return Ok(()) };
+        let is_report_expected = head.phase == Phase::Deleted
+            && head.incarnation == late.incarnation
+            && head.epoch <= late.epoch
+            && head.unreported_call.is_some();
+        if !is_report_expected {
+            return Ok(());
+        }
+        let now = services.clock.now();
+        head.unreported_call = None;
+        head.reservation = None;
+        head.usage += late.usage;
+        let cost =
+            UsageTotals { calls: u64::from(late.calls), ..UsageTotals::from_usage(&late.usage) };
+        head.metering.add_cost(cost, (now, now));
+        head.commit_id = CommitId::new(services.ids.new_id());
+        let write = Write::Replace(head_document(&head)?, Some(etag));
+        if let BatchOutcome::Won(_) = write_until_certain(services, key, vec![write]).await? {
+            return Box::pin(purge(services, key)).await;
+        }
+    }
+    Err(CommandError::contended())
+}
+
+fn is_due(head: &Head, now: Timestamp) -> bool {
+    head.due.is_some_and(|due| due <= now)
+}
+
+async fn purge_kind(
+    services: &Services,
+    key: &ConversationKey,
+    kind: DocumentKind,
+) -> Result<(), CommandError> {
+    let partition = Partition::Conversation(key.clone());
+    let selection = Selection { limit: BATCH_OPERATIONS_MAX, ..Selection::all(kind) };
+    loop {
+        let left = services.store.select(&partition, &selection, Freshness::Latest).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let deletes =
+            left.into_iter().map(|stored| Write::Delete(stored.document.id, None)).collect();
+        match services.store.write(&partition, deletes).await {
+            // Another purge has removed some of them: read again.
+            Ok(_) | Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

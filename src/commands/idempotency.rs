@@ -1,0 +1,240 @@
+//! Idempotency of requests: key, scope and body hash, and the response to an earlier request with
+//! the same key.
+
+use serde_json::Value;
+
+use crate::agent::inbox::{IdempotencyRecord, InboxItem, Receipt};
+use crate::agent::raw::RawJson;
+use crate::commands::{CommandError, CommandResponse, Owner};
+use crate::ids::{ConversationKey, InputId};
+use crate::queries::load::parse_body;
+use crate::services::Services;
+use crate::store::{DocumentKind, Freshness, Partition, StoredDocument};
+use crate::tools::sha256_hex;
+
+/// Identity of a request, equal for its repetitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Key from the client, invocation id of the host, or a fresh id.
+    pub key: String,
+    /// True if a client could send the same key again.
+    pub is_repeatable: bool,
+    /// Method and route template. Keys of different routes are independent.
+    pub route: &'static str,
+    /// SHA-256 of the body in canonical form.
+    pub body_hash: String,
+}
+
+impl Idempotency {
+    /// Id of the input in that conversation; equal for every repetition of the request.
+    pub fn input_id(&self, key: &ConversationKey) -> InputId {
+        InputId::new(format!(
+            "in_{}",
+            self.digest(&Owner::from_key(key), key.conversation_id.as_str())
+        ))
+    }
+
+    /// Id of a conversation that is created without an id in its request.
+    pub fn conversation_id(&self, owner: &Owner) -> String {
+        format!("c_{}", self.digest(owner, ""))
+    }
+
+    fn digest(&self, owner: &Owner, conversation: &str) -> String {
+        let scope = [
+            owner.tenant.as_str(),
+            owner.user.as_str(),
+            self.route,
+            conversation,
+            self.key.as_str(),
+        ];
+        let mut digest = sha256_hex(scope.join("\n").as_bytes());
+        digest.truncate(24);
+        digest
+    }
+
+    /// Record of the response, for replays.
+    pub fn to_record(&self, response: &CommandResponse) -> IdempotencyRecord {
+        IdempotencyRecord {
+            body_hash: self.body_hash.clone(),
+            status: response.status,
+            response: response.body.clone(),
+            location: response.location.clone(),
+        }
+    }
+}
+
+/// SHA-256 of JSON with sorted members and without white space.
+pub fn canonical_hash(value: &Value) -> String {
+    let mut text = String::new();
+    write_canonical(value, &mut text);
+    sha256_hex(text.as_bytes())
+}
+
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(members) => {
+            let mut sorted: Vec<_> = members.iter().collect();
+            sorted.sort_by_key(|(name, _)| *name);
+            text.push('{');
+            for (position, (name, value)) in sorted.into_iter().enumerate() {
+                if position > 0 {
+                    text.push(',');
+                }
+                text.push_str(&Value::String(name.clone()).to_string());
+                text.push(':');
+                write_canonical(value, text);
+            }
+            text.push('}');
+        }
+        Value::Array(items) => {
+            text.push('[');
+            for (position, item) in items.iter().enumerate() {
+                if position > 0 {
+                    text.push(',');
+                }
+                write_canonical(item, text);
+            }
+            text.push(']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            text.push_str(&value.to_string());
+        }
+    }
+}
+
+/// Stored state of an earlier request with the same input id.
+#[derive(Debug)]
+pub enum PreviousRequest {
+    /// Accepted, and not yet applied by a worker.
+    Queued(Box<InboxItem>),
+    Finished(Box<Receipt>),
+}
+
+impl PreviousRequest {
+    pub fn record(&self) -> &IdempotencyRecord {
+        match self {
+            Self::Queued(item) => &item.idempotency,
+            Self::Finished(receipt) => &receipt.idempotency,
+        }
+    }
+
+    pub fn is_queued(&self) -> bool {
+        matches!(self, Self::Queued(_))
+    }
+
+    /// Returns the first response again.
+    ///
+    /// # Errors
+    /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
+    pub fn replay(&self, idempotency: &Idempotency) -> Result<CommandResponse, CommandError> {
+        let admission = self.record();
+        if admission.body_hash != idempotency.body_hash {
+            return Err(CommandError::KeyReused);
+        }
+        Ok(CommandResponse {
+            status: admission.status,
+            body: admission.response.clone(),
+            location: admission.location.clone(),
+            etag: None,
+            is_replayed: true,
+        })
+    }
+}
+
+/// Reads the inbox item or receipt with that id.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn find_previous_request(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<Option<PreviousRequest>, CommandError> {
+    let partition = Partition::Conversation(key.clone());
+    let Some(stored) = services.store.read(&partition, id, Freshness::Latest).await? else {
+        return Ok(None);
+    };
+    parse_previous_request(&stored).map(Some)
+}
+
+fn parse_previous_request(stored: &StoredDocument) -> Result<PreviousRequest, CommandError> {
+    if stored.document.kind == DocumentKind::Receipt {
+        return Ok(PreviousRequest::Finished(Box::new(parse_body(stored)?)));
+    }
+    Ok(PreviousRequest::Queued(Box::new(parse_body(stored)?)))
+}
+
+/// Maximum bytes of a response body that is stored for replays.
+pub(crate) const STORED_RESPONSE_BYTES_MAX: usize = 64 * 1024;
+
+/// Response as stored: without its body if the body is too large.
+pub(crate) fn to_stored_response(response: &CommandResponse) -> CommandResponse {
+    let body = response
+        .body
+        .clone()
+        .filter(|body: &RawJson| body.text().len() <= STORED_RESPONSE_BYTES_MAX);
+    CommandResponse { body, ..response.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::commands::idempotency::*;
+
+    fn idempotency(key: &str, route: &'static str) -> Idempotency {
+        Idempotency { key: key.to_owned(), is_repeatable: true, route, body_hash: String::new() }
+    }
+
+    #[test]
+    fn canonical_hash_ignores_only_member_order() {
+        let one: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"é"}],"a":1.5}"#).unwrap();
+        let same: Value =
+            serde_json::from_str(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#).unwrap();
+        let other: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"e"}],"a":1.5}"#).unwrap();
+        assert_eq!(canonical_hash(&one), canonical_hash(&same));
+        assert_ne!(canonical_hash(&one), canonical_hash(&other));
+        assert_ne!(canonical_hash(&json!([1, 2])), canonical_hash(&json!([2, 1])));
+    }
+
+    #[test]
+    fn input_id_is_unique_per_owner_route_and_conversation() {
+        let owner = |user: &str| Owner {
+            tenant: crate::ids::TenantId::new("t"),
+            user: crate::ids::UserId::new(user),
+        };
+        let id = idempotency("k", "POST /a").input_id(&owner("u").conversation_key("c"));
+        assert_eq!(id, idempotency("k", "POST /a").input_id(&owner("u").conversation_key("c")));
+        assert_eq!(id.as_str().len(), 27);
+        for other in [
+            idempotency("K", "POST /a").input_id(&owner("u").conversation_key("c")),
+            idempotency("k", "POST /b").input_id(&owner("u").conversation_key("c")),
+            idempotency("k", "POST /a").input_id(&owner("v").conversation_key("c")),
+            idempotency("k", "POST /a").input_id(&owner("u").conversation_key("d")),
+        ] {
+            assert_ne!(id, other);
+        }
+    }
+
+    #[test]
+    fn idempotency_record_round_trips_with_response_body() {
+        let response = CommandResponse {
+            status: 202,
+            body: Some(RawJson::from_value(&json!({"a": 1.50}))),
+            location: Some("x".to_owned()),
+            etag: None,
+            is_replayed: false,
+        };
+        let item = InboxItem {
+            input_id: InputId::new("in_1"),
+            accepted_at: crate::clock::Timestamp(5),
+            idempotency: idempotency("k", "POST /a").to_record(&response),
+            traceparent: None,
+            body: crate::agent::inbox::InboxBody::Abort(crate::agent::inbox::AbortInput {
+                prompt_id: None,
+            }),
+        };
+        let back: InboxItem = RawJson::from_value(&item).read().unwrap();
+        assert_eq!(back, item);
+    }
+}

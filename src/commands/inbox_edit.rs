@@ -1,0 +1,267 @@
+//! Commands that edit and remove queued inputs, until a worker applies them. The first writer wins:
+//! both sides replace the item only in the version that they have read.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::head::Head;
+use crate::agent::inbox::{
+    InboxBody, InboxItem, InputOutcome, InputQueue, PromptInput, Receipt, WhenIdle,
+};
+use crate::agent::raw::RawJson;
+use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
+use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::prompt::Mode;
+use crate::commands::{CommandError, CommandResponse, STEER_WITHOUT_INPUT, input, wake_worker};
+use crate::ids::ConversationKey;
+use crate::queries::inbox::{
+    InputView, StoredInput, find_input, input_etag, is_user_input, queued_view, receipt_view,
+};
+use crate::queries::load;
+use crate::services::Services;
+use crate::store::Write;
+use crate::turn::documents;
+
+/// Number of lost writes after which a change gives up.
+const ATTEMPTS_MAX: u32 = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// Change of a queued input. Absent members stay as they are.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InputChange {
+    /// Text, or text, image and file blocks.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    /// `steer` or `followUp`.
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    pub visible: Option<bool>,
+}
+
+/// Like [`find_input`], but rejects queued items that cannot be changed.
+async fn find_changeable(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<StoredInput, CommandError> {
+    let found = find_input(services, key, id).await?;
+    match &found {
+        StoredInput::Queued(item, _) if !is_user_input(item) => Err(CommandError::Conflict {
+            detail: "only a prompt, steer, follow-up or custom message can be changed or removed"
+                .to_owned(),
+            retry_after: None,
+        }),
+        StoredInput::Queued(..) | StoredInput::Finished(_) => Ok(found),
+    }
+}
+
+/// Error for an input that is no longer queued.
+fn already_applied_error(receipt: &Receipt) -> CommandError {
+    let detail = match (receipt.outcome, &receipt.prompt_id) {
+        (InputOutcome::Applied, Some(prompt_id)) => {
+            format!("The input joined prompt {prompt_id} in turn {}", receipt.turn)
+        }
+        (InputOutcome::Applied, None) => format!("The input was applied in turn {}", receipt.turn),
+        (InputOutcome::Ignored, _) => "The input was applied without effect".to_owned(),
+        (InputOutcome::Cleared, _) => "The input was removed".to_owned(),
+    };
+    CommandError::AlreadyApplied { detail, input: RawJson::from_value(&receipt_view(receipt)) }
+}
+
+/// Edits a queued input. Before each attempt `is_etag_accepted` checks its `ETag`.
+///
+/// # Errors
+/// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
+/// [`CommandError`] to report to the client.
+pub async fn edit_input(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+    change: &InputChange,
+    (idempotency, is_etag_accepted): (&Idempotency, impl Fn(&str) -> bool + Send + Sync),
+) -> Result<CommandResponse, CommandError> {
+    let (head, _) = load::head(services, key).await?;
+    let own_id = idempotency.input_id(key);
+    let mut delay = RETRY_DELAY;
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(earlier) = find_previous_request(services, key, own_id.as_str()).await? {
+            return earlier.replay(idempotency);
+        }
+        let (item, stored) = match find_changeable(services, key, id).await? {
+            StoredInput::Queued(item, stored) => (item, stored),
+            StoredInput::Finished(receipt) => return Err(already_applied_error(&receipt)),
+        };
+        if !is_etag_accepted(&input_etag(&item)) {
+            return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
+        }
+        let edited = build_edited_item(services, &head, &item, change).await?;
+        let response = CommandResponse {
+            status: 200,
+            body: Some(RawJson::from_value(&queued_view(&edited))),
+            location: None,
+            etag: Some(input_etag(&edited)),
+            is_replayed: false,
+        };
+        // An item that a worker has read has no `due`; an item that was held gets one.
+        let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
+        let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };
+        let due = due.filter(|_| edited.has_effect_when_idle());
+        let writes = vec![
+            Write::Replace(documents::inbox_document(&edited, due), Some(stored.etag)),
+            Write::Create(receipt_document(idempotency, key, &response, services.clock.now())),
+        ];
+        services.fail_points.hit("admission.edit").await;
+        if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
+            if starts_now {
+                wake_worker(services, key, None).await;
+            }
+            return Ok(response);
+        }
+        tokio::time::sleep(delay).await;
+        delay *= 2;
+    }
+    Err(CommandError::contended())
+}
+
+async fn build_edited_item(
+    services: &Services,
+    head: &Head,
+    item: &InboxItem,
+    change: &InputChange,
+) -> Result<InboxItem, CommandError> {
+    let (mode, mut prompt) = match &item.body {
+        InboxBody::Prompt(prompt) => (Mode::Prompt, prompt.clone()),
+        InboxBody::Steer(prompt) => (Mode::Steer, prompt.clone()),
+        InboxBody::FollowUp(prompt) => (Mode::FollowUp, prompt.clone()),
+        InboxBody::Custom(_) => {
+            return Err(CommandError::Conflict {
+                detail: "a custom message cannot be edited: remove it and send it again".to_owned(),
+                retry_after: None,
+            });
+        }
+        InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => return Err(CommandError::NotFound("input")),
+    };
+    let mode = resolve_mode(mode, change)?;
+    if let Some(input) = &change.input {
+        prompt.input =
+            Some(input::prepare_input(services, head, &item.input_id, input.clone()).await?);
+    }
+    if mode == Mode::Steer && prompt.input.is_none() {
+        return Err(CommandError::invalid("/input", STEER_WITHOUT_INPUT));
+    }
+    let prompt = PromptInput {
+        when_idle: change.when_idle.unwrap_or(prompt.when_idle),
+        visible: change.visible.unwrap_or(prompt.visible),
+        ..prompt
+    };
+    Ok(InboxItem { body: mode.to_inbox_body(prompt), ..item.clone() })
+}
+
+fn resolve_mode(mode: Mode, change: &InputChange) -> Result<Mode, CommandError> {
+    let mode = match change.mode {
+        Some(Mode::Prompt) if mode != Mode::Prompt => {
+            return Err(CommandError::invalid(
+                "/mode",
+                "a queued input is `steer` or `followUp`; with whenIdle `start` it starts a prompt when nothing runs",
+            ));
+        }
+        changed => changed.unwrap_or(mode),
+    };
+    if mode == Mode::Prompt && change.when_idle == Some(WhenIdle::Hold) {
+        return Err(CommandError::invalid(
+            "/whenIdle",
+            "`hold` is for the modes `steer` and `followUp`: change the mode too",
+        ));
+    }
+    Ok(mode)
+}
+
+/// Removes a queued input. Succeeds if it was removed before.
+///
+/// # Errors
+/// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
+/// [`CommandError`] to report to the client.
+pub async fn clear_input(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<(), CommandError> {
+    load::head(services, key).await?;
+    match clear_item(services, key, id).await? {
+        ClearOutcome::Cleared(_) => Ok(()),
+        ClearOutcome::HasReceipt(receipt) if receipt.outcome == InputOutcome::Cleared => Ok(()),
+        ClearOutcome::HasReceipt(receipt) => Err(already_applied_error(&receipt)),
+    }
+}
+
+/// Removes all queued steers and follow-ups, or those of one queue. Returns the removed inputs,
+/// oldest first, without those that a worker applies meanwhile.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn clear_queues(
+    services: &Services,
+    key: &ConversationKey,
+    queue: Option<Mode>,
+) -> Result<Vec<InputView>, CommandError> {
+    load::head(services, key).await?;
+    let is_selected = |item: &InboxItem| match item.queue() {
+        Some(InputQueue::Steering) => queue != Some(Mode::FollowUp),
+        Some(InputQueue::FollowUp) => queue != Some(Mode::Steer),
+        Some(InputQueue::Prompt | InputQueue::NextTurn) | None => false,
+    };
+    let mut cleared = Vec::new();
+    for item in load::inbox(services, key).await?.iter().filter(|item| is_selected(item)) {
+        if let ClearOutcome::Cleared(item) =
+            clear_item(services, key, item.input_id.as_str()).await?
+        {
+            cleared.push(queued_view(&item));
+        }
+    }
+    Ok(cleared)
+}
+
+enum ClearOutcome {
+    Cleared(Box<InboxItem>),
+    /// The input had a receipt already.
+    HasReceipt(Box<Receipt>),
+}
+
+/// Replaces the item by its receipt, which keeps the idempotency key valid.
+async fn clear_item(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<ClearOutcome, CommandError> {
+    let mut delay = RETRY_DELAY;
+    for _ in 0..ATTEMPTS_MAX {
+        let (item, stored) = match find_changeable(services, key, id).await? {
+            StoredInput::Queued(item, stored) => (item, stored),
+            StoredInput::Finished(receipt) => return Ok(ClearOutcome::HasReceipt(receipt)),
+        };
+        let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
+        let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
+        let document = documents::receipt_document(&receipt);
+        services.fail_points.hit("admission.clear").await;
+        let writes = vec![Write::Replace(document, Some(stored.etag))];
+        if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
+            if stored.document.due.is_none() && item.has_effect_when_idle() {
+                // A worker has read the item and relies on it: another delivery must drain the
+                // inbox.
+                wake_worker(services, key, None).await;
+            }
+            return Ok(ClearOutcome::Cleared(item));
+        }
+        tokio::time::sleep(delay).await;
+        delay *= 2;
+    }
+    Err(CommandError::contended())
+}

@@ -1,0 +1,176 @@
+//! Command that adds a custom message: a message from a program, with a type of its own.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::entry::CustomMessageEntry;
+use crate::agent::head::Head;
+use crate::agent::inbox::{
+    CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
+};
+use crate::agent::raw::RawJson;
+use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::prompt::{Disposition, replay_previous, store_item};
+use crate::commands::routing::find_running_prompt;
+use crate::commands::{CommandError, CommandResponse, FieldError, input};
+use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
+use crate::queries::load;
+use crate::services::Services;
+
+const CUSTOM_TYPE_BYTES_MAX: usize = 128;
+const DETAILS_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MessageRequest {
+    /// Type name for programs; 1 to 128 bytes.
+    pub custom_type: String,
+    /// Text, or text, image and file blocks; the model receives it like a user message.
+    #[schema(value_type = Object)]
+    pub content: Content,
+    /// True if clients show it; the default is true.
+    pub display: Option<bool>,
+    /// Data for programs, never sent to the model; at most 64 KB.
+    #[schema(value_type = Option<Object>)]
+    pub details: Option<RawJson>,
+    /// While a prompt runs: `steer` (the default) or `followUp`. `nextTurn` waits for the next
+    /// prompt of a user.
+    pub deliver_as: Option<DeliverAs>,
+    /// True if it starts a prompt when nothing runs. The default is false: it is only recorded.
+    pub trigger_turn: Option<bool>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageAccepted {
+    #[schema(value_type = String)]
+    pub conversation_id: ConversationId,
+    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    /// Prompt that it starts or joins; absent if there is none.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<PromptId>,
+    pub disposition: Disposition,
+}
+
+/// Accepts a custom message for an existing conversation.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn accept_message(
+    services: &Services,
+    key: &ConversationKey,
+    request: MessageRequest,
+    idempotency: &Idempotency,
+    traceparent: Option<String>,
+) -> Result<CommandResponse, CommandError> {
+    let input_id = idempotency.input_id(key);
+    let (head, earlier) = tokio::join!(
+        load::head(services, key),
+        find_previous_request(services, key, input_id.as_str())
+    );
+    let (head, _) = head?;
+    if let Some(earlier) = earlier? {
+        return replay_previous(services, key, &earlier, idempotency, traceparent.as_deref()).await;
+    }
+    validate_request(&request)?;
+    let item = build_item(services, &head, input_id, request, traceparent.clone()).await?;
+    let response = build_response(services, &head, &item).await?;
+    store_item(services, key, item, None, (response, idempotency, traceparent.as_deref())).await
+}
+
+fn validate_request(request: &MessageRequest) -> Result<(), CommandError> {
+    let mut errors = Vec::new();
+    if request.custom_type.is_empty() || request.custom_type.len() > CUSTOM_TYPE_BYTES_MAX {
+        errors.push(FieldError::new("/customType", "`customType` is a text of 1 to 128 bytes"));
+    }
+    let details = request.details.as_ref().map_or(0, |details| details.text().len());
+    if details > DETAILS_BYTES_MAX {
+        errors.push(FieldError::new("/details", "`details` may be at most 64 KB"));
+    }
+    if request.trigger_turn == Some(true) && request.deliver_as == Some(DeliverAs::NextTurn) {
+        errors.push(FieldError::new(
+            "/triggerTurn",
+            "a `nextTurn` message starts no turn: leave out `triggerTurn` or `deliverAs`",
+        ));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(CommandError::Invalid(errors)) }
+}
+
+async fn build_item(
+    services: &Services,
+    head: &Head,
+    input_id: InputId,
+    request: MessageRequest,
+    traceparent: Option<String>,
+) -> Result<InboxItem, CommandError> {
+    let content = input::prepare_input(services, head, &input_id, request.content).await;
+    let content = content.map_err(move_errors_to_content)?;
+    let body = InboxBody::Custom(CustomInput {
+        prompt_id: PromptId::from_input(&input_id),
+        user: head.user.clone(),
+        message: CustomMessageEntry {
+            custom_type: request.custom_type,
+            content,
+            display: request.display.unwrap_or(true),
+            details: request.details,
+        },
+        deliver_as: request.deliver_as,
+        trigger_turn: request.trigger_turn.unwrap_or(false),
+    });
+    let accepted_at = services.clock.now();
+    Ok(InboxItem {
+        input_id,
+        accepted_at,
+        idempotency: IdempotencyRecord::default(),
+        traceparent,
+        body,
+    })
+}
+
+/// Moves the pointers of input errors from `/input` to `/content`.
+fn move_errors_to_content(error: CommandError) -> CommandError {
+    let CommandError::Invalid(errors) = error else { return error };
+    let move_error = |fault: FieldError| match fault.pointer.strip_prefix("/input") {
+        Some("") => FieldError::new("/content", "the message is empty: add `content`"),
+        Some(rest) => FieldError::new(format!("/content{rest}"), fault.detail),
+        None => fault,
+    };
+    CommandError::Invalid(errors.into_iter().map(move_error).collect())
+}
+
+async fn build_response(
+    services: &Services,
+    head: &Head,
+    item: &InboxItem,
+) -> Result<CommandResponse, CommandError> {
+    let running_prompt = find_running_prompt(services, head).await?;
+    let own_prompt = PromptId::from_input(&item.input_id);
+    let (prompt_id, disposition) = match (item.queue(), running_prompt) {
+        (Some(InputQueue::NextTurn), _) => (None, Disposition::Queued),
+        // Without `triggerTurn`, the message is only recorded if the running prompt fails.
+        (Some(InputQueue::FollowUp), Some(_)) => {
+            (item.can_start_prompt().then_some(own_prompt), Disposition::Queued)
+        }
+        (_, Some(running)) => (Some(running), Disposition::Queued),
+        (_, None) if item.can_start_prompt() => (Some(own_prompt), Disposition::Started),
+        (_, None) => (None, Disposition::Queued),
+    };
+    let body = MessageAccepted {
+        conversation_id: head.conversation_id.clone(),
+        input_id: item.input_id.clone(),
+        prompt_id,
+        disposition,
+    };
+    Ok(CommandResponse {
+        status: 202,
+        body: Some(RawJson::from_value(&body)),
+        location: Some(format!("conversations/{}/inbox/{}", head.conversation_id, item.input_id)),
+        etag: None,
+        is_replayed: false,
+    })
+}

@@ -1,0 +1,294 @@
+//! Command that applies a merge patch to settings, metadata and name. Changes that the model
+//! receives become entries.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
+use crate::agent::head::Head;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::strict::{self, JsonError};
+use crate::agent::workspace::is_deceptive;
+use crate::commands::certain_write::{
+    BatchOutcome, head_document, receipt_document, write_until_certain,
+};
+use crate::commands::conversation::{
+    NAME_BYTES_MAX, append_entry, find_agent, validate_metadata, validate_settings,
+};
+use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::{CommandError, CommandResponse, FieldError};
+use crate::ids::{CommitId, ConversationKey};
+use crate::queries::conversation::conversation_view;
+use crate::queries::{conversation_etag, load};
+use crate::services::Services;
+use crate::store::{ETag, Write};
+use crate::turn::documents;
+
+/// Number of lost writes after which a patch gives up.
+const TRIES_MAX: u32 = 10;
+
+/// Applies an RFC 7396 merge patch to a conversation. Before each attempt `is_etag_accepted` checks
+/// the conversation's `ETag`, so that no concurrent change is overwritten.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn patch_conversation(
+    services: &Services,
+    key: &ConversationKey,
+    patch: &Map<String, Value>,
+    idempotency: &Idempotency,
+    is_etag_accepted: impl Fn(&str) -> bool + Send + Sync,
+) -> Result<CommandResponse, CommandError> {
+    reject_unknown_members(patch)?;
+    let input_id = idempotency.input_id(key);
+    let mut pause = std::time::Duration::from_millis(10);
+    for _ in 0..TRIES_MAX {
+        let (head, etag) = load::head(services, key).await?;
+        if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+            let replayed = earlier.replay(idempotency)?;
+            let body = match replayed.body {
+                Some(body) => body,
+                None => RawJson::from_value(&conversation_view(services, &head).await?),
+            };
+            return Ok(CommandResponse { body: Some(body), ..replayed });
+        }
+        // A write by this version would drop the members that only a newer version supports.
+        if head.min_reader > services.limits.reader_version {
+            return Err(load::newer_version_error());
+        }
+        if !is_etag_accepted(&conversation_etag(&head)) {
+            return Err(CommandError::PreconditionFailed { etag: conversation_etag(&head) });
+        }
+        if let Some(response) = try_patch(services, (head, etag), patch, idempotency).await? {
+            return Ok(response);
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Err(CommandError::contended())
+}
+
+/// Tries the patch once. `None`: the write was lost, or won with a lost response; the receipt shows
+/// which.
+async fn try_patch(
+    services: &Services,
+    (head, etag): (Head, ETag),
+    patch: &Map<String, Value>,
+    idempotency: &Idempotency,
+) -> Result<Option<CommandResponse>, CommandError> {
+    let key = head.key();
+    let now = services.clock.now();
+    let mut changed = head.clone();
+    let bodies = apply_patch(services, &mut changed, patch)?;
+    let entries: Vec<_> =
+        bodies.into_iter().map(|body| append_entry(&mut changed, body, now)).collect();
+    if !entries.is_empty()
+        || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata)
+    {
+        changed.revision += 1;
+        changed.updated_at = now;
+    }
+    changed.commit_id = CommitId::new(services.ids.new_id());
+    let body = RawJson::from_value(&conversation_view(services, &changed).await?);
+    let response = CommandResponse {
+        status: 200,
+        body: Some(body),
+        location: None,
+        etag: Some(conversation_etag(&changed)),
+        is_replayed: false,
+    };
+    let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
+    writes.extend(entries.iter().map(|entry| Write::Create(documents::entry_document(entry))));
+    writes.push(Write::Create(receipt_document(idempotency, &key, &response, now)));
+    services.fail_points.hit("admission.patch").await;
+    match write_until_certain(services, &key, writes).await? {
+        BatchOutcome::Won(_) => Ok(Some(response)),
+        BatchOutcome::Lost => Ok(None),
+    }
+}
+
+fn reject_unknown_members(patch: &Map<String, Value>) -> Result<(), CommandError> {
+    let errors: Vec<FieldError> = patch
+        .keys()
+        .filter(|name| !matches!(name.as_str(), "settings" | "metadata" | "name"))
+        .map(|name| {
+            FieldError::new(
+                format!("/{name}"),
+                format!("unknown field `{name}`: `settings`, `metadata` and `name` can be changed"),
+            )
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(CommandError::Invalid(errors)) }
+}
+
+/// Applies the patch to the head and returns the entries to append.
+fn apply_patch(
+    services: &Services,
+    head: &mut Head,
+    patch: &Map<String, Value>,
+) -> Result<Vec<EntryBody>, CommandError> {
+    let mut bodies = Vec::new();
+    if let Some(settings) = patch.get("settings") {
+        bodies.extend(apply_settings(services, head, settings)?);
+    }
+    if let Some(metadata) = patch.get("metadata") {
+        head.metadata = merge_metadata(&head.metadata, metadata)?;
+    }
+    if let Some(name) = patch.get("name") {
+        let name = parse_name(name)?;
+        if name != head.name {
+            head.name.clone_from(&name);
+            bodies.push(EntryBody::SessionInfo(SessionInfo { name }));
+        }
+    }
+    Ok(bodies)
+}
+
+/// Parses and trims a name. `None` removes the name.
+fn parse_name(given: &Value) -> Result<Option<String>, CommandError> {
+    let name = match given {
+        Value::Null => return Ok(None),
+        Value::String(name) => name.trim(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            return Err(CommandError::invalid("/name", "`name` is a text, or null to remove it"));
+        }
+    };
+    if name.len() > NAME_BYTES_MAX {
+        let detail =
+            format!("`name` has {} bytes: at most {NAME_BYTES_MAX} are allowed", name.len());
+        return Err(CommandError::invalid("/name", detail));
+    }
+    if name.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
+        let detail = "`name` is one line without control characters and marks that change the writing direction";
+        return Err(CommandError::invalid("/name", detail));
+    }
+    Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
+}
+
+fn apply_settings(
+    services: &Services,
+    head: &mut Head,
+    patch: &Value,
+) -> Result<Vec<EntryBody>, CommandError> {
+    if !matches!(patch, Value::Null | Value::Object(_)) {
+        return Err(CommandError::invalid("/settings", "`settings` is an object"));
+    }
+    let mut merged = serde_json::to_value(&head.settings).unwrap_or_default();
+    merge_json(&mut merged, patch);
+    let settings: Settings = if merged.is_null() {
+        Settings::default()
+    } else {
+        strict::from_deserializer(merged).map_err(|mistake: JsonError| {
+            let mistake = mistake.with_parent_pointer("/settings");
+            CommandError::invalid(mistake.pointer, mistake.detail)
+        })?
+    };
+    let agent = find_agent(services, Some(&head.agent))?;
+    let errors = validate_settings(services, &agent, &settings);
+    if !errors.is_empty() {
+        return Err(CommandError::Invalid(errors));
+    }
+    let before = head.settings.with_fallback(&agent.settings);
+    let after = settings.with_fallback(&agent.settings);
+    let mut bodies = Vec::new();
+    let model = after.model.as_deref().unwrap_or(DEFAULT_MODEL);
+    if before.model.as_deref().unwrap_or(DEFAULT_MODEL) != model {
+        let record = services
+            .model
+            .record(model)
+            .map_err(|why| CommandError::invalid("/settings/model", why))?;
+        bodies.push(EntryBody::ModelChange(ModelChange {
+            provider: record.provider,
+            model_id: record.id,
+        }));
+    }
+    if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
+        let level =
+            serde_json::to_value(after.thinking_level.unwrap_or_default()).unwrap_or_default();
+        bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange {
+            thinking_level: level.as_str().unwrap_or_default().to_owned(),
+        }));
+    }
+    head.settings = settings;
+    Ok(bodies)
+}
+
+fn merge_metadata(
+    metadata: &BTreeMap<String, String>,
+    patch: &Value,
+) -> Result<BTreeMap<String, String>, CommandError> {
+    let members = match patch {
+        Value::Null => return Ok(BTreeMap::new()),
+        Value::Object(members) => members,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(CommandError::invalid("/metadata", "`metadata` is an object of texts"));
+        }
+    };
+    let mut merged = metadata.clone();
+    for (name, value) in members {
+        match value {
+            Value::Null => {
+                merged.remove(name);
+            }
+            Value::String(text) => {
+                merged.insert(name.clone(), text.clone());
+            }
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                let pointer = format!("/metadata/{}", strict::pointer_token(name));
+                return Err(CommandError::invalid(
+                    pointer,
+                    "a member of `metadata` is a text, or null to remove it",
+                ));
+            }
+        }
+    }
+    let errors = validate_metadata(&merged);
+    if errors.is_empty() { Ok(merged) } else { Err(CommandError::Invalid(errors)) }
+}
+
+/// Applies a merge patch as RFC 7396 defines it.
+fn merge_json(target: &mut Value, patch: &Value) {
+    let Value::Object(members) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Some(object) = target.as_object_mut() else { return };
+    for (name, value) in members {
+        if value.is_null() {
+            object.remove(name);
+        } else {
+            merge_json(object.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::commands::patch::*;
+
+    #[test]
+    fn merge_patch_follows_rfc_7396() {
+        for (target, patch, expected) in [
+            (json!({"a":"b"}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":"b"}), json!({"b":"c"}), json!({"a":"b","b":"c"})),
+            (json!({"a":"b"}), json!({"a":null}), json!({})),
+            (json!({"a":"b","b":"c"}), json!({"a":null}), json!({"b":"c"})),
+            (json!({"a":["b"]}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":{"b":"c"}}), json!({"a":{"b":"d","c":null}}), json!({"a":{"b":"d"}})),
+            (json!({"a":"foo"}), json!(null), json!(null)),
+            (json!({}), json!({"a":{"bb":{"ccc":null}}}), json!({"a":{"bb":{}}})),
+        ] {
+            let mut merged = target;
+            merge_json(&mut merged, &patch);
+            assert_eq!(merged, expected);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Command that accepts a prompt into the inbox and wakes a worker.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::commands::certain_write::{BatchOutcome, head_document, write_until_certain};
+use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
+use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::routing::{Route, route_first_input, route_input};
+use crate::commands::{
+    CommandError, CommandResponse, Owner, import, input, key_reservation, wake_worker,
+};
+use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::queries::load;
+use crate::services::Services;
+use crate::store::Write;
+use crate::turn::documents;
+use crate::turn::event_log::log_prompt_accepted;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PromptRequest {
+    /// Text, or text, image and file blocks; absent: the prompt starts without a user message.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    /// Absent: `prompt`.
+    pub mode: Option<Mode>,
+    /// For `steer` and `followUp`; absent: `start`.
+    pub when_idle: Option<WhenIdle>,
+    /// True if clients show it; the default is true.
+    pub visible: Option<bool>,
+    /// A model id for this prompt only.
+    pub model: Option<String>,
+}
+
+/// A prompt, and the conversation that is created with it.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FirstPromptRequest {
+    pub agent: Option<String>,
+    pub conversation_id: Option<String>,
+    pub settings: Option<Settings>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    pub visible: Option<bool>,
+    pub model: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// Starts a prompt in a conversation without a running prompt.
+    Prompt,
+    /// Joins the running prompt before its next model call.
+    Steer,
+    /// Starts a prompt of its own when the running prompt would end.
+    FollowUp,
+}
+
+impl Mode {
+    pub(crate) fn to_inbox_body(self, prompt: PromptInput) -> InboxBody {
+        match self {
+            Self::Prompt => InboxBody::Prompt(prompt),
+            Self::Steer => InboxBody::Steer(prompt),
+            Self::FollowUp => InboxBody::FollowUp(prompt),
+        }
+    }
+}
+
+/// Origin of a prompt.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    pub source: Source,
+    pub traceparent: Option<String>,
+    pub when_busy: WhenBusy,
+}
+
+/// Handling of a prompt while another prompt has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenBusy {
+    Reject,
+    Queue,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptAccepted {
+    #[schema(value_type = String)]
+    pub conversation_id: crate::ids::ConversationId,
+    /// Prompt that it starts or joins.
+    #[schema(value_type = String)]
+    pub prompt_id: PromptId,
+    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    pub disposition: Disposition,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Disposition {
+    Started,
+    Queued,
+}
+
+/// Accepts a prompt for an existing conversation.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn accept_prompt(
+    services: &Services,
+    key: &ConversationKey,
+    request: PromptRequest,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<CommandResponse, CommandError> {
+    let input_id = idempotency.input_id(key);
+    let (head, earlier) = tokio::join!(
+        load::head(services, key),
+        find_previous_request(services, key, input_id.as_str())
+    );
+    let (head, _) = head?;
+    if let Some(earlier) = earlier? {
+        return replay_previous(
+            services,
+            key,
+            &earlier,
+            idempotency,
+            sender.traceparent.as_deref(),
+        )
+        .await;
+    }
+    let route = route_input(services, &head, &request, sender).await?;
+    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+    let response = accepted_response(key, &item, route);
+    store_item(services, key, item, None, (response, idempotency, sender.traceparent.as_deref()))
+        .await
+}
+
+/// Creates a conversation together with its first prompt, in one batch.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub async fn begin_conversation(
+    services: &Services,
+    owner: &Owner,
+    mut request: FirstPromptRequest,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<CommandResponse, CommandError> {
+    let has_given_id = request.conversation_id.is_some();
+    let given = request.conversation_id.take();
+    let id = resolve_conversation_id(given, owner, idempotency, "/conversationId")?;
+    let key = owner.conversation_key(&id);
+    if !has_given_id || !idempotency.is_repeatable {
+        return begin_with_id(services, &key, request, (idempotency, false), sender).await;
+    }
+    key_reservation::reserve(services, owner, idempotency).await?;
+    let outcome = begin_with_id(services, &key, request, (idempotency, true), sender).await;
+    if let Err(error) = &outcome {
+        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
+    }
+    outcome
+}
+
+async fn begin_with_id(
+    services: &Services,
+    key: &ConversationKey,
+    request: FirstPromptRequest,
+    (idempotency, is_key_reserved): (&Idempotency, bool),
+    sender: &Sender,
+) -> Result<CommandResponse, CommandError> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+        return replay_previous(
+            services,
+            key,
+            &earlier,
+            idempotency,
+            sender.traceparent.as_deref(),
+        )
+        .await;
+    }
+    let init = ConversationInit {
+        agent: request.agent,
+        settings: request.settings.unwrap_or_default(),
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let mut head = build_head(services, key, init)?;
+    if is_key_reserved {
+        key_reservation::add_to_head(&mut head, &Owner::from_key(key), idempotency);
+    }
+    let request = PromptRequest {
+        input: request.input,
+        mode: request.mode,
+        when_idle: request.when_idle,
+        visible: request.visible,
+        model: request.model,
+    };
+    let route = route_first_input(services, &request)?;
+    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+    let response = accepted_response(key, &item, route);
+    store_item(
+        services,
+        key,
+        item,
+        Some(head),
+        (response, idempotency, sender.traceparent.as_deref()),
+    )
+    .await
+}
+
+/// Stores the item, with the head of a new conversation, and then wakes a worker.
+pub(super) async fn store_item(
+    services: &Services,
+    key: &ConversationKey,
+    item: InboxItem,
+    new_head: Option<Head>,
+    (response, idempotency, traceparent): (CommandResponse, &Idempotency, Option<&str>),
+) -> Result<CommandResponse, CommandError> {
+    let mut item = item;
+    item.idempotency = idempotency.to_record(&response);
+    let input_id = item.input_id.clone();
+    // A held item is no pending work: the next delivery of the conversation applies it.
+    let due = item.has_effect_when_idle().then_some(item.accepted_at);
+    let mut writes = vec![Write::Create(documents::inbox_document(&item, due))];
+    if let Some(head) = &new_head {
+        writes.push(Write::Create(head_document(head)?));
+    }
+    services.fail_points.hit("admission.accept").await;
+    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+        let Some(found) = find_previous_request(services, key, input_id.as_str()).await? else {
+            // Only an existing head can prevent the create of an absent item.
+            import::check_id_available(services, key, &input_id).await?;
+            return Err(CommandError::contended());
+        };
+        let replayed = replay_previous(services, key, &found, idempotency, traceparent).await?;
+        let is_own_write = matches!(&found, PreviousRequest::Queued(found) if **found == item);
+        return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
+    }
+    log_prompt_accepted(key, &item, new_head.as_ref());
+    services.fail_points.hit("admission.accepted").await;
+    if item.has_effect_when_idle() {
+        wake_worker(services, key, traceparent).await;
+    }
+    Ok(response)
+}
+
+/// Returns the first response again. If the item is still queued, wakes a worker again, because the
+/// first nudge may be lost.
+pub(super) async fn replay_previous(
+    services: &Services,
+    key: &ConversationKey,
+    previous: &PreviousRequest,
+    idempotency: &Idempotency,
+    traceparent: Option<&str>,
+) -> Result<CommandResponse, CommandError> {
+    let response = previous.replay(idempotency)?;
+    if previous.is_queued() {
+        wake_worker(services, key, traceparent).await;
+    }
+    Ok(response)
+}
+
+pub(super) fn accepted_response(
+    key: &ConversationKey,
+    item: &InboxItem,
+    route: Route,
+) -> CommandResponse {
+    let prompt_id = route.joins.unwrap_or_else(|| PromptId::from_input(&item.input_id));
+    let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
+    let body = PromptAccepted {
+        conversation_id: key.conversation_id.clone(),
+        prompt_id,
+        input_id: item.input_id.clone(),
+        disposition: route.disposition,
+    };
+    CommandResponse {
+        status: 202,
+        body: Some(RawJson::from_value(&body)),
+        location: Some(location),
+        etag: None,
+        is_replayed: false,
+    }
+}
+
+async fn build_item(
+    services: &Services,
+    head: &Head,
+    input_id: &InputId,
+    request: PromptRequest,
+    (sender, route): (&Sender, &Route),
+) -> Result<InboxItem, CommandError> {
+    let input = match request.input {
+        Some(input) => Some(input::prepare_input(services, head, input_id, input).await?),
+        None => None,
+    };
+    let prompt = PromptInput {
+        prompt_id: PromptId::from_input(input_id),
+        user: head.user.clone(),
+        when_idle: request.when_idle.unwrap_or_default(),
+        input,
+        visible: request.visible.unwrap_or(true),
+        model: request.model,
+        source: sender.source,
+        traceparent: sender.traceparent.clone(),
+    };
+    Ok(InboxItem {
+        input_id: input_id.clone(),
+        accepted_at: services.clock.now(),
+        idempotency: crate::agent::inbox::IdempotencyRecord::default(),
+        traceparent: None,
+        body: route.mode.to_inbox_body(prompt),
+    })
+}

@@ -1,0 +1,253 @@
+//! Command that accepts prompts from the queue `agent-prompts`. No caller waits for a response, so
+//! unusable messages move to the poison queue with the reason.
+
+#[cfg(test)]
+mod fuzz;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::agent::strict;
+use crate::agent::text::repair_surrogates;
+use crate::commands::idempotency::{Idempotency, canonical_hash};
+use crate::commands::prompt::{
+    FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+};
+use crate::commands::{CommandError, CommandResponse, Owner};
+use crate::ids::{TenantId, UserId, is_plain_text};
+use crate::queries::load;
+use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_queue};
+use crate::services::Services;
+use crate::telemetry::trace;
+
+const ROUTE: &str = "queue agent-prompts";
+
+/// Outcome of a message. Acknowledge the message in either case.
+#[derive(Debug)]
+pub enum QueueMessageOutcome {
+    Accepted(CommandResponse),
+    /// The message is in `agent-prompts-poison`, with the reason.
+    Rejected {
+        reason: String,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PromptMessage {
+    tenant_id: Option<String>,
+    user_id: Option<String>,
+    conversation_id: Option<String>,
+    agent: Option<String>,
+    input: Option<Content>,
+    mode: Option<Mode>,
+    idempotency_key: Option<String>,
+    settings: Option<Settings>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PoisonMessage<'a> {
+    reason: &'a str,
+    original: &'a str,
+    #[serde(with = "crate::clock::iso")]
+    received_at: crate::clock::Timestamp,
+}
+
+/// Accepts a message of `agent-prompts`.
+///
+/// # Errors
+/// Returns an error if the store or the queue did not respond. Leave the message on its queue: it
+/// is delivered again.
+pub async fn accept_queue_message(
+    services: &Services,
+    text: &str,
+    message_id: &str,
+) -> Result<QueueMessageOutcome, CommandError> {
+    let error = match accept_text(services, text, message_id).await {
+        Ok(answer) => return Ok(QueueMessageOutcome::Accepted(answer)),
+        Err(error) => error,
+    };
+    let log_reason = log_reason(&error);
+    let reason = match error {
+        // Transient errors, and errors that a deployment or an operator repairs. The message is the
+        // only copy.
+        error @ (CommandError::Unavailable { .. }
+        | CommandError::AgentUnavailable(_)
+        | CommandError::Corrupt(_)
+        | CommandError::Conflict { retry_after: Some(_), .. }) => return Err(error),
+        error @ (CommandError::NotFound(_)
+        | CommandError::Invalid(_)
+        | CommandError::Conflict { .. }
+        | CommandError::AlreadyProcessing { .. }
+        | CommandError::AlreadyApplied { .. }
+        | CommandError::AlreadyDecided(_)
+        | CommandError::Expired { .. }
+        | CommandError::Forbidden(_)
+        | CommandError::KeyReused
+        | CommandError::EffectInFlight { .. }
+        | CommandError::PreconditionFailed { .. }
+        | CommandError::TooLarge(_)) => error.to_string(),
+    };
+    move_to_poison_queue(services, text, &reason).await?;
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_poison(PROMPTS);
+    }
+    tracing::warn!(
+        message.id = message_id,
+        "message of agent-prompts rejected: {log_reason}; agent-prompts-poison has it with the reason"
+    );
+    Ok(QueueMessageOutcome::Rejected { reason })
+}
+
+async fn accept_text(
+    services: &Services,
+    text: &str,
+    message_id: &str,
+) -> Result<CommandResponse, CommandError> {
+    let json = decode_text(text)?;
+    let mut message: PromptMessage = parse_message(&json)?;
+    let owner = Owner {
+        tenant: TenantId::new(parse_plain_id(message.tenant_id.take(), "tenantId")?),
+        user: UserId::new(parse_plain_id(message.user_id.take(), "userId")?),
+    };
+    let body = serde_json::from_str(&json)
+        .map_err(|error| CommandError::invalid("", error.to_string()))?;
+    let idempotency = Idempotency {
+        key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
+        is_repeatable: true,
+        route: ROUTE,
+        body_hash: canonical_hash(&body),
+    };
+    let sender = Sender {
+        source: Source::Queue,
+        traceparent: trace::current_traceparent(),
+        when_busy: WhenBusy::Queue,
+    };
+    if let Some(id) = &message.conversation_id
+        && is_plain_text(id)
+    {
+        let key = owner.conversation_key(id);
+        if let Some((head, _)) = load::find_head(services, &key).await? {
+            reject_other_agent(&message, &head)?;
+            let request = PromptRequest {
+                input: message.input,
+                mode: message.mode,
+                ..PromptRequest::default()
+            };
+            return accept_prompt(services, &key, request, &idempotency, &sender).await;
+        }
+    }
+    let request = FirstPromptRequest {
+        agent: message.agent,
+        conversation_id: message.conversation_id,
+        settings: message.settings,
+        metadata: message.metadata,
+        input: message.input,
+        mode: message.mode,
+        ..FirstPromptRequest::default()
+    };
+    begin_conversation(services, &owner, request, &idempotency, &sender).await
+}
+
+/// Rejects a message that names another agent than its conversation, which keeps its agent.
+fn reject_other_agent(
+    message: &PromptMessage,
+    head: &crate::agent::head::Head,
+) -> Result<(), CommandError> {
+    match &message.agent {
+        Some(agent) if agent != &head.agent => Err(CommandError::invalid(
+            "/agent",
+            format!(
+                "Conversation `{}` belongs to agent `{}`, and the message names `{agent}`. Leave `agent` out, or use another `conversationId`.",
+                head.conversation_id, head.agent
+            ),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Decodes a message. Text that starts with `{` is JSON; other text is base64 of JSON, as most
+/// clients of Storage queues send it.
+fn decode_text(text: &str) -> Result<String, CommandError> {
+    let text = text.trim();
+    if text.starts_with('{') {
+        return Ok(repair_surrogates(text).into_owned());
+    }
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .map(|text| repair_surrogates(&text).into_owned())
+        .ok_or_else(|| CommandError::invalid("", "the message is neither JSON nor base64 of JSON"))
+}
+
+/// Members of a message. Other names in an error pointer are content from the sender.
+const MESSAGE_MEMBERS: [&str; 9] = [
+    "tenantId",
+    "userId",
+    "conversationId",
+    "agent",
+    "input",
+    "mode",
+    "idempotencyKey",
+    "settings",
+    "metadata",
+];
+
+/// Reason of a rejection for the log, without content of the message.
+fn log_reason(error: &CommandError) -> String {
+    let CommandError::Invalid(errors) = error else { return error.to_string() };
+    let members: BTreeSet<&str> = errors
+        .iter()
+        .filter_map(|fault| fault.pointer.split('/').nth(1))
+        .filter(|member| MESSAGE_MEMBERS.contains(member))
+        .collect();
+    if members.is_empty() {
+        return "invalid message".to_owned();
+    }
+    let members: Vec<&str> = members.into_iter().collect();
+    format!("invalid members {}", members.join(", "))
+}
+
+fn parse_message(json: &str) -> Result<PromptMessage, CommandError> {
+    strict::from_str(json).map_err(|mistake| {
+        CommandError::invalid(mistake.pointer.clone(), format!("the message is invalid: {mistake}"))
+    })
+}
+
+fn parse_plain_id(value: Option<String>, member: &str) -> Result<String, CommandError> {
+    let text = value.unwrap_or_else(|| "default".to_owned());
+    if text.len() <= 128 && is_plain_text(&text) {
+        return Ok(text);
+    }
+    Err(CommandError::invalid(
+        format!("/{member}"),
+        format!("`{member}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"),
+    ))
+}
+
+async fn move_to_poison_queue(
+    services: &Services,
+    original: &str,
+    reason: &str,
+) -> Result<(), CommandError> {
+    let poison = PoisonMessage { reason, original, received_at: services.clock.now() };
+    let mut text = RawJson::from_value(&poison).text().to_owned();
+    if text.len() > MESSAGE_BYTES_MAX {
+        // The wrapped message exceeds the limit. Keep the original without the reason, because the
+        // log has part of the reason.
+        original.clone_into(&mut text);
+    }
+    services.queue.send(&poison_queue(PROMPTS), text, Duration::ZERO).await.map_err(|error| {
+        CommandError::Unavailable { what: "The queue", source: Some(Box::new(error)) }
+    })
+}

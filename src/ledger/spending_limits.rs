@@ -1,0 +1,85 @@
+//! Spending limits from the settings: limits of tenants, users and agents, the approvers of
+//! increases, and the request rates of owners.
+
+use crate::agent::budget::{BudgetLevel, BudgetPeriod, Limit};
+use crate::agent::head::Head;
+use crate::ledger::account;
+use crate::ledger::rate_limit::RateLimiter;
+use crate::settings::budgets::{Budgets, ConfiguredLimit, ConfiguredLimits};
+use crate::settings::rate_limits::RateLimits;
+
+/// Limits of accounts, and request rates.
+#[derive(Debug, Default)]
+pub struct SpendingLimits {
+    tenant: PeriodLimits,
+    user: PeriodLimits,
+    /// By name; each agent has its own.
+    agents: Vec<(String, PeriodLimits)>,
+    /// Approvers of increases of an account's limit.
+    pub(crate) approvers: Vec<String>,
+    pub rate_limiter: RateLimiter,
+}
+
+/// Limits of an account in a day, in a month, and in total.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PeriodLimits {
+    pub(crate) day: Option<Limit>,
+    pub(crate) month: Option<Limit>,
+    pub(crate) total: Option<Limit>,
+}
+
+impl PeriodLimits {
+    fn from_bounds(bounds: &ConfiguredLimits) -> Self {
+        let limit = |bound: Option<ConfiguredLimit>| {
+            bound.map(|bound| Limit { tokens: bound.tokens, usd: bound.usd })
+        };
+        Self { day: limit(bounds.day), month: limit(bounds.month), total: limit(bounds.total) }
+    }
+
+    pub(crate) fn by_period(&self) -> impl Iterator<Item = (BudgetPeriod, &Limit)> {
+        let periods = [
+            (BudgetPeriod::Day, &self.day),
+            (BudgetPeriod::Month, &self.month),
+            (BudgetPeriod::Total, &self.total),
+        ];
+        periods.into_iter().filter_map(|(period, limit)| Some((period, limit.as_ref()?)))
+    }
+
+    fn is_unlimited(&self) -> bool {
+        self.by_period().next().is_none()
+    }
+}
+
+impl SpendingLimits {
+    pub fn new(budgets: &Budgets, rates: &RateLimits) -> Self {
+        Self {
+            tenant: PeriodLimits::from_bounds(&budgets.tenant),
+            user: PeriodLimits::from_bounds(&budgets.user),
+            agents: budgets
+                .agents
+                .iter()
+                .map(|(name, bounds)| (name.clone(), PeriodLimits::from_bounds(bounds)))
+                .collect(),
+            approvers: budgets.approvers.clone(),
+            rate_limiter: RateLimiter::new(rates),
+        }
+    }
+
+    /// The accounts that limit a conversation with their owners' names, the narrowest first.
+    pub(crate) fn limiting_accounts<'a>(
+        &'a self,
+        head: &'a Head,
+    ) -> Vec<(BudgetLevel, &'a str, &'a PeriodLimits)> {
+        let agent = self.agents.iter().find(|(name, _)| name == &head.agent);
+        let bounded = [
+            (BudgetLevel::User, Some(&self.user)),
+            (BudgetLevel::Agent, agent.map(|(_, limits)| limits)),
+            (BudgetLevel::Tenant, Some(&self.tenant)),
+        ];
+        let bounded = bounded.into_iter().filter_map(|(level, limits)| {
+            let limits = limits.filter(|limits| !limits.is_unlimited())?;
+            Some((level, account::owner_name(level, head), limits))
+        });
+        bounded.collect()
+    }
+}

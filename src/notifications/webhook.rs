@@ -1,0 +1,257 @@
+//! Notification senders: webhooks by Standard Webhooks 1.0, and the console.
+//! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use reqwest::StatusCode;
+use serde_json::{Map, Value, json};
+use sha2::Sha256;
+
+use crate::agent::notification::Notification;
+use crate::clock::{Clock, Timestamp, parse_iso};
+use crate::ids::{ConversationKey, RequestId};
+use crate::notifications::{NotificationSender, SendOutcome};
+use crate::telemetry::trace;
+
+/// Time-out of one request to a receiver.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Returns the address at which any holder of the link can decide the request.
+pub type ApprovalLinkMaker =
+    Arc<dyn Fn(&ConversationKey, &RequestId, Timestamp) -> Option<String> + Send + Sync>;
+
+pub struct WebhookSender {
+    url: reqwest::Url,
+    /// Each secret adds a signature, so that a receiver can change its key without a gap.
+    secrets: Vec<Vec<u8>>,
+    client: reqwest::Client,
+    clock: Arc<dyn Clock>,
+    links: ApprovalLinkMaker,
+}
+
+impl fmt::Debug for WebhookSender {
+    /// Omits the address and the keys: both may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WebhookSender({} keys)", self.secrets.len())
+    }
+}
+
+impl WebhookSender {
+    /// # Errors
+    /// The TLS set-up of this machine failed: check its certificates.
+    pub fn new(
+        url: reqwest::Url,
+        secrets: Vec<Vec<u8>>,
+        clock: Arc<dyn Clock>,
+        links: ApprovalLinkMaker,
+    ) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(Self { url, secrets, client, clock, links })
+    }
+}
+
+#[async_trait]
+impl NotificationSender for WebhookSender {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
+        let body = notification_body(key, notification, &self.links).to_string();
+        let timestamp = self.clock.now().0 / 1_000;
+        let signed = signatures(&self.secrets, &notification.id, timestamp, &body);
+        let mut request = self
+            .client
+            .post(self.url.clone())
+            .header("content-type", "application/json")
+            .header("webhook-id", &notification.id)
+            .header("webhook-timestamp", timestamp);
+        if let Some(traceparent) = trace::current_traceparent() {
+            request = request.header("traceparent", traceparent);
+        }
+        if !signed.is_empty() {
+            request = request.header("webhook-signature", signed);
+        }
+        match request.body(body).send().await {
+            Ok(response) if response.status().is_success() => SendOutcome::Accepted,
+            Ok(response) if response.status() == StatusCode::GONE => SendOutcome::Gone,
+            Ok(response) => SendOutcome::RetryLater(format!(
+                "the receiver returned status {}",
+                response.status().as_u16()
+            )),
+            Err(error) if error.is_timeout() => SendOutcome::RetryLater(format!(
+                "the receiver did not respond within {} s",
+                TIMEOUT.as_secs()
+            )),
+            Err(error) => SendOutcome::RetryLater(format!(
+                "the receiver could not be reached: {}",
+                error.without_url()
+            )),
+        }
+    }
+}
+
+/// `{type, timestamp, data, text}`. An approval request that a link may decide includes the link.
+pub fn notification_body(
+    key: &ConversationKey,
+    notification: &Notification,
+    links: &ApprovalLinkMaker,
+) -> Value {
+    let mut data = notification.data.to_value();
+    let mut text = notification.text.clone();
+    if let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
+        && let Some(url) = approval_link(key, approval, links)
+    {
+        text = format!("{text} {url}");
+        approval.insert("url".to_owned(), Value::from(url));
+    }
+    json!({"type": notification.kind, "timestamp": notification.at.to_string(), "data": data, "text": text})
+}
+
+fn approval_link(
+    key: &ConversationKey,
+    approval: &Map<String, Value>,
+    links: &ApprovalLinkMaker,
+) -> Option<String> {
+    let is_by_link =
+        approval.get("approvers")?.as_array()?.iter().any(|approver| approver == "link");
+    let request = RequestId::new(approval.get("id")?.as_str()?);
+    let expires_at = approval.get("expiresAt").and_then(Value::as_str).and_then(parse_iso)?;
+    if is_by_link { links(key, &request, expires_at) } else { None }
+}
+
+/// `v1,<base64>` for each secret, separated by spaces, over `id.timestamp.body`.
+fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> String {
+    let signed = format!("{id}.{timestamp}.{body}");
+    let each = secrets.iter().filter_map(|secret| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret).ok()?;
+        mac.update(signed.as_bytes());
+        Some(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// Prints approval requests. `dev` uses it if no webhook is configured.
+pub struct ConsoleSender {
+    links: ApprovalLinkMaker,
+    /// Base URL of the API, without `/api`.
+    base_url: String,
+    print: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for ConsoleSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConsoleSender")
+    }
+}
+
+impl ConsoleSender {
+    pub fn new(
+        links: ApprovalLinkMaker,
+        base_url: String,
+        print: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Self {
+        Self { links, base_url, print }
+    }
+}
+
+#[async_trait]
+impl NotificationSender for ConsoleSender {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
+        let body = notification_body(key, notification, &self.links);
+        if let Some(approval) = body.get("data").and_then(|data| data.get("approval")) {
+            (self.print)(&self.render_approval(key, &notification.text, approval));
+        }
+        SendOutcome::Accepted
+    }
+}
+
+impl ConsoleSender {
+    /// The title, the link if there is one, and the request that decides it.
+    fn render_approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
+        let member = |name: &str| approval.get(name).and_then(Value::as_str);
+        let list = |name: &str| -> Vec<&str> {
+            let items = approval.get(name).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(Value::as_str).collect()
+        };
+        let mut text = format!("\n  {title}\n");
+        if let Some(url) = member("url") {
+            let _ = writeln!(text, "  Decide here: {url}");
+        }
+        let decisions = list("decisions");
+        let mut headers = "-H 'content-type: application/json'".to_owned();
+        for (name, value) in [("tenant", key.tenant.as_str()), ("user", key.user.as_str())] {
+            if value != "default" {
+                let _ = write!(headers, " -H 'turnwheel-{name}: {value}'");
+            }
+        }
+        if let Some(role) = list("approvers").iter().find_map(|one| one.strip_prefix("role:")) {
+            let _ = write!(headers, " -H 'turnwheel-roles: {role}'");
+        }
+        let _ = writeln!(
+            text,
+            "  Decide by request ({}):\n    curl -s '{}/api/conversations/{}/approvals/{}' {headers} -d '{{\"decision\":\"{}\"}}'",
+            decisions.join(", "),
+            self.base_url,
+            key.conversation_id,
+            member("id").unwrap_or_default(),
+            decisions.first().unwrap_or(&"approve"),
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::notifications::webhook::*;
+
+    #[test]
+    fn signature_matches_standard_webhooks_example() {
+        // The example of the specification's reference libraries.
+        let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signed = signatures(
+            &[secret],
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            r#"{"test": 2432232314}"#,
+        );
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn console_shows_approval_that_only_the_owner_decides() {
+        let console = ConsoleSender::new(
+            Arc::new(|_, _, _| Some("https://never".to_owned())),
+            "http://127.0.0.1:7071".to_owned(),
+            Arc::new(|_| {}),
+        );
+        let key = |user: &str| {
+            let id = crate::ids::ConversationId::new("c1");
+            crate::commands::Owner {
+                tenant: crate::ids::TenantId::new("default"),
+                user: crate::ids::UserId::new(user),
+            }
+            .conversation_key(id.as_str())
+        };
+        let approval =
+            json!({"id": "rq_1", "decisions": ["approve", "reject"], "approvers": ["owner"]});
+        insta::assert_snapshot!(console.render_approval(&key("default"), "Restart web?", &approval), @r#"
+        Restart web?
+        Decide by request (approve, reject):
+          curl -s 'http://127.0.0.1:7071/api/conversations/c1/approvals/rq_1' -H 'content-type: application/json' -d '{"decision":"approve"}'
+        "#);
+        let text = console.render_approval(&key("ada"), "Restart web?", &approval);
+        assert!(text.contains("-H 'turnwheel-user: ada'"), "{text}");
+    }
+
+    #[test]
+    fn webhook_signs_with_every_secret() {
+        let signed = signatures(&[vec![1; 24], vec![2; 24]], "id", 1, "{}");
+        assert_eq!(signed.split(' ').count(), 2);
+    }
+}

@@ -1,0 +1,285 @@
+//! Views of a conversation, its messages and its entries.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::agent::entry::{Entry, EntryBody, PromptState};
+use crate::agent::head::{Head, State};
+use crate::agent::inbox::InboxItem;
+use crate::agent::path::path_to_leaf;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::agent::usage::Usage;
+use crate::clock::{Timestamp, iso};
+use crate::commands::CommandError;
+use crate::ids::{ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId};
+use crate::queries::approvals::{Approval, ApprovalView, pending_approvals};
+use crate::queries::load;
+use crate::services::Services;
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConversationView {
+    #[schema(value_type = String)]
+    pub id: ConversationId,
+    pub agent: String,
+    pub owner: OwnerView,
+    /// `idle`, `running` or `waiting_for_approval`.
+    #[schema(value_type = String)]
+    pub state: State,
+    /// Number of turns started.
+    pub turn: u64,
+    #[schema(value_type = Option<String>)]
+    pub leaf_id: Option<EntryId>,
+    pub settings: Settings,
+    /// Names in `settings.activeTools` for which the agent has no tool; they are ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_tools: Vec<String>,
+    #[schema(value_type = Object)]
+    pub usage: Usage,
+    pub metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub pending_approvals: Vec<ApprovalView>,
+    /// The last 20 prompts, oldest first.
+    pub prompts: Vec<PromptSummary>,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerView {
+    #[schema(value_type = String)]
+    pub tenant_id: TenantId,
+    #[schema(value_type = String)]
+    pub user_id: UserId,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptSummary {
+    #[schema(value_type = String)]
+    pub id: PromptId,
+    /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
+    #[schema(value_type = String)]
+    pub state: PromptState,
+}
+
+/// View of a new conversation.
+pub(crate) fn new_conversation_view(services: &Services, head: &Head) -> ConversationView {
+    build_view(services, head, head.state(), prompt_summaries(head, head.state()), &[])
+}
+
+/// View for lists. It is built without the inbox, so the state may be one turn old.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn conversation_list_view(
+    services: &Services,
+    head: &Head,
+) -> Result<ConversationView, CommandError> {
+    let pending = pending_approvals(services, head).await?;
+    let state = effective_state(head, &pending);
+    Ok(build_view(services, head, state, prompt_summaries(head, state), &pending))
+}
+
+/// View of a head with the queued inbox items.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn conversation_view(
+    services: &Services,
+    head: &Head,
+) -> Result<ConversationView, CommandError> {
+    let inbox = load::inbox(services, &head.key()).await?;
+    view_with_inbox(services, head, &inbox).await
+}
+
+/// Current view of a conversation, and the head that it shows.
+///
+/// # Errors
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
+pub async fn current_view(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<(ConversationView, Head), CommandError> {
+    let (inbox, head) = load::inbox_then_head(services, key).await?;
+    Ok((view_with_inbox(services, &head, &inbox).await?, head))
+}
+
+async fn view_with_inbox(
+    services: &Services,
+    head: &Head,
+    inbox: &[InboxItem],
+) -> Result<ConversationView, CommandError> {
+    let pending = pending_approvals(services, head).await?;
+    let queued: Vec<&PromptId> =
+        load::queued_prompts(head, inbox).map(|coming| coming.prompt_id).collect();
+    let state = match effective_state(head, &pending) {
+        State::Idle if load::has_pending_work(head, inbox) => State::Running,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
+    };
+    let mut prompts = prompt_summaries(head, effective_state(head, &pending));
+    for id in queued {
+        if !prompts.iter().any(|prompt| &prompt.id == id) {
+            prompts.push(PromptSummary { id: id.clone(), state: PromptState::Running });
+        }
+    }
+    Ok(build_view(services, head, state, prompts, &pending))
+}
+
+/// State that includes decisions not yet applied by a worker: once all requests are decided, a
+/// waiting conversation is running again.
+pub(crate) fn effective_state(head: &Head, pending: &[Approval]) -> State {
+    match head.state() {
+        State::WaitingForApproval if pending.is_empty() => State::Running,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
+    }
+}
+
+fn prompt_summaries(head: &Head, state: State) -> Vec<PromptSummary> {
+    let running = head.prompt.as_ref().map(|run| &run.id);
+    head.prompts
+        .iter()
+        .map(|span| PromptSummary {
+            id: span.id.clone(),
+            state: match (running == Some(&span.id), state) {
+                (true, State::WaitingForApproval) => PromptState::WaitingForApproval,
+                (true, State::Idle | State::Running) => PromptState::Running,
+                (false, _) => span.state,
+            },
+        })
+        .collect()
+}
+
+fn build_view(
+    services: &Services,
+    head: &Head,
+    state: State,
+    prompts: Vec<PromptSummary>,
+    pending: &[Approval],
+) -> ConversationView {
+    let agent = services.agents.find(Some(&head.agent));
+    ConversationView {
+        unknown_tools: agent.map(|agent| agent.unknown_tools(&head.settings)).unwrap_or_default(),
+        id: head.conversation_id.clone(),
+        agent: head.agent.clone(),
+        owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },
+        state,
+        turn: head.turn,
+        leaf_id: head.leaf_id.clone(),
+        settings: head.settings.clone(),
+        usage: head.usage,
+        metadata: head.metadata.clone(),
+        name: head.name.clone(),
+        pending_approvals: pending.iter().map(Approval::view).collect(),
+        prompts,
+        created_at: head.created_at,
+        updated_at: head.updated_at,
+    }
+}
+
+/// Messages on the path to the leaf, with their stored roles and shapes. If another page follows,
+/// also returns the id of the last entry of the page. Pages that start after an entry id stay
+/// complete when the leaf moves between them.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn read_messages(
+    services: &Services,
+    head: &Head,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<Value>, Option<String>), CommandError> {
+    let entries = load::all_entries(services, head).await?;
+    let path = path_to_leaf(&entries, head.leaf_id.as_ref());
+    let start = match after {
+        None => 0,
+        Some(after) => {
+            let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
+            1 + last.ok_or_else(|| CommandError::invalid("?continuation", LEAF_MOVED))?
+        }
+    };
+    let mut rest = path
+        .iter()
+        .skip(start)
+        .filter_map(|entry| Some((&entry.base.entry_id, entry_as_message(entry)?)));
+    let page: Vec<_> = rest.by_ref().take(limit).collect();
+    let next = page.last().map(|(id, _)| id.to_string()).filter(|_| rest.next().is_some());
+    Ok((page.into_iter().map(|(_, message)| message).collect(), next))
+}
+
+const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
+
+/// Message of an entry; `None` for entries without one.
+pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
+    let at = entry.base.timestamp;
+    match &entry.body {
+        EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),
+        EntryBody::CustomMessage(custom) => Some(json!({
+            "role": "custom", "customType": custom.custom_type, "content": custom.content,
+            "display": custom.display, "details": custom.details, "timestamp": at,
+        })),
+        EntryBody::BranchSummary(branch) => Some(json!({
+            "role": "branchSummary", "summary": branch.summary, "fromId": branch.from_id, "timestamp": at,
+        })),
+        EntryBody::Compaction(compaction) => Some(json!({
+            "role": "compactionSummary", "summary": compaction.summary,
+            "tokensBefore": compaction.tokens_before, "timestamp": at,
+        })),
+        EntryBody::ThinkingLevelChange(_)
+        | EntryBody::ModelChange(_)
+        | EntryBody::Custom(_)
+        | EntryBody::Label(_)
+        | EntryBody::SessionInfo(_)
+        | EntryBody::Prompt(_)
+        | EntryBody::PromptEnd(_)
+        | EntryBody::ToolStarted(_)
+        | EntryBody::ToolReturned(_)
+        | EntryBody::Request(_)
+        | EntryBody::Decision(_)
+        | EntryBody::Output(_)
+        | EntryBody::Protocol(_)
+        | EntryBody::LostCall(_)
+        | EntryBody::FailedSummary(_)
+        | EntryBody::Other(_) => None,
+    }
+}
+
+/// Members with a public name besides the stored one: pointer of the object, stored name, public
+/// name.
+const PUBLIC_NAMES: [(&str, &str, &str); 3] = [
+    ("", "user", "userId"),
+    ("/decision", "requestId", "approvalId"),
+    ("/request", "tool", "toolName"),
+];
+
+/// View of an entry, with `id` instead of `entryId`, and with public names besides stored names.
+pub fn entry_view(entry: &Entry) -> Value {
+    let mut view = RawJson::from_value(entry).to_value();
+    for (at, stored, public) in PUBLIC_NAMES {
+        if let Some(members) = view.pointer_mut(at).and_then(Value::as_object_mut)
+            && let Some(value) = members.get(stored).cloned()
+        {
+            members.insert(public.to_owned(), value);
+        }
+    }
+    if let Some(object) = view.as_object_mut() {
+        let mut renamed = serde_json::Map::with_capacity(object.len());
+        for (name, value) in std::mem::take(object) {
+            let name = if name == "entryId" { "id".to_owned() } else { name };
+            renamed.insert(name, value);
+        }
+        *object = renamed;
+    }
+    view
+}

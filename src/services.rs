@@ -1,0 +1,81 @@
+//! The services and limits that commands, queries and turns use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::head::READER_VERSION;
+use crate::agents::SharedCatalog;
+use crate::artifacts::Artifacts;
+use crate::clock::Clock;
+use crate::extensions::Extension;
+use crate::fail_points::FailPoints;
+use crate::ids::{Ids, WorkerId};
+use crate::ledger::locks::LedgerLocks;
+use crate::ledger::spending_limits::SpendingLimits;
+use crate::live::Live;
+use crate::model::Model;
+use crate::notifications::NotificationSender;
+use crate::queue::Queue;
+use crate::settings::pauses::Pauses;
+use crate::store::ConversationStore;
+use crate::telemetry::Telemetry;
+use crate::turn::abort_signal::AbortSignals;
+use crate::turn::entry_cache::EntryCache;
+use crate::turn::isolation::Isolation;
+
+/// The services and settings that turns use.
+#[derive(Clone, Debug)]
+pub struct Services {
+    pub store: Arc<dyn ConversationStore>,
+    pub queue: Arc<dyn Queue>,
+    pub artifacts: Arc<dyn Artifacts>,
+    pub live: Arc<dyn Live>,
+    pub model: Arc<dyn Model>,
+    pub agents: SharedCatalog,
+    pub extensions: Vec<Arc<dyn Extension>>,
+    pub entry_cache: Arc<EntryCache>,
+    pub abort_signals: AbortSignals,
+    /// Serialise this process's writes to one tenant's usage ledger.
+    pub ledger_locks: Arc<LedgerLocks>,
+    /// Sends notifications. `None`: commits write no notifications.
+    pub notification_sender: Option<Arc<dyn NotificationSender>>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    pub fail_points: Arc<dyn FailPoints>,
+    pub worker: WorkerId,
+    pub limits: Limits,
+    pub spending_limits: Arc<SpendingLimits>,
+    /// The operator's pauses, fixed for the life of the process.
+    pub pauses: Arc<Pauses>,
+    /// Where suspect steps run.
+    pub isolation: Isolation,
+    pub telemetry: Telemetry,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Half of the host's `functionTimeout`. When one invocation exceeds that time-out, the host
+    /// kills the whole process.
+    pub turn_duration: Duration,
+    /// Delay from a model call to its entry in the usage ledger, if no limit applies. One entry
+    /// covers all calls made meanwhile.
+    pub settle_after: Duration,
+    /// Newest supported `minReader`. Conversations that need a newer one are left to newer workers.
+    pub reader_version: u32,
+    /// Time-out of one extension hook, at most 30 s.
+    pub hook_timeout: Duration,
+}
+
+/// Default time-out of an extension hook.
+pub const HOOK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            turn_duration: Duration::from_mins(5),
+            settle_after: Duration::from_mins(10),
+            reader_version: READER_VERSION,
+            hook_timeout: HOOK_TIMEOUT_DEFAULT,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Outcomes and errors of a delivery.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::ConversationKey;
+use crate::store::StoreError;
+
+/// Why a delivery stopped early. Nothing is lost: pending work is in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// Another worker has the lease: acknowledge the message.
+    #[error("the lease on {key} was lost")]
+    LeaseLost { key: ConversationKey },
+    /// Deliver again later.
+    #[error("could not {what} {key}")]
+    Store { key: ConversationKey, what: &'static str, source: StoreError },
+}
+
+/// Outcome of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeliveryOutcome {
+    /// No work was pending, or another worker has the lease.
+    #[serde(rename = "Nothing")]
+    NoWork,
+    Worked,
+}
+
+/// Time for an approver to decide the outcome of a write.
+pub(crate) const OUTCOME_REQUEST_EXPIRES: Duration = Duration::from_hours(7 * 24);
+
+pub(crate) fn store_error(
+    key: &ConversationKey,
+    what: &'static str,
+    source: StoreError,
+) -> TurnError {
+    TurnError::Store { key: key.clone(), what, source }
+}

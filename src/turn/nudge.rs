@@ -1,0 +1,61 @@
+//! Nudges: queue messages that wake a worker for a conversation or a schedule.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::services::Services;
+
+/// Work due sooner than this gets a nudge; the sweep enqueues the rest.
+pub(crate) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
+
+/// Says that a conversation may have pending work, and nothing more. A lost or duplicate nudge
+/// costs only time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Nudge {
+    #[serde(flatten)]
+    pub key: ConversationKey,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// Document id of a schedule that may be due. The key then names no conversation, so a worker
+    /// without schedule support finds nothing there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+}
+
+impl Nudge {
+    pub fn for_conversation(key: ConversationKey, traceparent: Option<String>) -> Self {
+        Self { key, traceparent, schedule: None }
+    }
+
+    /// The nudge of a schedule, by its document id.
+    pub fn for_schedule(tenant: &TenantId, document_id: &str) -> Self {
+        let key = ConversationKey {
+            tenant: tenant.clone(),
+            user: UserId::new("-"),
+            conversation_id: ConversationId::new(document_id),
+        };
+        Self { key, traceparent: None, schedule: Some(document_id.to_owned()) }
+    }
+}
+
+/// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
+/// true if the queue accepted it.
+pub(crate) async fn enqueue_nudge(
+    services: &Services,
+    queue: &str,
+    nudge: &Nudge,
+    delay: Duration,
+) -> bool {
+    let text = serde_json::to_string(nudge).unwrap_or_default();
+    let sent = services.queue.send(queue, text, delay).await;
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_queue_message(queue, "send", sent.is_ok());
+    }
+    if let Err(error) = &sent {
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
+    }
+    sent.is_ok()
+}
