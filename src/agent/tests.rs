@@ -12,6 +12,7 @@ mod compaction;
 mod compaction_step;
 mod failures;
 mod finish_turn;
+mod indeterminate_writes;
 mod parallel_calls;
 mod projection;
 mod prompt_lifecycle;
@@ -31,6 +32,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::OnUnknown;
+use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::request::{Decision, Effect, Verdict};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{
@@ -49,6 +51,13 @@ pub(super) fn head() -> Head {
         "seq": 0, "eventSeq": 0, "turn": 0, "agent": "clerk", "createdAt": NOW, "updatedAt": NOW,
     }))
     .unwrap()
+}
+
+/// The view of the first prompt.
+pub(super) fn view(transition: &Transition) -> serde_json::Value {
+    let id = crate::ids::PromptId::new("pr_1");
+    serde_json::to_value(build_prompt_view(&id, &transition.head, &transition.entries).unwrap())
+        .unwrap()
 }
 
 pub(super) fn policy() -> Policy {

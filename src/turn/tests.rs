@@ -14,6 +14,7 @@ mod compaction;
 mod cost_table;
 mod deliveries;
 mod delivery_cost;
+mod file_calls;
 mod finish_turn;
 mod hooks;
 mod inbox;

@@ -12,7 +12,7 @@ fn run_certify(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Returns the output for an agent, and the number of its JUnit cases.
+/// Returns the output for an agent, and the number of its `JUnit` cases.
 fn certify_agent(agent: &str) -> (String, usize) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("certify.xml");

@@ -74,15 +74,19 @@ fn event_data<'a>(frames: &'a [Frame], name: &str) -> Vec<&'a Value> {
     frames.iter().filter(|frame| frame.name == name).map(|frame| &frame.data).collect()
 }
 
-#[tokio::test]
-async fn model_call_is_retried_after_two_failures() {
-    // A rate limit inside a response with status 200, then one as a status.
+/// A response with status 200 that fails with a rate limit after its first text.
+fn rate_limited_stream() -> ScriptedResponse {
     let limited = json!({"type": "error", "error": {"type": "too_many_requests", "code": "too_many_requests", "message": "Slow down"}});
     let mut events = ResponseScript::text("par").events();
     events.pop();
     events.push(limited);
+    ScriptedResponse::SseEvents(events)
+}
+
+#[tokio::test]
+async fn model_call_is_retried_after_two_failures() {
     let plays = vec![
-        ScriptedResponse::SseEvents(events),
+        rate_limited_stream(),
         http_error(503, &[("retry-after-ms", "30")], &json!({"error": {"message": "busy"}})),
         text_response("all of it"),
     ];

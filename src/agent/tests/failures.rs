@@ -6,12 +6,6 @@ use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::step::CALLS_MAX;
 
-fn view(transition: &Transition) -> serde_json::Value {
-    let id = crate::ids::PromptId::new("pr_1");
-    serde_json::to_value(build_prompt_view(&id, &transition.head, &transition.entries).unwrap())
-        .unwrap()
-}
-
 fn count_tool_starts(transition: &Transition) -> usize {
     let is_start = |body: &EntryBody| matches!(body, EntryBody::ToolStarted(_));
     transition.entries.iter().filter(|entry| is_start(&entry.body)).count()

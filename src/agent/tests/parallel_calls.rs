@@ -31,12 +31,6 @@ fn end_events(events: &[String]) -> Vec<&str> {
     ends.collect()
 }
 
-fn view(transition: &Transition) -> serde_json::Value {
-    let id = crate::ids::PromptId::new("pr_1");
-    serde_json::to_value(build_prompt_view(&id, &transition.head, &transition.entries).unwrap())
-        .unwrap()
-}
-
 fn admitted_reads(count: usize) -> Vec<Input> {
     (0..count).map(|index| admitted_call(index, Effect::Read, None)).collect()
 }

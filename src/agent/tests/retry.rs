@@ -18,12 +18,6 @@ fn failing_response(text: &str) -> Input {
     Input::ResponseReceived(response)
 }
 
-fn view(transition: &Transition) -> serde_json::Value {
-    let id = crate::ids::PromptId::new("pr_1");
-    serde_json::to_value(build_prompt_view(&id, &transition.head, &transition.entries).unwrap())
-        .unwrap()
-}
-
 #[test]
 fn model_call_succeeds_after_two_transient_failures() {
     let mut transition = transition();

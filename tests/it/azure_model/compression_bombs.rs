@@ -48,7 +48,7 @@ async fn decompressed_response_size_is_limited() {
         let (text, failure) = expect_failure(&answer);
         assert!(text.len() < 4_096 && events.events_json().is_empty(), "{} bytes", text.len());
         if status == 200 {
-            assert!(text.contains("more than 8388608 bytes"), "{text}");
+            assert!(text.contains("exceeds 8388608 bytes"), "{text}");
             assert_eq!(failure, &ModelFailure::Permanent, "a retry would be as large");
         }
     }

@@ -59,7 +59,7 @@ async fn spilled_prompt_text_is_read_by_tools() {
     let found = tool_result(&app, "grep", &json!({"pattern": "needle"})).await;
     assert_eq!(found, format!("{path}:3: the needle is here"));
     let refused = tool_result(&app, "write", &json!({"path": path, "content": "other"})).await;
-    assert!(refused.contains("kept for Turnwheel"), "{refused}");
+    assert!(refused.contains("reserved for Turnwheel"), "{refused}");
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn queue_messages_run_one_after_another() {
 async fn invalid_queue_message_moves_to_poison_queue() {
     let app = TestApp::new();
     let cases = [
-        ("{", "understood"),
+        ("{", "the JSON ends too early"),
         ("%%%", "neither JSON nor base64"),
         (r#"{"input":"x","colour":"red"}"#, "colour"),
         (r#"{"input":"x","agent":"nobody"}"#, "nobody"),

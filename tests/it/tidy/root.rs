@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value;
 use turnwheel::settings::table::{self, ReadBy, SetBy};
@@ -45,6 +46,10 @@ const REQUIRED_FUNCTIONS: &[&str] = &[
     "turn",
     "turn-poison",
 ];
+
+fn is_markdown(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|extension| extension == "md")
+}
 
 /// Names of the existing functions.
 fn existing_functions() -> Vec<String> {
@@ -238,7 +243,7 @@ fn tests_named_in_documents_exist() {
             assert!(code.contains(&format!("fn {name}(")), "{page}: there is no test `{name}`");
         }
     }
-    for page in files("docs/decisions", |path| path.ends_with(".md")) {
+    for page in files("docs/decisions", |path| is_markdown(path)) {
         let text = read(&page);
         let tests = text.split("\n## Tests\n").nth(1).unwrap_or_default();
         for test in path.captures_iter(tests) {
@@ -276,8 +281,7 @@ fn invariants_are_numbered_and_name_tests() {
 #[test]
 fn decision_pages_have_sections_and_index_rows() {
     let index = read("docs/decisions/README.md");
-    let pages =
-        files("docs/decisions", |path| path.ends_with(".md") && !path.ends_with("README.md"));
+    let pages = files("docs/decisions", |path| is_markdown(path) && !path.ends_with("README.md"));
     assert!(!pages.is_empty(), "docs/decisions has no pages");
     for (number, page) in (1..).zip(&pages) {
         let name = page.rsplit('/').next().unwrap_or_default();
