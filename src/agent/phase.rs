@@ -114,7 +114,7 @@ pub enum WaitsFor {
     Callback { token: String },
 }
 
-/// What happens if the response of a write is lost.
+/// Consequence of a lost response of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {

@@ -23,7 +23,7 @@ pub const RETRY_INTERVAL: Duration = Duration::from_mins(5);
 /// Duration of these attempts, unless the next firing comes earlier.
 pub const RETRY_WINDOW: Duration = Duration::from_hours(24);
 
-/// What a firing does if the conversation is busy.
+/// Behaviour of a firing in a busy conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ScheduleMode {

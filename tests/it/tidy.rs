@@ -8,6 +8,7 @@ use self::source::Source;
 mod agent_files_page;
 mod root;
 mod source;
+mod words;
 
 /// From the top down. A module uses only modules of later rows, and none of its own row.
 const LAYERS: &[&[&str]] = &[

@@ -1,6 +1,6 @@
-//! The Cosmos emulator that is inside Microsoft's driver: in this process, and behind a socket as an account of its own.
+//! Cosmos DB emulator of Microsoft's driver, in this process or behind a socket.
 //!
-//! For tests and development only. It keeps everything in memory, and neither expiry nor the index policy is emulated.
+//! For tests and development only. Data is in memory. Expiry and the index policy are not emulated.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -28,28 +28,28 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use url::Url;
 
-/// The key that every Cosmos emulator has; Microsoft has published it, so it opens nothing else.
+/// The published key of all Cosmos DB emulators. It protects nothing.
 pub(crate) const KEY: &str =
     "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==";
-/// A batch is 2 MB at most, and what is around it.
+/// A batch of at most 2 MB, with its envelope.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 /// Name and partition key of a container.
 pub(crate) type Container<'a> = (&'a str, &'a [&'a str]);
 
-/// An account with one region and what was made beforehand.
+/// An account with one region and the containers created at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct CosmosEmulator {
     pub(crate) core: Arc<InMemoryEmulatorHttpClient>,
     pub(crate) endpoint: Url,
-    /// Whether every second request is one too many.
+    /// Throttles every second request.
     pub(crate) is_throttled: Arc<AtomicBool>,
-    pub(crate) asked: Arc<AtomicU64>,
+    pub(crate) request_count: Arc<AtomicU64>,
 }
 
 impl CosmosEmulator {
-    /// `partitions`: a batch copies the whole physical partition, so long tests want many, and a sweep asks each, so short
-    /// ones want few.
+    /// `partitions`: a batch copies its whole physical partition, so long tests use many. A sweep queries each one, so
+    /// short tests use few.
     pub(crate) fn new(
         endpoint: Url,
         database: &str,
@@ -72,47 +72,47 @@ impl CosmosEmulator {
                 config.build().map_err(io::Error::other)?,
             );
         }
-        Ok(Self { core, endpoint, is_throttled: Arc::default(), asked: Arc::default() })
+        Ok(Self { core, endpoint, is_throttled: Arc::default(), request_count: Arc::default() })
     }
 
-    /// As the service words it: with the time after which to ask again.
-    fn too_many(&self) -> Option<Response<Body>> {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        if !self.is_throttled.load(Ordering::Relaxed) || asked.is_multiple_of(2) {
+    /// The service's response to a throttled request, with the time to wait before a retry.
+    fn throttle(&self) -> Option<Response<Body>> {
+        let request_count = self.request_count.fetch_add(1, Ordering::Relaxed);
+        if !self.is_throttled.load(Ordering::Relaxed) || request_count.is_multiple_of(2) {
             return None;
         }
-        let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, "Request rate is large.");
+        let mut response = error_response(StatusCode::TOO_MANY_REQUESTS, "Request rate is large.");
         for (name, value) in [("x-ms-substatus", "3200"), ("x-ms-retry-after-ms", "40")] {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
         Some(response)
     }
 
-    async fn serve(self, listener: TcpListener, works: Handle) -> io::Result<()> {
+    async fn serve(self, listener: TcpListener, runtime: Handle) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        // Each answer at once: two small packets would wait for each other.
+        // Send responses at once: with Nagle's algorithm, two small packets delay each other.
         let listener = listener.tap_io(|socket| {
             let _ = socket.set_nodelay(true);
         });
-        let router = Router::new().fallback(any(answer)).with_state((self, works));
+        let router = Router::new().fallback(any(respond)).with_state((self, runtime));
         axum::serve(listener, router).await
     }
 }
 
-/// An emulator behind a socket, on a thread of its own; it ends when this is dropped.
+/// An emulator behind a socket, on its own thread. It stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CosmosHost {
     pub(crate) emulator: CosmosEmulator,
-    /// Carries out what was received, also when the server has ended meanwhile: cut in their middle, requests have left the
-    /// emulator unable to take any others.
-    works: Option<Runtime>,
+    /// Completes received requests, also after the server has stopped. The emulator accepts no further requests after one
+    /// was cancelled in progress.
+    runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl CosmosHost {
-    /// On 127.0.0.1; port 0 is any free one.
+    /// Starts on 127.0.0.1. Port 0 chooses a free port.
     pub(crate) fn start(
         port: u16,
         database: &str,
@@ -123,24 +123,24 @@ impl CosmosHost {
         let endpoint = format!("http://{}/", listener.local_addr()?);
         let endpoint = Url::parse(&endpoint).map_err(io::Error::other)?;
         let emulator = CosmosEmulator::new(endpoint, database, containers, partitions)?;
-        let works = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let mut host = Self { emulator, works: Some(works), stop: None, thread: None };
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut host = Self { emulator, runtime: Some(runtime), stop: None, thread: None };
         host.serve(listener);
         Ok(host)
     }
 
-    /// At the start, and again on a listener of the same address once it has stopped.
+    /// Serves at the start, and again after [`Self::stop`] on a listener of the same address.
     pub(crate) fn serve(&mut self, listener: TcpListener) {
         let (stop, stopped) = oneshot::channel();
         let serving = self.emulator.clone();
-        let works = self.works.as_ref().map(|works| works.handle().clone());
+        let runtime = self.runtime.as_ref().map(|runtime| runtime.handle().clone());
         let thread = std::thread::spawn(move || {
-            let works = works.ok_or_else(|| io::Error::other("the emulator has ended"))?;
+            let runtime = runtime.ok_or_else(|| io::Error::other("the emulator has ended"))?;
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            // Not gracefully: connections that nobody closes would be waited for.
+            // No graceful shutdown: it waits for connections that clients keep open.
             runtime.block_on(async {
                 tokio::select! {
-                    ended = serving.serve(listener, works) => ended,
+                    ended = serving.serve(listener, runtime) => ended,
                     _ = stopped => Ok(()),
                 }
             })
@@ -149,13 +149,13 @@ impl CosmosHost {
         self.thread = Some(thread);
     }
 
-    /// All connections break; what it holds stays.
+    /// Breaks all connections and keeps the data.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
         let _ = self.ended();
     }
 
-    /// Waits for the end of the server, which nothing brings about but an error or the drop.
+    /// Waits until the server ends, by an error or the drop.
     pub(crate) fn ended(&mut self) -> io::Result<()> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
@@ -168,31 +168,31 @@ impl CosmosHost {
 impl Drop for CosmosHost {
     fn drop(&mut self) {
         self.stop();
-        if let Some(works) = self.works.take() {
-            works.shutdown_background();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }
 
-/// Takes a request to the emulator and adds what the account's gateway does before: the check of the key, and two forms
-/// that other SDKs send.
-async fn answer(
-    State((emulator, works)): State<(CosmosEmulator, Handle)>,
+/// Passes a request to the emulator after the checks of the account's gateway: the key, and two forms that other SDKs
+/// send.
+async fn respond(
+    State((emulator, runtime)): State<(CosmosEmulator, Handle)>,
     request: Request,
 ) -> Response<Body> {
-    if let Some(refused) = emulator.too_many() {
+    if let Some(refused) = emulator.throttle() {
         return refused;
     }
     let (parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, REQUEST_BYTES_MAX).await else {
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
+        return error_response(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
     };
-    // The account itself is asked for without a key's signature by nobody: every SDK signs this too.
+    // All SDKs sign also the request for the account.
     if let Err(why) = check_access(parts.method.as_str(), parts.uri.path(), &parts.headers) {
-        return refuse(StatusCode::UNAUTHORIZED, &why);
+        return error_response(StatusCode::UNAUTHORIZED, &why);
     }
     let Ok(method) = parts.method.as_str().parse::<Method>() else {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "there is no such method");
+        return error_response(StatusCode::METHOD_NOT_ALLOWED, "there is no such method");
     };
     let path = parts.uri.path().trim_matches('/');
     let relative = match parts.uri.query() {
@@ -200,30 +200,31 @@ async fn answer(
         None => path.to_owned(),
     };
     let Ok(url) = emulator.endpoint.join(&relative) else {
-        return refuse(StatusCode::BAD_REQUEST, "the path is no URL");
+        return error_response(StatusCode::BAD_REQUEST, "the path is no URL");
     };
-    let mut asked = CosmosRequest::new(url, method);
+    let mut request_count = CosmosRequest::new(url, method);
     for (name, value) in &parts.headers {
         if let Ok(value) = value.to_str() {
-            asked.headers_mut().insert(name.as_str().to_owned(), value.to_owned());
+            request_count.headers_mut().insert(name.as_str().to_owned(), value.to_owned());
         }
     }
     let is_bare_patch = parts.method == "PATCH" && bytes.first() == Some(&b'[');
     if is_bare_patch {
-        asked.set_body([b"{\"operations\":".as_slice(), &bytes, b"}"].concat());
+        request_count.set_body([b"{\"operations\":".as_slice(), &bytes, b"}"].concat());
     } else if !bytes.is_empty() {
-        asked.set_body(bytes.to_vec());
+        request_count.set_body(bytes.to_vec());
     }
-    let done = works.spawn(async move { pass_on(&emulator, &asked).await }).await;
+    let done = runtime.spawn(async move { forward(&emulator, &request_count).await }).await;
     done.unwrap_or_else(|died| Err(died.to_string()))
-        .unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
+        .unwrap_or_else(|why| error_response(StatusCode::INTERNAL_SERVER_ERROR, &why))
 }
 
-async fn pass_on(
+async fn forward(
     emulator: &CosmosEmulator,
-    asked: &CosmosRequest,
+    request_count: &CosmosRequest,
 ) -> Result<Response<Body>, String> {
-    let answer = emulator.core.execute_request(asked).await.map_err(|error| error.to_string())?;
+    let answer =
+        emulator.core.execute_request(request_count).await.map_err(|error| error.to_string())?;
     let answer = answer.try_into_raw_response().await.map_err(|error| error.to_string())?;
     let mut response = Response::builder().status(u16::from(answer.status()));
     for (name, value) in answer.headers().iter() {
@@ -235,7 +236,7 @@ async fn pass_on(
     response.body(Body::from(answer.body().as_ref().to_vec())).map_err(|error| error.to_string())
 }
 
-fn refuse(status: StatusCode, why: &str) -> Response<Body> {
+fn error_response(status: StatusCode, why: &str) -> Response<Body> {
     let code = status.canonical_reason().unwrap_or("Error");
     let body = serde_json::json!({"code": code, "message": why}).to_string();
     let mut response = Response::new(Body::from(body));
@@ -269,7 +270,7 @@ fn check_access(method: &str, path: &str, headers: &HeaderMap) -> Result<(), Str
     if wanted == signature { Ok(()) } else { Err("the key is not this account's".to_owned()) }
 }
 
-/// Whom the token is for; as in the storage emulator, its signature is not looked at.
+/// Checks the audience of a token. Its signature is not checked, as in the storage emulator.
 fn check_token(token: &str) -> Result<(), String> {
     let claims = token.split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
     let claims: serde_json::Value = claims

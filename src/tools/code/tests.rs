@@ -17,7 +17,7 @@ struct PaymentTool;
 
 #[derive(Deserialize, JsonSchema)]
 struct Payment {
-    /// Who gets it
+    /// The payee
     to: String,
     amount: f64,
 }
@@ -82,7 +82,7 @@ fn tool_parameters_come_from_its_types() {
         json!({
             "type": "object",
             "properties": {
-                "to": {"type": "string", "description": "Who gets it"},
+                "to": {"type": "string", "description": "The payee"},
                 "amount": {"type": "number", "format": "double"},
             },
             "required": ["to", "amount"],
