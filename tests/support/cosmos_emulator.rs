@@ -136,9 +136,9 @@ impl CosmosHost {
         let runtime = self.runtime.as_ref().map(|runtime| runtime.handle().clone());
         let thread = std::thread::spawn(move || {
             let runtime = runtime.ok_or_else(|| io::Error::other("the emulator has ended"))?;
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let server = Builder::new_current_thread().enable_all().build()?;
             // No graceful shutdown: it waits for connections that clients keep open.
-            runtime.block_on(async {
+            server.block_on(async {
                 tokio::select! {
                     ended = serving.serve(listener, runtime) => ended,
                     _ = stopped => Ok(()),

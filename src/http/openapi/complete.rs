@@ -65,15 +65,21 @@ fn add_schemas(schemas: &mut Map<String, Value>, shapes: &Value) {
     }
     for (name, members) in shapes.get("properties").and_then(Value::as_object).into_iter().flatten()
     {
-        let Some(properties) =
-            schemas.get_mut(name).and_then(|schema| object_mut(schema, "/properties"))
-        else {
-            continue;
-        };
+        let Some(properties) = schemas.get_mut(name).and_then(own_properties) else { continue };
         for (member, schema) in members.as_object().into_iter().flatten() {
             properties.insert(member.clone(), schema.clone());
         }
     }
+}
+
+/// The members of an object, also of one with flattened parts.
+fn own_properties(schema: &mut Value) -> Option<&mut Map<String, Value>> {
+    let is_flattened = schema.get("allOf").is_some();
+    if !is_flattened {
+        return object_mut(schema, "/properties");
+    }
+    let parts = schema.get_mut("allOf")?.as_array_mut()?;
+    parts.iter_mut().find_map(|part| object_mut(part, "/properties"))
 }
 
 fn security_schemes() -> Value {
