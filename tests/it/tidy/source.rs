@@ -23,28 +23,64 @@ impl Source {
         Self { path: path.to_owned(), code, test_files }
     }
 
-    /// The module below the crate's root: `store` for `src/store/memory.rs`.
+    /// The file's module below the crate's root: `store::memory` for `src/store/memory.rs`; empty for the root.
     pub(super) fn module(&self) -> String {
         let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        let first = path.split('/').next().unwrap_or_default();
-        first.strip_suffix(".rs").unwrap_or(first).to_owned()
+        let path = path.strip_suffix(".rs").unwrap_or(path);
+        if path == "lib" { String::new() } else { path.replace('/', "::") }
     }
 
-    /// Modules of the crate that this file names by `crate::`.
-    pub(super) fn modules_used(&self) -> BTreeSet<String> {
+    /// Paths below the crate's root that this file names by `crate::`, `super::` or `self::`, in `use` declarations and in
+    /// code: `store::memory::Store`.
+    pub(super) fn paths_used(&self) -> BTreeSet<String> {
+        let module = self.module();
+        let own: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
         let mut used = BTreeSet::new();
-        for (at, _) in self.code.match_indices("crate::") {
-            let rest = self.code.get(at + "crate::".len()..).unwrap_or_default();
-            match rest.strip_prefix('{') {
-                None => used.insert(first_word(rest)),
-                Some(group) => {
-                    used.extend(group_words(group));
-                    true
+        for (keyword, base) in [("crate::", &[][..]), ("super::", &own[..]), ("self::", &own[..])] {
+            for (at, _) in self.code.match_indices(keyword) {
+                let before = self.code.get(..at).and_then(|text| text.chars().next_back());
+                if before.is_some_and(|c| is_word(c) || c == ':') {
+                    continue;
                 }
-            };
+                let start = if keyword == "super::" { at } else { at + keyword.len() };
+                let text = self.code.get(start..).unwrap_or_default();
+                expand_path(text, &base.join("::"), &mut used);
+            }
         }
-        used.remove("");
         used
+    }
+}
+
+/// Adds the paths of a tree such as `a::{b, super::c::{D, E}}`, each after `prefix`; returns the rest of the text.
+fn expand_path<'t>(text: &'t str, prefix: &str, paths: &mut BTreeSet<String>) -> &'t str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = expand_path(rest, prefix, paths).trim_start();
+            match rest.strip_prefix(',') {
+                Some(next) if !next.trim_start().starts_with('}') => rest = next,
+                Some(next) => return next.trim_start().get(1..).unwrap_or_default(),
+                None => return rest.get(1..).unwrap_or_default(),
+            }
+        }
+    }
+    let word: String = text.chars().take_while(|c| is_word(*c)).collect();
+    let rest = text.get(word.len()..).unwrap_or_default();
+    let path = match word.as_str() {
+        "super" => {
+            prefix.rsplit_once("::").map_or_else(String::new, |(parent, _)| parent.to_owned())
+        }
+        "self" => prefix.to_owned(),
+        word if prefix.is_empty() => word.to_owned(),
+        word => format!("{prefix}::{word}"),
+    };
+    match rest.strip_prefix("::") {
+        Some(rest) => expand_path(rest, &path, paths),
+        None => {
+            paths.insert(path);
+            let alias = rest.trim_start().strip_prefix("as ").unwrap_or(rest);
+            alias.trim_start_matches(|c: char| is_word(c) || c == '*')
+        }
     }
 }
 
@@ -58,27 +94,6 @@ pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
         })
     };
     sources.into_iter().filter(|source| !is_test(&source.path)).collect()
-}
-
-/// The identifier at the start of a text.
-fn first_word(text: &str) -> String {
-    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-}
-
-/// The first word of each part of `a::B, c::{D, E}, f}`.
-fn group_words(group: &str) -> Vec<String> {
-    let mut depth = 0_u32;
-    let mut starts = vec![0];
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => starts.push(at + 1),
-            _ => {}
-        }
-    }
-    starts.into_iter().map(|at| first_word(group.get(at..).unwrap_or_default())).collect()
 }
 
 /// Replaces comments and string contents by spaces; keeps line ends.
