@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod backlog;
 pub mod conversation;
+pub mod event_stream;
 pub mod inbox;
 pub mod load;
 pub mod prompts;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::message::{Message, ToolResultMessage};
+use crate::agent::message::{CustomMessage, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{Decision, Effect, Request};
 use crate::agent::usage::Usage;
@@ -222,6 +222,20 @@ pub struct CustomMessageEntry {
     pub display: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
+}
+
+impl CustomMessageEntry {
+    /// The message of this entry, which has the entry's `timestamp`.
+    pub fn to_message(&self, timestamp: Timestamp) -> CustomMessage {
+        CustomMessage {
+            custom_type: self.custom_type.clone(),
+            content: self.content.clone(),
+            display: self.display,
+            details: self.details.clone(),
+            timestamp,
+            extra: Extra::new(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -22,94 +22,97 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// The type and data of an event. The names in JSON are those of the source projects, in `type`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum EventBody {
-    AgentStart(Empty),
-    /// References the messages that are new in this run.
-    AgentEnd(AgentEnd),
-    AgentSettled(Empty),
-    TurnStart(Empty),
-    TurnEnd(TurnEnd),
-    MessageStart(MessageRef),
-    MessageEnd(MessageRef),
-    /// Everything streamed of this message is void.
-    MessageReset(MessageReset),
-    ToolExecutionStart(ToolExecutionStart),
-    ToolExecutionEnd(ToolExecutionEnd),
-    /// Start of a compaction, automatic or requested.
-    AutoCompactionStart(CompactionStart),
-    AutoCompactionEnd(CompactionEnd),
-    SummarizationRetryScheduled(SummarizationRetry),
-    SummarizationRetryFinished(Empty),
-    AutoRetryStart(AutoRetryStart),
-    AutoRetryEnd(AutoRetryEnd),
-    PromptCreated(Empty),
-    PromptOutput(OutputRef),
-    PromptOutputUpdated(OutputRef),
-    PromptApprovalRequested(RequestRef),
-    PromptApprovalSettled(RequestRef),
-    PromptCompleted(Empty),
-    PromptError(Empty),
-    Other(RawJson),
+/// Declares the kinds of events with their names. Stored kinds have data; live kinds are never
+/// stored.
+macro_rules! event_kinds {
+    (
+        stored { $($(#[$doc:meta])* $name:literal => $variant:ident($data:ty),)* }
+        live { $($live_name:literal => $live:ident,)* }
+    ) => {
+        /// The kind and data of a stored event. In JSON `type` has the name of the kind.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum EventBody {
+            $($(#[$doc])* $variant($data),)*
+            /// An unknown kind, as it was stored.
+            Other(RawJson),
+        }
+
+        tagged!(EventBody by "type" { $($name => $variant($data),)* });
+
+        impl EventBody {
+            pub fn kind(&self) -> EventKind {
+                match self {
+                    $(Self::$variant(_) => EventKind::$variant,)*
+                    Self::Other(raw) => {
+                        EventKind::Unknown(raw.string_member("type").unwrap_or_default())
+                    }
+                }
+            }
+        }
+
+        /// The kind of an event, stored or live.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum EventKind {
+            $($variant,)*
+            $($live,)*
+            /// The name of a kind of a later version; empty if the event has none.
+            Unknown(String),
+        }
+
+        impl EventKind {
+            /// The name, as in the `event:` line of a stream.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$variant => $name,)*
+                    $(Self::$live => $live_name,)*
+                    Self::Unknown(name) => name,
+                }
+            }
+        }
+    };
 }
 
-tagged!(EventBody by "type" {
-    "agent_start" => AgentStart(Empty),
-    "agent_end" => AgentEnd(AgentEnd),
-    "agent_settled" => AgentSettled(Empty),
-    "turn_start" => TurnStart(Empty),
-    "turn_end" => TurnEnd(TurnEnd),
-    "message_start" => MessageStart(MessageRef),
-    "message_end" => MessageEnd(MessageRef),
-    "message_reset" => MessageReset(MessageReset),
-    "tool_execution_start" => ToolExecutionStart(ToolExecutionStart),
-    "tool_execution_end" => ToolExecutionEnd(ToolExecutionEnd),
-    "auto_compaction_start" => AutoCompactionStart(CompactionStart),
-    "auto_compaction_end" => AutoCompactionEnd(CompactionEnd),
-    "summarization_retry_scheduled" => SummarizationRetryScheduled(SummarizationRetry),
-    "summarization_retry_finished" => SummarizationRetryFinished(Empty),
-    "auto_retry_start" => AutoRetryStart(AutoRetryStart),
-    "auto_retry_end" => AutoRetryEnd(AutoRetryEnd),
-    "prompt.created" => PromptCreated(Empty),
-    "prompt.output" => PromptOutput(OutputRef),
-    "prompt.output-updated" => PromptOutputUpdated(OutputRef),
-    "prompt.approval-requested" => PromptApprovalRequested(RequestRef),
-    "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
-    "prompt.completed" => PromptCompleted(Empty),
-    "prompt.error" => PromptError(Empty),
-});
+// The names are those of the source projects.
+event_kinds! {
+    stored {
+        "agent_start" => AgentStart(Empty),
+        /// References the messages that are new in this run.
+        "agent_end" => AgentEnd(AgentEnd),
+        "agent_settled" => AgentSettled(Empty),
+        "turn_start" => TurnStart(Empty),
+        "turn_end" => TurnEnd(TurnEnd),
+        "message_start" => MessageStart(MessageRef),
+        "message_end" => MessageEnd(MessageRef),
+        /// Everything streamed of this message is void.
+        "message_reset" => MessageReset(MessageReset),
+        "tool_execution_start" => ToolExecutionStart(ToolExecutionStart),
+        "tool_execution_end" => ToolExecutionEnd(ToolExecutionEnd),
+        /// Start of a compaction, automatic or requested.
+        "auto_compaction_start" => AutoCompactionStart(CompactionStart),
+        "auto_compaction_end" => AutoCompactionEnd(CompactionEnd),
+        "summarization_retry_scheduled" => SummarizationRetryScheduled(SummarizationRetry),
+        "summarization_retry_finished" => SummarizationRetryFinished(Empty),
+        "auto_retry_start" => AutoRetryStart(AutoRetryStart),
+        "auto_retry_end" => AutoRetryEnd(AutoRetryEnd),
+        "prompt.created" => PromptCreated(Empty),
+        "prompt.output" => PromptOutput(OutputRef),
+        "prompt.output-updated" => PromptOutputUpdated(OutputRef),
+        "prompt.approval-requested" => PromptApprovalRequested(RequestRef),
+        "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
+        "prompt.completed" => PromptCompleted(Empty),
+        "prompt.error" => PromptError(Empty),
+    }
+    live {
+        "message_update" => MessageUpdate,
+        "message_snapshot" => MessageSnapshot,
+        "tool_execution_update" => ToolExecutionUpdate,
+    }
+}
 
 impl EventBody {
-    /// The type, as in the `event:` line of a stream.
+    /// The name of the kind.
     pub fn name(&self) -> String {
-        match self {
-            Self::AgentStart(_) => "agent_start",
-            Self::AgentEnd(_) => "agent_end",
-            Self::AgentSettled(_) => "agent_settled",
-            Self::TurnStart(_) => "turn_start",
-            Self::TurnEnd(_) => "turn_end",
-            Self::MessageStart(_) => "message_start",
-            Self::MessageEnd(_) => "message_end",
-            Self::MessageReset(_) => "message_reset",
-            Self::ToolExecutionStart(_) => "tool_execution_start",
-            Self::ToolExecutionEnd(_) => "tool_execution_end",
-            Self::AutoCompactionStart(_) => "auto_compaction_start",
-            Self::AutoCompactionEnd(_) => "auto_compaction_end",
-            Self::SummarizationRetryScheduled(_) => "summarization_retry_scheduled",
-            Self::SummarizationRetryFinished(_) => "summarization_retry_finished",
-            Self::AutoRetryStart(_) => "auto_retry_start",
-            Self::AutoRetryEnd(_) => "auto_retry_end",
-            Self::PromptCreated(_) => "prompt.created",
-            Self::PromptOutput(_) => "prompt.output",
-            Self::PromptOutputUpdated(_) => "prompt.output-updated",
-            Self::PromptApprovalRequested(_) => "prompt.approval-requested",
-            Self::PromptApprovalSettled(_) => "prompt.approval-settled",
-            Self::PromptCompleted(_) => "prompt.completed",
-            Self::PromptError(_) => "prompt.error",
-            Self::Other(raw) => return raw.string_member("type").unwrap_or_default(),
-        }
-        .to_owned()
+        self.kind().name().to_owned()
     }
 }
 

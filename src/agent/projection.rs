@@ -15,8 +15,8 @@ use crate::agent::entry::{
     CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output,
 };
 use crate::agent::message::{
-    AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, CustomMessage, Message,
-    StopReason, ToolResultMessage,
+    AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, Message, StopReason,
+    ToolResultMessage,
 };
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
@@ -131,14 +131,7 @@ pub fn entry_messages<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec
 fn synthetic_message(entry: &Entry) -> Option<Message> {
     let timestamp = entry.base.timestamp;
     if let EntryBody::CustomMessage(custom) = &entry.body {
-        return Some(Message::Custom(CustomMessage {
-            custom_type: custom.custom_type.clone(),
-            content: custom.content.clone(),
-            display: custom.display,
-            details: custom.details.clone(),
-            timestamp,
-            extra: Extra::new(),
-        }));
+        return Some(Message::Custom(custom.to_message(timestamp)));
     }
     let EntryBody::BranchSummary(branch) = &entry.body else { return None };
     (!branch.summary.is_empty()).then(|| {

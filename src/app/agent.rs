@@ -31,8 +31,9 @@ use crate::commands::idempotency::{Idempotency, canonical_hash};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
 use crate::commands::{CommandError, Owner, RequestIntent};
-use crate::ids::{ConversationKey, PromptId};
+use crate::ids::{ConversationKey, PromptId, RequestId};
 use crate::queries::approvals::ApprovalView;
+use crate::queries::event_stream::StreamEvent;
 use crate::queries::{conversation, load, prompts};
 use crate::services::Services;
 use crate::tools::CallableTool;
@@ -373,6 +374,7 @@ impl Agent {
         };
         let outcome = decide(services, &key, id, request, &decider).await?;
         let id = outcome.body.and_then(|outcome| outcome.string_member("id")).unwrap_or_default();
+        let id = RequestId::new(id);
         let mut run_state = self.inner.run_state.subscribe();
         let is_finished =
             |run_state: &RunState| !run_state.is_approval_open(&id) && !run_state.is_active();
@@ -418,13 +420,14 @@ impl AgentInner {
         }
     }
 
-    fn on_event(&self, event: &AgentEvent) {
+    fn on_event(&self, stream_event: &StreamEvent) {
+        let event = &AgentEvent::from_stream(stream_event);
         lock(&self.observed).apply(event);
         let listeners: Vec<EventListener> =
             lock(&self.listeners).iter().map(|(_, listener)| Arc::clone(listener)).collect();
         for listener in listeners {
             listener(event);
         }
-        self.run_state.send_if_modified(|run_state| run_state.apply(event));
+        self.run_state.send_if_modified(|run_state| run_state.apply(stream_event));
     }
 }

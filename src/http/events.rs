@@ -1,38 +1,30 @@
-//! Event streams. Stored events come from the store by number, so any instance serves any reader.
-//! Live events are only faster.
+//! Event streams as server-sent events.
 
-mod dedup;
 mod frame;
-mod hydrate;
-mod reader;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::agent::head::Head;
-use crate::agent::phase::Phase;
-use crate::commands::CommandError;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::http::{SharedApi, access};
-use crate::queries::load;
-use crate::services::Services;
-
-pub use frame::SseFrame;
-pub use reader::{EventReader, StreamEnd};
+use crate::queries::event_stream::{EventReader, StreamEnd, is_settled};
 
 /// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
 /// and buffers up to 1 MB for a slow reader.
 pub(crate) const STREAMS_MAX: usize = 500;
+/// Time without a frame after which a comment is sent.
+const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Stream the events of the conversation (server-sent events).
 #[utoipa::path(
@@ -98,24 +90,23 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 
-/// True if nothing runs, waits for an approval or is queued, and no event followed since `head` was
-/// read.
-pub(crate) async fn is_settled(services: &Services, head: &Head) -> Result<bool, CommandError> {
-    if head.phase != Phase::Idle {
-        return Ok(false);
-    }
-    let (inbox, now) = load::inbox_then_head(services, &head.key()).await?;
-    let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
-    Ok(is_idle && !load::has_pending_work(&now, &inbox))
-}
-
 /// Renders the events as the response body. The stream's slot is free again when the body is
 /// dropped.
 fn stream_response(reader: EventReader, slot: OwnedSemaphorePermit) -> Response {
-    let frames = stream::unfold((reader, slot), |(mut reader, slot)| async move {
-        let frame = reader.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(frame.to_string())), (reader, slot)))
+    let items = stream::unfold(reader, |mut reader| async move {
+        let item = reader.next().await?;
+        Some((item, reader))
     });
+    // The stream of items keeps a read that is in progress when a comment is due.
+    let events = stream::unfold((Box::pin(items), slot), |(mut items, slot)| async move {
+        let frame = match tokio::time::timeout(COMMENT_INTERVAL, items.next()).await {
+            Ok(item) => frame::render(&item?),
+            Err(_) => frame::COMMENT.to_owned(),
+        };
+        Some((Bytes::from(frame), (items, slot)))
+    });
+    let retry = stream::iter([Bytes::from_static(frame::RETRY.as_bytes())]);
+    let frames = retry.chain(events).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -90,8 +90,9 @@ fn apply_accepted_decisions(view: &mut PromptView, head: &Head, pending: &[Appro
     }
 }
 
-/// Loads at least the entries of a prompt. `None`: it has not started.
-async fn load_span(
+/// Loads at least the entries of a prompt: all entries for a prompt that is older than those in the
+/// head. `None`: it has not started.
+pub(super) async fn load_span(
     services: &Services,
     head: &Head,
     id: &PromptId,

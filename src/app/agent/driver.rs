@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::agent::{AgentEvent, AgentInner};
-use crate::http::events::{EventReader, SseFrame, StreamEnd};
+use crate::app::agent::AgentInner;
+use crate::queries::event_stream::{EventReader, StreamEnd, StreamItem};
 use crate::queue;
 use crate::turn::delivery::handle;
 use crate::turn::nudge::Nudge;
@@ -55,9 +55,9 @@ pub(super) async fn publish_events(inner: Arc<AgentInner>, mut after: u64) {
         let mut reader =
             EventReader::new(inner.services.clone(), key.clone(), after, StreamEnd::OnDrop);
         loop {
-            let frame = tokio::select! {
+            let item = tokio::select! {
                 biased;
-                frame = reader.next() => frame,
+                item = reader.next() => item,
                 changed = current_key.changed() => {
                     if changed.is_err() {
                         return;
@@ -65,18 +65,17 @@ pub(super) async fn publish_events(inner: Arc<AgentInner>, mut after: u64) {
                     break;
                 }
             };
-            match frame {
+            match item {
                 // The read failed; a new reader continues after the last event.
                 None => {
                     tokio::time::sleep(RETRY_DELAY).await;
                     break;
                 }
-                Some(SseFrame::Event { id, name, data }) => {
-                    after = id.unwrap_or(after);
-                    inner.on_event(&AgentEvent::from_api(&name, &data));
+                Some(StreamItem::Event(event)) => {
+                    after = event.number.unwrap_or(after);
+                    inner.on_event(&event);
                 }
-                Some(SseFrame::IdOnly(id)) => after = id,
-                Some(SseFrame::Retry | SseFrame::Comment) => {}
+                Some(StreamItem::Confirmed(number)) => after = number,
             }
         }
         let next_key = current_key.borrow_and_update().clone();

@@ -1,12 +1,11 @@
 //! Events for the subscribers of an agent.
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, Rejection};
-use crate::agent::raw::RawJson;
+use crate::queries::event_stream::{EventMessage, EventPayload, StreamEvent};
 
 /// An event of an agent. It serialises with the names and members of the source documents, without
 /// the members that the HTTP API adds to each event (`promptId`, `turn`, `at`).
@@ -79,72 +78,75 @@ pub enum AgentEvent {
 }
 
 impl AgentEvent {
-    /// Parses an event of the HTTP API. An unknown or invalid event becomes [`AgentEvent::Other`].
-    pub(super) fn from_api(name: &str, data: &Value) -> Self {
-        let other = || Self::Other { name: name.to_owned(), data: data.clone() };
-        Self::parse_known(name, data).unwrap_or_else(other)
+    /// Converts an event of the stream. A message event without a message becomes
+    /// [`AgentEvent::Other`].
+    pub(super) fn from_stream(event: &StreamEvent) -> Self {
+        let other = || Self::Other { name: event.kind().name().to_owned(), data: event.to_json() };
+        match &event.payload {
+            EventPayload::AgentStart => Self::AgentStart,
+            EventPayload::AgentEnd { messages, will_retry } => Self::AgentEnd {
+                messages: messages.iter().filter_map(EventMessage::to_message).collect(),
+                will_retry: *will_retry,
+            },
+            EventPayload::AgentSettled => Self::AgentSettled,
+            EventPayload::TurnStart => Self::TurnStart,
+            EventPayload::TurnEnd { message, tool_results } => Self::TurnEnd {
+                message: message.as_ref().and_then(EventMessage::to_message),
+                tool_results: tool_results
+                    .iter()
+                    .flatten()
+                    .filter_map(EventMessage::to_message)
+                    .collect(),
+            },
+            EventPayload::MessageStart { message_id, message } => {
+                let message = message.as_ref().and_then(EventMessage::to_message);
+                message.map_or_else(other, |message| Self::MessageStart {
+                    message_id: message_id.to_string(),
+                    message,
+                })
+            }
+            EventPayload::MessageUpdate { message_id, event } => {
+                Self::MessageUpdate { message_id: message_id.to_string(), event: event.clone() }
+            }
+            EventPayload::MessageReset { message_id } => {
+                Self::MessageReset { message_id: message_id.to_string() }
+            }
+            EventPayload::MessageEnd { message_id, message } => {
+                let message = message.as_ref().and_then(EventMessage::to_message);
+                message.map_or_else(other, |message| Self::MessageEnd {
+                    message_id: message_id.to_string(),
+                    message,
+                })
+            }
+            EventPayload::ToolExecutionStart { tool_call_id, tool_name, args } => {
+                Self::ToolExecutionStart {
+                    tool_call_id: tool_call_id.clone(),
+                    tool_name: tool_name.clone(),
+                    args: args.clone(),
+                }
+            }
+            EventPayload::ToolExecutionUpdate(update) => Self::ToolExecutionUpdate {
+                tool_call_id: update.tool_call_id.clone(),
+                tool_name: update.tool_name.clone(),
+                args: update.args.to_value(),
+                partial_result: update.partial_result.to_value(),
+            },
+            EventPayload::ToolExecutionEnd {
+                tool_call_id,
+                tool_name,
+                result,
+                is_error,
+                rejected,
+            } => Self::ToolExecutionEnd {
+                tool_call_id: tool_call_id.clone(),
+                tool_name: tool_name.clone(),
+                result: result.clone(),
+                is_error: *is_error,
+                rejected: rejected.clone(),
+            },
+            EventPayload::ApprovalRequested { .. }
+            | EventPayload::ApprovalSettled { .. }
+            | EventPayload::Other { .. } => other(),
+        }
     }
-
-    fn parse_known(name: &str, data: &Value) -> Option<Self> {
-        let text = |member: &str| Some(data.get(member)?.as_str()?.to_owned());
-        let value = |member: &str| data.get(member).cloned();
-        Some(match name {
-            "agent_start" => Self::AgentStart,
-            "agent_end" => Self::AgentEnd {
-                messages: parse_messages(data.get("messages")?),
-                will_retry: data.get("willRetry")?.as_bool()?,
-            },
-            "agent_settled" => Self::AgentSettled,
-            "turn_start" => Self::TurnStart,
-            "turn_end" => Self::TurnEnd {
-                message: data.get("message").and_then(parse_message),
-                tool_results: parse_messages(data.get("toolResults")?),
-            },
-            "message_start" => Self::MessageStart {
-                message_id: text("messageId")?,
-                message: parse_message(data.get("message")?)?,
-            },
-            "message_update" => Self::MessageUpdate {
-                message_id: text("messageId")?,
-                event: deserialize(data.get("assistantMessageEvent")?)?,
-            },
-            "message_reset" => Self::MessageReset { message_id: text("messageId")? },
-            "message_end" => Self::MessageEnd {
-                message_id: text("messageId")?,
-                message: parse_message(data.get("message")?)?,
-            },
-            "tool_execution_start" => Self::ToolExecutionStart {
-                tool_call_id: text("toolCallId")?,
-                tool_name: text("toolName")?,
-                args: value("args")?,
-            },
-            "tool_execution_update" => Self::ToolExecutionUpdate {
-                tool_call_id: text("toolCallId")?,
-                tool_name: text("toolName")?,
-                args: value("args")?,
-                partial_result: value("partialResult")?,
-            },
-            "tool_execution_end" => Self::ToolExecutionEnd {
-                tool_call_id: text("toolCallId")?,
-                tool_name: text("toolName")?,
-                result: value("result")?,
-                is_error: data.get("isError")?.as_bool()?,
-                rejected: data.get("rejected").and_then(deserialize),
-            },
-            _ => return None,
-        })
-    }
-}
-
-/// Deserialises through text, so that raw JSON members keep the original form of numbers.
-fn deserialize<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_str(&value.to_string()).ok()
-}
-
-fn parse_message(value: &Value) -> Option<Message> {
-    Message::from_raw(RawJson::from_value(value)).ok()
-}
-
-fn parse_messages(value: &Value) -> Vec<Message> {
-    value.as_array().map(|all| all.iter().filter_map(parse_message).collect()).unwrap_or_default()
 }

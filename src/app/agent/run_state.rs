@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::agent::head::Head;
-use crate::app::agent::{AgentError, AgentEvent};
+use crate::app::agent::AgentError;
+use crate::ids::RequestId;
+use crate::queries::event_stream::{EventPayload, StreamEvent};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RunState {
@@ -15,7 +16,7 @@ pub(super) struct RunState {
     is_requested: bool,
     is_running: bool,
     /// Ids of the pending approval requests.
-    open_approvals: BTreeSet<String>,
+    open_approvals: BTreeSet<RequestId>,
 }
 
 impl RunState {
@@ -24,11 +25,7 @@ impl RunState {
         Self {
             is_requested: false,
             is_running: head.prompt.is_some() || has_queued_prompt,
-            open_approvals: head
-                .requests
-                .iter()
-                .map(|request| request.id.as_str().to_owned())
-                .collect(),
+            open_approvals: head.requests.iter().map(|request| request.id.clone()).collect(),
         }
     }
 
@@ -41,38 +38,32 @@ impl RunState {
         !self.is_idle() && self.open_approvals.is_empty()
     }
 
-    pub(super) fn is_approval_open(&self, request: &str) -> bool {
+    pub(super) fn is_approval_open(&self, request: &RequestId) -> bool {
         self.open_approvals.contains(request)
     }
 
     /// Applies an event. Returns true if the event is relevant for the run state.
-    pub(super) fn apply(&mut self, event: &AgentEvent) -> bool {
-        match event {
-            AgentEvent::AgentStart => self.is_running = true,
-            AgentEvent::AgentSettled => *self = Self::default(),
-            AgentEvent::Other { name, data } => {
-                let id = data.pointer("/approval/id").and_then(Value::as_str);
-                let request = id.unwrap_or_default();
-                match name.as_str() {
-                    "prompt.approval-requested" => {
-                        self.open_approvals.insert(request.to_owned());
-                    }
-                    "prompt.approval-settled" => {
-                        self.open_approvals.remove(request);
-                    }
-                    _ => return false,
-                }
+    pub(super) fn apply(&mut self, event: &StreamEvent) -> bool {
+        match &event.payload {
+            EventPayload::AgentStart => self.is_running = true,
+            EventPayload::AgentSettled => *self = Self::default(),
+            EventPayload::ApprovalRequested { request_id, .. } => {
+                self.open_approvals.insert(request_id.clone());
             }
-            AgentEvent::AgentEnd { .. }
-            | AgentEvent::TurnStart
-            | AgentEvent::TurnEnd { .. }
-            | AgentEvent::MessageStart { .. }
-            | AgentEvent::MessageUpdate { .. }
-            | AgentEvent::MessageReset { .. }
-            | AgentEvent::MessageEnd { .. }
-            | AgentEvent::ToolExecutionStart { .. }
-            | AgentEvent::ToolExecutionUpdate { .. }
-            | AgentEvent::ToolExecutionEnd { .. } => return false,
+            EventPayload::ApprovalSettled { request_id, .. } => {
+                self.open_approvals.remove(request_id);
+            }
+            EventPayload::AgentEnd { .. }
+            | EventPayload::TurnStart
+            | EventPayload::TurnEnd { .. }
+            | EventPayload::MessageStart { .. }
+            | EventPayload::MessageUpdate { .. }
+            | EventPayload::MessageReset { .. }
+            | EventPayload::MessageEnd { .. }
+            | EventPayload::ToolExecutionStart { .. }
+            | EventPayload::ToolExecutionUpdate(_)
+            | EventPayload::ToolExecutionEnd { .. }
+            | EventPayload::Other { .. } => return false,
         }
         true
     }

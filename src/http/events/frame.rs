@@ -1,37 +1,31 @@
-//! Frames of server-sent events and their text format.
-
-use std::fmt;
+//! Frames of server-sent events.
 
 use serde_json::Value;
 
-/// One frame. Its `Display` text is the wire format.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SseFrame {
-    /// The first frame: sets the reconnection delay.
-    Retry,
-    /// A comment that keeps the connection open. Clients ignore it.
-    Comment,
-    /// An event. Live events have no number.
-    Event { id: Option<u64>, name: String, data: Value },
-    /// Advances the client's event number. Confirms an event that was sent live.
-    IdOnly(u64),
+use crate::queries::event_stream::StreamItem;
+
+/// The first frame: sets the reconnection delay.
+pub(super) const RETRY: &str = "retry: 1000\n\n";
+/// A comment that keeps the connection open. Clients ignore it.
+pub(super) const COMMENT: &str = ": still here\n\n";
+
+/// The frame of an item. The frame of a confirmation has only an id, which advances the client's
+/// event number.
+pub(super) fn render(item: &StreamItem) -> String {
+    match item {
+        StreamItem::Event(event) => {
+            event_frame(event.number, event.kind().name(), &event.to_json())
+        }
+        StreamItem::Confirmed(id) => format!("id: {id}\n\n"),
+    }
 }
 
-impl fmt::Display for SseFrame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Retry => f.write_str("retry: 1000\n\n"),
-            Self::Comment => f.write_str(": still here\n\n"),
-            Self::IdOnly(id) => write!(f, "id: {id}\n\n"),
-            // JSON has no line break outside of escapes, so one `data:` line is enough. Names are
-            // ours or checked.
-            Self::Event { id, name, data } => {
-                let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
-                let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
-                write!(f, "{id}event: {name}\ndata: {data}\n\n")
-            }
-        }
-    }
+/// JSON has no line break outside of escapes, so one `data:` line is enough. Names are ours or
+/// checked.
+fn event_frame(id: Option<u64>, name: &str, data: &Value) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+    format!("{id}event: {name}\ndata: {data}\n\n")
 }
 
 #[cfg(test)]
@@ -42,11 +36,9 @@ mod tests {
 
     #[test]
     fn event_data_cannot_break_sse_frame() {
-        let event =
-            |id, name: &str, data| SseFrame::Event { id, name: name.to_owned(), data }.to_string();
-        let text = event(Some(7), "a\nb", json!({"text": "one\ntwo\r\n\ndata: x"}));
+        let text = event_frame(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}));
         assert_eq!(text, "id: 7\nevent: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\n\n");
-        assert_eq!(event(None, "a", json!({})), "event: a\ndata: {}\n\n");
-        assert_eq!(SseFrame::IdOnly(8).to_string(), "id: 8\n\n");
+        assert_eq!(event_frame(None, "a", &json!({})), "event: a\ndata: {}\n\n");
+        assert_eq!(render(&StreamItem::Confirmed(8)), "id: 8\n\n");
     }
 }

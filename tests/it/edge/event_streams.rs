@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use turnwheel::http::events::{EventReader, StreamEnd};
+use turnwheel::queries::event_stream::{EventReader, StreamEnd};
 
 use super::test_app::TestApp;
 

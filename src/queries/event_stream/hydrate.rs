@@ -1,22 +1,25 @@
 //! Hydration of stored events: replaces their references by data of the entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::agent::entry::{CallRef, Entry, EntryBody};
 use crate::agent::event::{
-    CompactionEnd, Event, EventBody, MessageRef, OutputRef, RequestRef, ToolExecutionEnd,
+    CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, ToolExecutionEnd,
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
-use crate::agent::raw::RawJson;
 use crate::commands::CommandError;
-use crate::ids::ConversationKey;
+use crate::ids::{ConversationKey, PromptId};
 use crate::queries::approvals::{call_arguments, load_approval};
-use crate::queries::conversation::entry_as_message;
+use crate::queries::event_stream::event::{
+    EventMessage, EventPayload, StreamEvent, insert_some, to_value,
+};
+use crate::queries::event_stream::prompt_details::PromptDetails;
 use crate::queries::load;
+use crate::queries::prompts::load_span;
 use crate::services::Services;
 
 /// Maximum number of entries that one reader caches.
@@ -24,50 +27,79 @@ const CACHED_ENTRIES_MAX: usize = 2_000;
 /// Number of entries before the end of a prompt in which its last model response is searched first.
 const TAIL_ENTRIES: u64 = 16;
 
-/// Builds the `data` of events from the entries of a conversation, which it caches.
+/// Builds events from the entries of a conversation, which it caches.
 #[derive(Debug)]
 pub(super) struct Hydrator {
     services: Services,
     key: ConversationKey,
     entries: BTreeMap<u64, Arc<Entry>>,
+    /// All prompts at the last read of a prompt that is older than those in the head.
+    older_prompts: HashMap<PromptId, PromptDetails>,
 }
 
 impl Hydrator {
     pub(super) fn new(services: Services, key: ConversationKey) -> Self {
-        Self { services, key, entries: BTreeMap::new() }
+        Self { services, key, entries: BTreeMap::new(), older_prompts: HashMap::new() }
     }
 
-    /// Returns the `data` of an event.
-    pub(super) async fn event_data(&mut self, event: &Event) -> Result<Value, CommandError> {
+    /// Returns a stored event with the data that it references.
+    pub(super) async fn hydrate(&mut self, event: &Event) -> Result<StreamEvent, CommandError> {
         self.load_references(event).await?;
-        let mut data = common_data(event);
+        Ok(StreamEvent {
+            number: Some(event.n),
+            at: event.at,
+            prompt_id: event.prompt_id.clone(),
+            turn: event.turn,
+            payload: self.payload(event).await?,
+        })
+    }
+
+    async fn payload(&self, event: &Event) -> Result<EventPayload, CommandError> {
         let members = match &event.body {
-            EventBody::AgentStart(_)
-            | EventBody::AgentSettled(_)
-            | EventBody::TurnStart(_)
-            | EventBody::SummarizationRetryFinished(_) => json!({}),
-            EventBody::PromptCreated(_) => self.prompt_created_data(event),
+            EventBody::AgentStart(_) => return Ok(EventPayload::AgentStart),
             EventBody::AgentEnd(end) => {
-                json!({
-                    "messages": self.message_values(end.from_seq, end.to_seq),
-                    "willRetry": end.will_retry,
-                })
+                let messages = self.messages(end.from_seq, end.to_seq);
+                return Ok(EventPayload::AgentEnd { messages, will_retry: end.will_retry });
             }
-            EventBody::TurnEnd(end) => json!({
-                "message": self.message_value(end.message),
-                "toolResults": end.tool_results.iter().map(|seq| self.message_value(*seq)).collect::<Vec<_>>(),
-            }),
-            EventBody::MessageStart(message) | EventBody::MessageEnd(message) => {
-                self.message_data(message)
+            EventBody::AgentSettled(_) => return Ok(EventPayload::AgentSettled),
+            EventBody::TurnStart(_) => return Ok(EventPayload::TurnStart),
+            EventBody::TurnEnd(end) => {
+                let tool_results = end.tool_results.iter().map(|seq| self.message(*seq)).collect();
+                let message = self.message(end.message);
+                return Ok(EventPayload::TurnEnd { message, tool_results });
             }
-            EventBody::MessageReset(reset) => json!({"messageId": reset.message_id}),
-            EventBody::ToolExecutionStart(start) => json!({
-                "toolCallId": start.tool_call_id, "toolName": start.tool_name,
-                "args": self.arguments_value(start.call),
-            }),
-            EventBody::ToolExecutionEnd(end) => self.tool_end_data(end),
+            EventBody::MessageStart(start) => {
+                let (message_id, message) = (start.message_id.clone(), self.message(start.seq));
+                return Ok(EventPayload::MessageStart { message_id, message });
+            }
+            EventBody::MessageEnd(end) => {
+                let (message_id, message) = (end.message_id.clone(), self.message(end.seq));
+                return Ok(EventPayload::MessageEnd { message_id, message });
+            }
+            EventBody::MessageReset(reset) => {
+                return Ok(EventPayload::MessageReset { message_id: reset.message_id.clone() });
+            }
+            EventBody::ToolExecutionStart(start) => {
+                return Ok(EventPayload::ToolExecutionStart {
+                    tool_call_id: start.tool_call_id.clone(),
+                    tool_name: start.tool_name.clone(),
+                    args: self.arguments_value(start.call),
+                });
+            }
+            EventBody::ToolExecutionEnd(end) => return Ok(self.tool_end(end)),
+            EventBody::PromptApprovalRequested(request) => {
+                let (request_id, members) =
+                    (request.request_id.clone(), self.approval_members(request, false).await?);
+                return Ok(EventPayload::ApprovalRequested { request_id, members });
+            }
+            EventBody::PromptApprovalSettled(request) => {
+                let (request_id, members) =
+                    (request.request_id.clone(), self.approval_members(request, true).await?);
+                return Ok(EventPayload::ApprovalSettled { request_id, members });
+            }
+            EventBody::SummarizationRetryFinished(_) => json!({}),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
-            EventBody::AutoCompactionEnd(end) => self.compaction_end_data(end),
+            EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
             EventBody::AutoRetryStart(start) => json!({
                 "attempt": start.attempt, "maxAttempts": start.max_attempts,
@@ -77,21 +109,13 @@ impl Hydrator {
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output_value(event, output)})
             }
-            EventBody::PromptApprovalRequested(request)
-            | EventBody::PromptApprovalSettled(request) => {
-                self.approval_data(&event.body, request).await?
-            }
+            EventBody::PromptCreated(_) => self.prompt_details(event).created_members(),
             EventBody::PromptCompleted(_) | EventBody::PromptError(_) => {
-                self.prompt_end_data(event)
+                self.prompt_details(event).end_members()
             }
             EventBody::Other(raw) => raw.to_value(),
         };
-        if let Value::Object(members) = members {
-            for (name, value) in members {
-                data.entry(name).or_insert(value);
-            }
-        }
-        Ok(Value::Object(data))
+        Ok(EventPayload::Other { kind: event.body.kind(), members })
     }
 
     /// Loads the entries that an event refers to.
@@ -115,20 +139,7 @@ impl Hydrator {
             }
             EventBody::PromptCreated(_)
             | EventBody::PromptCompleted(_)
-            | EventBody::PromptError(_) => {
-                let (head, _) = load::head(&self.services, &self.key).await?;
-                let span =
-                    head.prompts.iter().find(|span| Some(&span.id) == event.prompt_id.as_ref());
-                if let Some(span) = span {
-                    let is_end = !matches!(event.body, EventBody::PromptCreated(_));
-                    let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
-                    self.load_range(to.saturating_sub(TAIL_ENTRIES).max(span.from_seq), to).await?;
-                    // After many tool results the last model response is further back.
-                    if is_end && self.resolved_model(event).is_none() {
-                        ranges.push((span.from_seq, to));
-                    }
-                }
-            }
+            | EventBody::PromptError(_) => self.load_prompt(event).await?,
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
@@ -143,6 +154,28 @@ impl Hydrator {
         }
         for (from, to) in ranges {
             self.load_range(from, to).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads the details of the prompt of an event: from its first or last entries, or for a prompt
+    /// that is older than those in the head from all entries.
+    async fn load_prompt(&mut self, event: &Event) -> Result<(), CommandError> {
+        let Some(id) = &event.prompt_id else { return Ok(()) };
+        let is_end = event.body.kind() != EventKind::PromptCreated;
+        if self.older_prompts.get(id).is_some_and(|known| !is_end || known.end.is_some()) {
+            return Ok(());
+        }
+        let (head, _) = load::head(&self.services, &self.key).await?;
+        if let Some(span) = head.prompts.iter().find(|span| span.id == *id) {
+            let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
+            self.load_range(to.saturating_sub(TAIL_ENTRIES).max(span.from_seq), to).await?;
+            // After many tool results the last model response is further back.
+            if is_end && self.prompt_details(event).resolved_model.is_none() {
+                self.load_range(span.from_seq, to).await?;
+            }
+        } else if let Some(entries) = load_span(&self.services, &head, id).await? {
+            self.older_prompts = PromptDetails::collect(entries.iter().map(AsRef::as_ref));
         }
         Ok(())
     }
@@ -165,8 +198,8 @@ impl Hydrator {
         self.entries.get(&seq)?.body.message()
     }
 
-    fn message_value(&self, seq: u64) -> Value {
-        self.entries.get(&seq).and_then(|entry| entry_message(entry)).unwrap_or_default()
+    fn message(&self, seq: u64) -> Option<EventMessage> {
+        self.entries.get(&seq).and_then(EventMessage::from_entry)
     }
 
     /// Returns the error message of a failed model response.
@@ -175,12 +208,8 @@ impl Hydrator {
         failed.and_then(|failed| failed.error_message.as_deref()).unwrap_or("Unknown error")
     }
 
-    fn message_data(&self, message: &MessageRef) -> Value {
-        json!({"messageId": message.message_id, "message": self.message_value(message.seq)})
-    }
-
     /// Returns the members of `auto_compaction_end`: the summary, if there is one, and the outcome.
-    fn compaction_end_data(&self, end: &CompactionEnd) -> Value {
+    fn compaction_end_members(&self, end: &CompactionEnd) -> Value {
         let entry = end.entry.and_then(|seq| self.entries.get(&seq));
         let result = entry.and_then(|entry| entry.body.compaction()).map(|compaction| {
             json!({
@@ -188,22 +217,18 @@ impl Hydrator {
                 "tokensBefore": compaction.tokens_before, "details": compaction.details,
             })
         });
-        let mut data = json!({"aborted": end.aborted, "willRetry": end.will_retry});
-        if let Some(data) = data.as_object_mut() {
-            data.extend(result.map(|result| ("result".to_owned(), result)));
-            data.extend(
-                end.error_message.as_ref().map(|text| ("errorMessage".to_owned(), json!(text))),
-            );
-        }
-        data
+        let mut members = json!({"aborted": end.aborted, "willRetry": end.will_retry});
+        insert_some(&mut members, "result", result.as_ref());
+        insert_some(&mut members, "errorMessage", end.error_message.as_ref());
+        members
     }
 
     /// Returns the messages of an agent run, which may span several prompts.
-    fn message_values(&self, from: u64, to: u64) -> Vec<Value> {
+    fn messages(&self, from: u64, to: u64) -> Vec<EventMessage> {
         self.entries
             .range(from..=to.max(from))
             .filter(|(_, entry)| entry.base.prompt_id.is_some())
-            .filter_map(|(_, entry)| entry_message(entry))
+            .filter_map(|(_, entry)| EventMessage::from_entry(entry))
             .collect()
     }
 
@@ -214,23 +239,18 @@ impl Hydrator {
             .map_or(Value::Null, |raw| raw.to_value())
     }
 
-    /// Returns the members of `tool_execution_end`: the content for the model and the details for
-    /// programs.
-    fn tool_end_data(&self, end: &ToolExecutionEnd) -> Value {
+    fn tool_end(&self, end: &ToolExecutionEnd) -> EventPayload {
         let message = self.entries.get(&end.result).and_then(|entry| entry.body.tool_result());
-        let result = message.map_or(
-            Value::Null,
-            |message| json!({"content": message.content, "details": message.details}),
-        );
-        let mut data = json!({
-            "toolCallId": end.tool_call_id, "toolName": end.tool_name,
-            "result": result, "isError": end.is_error,
-        });
-        if let Some(rejection) = message.and_then(|message| message.rejected.as_ref()) {
-            data.as_object_mut()
-                .map(|data| data.insert("rejected".to_owned(), to_value(rejection)));
+        EventPayload::ToolExecutionEnd {
+            tool_call_id: end.tool_call_id.clone(),
+            tool_name: end.tool_name.clone(),
+            result: message.map_or(
+                Value::Null,
+                |message| json!({"content": message.content, "details": message.details}),
+            ),
+            is_error: end.is_error,
+            rejected: message.and_then(|message| message.rejected.clone()),
         }
-        data
     }
 
     /// Returns the output item as it was at the time of the event.
@@ -256,16 +276,15 @@ impl Hydrator {
             .map_or(Value::Null, |(_, output)| to_value(&output))
     }
 
-    async fn approval_data(
+    async fn approval_members(
         &self,
-        body: &EventBody,
         reference: &RequestRef,
+        is_settled: bool,
     ) -> Result<Value, CommandError> {
         let (head, _) = load::head(&self.services, &self.key).await?;
         let Some(found) = load_approval(&self.services, &head, &reference.request_id).await? else {
             return Ok(json!({"approval": null}));
         };
-        let is_settled = matches!(body, EventBody::PromptApprovalSettled(_));
         let view = match found.decision.as_ref().filter(|_| is_settled) {
             Some(decision) => to_value(&found.settled_view(decision)),
             None => to_value(&found.view()),
@@ -281,52 +300,17 @@ impl Hydrator {
         Ok(members)
     }
 
-    fn prompt_created_data(&self, event: &Event) -> Value {
-        let prompt_entry = self.entries.values().find_map(|entry| {
-            let EntryBody::Prompt(prompt) = &entry.body else { return None };
-            (entry.base.prompt_id == event.prompt_id).then_some(prompt)
-        });
-        prompt_entry
-            .map_or(json!({}), |prompt| json!({"source": prompt.source, "model": prompt.model}))
-    }
-
-    /// Returns the model of the last model response of the event's prompt.
-    fn resolved_model(&self, event: &Event) -> Option<&str> {
+    /// Returns the details of the event's prompt that were loaded.
+    fn prompt_details(&self, event: &Event) -> PromptDetails {
+        if let Some(older) = event.prompt_id.as_ref().and_then(|id| self.older_prompts.get(id)) {
+            return older.clone();
+        }
+        let mut details = PromptDetails::default();
         let of_prompt =
-            self.entries.values().rev().filter(|entry| entry.base.prompt_id == event.prompt_id);
-        let mut responses = of_prompt.filter_map(|entry| entry.body.message()?.as_assistant());
-        responses.find(|response| response.is_from_model()).map(|response| response.model.as_str())
+            self.entries.values().filter(|entry| entry.base.prompt_id == event.prompt_id);
+        of_prompt.for_each(|entry| details.add(&entry.body));
+        details
     }
-
-    fn prompt_end_data(&self, event: &Event) -> Value {
-        let end_entry = self.entries.values().find_map(|entry| {
-            let EntryBody::PromptEnd(end) = &entry.body else { return None };
-            (entry.base.prompt_id == event.prompt_id).then_some(end)
-        });
-        end_entry.map_or(json!({}), |end| {
-            let mut members = json!({"state": end.state, "stopReason": end.stop_reason});
-            if let (Some(model), Some(members)) =
-                (self.resolved_model(event), members.as_object_mut())
-            {
-                members.insert("resolvedModel".to_owned(), json!(model));
-            }
-            if let (Some(error), Some(members)) = (&end.error, members.as_object_mut()) {
-                members.insert("error".to_owned(), to_value(error));
-            }
-            if let (Some(incomplete), Some(members)) = (&end.incomplete, members.as_object_mut()) {
-                members.insert("incomplete".to_owned(), to_value(incomplete));
-            }
-            members
-        })
-    }
-}
-
-/// Returns the message of an entry: from user, model or tool, or a custom message.
-fn entry_message(entry: &Entry) -> Option<Value> {
-    if let EntryBody::CustomMessage(_) = &entry.body {
-        return entry_as_message(entry);
-    }
-    entry.body.message().map(to_value)
 }
 
 /// True if an entry belongs to the output that an event refers to: the entry itself, or an entry of
@@ -358,20 +342,4 @@ fn is_entry_of_output(entry: &Entry, reference: &OutputRef) -> bool {
         | EntryBody::Other(_) => None,
     };
     call.is_some() && call == reference.call
-}
-
-/// Returns the members that all events have.
-fn common_data(event: &Event) -> Map<String, Value> {
-    let mut data = Map::new();
-    data.insert("type".to_owned(), Value::String(event.body.name()));
-    if let Some(prompt_id) = &event.prompt_id {
-        data.insert("promptId".to_owned(), json!(prompt_id));
-    }
-    data.insert("turn".to_owned(), json!(event.turn));
-    data.insert("at".to_owned(), Value::String(event.at.to_string()));
-    data
-}
-
-fn to_value(value: &impl serde::Serialize) -> Value {
-    RawJson::from_value(value).to_value()
 }

@@ -1,24 +1,28 @@
-//! Event reader: merges stored and live events of one conversation for one client.
+//! Event reader: merges stored and live events of one conversation for one client. Stored events
+//! come from the store by number, so any instance serves any reader. Live events are only faster.
+
+mod dedup;
+mod event;
+mod hydrate;
+mod prompt_details;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use crate::agent::event::Event;
+use crate::agent::event::{Event, EventKind};
+use crate::agent::head::Head;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::phase::Phase;
+use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::commands::CommandError;
-use crate::http::events::dedup::LiveDedup;
-use crate::http::events::frame::SseFrame;
-use crate::http::events::hydrate::Hydrator;
-use crate::http::events::is_settled;
-use crate::ids::{ConversationKey, PromptId};
+use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{
     Interest, LiveEvent, LiveReader, LiveResponse, ModelIdentity, RemoteSubscription, Snapshot,
 };
@@ -27,9 +31,13 @@ use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, Partition, Selection, StoreError, events_id};
 use crate::turn::documents::{self, EventsBody};
 
+pub use event::{EventMessage, EventPayload, StreamEvent, StreamItem};
+
+use dedup::LiveDedup;
+use hydrate::Hydrator;
+
 /// Interval of checks that the conversation still exists.
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// A stream is a running invocation. It ends long before the host's time-out, at which the host
 /// kills the process.
 const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
@@ -52,6 +60,7 @@ pub enum StreamEnd {
     OnDrop,
 }
 
+/// Reader of the events of one conversation.
 pub struct EventReader {
     services: Services,
     key: ConversationKey,
@@ -64,7 +73,7 @@ pub struct EventReader {
     /// True if `last_emitted` is the end of a document, so that the next document starts after it.
     is_aligned: bool,
     hydrator: Hydrator,
-    frames: VecDeque<SseFrame>,
+    items: VecDeque<StreamItem>,
     live: Box<dyn LiveReader>,
     /// Keeps live events coming while the reader follows the conversation.
     _subscription: Option<Box<dyn RemoteSubscription>>,
@@ -72,7 +81,6 @@ pub struct EventReader {
     snapshot: Option<Snapshot>,
     dedup: LiveDedup,
     ends_at: Option<Instant>,
-    last_frame_at: Instant,
     poll_at: Instant,
     head_checked_at: Instant,
     /// True if a live event reported that the conversation was deleted.
@@ -82,7 +90,7 @@ pub struct EventReader {
 
 impl fmt::Debug for EventReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed")
+        f.debug_struct("EventReader")
             .field("key", &self.key)
             .field("after", &self.last_emitted)
             .finish_non_exhaustive()
@@ -115,13 +123,12 @@ impl EventReader {
             newest_announced: 0,
             end,
             is_aligned: last_emitted == 0,
-            frames: VecDeque::from([SseFrame::Retry]),
+            items: VecDeque::new(),
             live,
             _subscription: subscription,
             snapshot,
             dedup: LiveDedup::default(),
             ends_at: (end != StreamEnd::OnDrop).then(|| now + STREAM_DURATION_MAX),
-            last_frame_at: now,
             poll_at: now,
             head_checked_at: now,
             should_check_head: false,
@@ -129,12 +136,12 @@ impl EventReader {
         }
     }
 
-    /// Returns the next frame, or `None` at the end of the stream.
-    pub async fn next(&mut self) -> Option<SseFrame> {
+    /// Returns the next item, or `None` at the end of the stream. After a dropped call the reader
+    /// must be dropped too.
+    pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
-            if let Some(frame) = self.frames.pop_front() {
-                self.last_frame_at = Instant::now();
-                return Some(frame);
+            if let Some(item) = self.items.pop_front() {
+                return Some(item);
             }
             if self.is_over {
                 return None;
@@ -155,7 +162,7 @@ impl EventReader {
             }
             self.poll_at = Instant::now() + self.services.live.poll_interval();
             self.finish_catch_up().await?;
-            if self.is_over || !self.frames.is_empty() {
+            if self.is_over || !self.items.is_empty() {
                 return Ok(());
             }
         }
@@ -163,12 +170,7 @@ impl EventReader {
             self.is_over = true;
             return Ok(());
         }
-        if now >= self.last_frame_at + COMMENT_INTERVAL {
-            self.frames.push_back(SseFrame::Comment);
-            return Ok(());
-        }
-        let comment_at = self.last_frame_at + COMMENT_INTERVAL;
-        let wake_at = self.poll_at.min(comment_at).min(self.ends_at.unwrap_or(comment_at));
+        let wake_at = self.ends_at.map_or(self.poll_at, |ends_at| ends_at.min(self.poll_at));
         if let Ok(event) = tokio::time::timeout_at(wake_at, self.live.next_event()).await {
             self.handle_live_event(event);
         }
@@ -250,14 +252,13 @@ impl EventReader {
             let detail = format!("event {} of {} is missing", self.last_emitted + 1, self.key);
             return Err(CommandError::Corrupt(StoreError::Corrupt(detail)));
         }
-        let frame = if self.dedup.is_duplicate(event) {
-            SseFrame::IdOnly(event.n)
+        let item = if self.dedup.is_duplicate(event) {
+            StreamItem::Confirmed(event.n)
         } else {
-            let data = self.hydrator.event_data(event).await?;
-            SseFrame::Event { id: Some(event.n), name: event.body.name(), data }
+            StreamItem::Event(self.hydrator.hydrate(event).await?)
         };
         self.last_emitted = event.n;
-        self.frames.push_back(frame);
+        self.items.push_back(item);
         Ok(())
     }
 
@@ -315,44 +316,31 @@ impl EventReader {
             LiveEvent::ResponseStarted(message) => self.start_message(&message),
             LiveEvent::Snapshot(snapshot) => self.emit_snapshot(&snapshot),
             LiveEvent::Delta { message_id, event } => {
-                let Some(current) = self
-                    .dedup
-                    .current_message
-                    .as_ref()
-                    .filter(|message| message.message_id == message_id)
-                else {
-                    return;
-                };
-                let data = json!({"messageId": message_id, "assistantMessageEvent": event});
-                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
-                self.push_live_event("message_update", (&prompt_id, turn), data);
+                if let Some((prompt_id, turn)) = self.current_turn(&message_id) {
+                    let payload = EventPayload::MessageUpdate { message_id, event };
+                    self.push_live_event(prompt_id, turn, payload);
+                }
             }
             LiveEvent::Reset { message_id } => {
-                let Some(current) = self
-                    .dedup
-                    .current_message
-                    .as_ref()
-                    .filter(|message| message.message_id == message_id)
-                else {
-                    return;
-                };
-                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
-                *self.dedup.message_resets.entry(message_id.clone()).or_default() += 1;
-                self.push_live_event(
-                    "message_reset",
-                    (&prompt_id, turn),
-                    json!({"messageId": message_id}),
-                );
+                if let Some((prompt_id, turn)) = self.current_turn(&message_id) {
+                    *self.dedup.message_resets.entry(message_id.clone()).or_default() += 1;
+                    let payload = EventPayload::MessageReset { message_id };
+                    self.push_live_event(prompt_id, turn, payload);
+                }
             }
             LiveEvent::ToolUpdate(update) => {
-                let data = serde_json::to_value(&update).unwrap_or_default();
-                self.push_live_event(
-                    "tool_execution_update",
-                    (&update.prompt_id, update.turn),
-                    data,
-                );
+                let (prompt_id, turn) = (update.prompt_id.clone(), update.turn);
+                let payload = EventPayload::ToolExecutionUpdate(update);
+                self.push_live_event(prompt_id, turn, payload);
             }
         }
+    }
+
+    /// Returns prompt and turn of a message if it is the model response in progress.
+    fn current_turn(&self, message_id: &EntryId) -> Option<(PromptId, u64)> {
+        let current = self.dedup.current_message.as_ref();
+        let current = current.filter(|current| current.message_id == *message_id)?;
+        Some((current.prompt_id.clone(), current.turn))
     }
 
     /// Emits the start of a model response, unless its stored copy was emitted.
@@ -360,19 +348,22 @@ impl EventReader {
         if self.dedup.ended_messages.contains(&response.message_id) {
             return;
         }
-        let at = (&response.prompt_id, response.turn);
-        let turn = (response.prompt_id.clone(), response.turn);
+        let prompt_id = || response.prompt_id.clone();
+        let turn = (prompt_id(), response.turn);
         if response.is_agent_start && self.dedup.agent_starts.insert(turn.clone()) {
-            self.push_live_event("agent_start", at, json!({}));
+            self.push_live_event(prompt_id(), response.turn, EventPayload::AgentStart);
         }
         if response.is_turn_start && self.dedup.turn_starts.insert(turn) {
-            self.push_live_event("turn_start", at, json!({}));
+            self.push_live_event(prompt_id(), response.turn, EventPayload::TurnStart);
         }
         let is_first = self.dedup.message_starts.insert(response.message_id.clone());
         if is_first || self.dedup.message_resets.contains_key(&response.message_id) {
             let message = empty_message(&response.identity, self.services.clock.now());
-            let data = json!({"messageId": response.message_id, "message": message});
-            self.push_live_event("message_start", at, data);
+            let payload = EventPayload::MessageStart {
+                message_id: response.message_id.clone(),
+                message: Some(EventMessage::Started(Box::new(message))),
+            };
+            self.push_live_event(prompt_id(), response.turn, payload);
         }
         self.dedup.current_message = Some(response.clone());
     }
@@ -384,27 +375,25 @@ impl EventReader {
             return;
         }
         self.start_message(response);
-        let data = json!({"messageId": response.message_id, "content": snapshot.content});
-        self.push_live_event("message_snapshot", (&response.prompt_id, response.turn), data);
+        let payload = EventPayload::Other {
+            kind: EventKind::MessageSnapshot,
+            members: json!({"messageId": response.message_id, "content": snapshot.content}),
+        };
+        self.push_live_event(response.prompt_id.clone(), response.turn, payload);
     }
 
     /// Queues a live event, which has no number.
-    fn push_live_event(&mut self, name: &str, (prompt_id, turn): (&PromptId, u64), members: Value) {
-        let mut data = json!({
-            "type": name, "promptId": prompt_id, "turn": turn, "at": self.services.clock.now().to_string(),
-        });
-        if let (Some(data), Value::Object(members)) = (data.as_object_mut(), members) {
-            for (name, value) in members {
-                data.entry(name).or_insert(value);
-            }
-        }
-        self.frames.push_back(SseFrame::Event { id: None, name: name.to_owned(), data });
+    fn push_live_event(&mut self, prompt_id: PromptId, turn: u64, payload: EventPayload) {
+        let at = self.services.clock.now();
+        let prompt_id = Some(prompt_id);
+        let event = StreamEvent { number: None, at, prompt_id, turn, payload };
+        self.items.push_back(StreamItem::Event(event));
     }
 }
 
 /// Returns the assistant message at its start, without content.
-fn empty_message(author: &ModelIdentity, timestamp: Timestamp) -> Value {
-    let message = AssistantMessage {
+fn empty_message(author: &ModelIdentity, timestamp: Timestamp) -> Message {
+    Message::Assistant(AssistantMessage {
         content: Vec::new(),
         api: author.api.clone(),
         provider: author.provider.clone(),
@@ -414,6 +403,16 @@ fn empty_message(author: &ModelIdentity, timestamp: Timestamp) -> Value {
         error_message: None,
         timestamp,
         extra: Extra::new(),
-    };
-    RawJson::from_value(&Message::Assistant(message)).to_value()
+    })
+}
+
+/// True if nothing runs, waits for an approval or is queued, and no event followed since `head` was
+/// read.
+pub(crate) async fn is_settled(services: &Services, head: &Head) -> Result<bool, CommandError> {
+    if head.phase != Phase::Idle {
+        return Ok(false);
+    }
+    let (inbox, now) = load::inbox_then_head(services, &head.key()).await?;
+    let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
+    Ok(is_idle && !load::has_pending_work(&now, &inbox))
 }

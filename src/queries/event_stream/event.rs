@@ -1,0 +1,231 @@
+//! Events as readers receive them: with the data that stored events only reference.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::event::{AssistantMessageEvent, EventKind};
+use crate::agent::message::{Message, Rejection};
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::ids::{EntryId, PromptId, RequestId};
+use crate::live::ToolUpdate;
+use crate::queries::conversation::entry_as_message;
+
+/// One item of an event stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamItem {
+    Event(StreamEvent),
+    /// Number of a stored event that was sent live.
+    Confirmed(u64),
+}
+
+/// An event of a conversation, stored or live.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamEvent {
+    /// Number of a stored event. Absent on live events.
+    pub number: Option<u64>,
+    pub at: Timestamp,
+    pub prompt_id: Option<PromptId>,
+    pub turn: u64,
+    pub payload: EventPayload,
+}
+
+/// The kind and data of an event. An absent message has no entry.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventPayload {
+    AgentStart,
+    AgentEnd {
+        messages: Vec<EventMessage>,
+        will_retry: bool,
+    },
+    AgentSettled,
+    TurnStart,
+    TurnEnd {
+        message: Option<EventMessage>,
+        tool_results: Vec<Option<EventMessage>>,
+    },
+    MessageStart {
+        message_id: EntryId,
+        message: Option<EventMessage>,
+    },
+    MessageUpdate {
+        message_id: EntryId,
+        event: AssistantMessageEvent,
+    },
+    MessageReset {
+        message_id: EntryId,
+    },
+    MessageEnd {
+        message_id: EntryId,
+        message: Option<EventMessage>,
+    },
+    ToolExecutionStart {
+        tool_call_id: String,
+        tool_name: String,
+        args: Value,
+    },
+    ToolExecutionUpdate(ToolUpdate),
+    ToolExecutionEnd {
+        tool_call_id: String,
+        tool_name: String,
+        /// Content for the model and details for programs.
+        result: Value,
+        is_error: bool,
+        rejected: Option<Rejection>,
+    },
+    ApprovalRequested {
+        request_id: RequestId,
+        members: Value,
+    },
+    ApprovalSettled {
+        request_id: RequestId,
+        members: Value,
+    },
+    /// Any other kind, with its members in the API.
+    Other {
+        kind: EventKind,
+        members: Value,
+    },
+}
+
+/// The message of an event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventMessage {
+    /// A message or custom message of the conversation.
+    Stored(Arc<Entry>),
+    /// The start of a model response, without content.
+    Started(Box<Message>),
+}
+
+impl StreamEvent {
+    pub fn kind(&self) -> EventKind {
+        self.payload.kind()
+    }
+
+    /// The event as in the API: the members of every event, then those of its kind.
+    pub fn to_json(&self) -> Value {
+        let mut data = Map::new();
+        data.insert("type".to_owned(), Value::String(self.kind().name().to_owned()));
+        if let Some(prompt_id) = &self.prompt_id {
+            data.insert("promptId".to_owned(), json!(prompt_id));
+        }
+        data.insert("turn".to_owned(), json!(self.turn));
+        data.insert("at".to_owned(), Value::String(self.at.to_string()));
+        if let Value::Object(members) = self.payload.members() {
+            for (name, value) in members {
+                data.entry(name).or_insert(value);
+            }
+        }
+        Value::Object(data)
+    }
+}
+
+impl EventPayload {
+    fn kind(&self) -> EventKind {
+        match self {
+            Self::AgentStart => EventKind::AgentStart,
+            Self::AgentEnd { .. } => EventKind::AgentEnd,
+            Self::AgentSettled => EventKind::AgentSettled,
+            Self::TurnStart => EventKind::TurnStart,
+            Self::TurnEnd { .. } => EventKind::TurnEnd,
+            Self::MessageStart { .. } => EventKind::MessageStart,
+            Self::MessageUpdate { .. } => EventKind::MessageUpdate,
+            Self::MessageReset { .. } => EventKind::MessageReset,
+            Self::MessageEnd { .. } => EventKind::MessageEnd,
+            Self::ToolExecutionStart { .. } => EventKind::ToolExecutionStart,
+            Self::ToolExecutionUpdate(_) => EventKind::ToolExecutionUpdate,
+            Self::ToolExecutionEnd { .. } => EventKind::ToolExecutionEnd,
+            Self::ApprovalRequested { .. } => EventKind::PromptApprovalRequested,
+            Self::ApprovalSettled { .. } => EventKind::PromptApprovalSettled,
+            Self::Other { kind, .. } => kind.clone(),
+        }
+    }
+
+    /// The members in the API besides those of every event.
+    fn members(&self) -> Value {
+        match self {
+            Self::AgentStart | Self::AgentSettled | Self::TurnStart => json!({}),
+            Self::AgentEnd { messages, will_retry } => {
+                let messages: Vec<_> = messages.iter().filter_map(EventMessage::to_json).collect();
+                json!({"messages": messages, "willRetry": will_retry})
+            }
+            Self::TurnEnd { message, tool_results } => json!({
+                "message": message_json(message.as_ref()),
+                "toolResults": tool_results.iter().map(|it| message_json(it.as_ref())).collect::<Vec<_>>(),
+            }),
+            Self::MessageStart { message_id, message }
+            | Self::MessageEnd { message_id, message } => {
+                json!({"messageId": message_id, "message": message_json(message.as_ref())})
+            }
+            Self::MessageUpdate { message_id, event } => {
+                json!({"messageId": message_id, "assistantMessageEvent": event})
+            }
+            Self::MessageReset { message_id } => json!({"messageId": message_id}),
+            Self::ToolExecutionStart { tool_call_id, tool_name, args } => {
+                json!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args})
+            }
+            Self::ToolExecutionUpdate(update) => serde_json::to_value(update).unwrap_or_default(),
+            Self::ToolExecutionEnd { tool_call_id, tool_name, result, is_error, rejected } => {
+                let mut members = json!({
+                    "toolCallId": tool_call_id, "toolName": tool_name,
+                    "result": result, "isError": is_error,
+                });
+                insert_some(&mut members, "rejected", rejected.as_ref());
+                members
+            }
+            Self::ApprovalRequested { members, .. }
+            | Self::ApprovalSettled { members, .. }
+            | Self::Other { members, .. } => members.clone(),
+        }
+    }
+}
+
+impl EventMessage {
+    /// The message of an entry. `None` if the entry has none.
+    pub(super) fn from_entry(entry: &Arc<Entry>) -> Option<Self> {
+        let has_message = matches!(entry.body, EntryBody::Message(_) | EntryBody::CustomMessage(_));
+        has_message.then(|| Self::Stored(Arc::clone(entry)))
+    }
+
+    pub fn to_message(&self) -> Option<Message> {
+        match self {
+            Self::Started(message) => Some((**message).clone()),
+            Self::Stored(entry) => match &entry.body {
+                EntryBody::CustomMessage(custom) => {
+                    Some(Message::Custom(custom.to_message(entry.base.timestamp)))
+                }
+                body => body.message().cloned(),
+            },
+        }
+    }
+
+    fn to_json(&self) -> Option<Value> {
+        match self {
+            Self::Started(message) => Some(to_value(message)),
+            Self::Stored(entry) => match &entry.body {
+                EntryBody::CustomMessage(_) => entry_as_message(entry),
+                body => body.message().map(to_value),
+            },
+        }
+    }
+}
+
+/// The JSON of a message; `null` without one.
+fn message_json(message: Option<&EventMessage>) -> Value {
+    message.and_then(EventMessage::to_json).unwrap_or_default()
+}
+
+/// Inserts a member unless its value is absent.
+pub(super) fn insert_some(members: &mut Value, name: &str, value: Option<&impl Serialize>) {
+    if let (Some(value), Some(members)) = (value, members.as_object_mut()) {
+        members.insert(name.to_owned(), to_value(value));
+    }
+}
+
+/// Converts through text, so that raw members keep the form of their numbers.
+pub(super) fn to_value(value: &impl Serialize) -> Value {
+    RawJson::from_value(value).to_value()
+}

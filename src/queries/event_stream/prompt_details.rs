@@ -1,0 +1,60 @@
+//! Details of a prompt for its events, collected from entries.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptEntry};
+use crate::ids::PromptId;
+use crate::queries::event_stream::event::insert_some;
+
+/// The details that the entries have. Some are absent if only a part of the prompt was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PromptDetails {
+    start: Option<PromptEntry>,
+    pub(super) end: Option<PromptEnd>,
+    /// Model of the last model response.
+    pub(super) resolved_model: Option<String>,
+}
+
+impl PromptDetails {
+    /// Collects the details of all prompts of the entries, which ascend.
+    pub(super) fn collect<'a>(entries: impl Iterator<Item = &'a Entry>) -> HashMap<PromptId, Self> {
+        let mut prompts: HashMap<PromptId, Self> = HashMap::new();
+        for entry in entries {
+            if let Some(id) = &entry.base.prompt_id {
+                prompts.entry(id.clone()).or_default().add(&entry.body);
+            }
+        }
+        prompts
+    }
+
+    pub(super) fn add(&mut self, body: &EntryBody) {
+        if let EntryBody::Prompt(prompt) = body {
+            self.start = Some(prompt.clone());
+        } else if let EntryBody::PromptEnd(end) = body {
+            self.end = Some(end.clone());
+        } else if let Some(response) = body.message().and_then(|message| message.as_assistant())
+            && response.is_from_model()
+        {
+            self.resolved_model = Some(response.model.clone());
+        }
+    }
+
+    /// Members of `prompt.created`.
+    pub(super) fn created_members(&self) -> Value {
+        self.start
+            .as_ref()
+            .map_or(json!({}), |prompt| json!({"source": prompt.source, "model": prompt.model}))
+    }
+
+    /// Members of `prompt.completed` and `prompt.error`.
+    pub(super) fn end_members(&self) -> Value {
+        let Some(end) = &self.end else { return json!({}) };
+        let mut members = json!({"state": end.state, "stopReason": end.stop_reason});
+        insert_some(&mut members, "resolvedModel", self.resolved_model.as_ref());
+        insert_some(&mut members, "error", end.error.as_ref());
+        insert_some(&mut members, "incomplete", end.incomplete.as_ref());
+        members
+    }
+}
