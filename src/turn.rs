@@ -4,6 +4,7 @@ pub mod abort_signal;
 pub(crate) mod budget_check;
 pub(crate) mod commit;
 pub(crate) mod compaction;
+pub(crate) mod context;
 pub mod crash_count;
 pub mod delivery;
 pub(crate) mod delivery_cost;
