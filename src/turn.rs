@@ -26,6 +26,7 @@ pub(crate) mod model_call;
 pub mod nudge;
 pub(crate) mod oversize;
 pub(crate) mod pause;
+pub(crate) mod pending_work;
 pub(crate) mod plan;
 pub(crate) mod preflight;
 pub(crate) mod spans;
