@@ -8,7 +8,7 @@ use crate::agents::SharedCatalog;
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
-use crate::fail_points::FailPoints;
+use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::{Ids, WorkerId};
 use crate::ledger::locks::LedgerLocks;
 use crate::ledger::spending_limits::SpendingLimits;
@@ -50,6 +50,48 @@ pub struct Services {
     /// Where suspect steps run.
     pub isolation: Isolation,
     pub telemetry: Telemetry,
+}
+
+/// The ports that every process needs.
+#[derive(Clone, Debug)]
+pub struct ServicePorts {
+    pub store: Arc<dyn ConversationStore>,
+    pub queue: Arc<dyn Queue>,
+    pub artifacts: Arc<dyn Artifacts>,
+    pub live: Arc<dyn Live>,
+    pub model: Arc<dyn Model>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+}
+
+impl Services {
+    /// Services of one worker: without agents, extensions, notifications, spending limits and
+    /// pauses, and with the default limits.
+    pub fn new(worker: WorkerId, ports: ServicePorts) -> Self {
+        let ServicePorts { store, queue, artifacts, live, model, clock, ids } = ports;
+        Self {
+            store,
+            queue,
+            artifacts,
+            live,
+            model,
+            agents: SharedCatalog::default(),
+            extensions: Vec::new(),
+            entry_cache: Arc::default(),
+            abort_signals: AbortSignals::default(),
+            ledger_locks: Arc::default(),
+            notification_sender: None,
+            clock,
+            ids,
+            fail_points: Arc::new(NoFailPoints),
+            worker,
+            limits: Limits::default(),
+            spending_limits: Arc::default(),
+            pauses: Arc::default(),
+            isolation: Isolation::default(),
+            telemetry: Telemetry::default(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

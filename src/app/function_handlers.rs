@@ -83,7 +83,7 @@ impl Functions for FunctionHandlers {
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
-        sweep::sweep(&self.services, sweep::GRACE_PERIOD)
+        sweep::sweep(&*self.services, sweep::GRACE_PERIOD)
             .await
             .map(|_| ())
             .map_err(|error| to_failure(&error))

@@ -5,23 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agents::SharedCatalog;
 use crate::app::ports::{self, PortContext, Storage};
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
-use crate::fail_points::NoFailPoints;
 use crate::ids::{Ids, SystemIds, WorkerId};
-use crate::model::scripted::ScriptedModel;
 use crate::queue;
-use crate::services::{Limits, Services};
+use crate::services::Limits;
 use crate::settings::Settings;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::abort_signal::AbortSignals;
-use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
-use crate::turn::sweep;
+use crate::turn::sweep::{self, RecoverySweep};
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,31 +45,14 @@ pub(super) async fn rebuild_queue(
     }
     let context = CommandContext::default();
     let ports = ports::open_ports(storage, &context.port_context(settings, data)).await?;
-    let services = Services {
-        store: ports.store,
-        queue: ports.queue,
-        artifacts: ports.artifacts,
-        live: ports.live,
-        // This process runs no turns, so it needs no real model and no agents.
-        model: Arc::new(ScriptedModel),
-        agents: SharedCatalog::default(),
-        extensions: Vec::new(),
-        entry_cache: Arc::new(EntryCache::default()),
-        abort_signals: AbortSignals::default(),
-        ledger_locks: Arc::default(),
-        notification_sender: None,
-        clock: context.clock,
-        ids: context.ids,
-        worker: context.worker,
-        fail_points: Arc::new(NoFailPoints),
-        telemetry: Telemetry::default(),
-        limits: Limits::default(),
-        spending_limits: Arc::default(),
-        pauses: Arc::default(),
-        isolation: Isolation::default(),
+    let parts = RecoverySweep {
+        store: &*ports.store,
+        queue: &*ports.queue,
+        clock: &*context.clock,
+        telemetry: &Telemetry::default(),
+        time_limit: Limits::default().turn_duration,
     };
-    let count =
-        sweep::sweep(&services, Duration::ZERO).await.map_err(io_error("read pending work"))?;
+    let count = sweep::sweep(parts, Duration::ZERO).await.map_err(io_error("read pending work"))?;
     Ok(format!("Enqueued {count} conversations."))
 }
 

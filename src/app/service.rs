@@ -38,14 +38,13 @@ use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
-use crate::services::{Limits, Services};
+use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
 use crate::settings::mistake::Mistake;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::abort_signal::AbortSignals;
 use crate::turn::crash_count;
 use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolation::Isolation;
@@ -204,27 +203,29 @@ impl App {
         let keys = load_signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = (create_link_maker(keys.clone(), public_url.clone()), public_url);
-        let services = Arc::new(Services {
+        let notification_sender = create_notification_sender(settings, &clock, links)?;
+        let is_embedded = ports.embedded.is_some();
+        let service_ports = ServicePorts {
             store: ports.store,
             queue: OutputBindingQueue::wrap(ports.queue),
             artifacts: ports.artifacts,
             live: ports.live,
             model,
+            clock,
+            ids,
+        };
+        let services = Arc::new(Services {
             agents: loaded.catalog.into(),
             isolation: turn_isolation(&self, settings, &options),
             extensions: self.extensions,
-            entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
-            abort_signals: AbortSignals::default(),
-            ledger_locks: Arc::default(),
-            notification_sender: create_notification_sender(settings, &clock, links)?,
-            clock,
-            worker,
-            ids,
+            entry_cache: Arc::new(create_entry_cache(is_embedded)),
+            notification_sender,
             fail_points: create_fail_points(settings, &options.data),
-            limits: turn_limits(settings, ports.embedded.is_some()),
+            limits: turn_limits(settings, is_embedded),
             spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
+            ..Services::new(worker, service_ports)
         });
         let router = build_router(&services, settings, keys);
         Ok(RunningService {

@@ -21,16 +21,11 @@ use crate::certify::{CertifyOptions, StoreKind, ToolMode};
 use crate::clock::{Clock, SystemClock, Timestamp, millis};
 use crate::fail_points::FailPoints;
 use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
-use crate::ledger::spending_limits::SpendingLimits;
 use crate::live::MemoryLive;
 use crate::notifications::{NotificationSender, SendOutcome};
 use crate::queue::{self, MemoryQueue};
-use crate::services::{Limits, Services};
+use crate::services::{ServicePorts, Services};
 use crate::store::embedded::OpenError;
-use crate::telemetry::Telemetry;
-use crate::turn::abort_signal::AbortSignals;
-use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
 
 /// Real time plus the skipped waits.
 #[derive(Debug, Default)]
@@ -178,27 +173,22 @@ impl Environment {
 
     /// Creates an instance with its own memory; everything else is shared.
     pub(super) fn instance(&self, options: &CertifyOptions) -> Arc<Services> {
-        Arc::new(Services {
+        let worker = WorkerId::new(self.ids.new_id());
+        let ports = ServicePorts {
             store: Arc::clone(&self.store) as _,
             queue: Arc::clone(&self.queue) as _,
             artifacts: Arc::clone(&self.artifacts) as _,
             live: Arc::new(MemoryLive::new(0, 0)),
             model: Arc::clone(&self.model) as _,
-            agents: self.agents.clone(),
-            extensions: options.extensions.clone(),
-            entry_cache: Arc::new(EntryCache::default()),
-            abort_signals: AbortSignals::default(),
-            ledger_locks: Arc::default(),
-            notification_sender: Some(Arc::clone(&self.notifications) as _),
             clock: Arc::clone(&self.clock) as _,
             ids: Arc::clone(&self.ids) as _,
+        };
+        Arc::new(Services {
+            agents: self.agents.clone(),
+            extensions: options.extensions.clone(),
+            notification_sender: Some(Arc::clone(&self.notifications) as _),
             fail_points: Arc::clone(&self.trap) as _,
-            worker: WorkerId::new(self.ids.new_id()),
-            limits: Limits::default(),
-            spending_limits: Arc::new(SpendingLimits::default()),
-            pauses: Arc::default(),
-            isolation: Isolation::default(),
-            telemetry: Telemetry::default(),
+            ..Services::new(worker, ports)
         })
     }
 }

@@ -170,7 +170,7 @@ impl FaultRun<'_> {
         self.environment.clock.skip(span + Duration::from_millis(1));
         if self.environment.clock.monotonic() >= self.last_sweep + SWEEP_INTERVAL {
             self.last_sweep = self.environment.clock.monotonic();
-            let result = sweep::sweep(&self.worker, sweep::GRACE_PERIOD).await;
+            let result = sweep::sweep(&*self.worker, sweep::GRACE_PERIOD).await;
             self.log.push(match result {
                 Ok(enqueued) => format!("the sweep enqueued {enqueued} nudges"),
                 Err(error) => format!("the sweep failed: {error}"),

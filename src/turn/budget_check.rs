@@ -125,7 +125,7 @@ impl LeasedConversation<'_> {
         if transition.head.reservation.is_some() || !is_bounded {
             return Ok(());
         }
-        let estimate = self.estimate_call_cost(transition).await?;
+        let estimate = self.estimate_call_cost(plan).await?;
         let approval =
             Self::approval_spec(transition.now, vec!["owner".to_owned(), "link".to_owned()]);
         plan.add(Input::BudgetChecked(Box::new(BudgetInput::Reserve { estimate, approval })));
@@ -247,7 +247,8 @@ pub(crate) async fn approve_if_budget_freed(
     };
     let is_free = match shortage.level {
         BudgetLevel::Prompt | BudgetLevel::Conversation => {
-            find_exceeded_budget(head, conversation.policy().budget.as_ref()).is_none()
+            let budget = conversation.turn_context().settings.parse_budget();
+            find_exceeded_budget(head, budget.as_ref()).is_none()
         }
         BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant => {
             ledger::has_budget(services, head).await?

@@ -9,7 +9,6 @@ use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::Phase;
-use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
@@ -17,9 +16,9 @@ use crate::agent::usage::Usage;
 use crate::extensions::{Hook, PendingCompaction, SummaryOverride};
 use crate::model::tokens::{count_tokens, upper_bound};
 use crate::model::{Listener, ModelRecord};
+use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::model_call::tool_offers;
 use crate::turn::plan::CommitPlan;
 
 mod summary_request;
@@ -35,6 +34,7 @@ impl Listener for NullListener {
 
 /// Input of one compaction.
 struct CompactionInput<'a> {
+    context: TurnContext,
     plan: CompactionPlan<'a>,
     path: &'a [Arc<Entry>],
     record: ModelRecord,
@@ -43,26 +43,13 @@ struct CompactionInput<'a> {
 }
 
 impl LeasedConversation<'_> {
-    /// The model of the next call.
-    pub(crate) fn model_record(&self, settings: &Settings) -> Result<ModelRecord, String> {
-        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
-        let model = of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL);
-        self.services.model.record(model)
-    }
-
-    pub(crate) fn context_budget(&self, settings: &Settings) -> ContextBudget {
-        // Without a model the call fails with the reason.
-        let window = self.model_record(settings).map_or(0, |record| record.context_window);
-        ContextBudget::new(window, &settings.compaction.clone().unwrap_or_default())
-    }
-
     /// Adds the input that reports a full context window, if the inputs lead to one. Counts tokens
     /// only if the number of bytes allows a full window.
     pub(crate) async fn check_context_window(
         &self,
         commit_plan: &mut CommitPlan,
     ) -> Result<(), TurnError> {
-        let transition = commit_plan.transition();
+        let (transition, context) = (commit_plan.transition(), commit_plan.context());
         if !should_measure_context(transition) {
             return Ok(());
         }
@@ -71,7 +58,7 @@ impl LeasedConversation<'_> {
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {
             let back = path_from_leaf(entries.iter().chain(&transition.entries), leaf);
-            tokens::count_context(back, &|| self.overhead_tokens(count), count)
+            tokens::count_context(back, &|| context.overhead_tokens(count), count)
         };
         if !budget.is_exceeded(input_tokens(&upper_bound))
             || !budget.is_exceeded(input_tokens(&count_tokens))
@@ -83,16 +70,6 @@ impl LeasedConversation<'_> {
             commit_plan.add(Input::ContextWindowExceeded);
         }
         Ok(())
-    }
-
-    /// Tokens of the request beside the messages.
-    pub(crate) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
-        let Ok(agent) = self.services.agents.find(Some(&self.head.agent)) else { return 0 };
-        let offers = tool_offers(&agent, &self.settings());
-        let tools = offers.iter().map(|offer| {
-            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
-        });
-        count(&agent.instructions) + tools.sum::<u64>()
     }
 
     /// Performs the pending compaction and commits its outcome.
@@ -131,23 +108,22 @@ impl LeasedConversation<'_> {
     }
 
     async fn summarise(&mut self) -> Result<SummaryAttempt, TurnError> {
-        let settings = self.settings();
-        let record = match self.model_record(&settings) {
+        let context = self.turn_context();
+        let record = match context.model_record(&*self.services.model, &self.head) {
             Ok(record) => record,
             Err(reason) => return Ok(failed_summary(reason)),
         };
-        let budget =
-            ContextBudget::new(record.context_window, &settings.compaction.unwrap_or_default());
+        let budget = context.context_budget(record.context_window);
         let entries = self.load_entries().await?;
         let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
         let plan = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
             Ok(plan) => plan,
             Err(error) => return Ok(failed_summary(error.message().to_owned())),
         };
-        let overhead = || self.overhead_tokens(&count_tokens);
+        let overhead = || context.overhead_tokens(&count_tokens);
         let back = path_from_leaf(entries.iter(), self.head.leaf_id.as_ref());
         let tokens_before = tokens::count_context(back, &overhead, &count_tokens);
-        let input = CompactionInput { plan, path: &path, record, budget, tokens_before };
+        let input = CompactionInput { context, plan, path: &path, record, budget, tokens_before };
         match Box::pin(self.run_before_compaction(&input)).await? {
             Some(SummaryOverride::Cancel) => Ok(summary_without_call(SummaryOutcome::Cancelled)),
             Some(SummaryOverride::Summary { summary, details }) => {
@@ -202,7 +178,7 @@ impl LeasedConversation<'_> {
     /// Accepts a summary only if the model input gets shorter with it.
     fn accept_if_shorter(&self, input: &CompactionInput<'_>, entry: Compaction) -> SummaryAttempt {
         let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
-        let after = self.tokens_after(input, &entry.summary);
+        let after = input.tokens_after(&entry.summary);
         let is_overflow =
             matches!(self.head.phase, Phase::Summary { reason: CompactionReason::Overflow, .. });
         // The model refused the input: it exceeded the window, whatever the estimate is.
@@ -217,13 +193,14 @@ impl LeasedConversation<'_> {
         };
         SummaryAttempt { usage, calls, outcome }
     }
+}
 
-    fn tokens_after(&self, input: &CompactionInput<'_>, summary: &str) -> u64 {
-        let kept_entries =
-            input.path.iter().skip_while(|e| e.base.entry_id != *input.plan.first_kept);
-        let kept_entries: u64 =
-            kept_entries.map(|entry| tokens::count_entry(entry, &count_tokens)).sum();
-        self.overhead_tokens(&count_tokens) + count_tokens(summary) + kept_entries
+impl CompactionInput<'_> {
+    /// Tokens of the model input with this summary.
+    fn tokens_after(&self, summary: &str) -> u64 {
+        let kept = self.path.iter().skip_while(|e| e.base.entry_id != *self.plan.first_kept);
+        let kept: u64 = kept.map(|entry| tokens::count_entry(entry, &count_tokens)).sum();
+        self.context.overhead_tokens(&count_tokens) + count_tokens(summary) + kept
     }
 }
 

@@ -11,11 +11,11 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
 use crate::services::Services;
 use crate::store::{DocumentKind, Partition, StoreError};
-use crate::turn::delivery::lost_writes;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge::enqueue_nudge;
+use crate::turn::pending_work::lost_writes;
 use crate::turn::{lease, leased_conversation, sweep};
 
 const PAGE_SIZE: usize = 200;

@@ -7,10 +7,10 @@ use crate::agent::content::ToolCall;
 use crate::agent::entry::Entry;
 use crate::agent::head::{Head, Lease};
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::settings::{Continuation, DEFAULT_MODEL, Settings};
+use crate::agent::settings::Continuation;
 use crate::agent::step::BudgetInput;
 use crate::agent::suspicion::Death;
-use crate::agent::transition::{Policy, Transition};
+use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::commands::delete;
@@ -20,10 +20,10 @@ use crate::queue;
 use crate::services::Services;
 use crate::store::{ETag, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
 use crate::telemetry::error_class::ErrorClass;
+use crate::turn::context::TurnContext;
 use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
-use crate::turn::inbox::{DRAIN_BYTES_MAX, DRAIN_OPERATIONS_MAX};
 use crate::turn::isolation::Isolation;
 use crate::turn::lease::LEASE_DURATION;
 use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
@@ -262,32 +262,8 @@ impl LeasedConversation<'_> {
         self.head.prompt.as_ref().map(|run| run.id.clone())
     }
 
-    /// Effective settings: the conversation's settings override the agent's.
-    pub(crate) fn settings(&self) -> Settings {
-        match self.services.agents.find(Some(&self.head.agent)) {
-            Ok(agent) => self.head.settings.with_fallback(&agent.settings),
-            Err(_) => self.head.settings.clone(),
-        }
-    }
-
-    pub(crate) fn policy(&self) -> Policy {
-        let settings = self.settings();
-        Policy {
-            rounds_max: settings.rounds_max(),
-            hard_rounds_max: settings.hard_rounds_limit(),
-            budget: settings.parse_budget(),
-            concurrency: settings.concurrency(),
-            context_budget: self.context_budget(&settings),
-            retry: settings.retry.unwrap_or_default(),
-            model: settings.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
-            steering_mode: settings.steering_mode.unwrap_or_default(),
-            follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
-            should_steer_skip_tools: settings.steering_skips_tools.unwrap_or(true),
-            drained_operations_max: DRAIN_OPERATIONS_MAX,
-            drained_bytes_max: DRAIN_BYTES_MAX,
-            has_notification_receiver: self.services.notification_sender.is_some(),
-            settle_after: self.services.limits.settle_after,
-        }
+    pub(crate) fn turn_context(&self) -> TurnContext {
+        TurnContext::resolve(self.services, &self.head)
     }
 
     /// True if this delivery may make another model call. The first is allowed unless tools used
@@ -300,7 +276,7 @@ impl LeasedConversation<'_> {
         }
         let has_time = self.services.clock.monotonic() + self.services.limits.turn_duration / 2
             < self.turn_ends;
-        let is_inline = || self.settings().continuation == Some(Continuation::Inline);
+        let is_inline = || self.turn_context().settings.continuation == Some(Continuation::Inline);
         has_time && (is_first || (head.waiting_items == 0 && is_inline()))
     }
 

@@ -9,10 +9,9 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::settings::LoopKind;
 use crate::agent::step::{FailureKind, Input, ResponseInput};
 use crate::agent::usage::Usage;
-use crate::agents::Agent;
 use crate::extensions::Hook;
 use crate::ids::{EntryId, PromptId};
 use crate::live::{LiveResponse, ModelIdentity};
@@ -21,8 +20,8 @@ use crate::model::tokens::count_tokens;
 use crate::model::{
     CallMetadata, Listener, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
 };
-use crate::tools::validate::response::find_message_mismatch;
 use crate::turn::abort_signal;
+use crate::turn::context::TurnContext;
 use crate::turn::delta_publisher::DeltaPublisher;
 use crate::turn::error::TurnError;
 use crate::turn::error_domain::{self, NO_MODEL};
@@ -39,10 +38,11 @@ impl LeasedConversation<'_> {
     pub(crate) async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        let (response, revision) = Box::pin(self.request_response()).await?;
+        let context = self.turn_context();
+        let (response, revision) = Box::pin(self.request_response(&context)).await?;
         self.uncommitted_usage = Some((response.message.usage, 1));
         self.services.fail_points.hit("model.after").await;
-        let retry = self.settings().retry.unwrap_or_default();
+        let retry = context.settings.retry.clone().unwrap_or_default();
         let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
         let attempts = (self.attempt(), attempts_max);
         self.model_call_log =
@@ -52,13 +52,13 @@ impl LeasedConversation<'_> {
         self.responses_received += 1;
         self.has_passed_rate_limit = false;
         let failure_kind = self.failure_kind(response.failure.as_ref());
-        let misfit = self.response_misfit(&response.message);
+        let schema_error = context.find_response_mismatch(&response.message);
         let answered = ResponseInput {
             message: response.message,
             revision,
             started_at,
             failure_kind,
-            schema_error: misfit,
+            schema_error,
         };
         let committed = self
             .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
@@ -79,17 +79,20 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
-    async fn request_response(&mut self) -> Result<(ModelResponse, String), TurnError> {
+    /// Returns the response and the revision of the agent that requested it.
+    async fn request_response(
+        &mut self,
+        context: &TurnContext,
+    ) -> Result<(ModelResponse, String), TurnError> {
         let services = self.services;
-        let agent = match services.agents.find(Some(&self.head.agent)) {
+        let agent = match &context.agent {
             Ok(agent) => agent,
             Err(reason) => {
                 return Ok((failed_response(NO_MODEL, reason.to_string()), String::new()));
             }
         };
-        let settings = self.settings();
         let run = self.head.prompt.clone();
-        let record = match self.model_record(&settings) {
+        let record = match context.model_record(&*services.model, &self.head) {
             Ok(record) => record,
             Err(reason) => return Ok((failed_response(NO_MODEL, reason), agent.revision.clone())),
         };
@@ -98,7 +101,7 @@ impl LeasedConversation<'_> {
         let messages = match Box::pin(self.transform_messages(projection::project_messages(&path)))
             .await?
         {
-            Ok(messages) => model_messages(messages, &settings),
+            Ok(messages) => model_messages(messages, context.loop_kind()),
             Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
         };
         let key = self.key.clone();
@@ -106,16 +109,23 @@ impl LeasedConversation<'_> {
         let traceparent = run.and_then(|run| run.traceparent);
         let call_span = ModelCallSpan::start(self, &record, self.attempt());
         let traceparent = call_span.span.traceparent().or(traceparent);
-        let session_id = self.session_id();
-        let tools = tool_offers(&agent, &settings);
+        let session_id = context.session_id(&self.head);
+        let tools: Vec<ToolOffer<'_>> = context.tool_offers().collect();
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
-        let request = build_request(&record, &agent, &settings, &tools, &messages);
         let payload_hooks = self.payload_hooks();
+        let settings = &context.settings;
         let request = ModelRequest {
+            model: &record,
+            system: Some(context.system_prompt()).filter(|text| !text.is_empty()),
+            messages: &messages,
+            tools: &tools,
+            thinking: settings.thinking_level.unwrap_or_default(),
+            temperature: settings.temperature,
+            max_output_tokens: settings.max_output_tokens,
+            response_schema: agent.response_schema.as_ref(),
             session_id: &session_id,
             traceparent: traceparent.as_deref(),
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
-            ..request
         };
         call_span.set_request(&request);
         let received =
@@ -124,7 +134,7 @@ impl LeasedConversation<'_> {
             response.unwrap_or_else(|| {
                 let sent =
                     messages.iter().map(|message| tokens::count_message(message, &count_tokens));
-                let input = self.overhead_tokens(&count_tokens) + sent.sum::<u64>();
+                let input = context.overhead_tokens(&count_tokens) + sent.sum::<u64>();
                 aborted_response(&record, publisher.close(), input)
             })
         });
@@ -171,19 +181,6 @@ impl LeasedConversation<'_> {
             }
         }
         Ok(Ok(messages))
-    }
-
-    /// Why a final response does not fit the agent's response schema.
-    fn response_misfit(&self, message: &AssistantMessage) -> Option<String> {
-        let agent = self.services.agents.find(Some(&self.head.agent)).ok()?;
-        find_message_mismatch(agent.response_schema.as_ref()?, message)
-    }
-
-    /// Groups calls for the provider's prompt cache.
-    pub(crate) fn session_id(&self) -> String {
-        let agent = self.services.agents.find(Some(&self.head.agent)).ok();
-        let of_conversation = || format!("{}-{}", self.key.conversation_id, self.head.incarnation);
-        agent.and_then(|agent| agent.session_id.clone()).unwrap_or_else(of_conversation)
     }
 
     /// The failure class for the state machine. It adds the random number for the back-off.
@@ -247,56 +244,13 @@ impl LeasedConversation<'_> {
 /// The messages as the provider receives them.
 fn model_messages<'a>(
     messages: Vec<Cow<'a, Message>>,
-    settings: &Settings,
+    loop_kind: LoopKind,
 ) -> Vec<Cow<'a, Message>> {
     let mut messages = projection::to_model_messages(messages);
-    if settings.loop_kind.unwrap_or_default() == LoopKind::Prompt {
+    if loop_kind == LoopKind::Prompt {
         projection::encode_errors_as_json(&mut messages);
     }
     messages
-}
-
-fn build_request<'a>(
-    record: &'a ModelRecord,
-    agent: &'a Agent,
-    settings: &Settings,
-    tools: &'a [ToolOffer<'a>],
-    messages: &'a [&'a Message],
-) -> ModelRequest<'a> {
-    ModelRequest {
-        model: record,
-        system: Some(agent.instructions.as_str()).filter(|text| !text.is_empty()),
-        messages,
-        tools,
-        thinking: settings.thinking_level.unwrap_or_default(),
-        temperature: settings.temperature,
-        max_output_tokens: settings.max_output_tokens,
-        response_schema: agent.response_schema.as_ref(),
-        session_id: "",
-        traceparent: None,
-        payload: None,
-    }
-}
-
-/// The tools offered to the model: the agent's tools without those that the settings deactivate.
-/// Unknown names are ignored.
-pub(crate) fn tool_offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
-    let is_active = |name: &str| {
-        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
-    };
-    let tools = agent
-        .tools
-        .iter()
-        .map(|tool| tool.definition())
-        .filter(|definition| is_active(&definition.name));
-    tools
-        .map(|definition| ToolOffer {
-            name: &definition.name,
-            description: &definition.description,
-            parameters: &definition.parameters,
-            strict: definition.is_strict,
-        })
-        .collect()
 }
 
 /// The recorded response of a call that could not be made.

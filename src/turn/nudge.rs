@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::queue::Queue;
 use crate::services::Services;
+use crate::telemetry::Telemetry;
 
 /// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(crate) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
@@ -49,13 +51,29 @@ pub(crate) async fn enqueue_nudge(
     nudge: &Nudge,
     delay: Duration,
 ) -> bool {
-    let text = serde_json::to_string(nudge).unwrap_or_default();
-    let sent = services.queue.send(queue, text, delay).await;
-    if let Some(metrics) = services.telemetry.metrics() {
-        metrics.record_queue_message(queue, "send", sent.is_ok());
+    NudgeSender { queue: &*services.queue, telemetry: &services.telemetry }
+        .send(queue, nudge, delay)
+        .await
+}
+
+/// Sends nudges to a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NudgeSender<'a> {
+    pub(crate) queue: &'a dyn Queue,
+    pub(crate) telemetry: &'a Telemetry,
+}
+
+impl NudgeSender<'_> {
+    /// As [`enqueue_nudge`].
+    pub(crate) async fn send(self, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
+        let text = serde_json::to_string(nudge).unwrap_or_default();
+        let sent = self.queue.send(queue, text, delay).await;
+        if let Some(metrics) = self.telemetry.metrics() {
+            metrics.record_queue_message(queue, "send", sent.is_ok());
+        }
+        if let Err(error) = &sent {
+            tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
+        }
+        sent.is_ok()
     }
-    if let Err(error) = &sent {
-        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
-    }
-    sent.is_ok()
 }

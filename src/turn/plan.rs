@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::agent::step::{Input, step};
 use crate::agent::transition::Transition;
 use crate::store::ETag;
+use crate::turn::context::TurnContext;
 use crate::turn::leased_conversation::LeasedConversation;
 
 /// The lease written by a commit starts with its transition. An older transition is computed again.
@@ -15,6 +16,7 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct CommitPlan {
     inputs: Vec<Input>,
     transition: Transition,
+    context: TurnContext,
     /// Start of the transition, on the monotonic clock.
     began: Duration,
     /// Version of the head that the transition starts from.
@@ -30,6 +32,10 @@ impl CommitPlan {
 
     pub(crate) fn transition(&self) -> &Transition {
         &self.transition
+    }
+
+    pub(crate) fn context(&self) -> &TurnContext {
+        &self.context
     }
 
     pub(crate) fn inputs(&self) -> &[Input] {
@@ -61,14 +67,19 @@ impl LeasedConversation<'_> {
     /// Applies the inputs to a copy of the current head.
     pub(crate) fn plan(&self, inputs: Vec<Input>) -> CommitPlan {
         let began = self.services.clock.monotonic();
-        let transition = self.build_transition(&inputs);
-        CommitPlan { inputs, transition, began, etag: self.etag.clone() }
+        let context = self.turn_context();
+        let transition = self.apply_inputs(&context, &inputs);
+        CommitPlan { inputs, transition, context, began, etag: self.etag.clone() }
     }
 
     pub(crate) fn build_transition(&self, inputs: &[Input]) -> Transition {
-        let (head, answer) = (self.head.clone(), self.response.clone());
-        let mut transition =
-            Transition::new(head, answer, self.policy(), self.services.clock.now());
+        self.apply_inputs(&self.turn_context(), inputs)
+    }
+
+    fn apply_inputs(&self, context: &TurnContext, inputs: &[Input]) -> Transition {
+        let (head, response) = (self.head.clone(), self.response.clone());
+        let policy = context.policy(self.services, &self.head);
+        let mut transition = Transition::new(head, response, policy, self.services.clock.now());
         transition.buffered.clone_from(&self.buffered);
         for input in inputs {
             step(&mut transition, input);

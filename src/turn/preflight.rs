@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::agent::content::ToolCall;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
-use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::settings::LoopKind;
 use crate::agent::step::{ApprovalSpec, CallPlan, Input, Preflight, is_skipped_by_steer};
 use crate::agent::transition::Transition;
-use crate::agents::Agent;
 use crate::extensions::{Hook, PendingToolCall};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
+use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -60,7 +60,7 @@ impl LeasedConversation<'_> {
             let outcome = if is_skipped_by_steer(transition, index) {
                 CheckOutcome::Deferred
             } else {
-                self.check_call(transition, index).await?
+                self.check_call(plan, index).await?
             };
             let preflight = match outcome {
                 CheckOutcome::Decided(preflight) => preflight,
@@ -89,9 +89,10 @@ impl LeasedConversation<'_> {
 
     async fn check_call(
         &mut self,
-        transition: &Transition,
+        plan: &CommitPlan,
         index: usize,
     ) -> Result<CheckOutcome, TurnError> {
+        let transition = plan.transition();
         let Some(call) =
             transition.open_response().and_then(|answer| answer.tool_calls().nth(index))
         else {
@@ -100,7 +101,7 @@ impl LeasedConversation<'_> {
         if let Some(on) = self.pause_of_call(&call.name) {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
-        let checked = match self.resolve_call(transition, index, call) {
+        let checked = match resolve_call(plan, index, call) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -118,31 +119,6 @@ impl LeasedConversation<'_> {
 
     fn turn_left(&self) -> Duration {
         self.turn_ends.saturating_sub(self.services.clock.monotonic())
-    }
-
-    /// The tool and the checked arguments of a call that no earlier call blocks.
-    fn resolve_call(
-        &self,
-        transition: &Transition,
-        index: usize,
-        call: &ToolCall,
-    ) -> Result<CheckedCall, Preflight> {
-        let settings = self.settings();
-        let agent = self.services.agents.find(Some(&self.head.agent));
-        let tool =
-            agent.as_ref().ok().and_then(|agent| find_active_tool(agent, &settings, &call.name));
-        let Some(tool) = tool else {
-            let was_approved = approved_binding(transition, index).is_some();
-            let agent = agent.as_deref().ok();
-            return Err(rejected(missing_tool_text(&call.name, agent, &settings, was_approved)));
-        };
-        let loop_kind = settings.loop_kind.unwrap_or_default();
-        let arguments = validate::validate(tool.definition(), &call.arguments)
-            .map_err(|text| rejected(failure_text(loop_kind, &call.name, text)))?;
-        match self.find_blocking_call(transition, index, &*tool) {
-            Some(earlier) => Err(Preflight::BlockedBy { earlier }),
-            None => Ok(CheckedCall { tool, arguments }),
-        }
     }
 
     /// The rejection by the first extension that blocks the call or fails.
@@ -216,39 +192,49 @@ impl LeasedConversation<'_> {
             }),
         })))
     }
+}
 
-    /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
-    /// calls modify workspace files, or both are the same `write` with equal arguments. The model
-    /// may have requested the second write by mistake; it is rejected if the first one's outcome
-    /// stays unknown.
-    fn find_blocking_call(
-        &self,
-        transition: &Transition,
-        index: usize,
-        tool: &dyn CallableTool,
-    ) -> Option<usize> {
-        let calls: Vec<&ToolCall> =
-            transition.open_response()?.tool_calls().take(index + 1).collect();
-        let (call, earlier) = calls.split_last()?;
-        let settings = self.settings();
-        let agent = self.services.agents.find(Some(&self.head.agent)).ok()?;
-        let must_precede = |other: &ToolCall| {
-            let changes_files = || {
-                find_active_tool(&agent, &settings, &other.name)
-                    .is_some_and(|other| other.changes_workspace())
-            };
-            let is_same = || {
-                other.name == call.name
-                    && canonical_json(&other.arguments) == canonical_json(&call.arguments)
-            };
-            (tool.changes_workspace() && changes_files())
-                || (tool.definition().effect == Effect::Write && is_same())
-        };
-        earlier.iter().enumerate().rev().find_map(|(index, other)| {
-            let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
-            (is_open && must_precede(other)).then_some(index)
-        })
+/// The tool and the checked arguments of a call that no earlier call blocks.
+fn resolve_call(
+    plan: &CommitPlan,
+    index: usize,
+    call: &ToolCall,
+) -> Result<CheckedCall, Preflight> {
+    let (transition, context) = (plan.transition(), plan.context());
+    let Some(tool) = context.find_tool(&call.name) else {
+        let was_approved = approved_binding(transition, index).is_some();
+        return Err(rejected(missing_tool_text(&call.name, context, was_approved)));
+    };
+    let arguments = validate::validate(tool.definition(), &call.arguments)
+        .map_err(|text| rejected(failure_text(context.loop_kind(), &call.name, text)))?;
+    match find_blocking_call(plan, index, &**tool) {
+        Some(earlier) => Err(Preflight::BlockedBy { earlier }),
+        None => Ok(CheckedCall { tool: Arc::clone(tool), arguments }),
     }
+}
+
+/// Index of the latest earlier call that must finish first, even in parallel mode. Either both
+/// calls modify workspace files, or both are the same `write` with equal arguments. The model may
+/// have requested the second write by mistake; it is rejected if the first one's outcome stays
+/// unknown.
+fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) -> Option<usize> {
+    let (transition, context) = (plan.transition(), plan.context());
+    let calls: Vec<&ToolCall> = transition.open_response()?.tool_calls().take(index + 1).collect();
+    let (call, earlier) = calls.split_last()?;
+    let must_precede = |other: &ToolCall| {
+        let changes_files =
+            || context.find_tool(&other.name).is_some_and(|other| other.changes_workspace());
+        let is_same = || {
+            other.name == call.name
+                && canonical_json(&other.arguments) == canonical_json(&call.arguments)
+        };
+        (tool.changes_workspace() && changes_files())
+            || (tool.definition().effect == Effect::Write && is_same())
+    };
+    earlier.iter().enumerate().rev().find_map(|(index, other)| {
+        let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
+        (is_open && must_precede(other)).then_some(index)
+    })
 }
 
 /// The binding that the call was approved for.
@@ -260,35 +246,17 @@ fn rejected(text: impl Into<String>) -> Preflight {
     Preflight::Rejected { text: text.into(), terminate: false }
 }
 
-pub(crate) fn find_active_tool(
-    agent: &Agent,
-    settings: &Settings,
-    name: &str,
-) -> Option<Arc<dyn CallableTool>> {
-    let is_active =
-        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name));
-    agent.find_tool(name).filter(|_| is_active).cloned()
-}
-
 /// The texts of the sources' loops. A tool that an approver had allowed has its own text.
-fn missing_tool_text(
-    name: &str,
-    agent: Option<&Agent>,
-    settings: &Settings,
-    was_approved: bool,
-) -> String {
+fn missing_tool_text(name: &str, context: &TurnContext, was_approved: bool) -> String {
     if was_approved {
         return format!("Tool \"{name}\" no longer available");
     }
-    match settings.loop_kind.unwrap_or_default() {
+    match context.loop_kind() {
         LoopKind::Agent => format!("Tool {name} not found"),
         LoopKind::Protocol => format!("Tool '{name}' not registered"),
         LoopKind::Prompt => {
-            let names: Vec<&str> = agent
-                .map(|agent| {
-                    agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect()
-                })
-                .unwrap_or_default();
+            let tools = context.agent.iter().flat_map(|agent| &agent.tools);
+            let names: Vec<&str> = tools.map(|tool| tool.definition().name.as_str()).collect();
             format!("Tool \"{name}\" not found. Available tools: {}", names.join(", "))
         }
     }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 
-use crate::clock::Timestamp;
-use crate::queue;
+use crate::clock::{Clock, Timestamp};
+use crate::queue::{self, Queue};
 use crate::schedules;
 use crate::services::Services;
-use crate::store::{DocumentKind, DueItem, Partition, StoreError};
+use crate::store::{ConversationStore, DocumentKind, DueItem, Partition, StoreError};
+use crate::telemetry::Telemetry;
 use crate::turn::error_domain;
-use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge::{Nudge, NudgeSender};
 
 /// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
 pub const GRACE_PERIOD: Duration = Duration::from_secs(20);
@@ -28,13 +28,40 @@ const PAGE_SIZE: usize = 800;
 /// Number of nudges sent concurrently.
 const SEND_CONCURRENCY: usize = 16;
 
+/// What the sweep needs of a process. A process that runs no turns builds it from its ports.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverySweep<'a> {
+    pub store: &'a dyn ConversationStore,
+    pub queue: &'a dyn Queue,
+    pub clock: &'a dyn Clock,
+    pub telemetry: &'a Telemetry,
+    /// After this time the sweep stops at the end of a page.
+    pub time_limit: Duration,
+}
+
+impl<'a> From<&'a Services> for RecoverySweep<'a> {
+    fn from(services: &'a Services) -> Self {
+        Self {
+            store: &*services.store,
+            queue: &*services.queue,
+            clock: &*services.clock,
+            telemetry: &services.telemetry,
+            time_limit: services.limits.turn_duration,
+        }
+    }
+}
+
 /// Enqueues nudges for all due work. Returns the number of nudges.
 ///
 /// # Errors
 /// The store is unavailable: run the next sweep.
-pub async fn sweep(services: &Services, grace: Duration) -> Result<usize, StoreError> {
-    let span = services.telemetry.span("sweep").start();
-    let result = span.run(Box::pin(enqueue_due_work(services, grace))).await;
+pub async fn sweep<'a>(
+    parts: impl Into<RecoverySweep<'a>>,
+    grace: Duration,
+) -> Result<usize, StoreError> {
+    let parts = parts.into();
+    let span = parts.telemetry.span("sweep").start();
+    let result = span.run(Box::pin(enqueue_due_work(parts, grace))).await;
     match &result {
         Ok(enqueued) => {
             span.set_attribute("turnwheel.enqueued", i64::try_from(*enqueued).unwrap_or(i64::MAX));
@@ -44,16 +71,17 @@ pub async fn sweep(services: &Services, grace: Duration) -> Result<usize, StoreE
     result
 }
 
-async fn enqueue_due_work(services: &Services, grace: Duration) -> Result<usize, StoreError> {
-    let now = services.clock.now();
+async fn enqueue_due_work(parts: RecoverySweep<'_>, grace: Duration) -> Result<usize, StoreError> {
+    let RecoverySweep { store, queue, clock, telemetry, time_limit } = parts;
+    let sender = NudgeSender { queue, telemetry };
+    let now = clock.now();
     let horizon = now.plus(HORIZON);
-    let began = services.clock.monotonic();
+    let began = clock.monotonic();
     let mut enqueued = HashMap::new();
     let (mut continuation, mut failure) = (None, None);
     let mut overdue = 0;
     loop {
-        let page = match services.store.list_due(horizon, PAGE_SIZE, continuation.as_deref()).await
-        {
+        let page = match store.list_due(horizon, PAGE_SIZE, continuation.as_deref()).await {
             Ok(page) => page,
             Err(error) => {
                 failure = Some(error);
@@ -67,14 +95,14 @@ async fn enqueue_due_work(services: &Services, grace: Duration) -> Result<usize,
         }
         stream::iter(nudges)
             .for_each_concurrent(SEND_CONCURRENCY, |(queue, nudge, delay)| async move {
-                enqueue_nudge(services, queue, &nudge, delay).await;
+                sender.send(queue, &nudge, delay).await;
             })
             .await;
         continuation = page.continuation;
         if continuation.is_none() {
             break;
         }
-        if services.clock.monotonic() > began + services.limits.turn_duration {
+        if clock.monotonic() > began + time_limit {
             tracing::warn!(
                 count = enqueued.len(),
                 "sweep stopped at its time limit; the next sweep continues"
@@ -82,12 +110,12 @@ async fn enqueue_due_work(services: &Services, grace: Duration) -> Result<usize,
             break;
         }
     }
-    if let Some(metrics) = services.telemetry.metrics()
+    if let Some(metrics) = telemetry.metrics()
         && (failure.is_none() || overdue > 0)
     {
         metrics.record_backlog(overdue);
     }
-    let duration = services.clock.monotonic().saturating_sub(began);
+    let duration = clock.monotonic().saturating_sub(began);
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if duration > SLOW_SWEEP {
         tracing::warn!(

@@ -14,7 +14,7 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::phase::CallStatus;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
-use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::settings::LoopKind;
 use crate::agent::step::{CallResult, Input};
 use crate::agent::workspace;
 use crate::artifacts::ArtifactScope;
@@ -24,14 +24,12 @@ use crate::queue;
 use crate::services::Services;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
-use crate::tools::result_limits::ReadAccess;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
 use crate::turn::documents;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::enqueue_nudge;
-use crate::turn::preflight::find_active_tool;
 use crate::turn::spans::ToolCallSpan;
 use crate::turn::tool_batch::SentCall;
 
@@ -74,8 +72,10 @@ impl<'w> LeasedConversation<'w> {
         abort: &CancellationToken,
     ) -> Result<SentCall<'w>, TurnError> {
         let services = self.services;
+        let turn_context = self.turn_context();
+        let outcome_context = self.outcome_context(index, turn_context.loop_kind());
         let failed = |text: &str| {
-            let ended = self.outcome_context(index).to_input(ToolOutcome::Failed(text.to_owned()));
+            let ended = outcome_context.to_input(ToolOutcome::Failed(text.to_owned()));
             let work = Box::pin(std::future::ready(ended));
             Ok(SentCall { index, call_span: None, effect: Effect::Read, work })
         };
@@ -92,13 +92,7 @@ impl<'w> LeasedConversation<'w> {
         else {
             return failed("This call was not started.");
         };
-        let settings = self.settings();
-        let Some(tool) = services
-            .agents
-            .find(Some(&self.head.agent))
-            .ok()
-            .and_then(|agent| find_active_tool(&agent, &settings, &call.name))
-        else {
+        let Some(tool) = turn_context.find_tool(&call.name).cloned() else {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
         let arguments = match validate::validate(tool.definition(), &call.arguments) {
@@ -118,9 +112,9 @@ impl<'w> LeasedConversation<'w> {
         let abort = abort.clone();
         let context = ToolContext { deadline, abort, traceparent, ..context };
         services.fail_points.hit("tool.before").await;
-        let read_on = self.read_on(&settings);
+        let read_on = turn_context.read_access();
         let effect = tool.definition().effect;
-        let (work_span, ended) = (Arc::clone(&call_span), self.outcome_context(index));
+        let work_span = Arc::clone(&call_span);
         let work = async move {
             // Progress that another task of the tool reports after the end is dropped.
             let _over = finished.drop_guard();
@@ -129,17 +123,17 @@ impl<'w> LeasedConversation<'w> {
                 .run(Box::pin(call_attempt::attempt_call(&*tool, arguments, context, read_on)))
                 .await;
             work_span.end(Ok(&outcome));
-            ended.to_input(outcome)
+            outcome_context.to_input(outcome)
         };
         Ok(SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work) })
     }
 
-    fn outcome_context(&self, index: usize) -> OutcomeContext<'w> {
+    fn outcome_context(&self, index: usize, loop_kind: LoopKind) -> OutcomeContext<'w> {
         OutcomeContext {
             services: self.services,
             index,
             tool: self.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
-            loop_kind: self.settings().loop_kind.unwrap_or_default(),
+            loop_kind,
         }
     }
 
@@ -215,15 +209,6 @@ impl<'w> LeasedConversation<'w> {
             workspace::apply_result(&mut files, &returned.message);
         }
         files
-    }
-
-    /// Returns whether the model can read the rest of a truncated result.
-    fn read_on(&self, settings: &Settings) -> ReadAccess {
-        let agent = self.services.agents.find(Some(&self.head.agent)).ok();
-        match agent.and_then(|agent| find_active_tool(&agent, settings, "read")) {
-            Some(_) => ReadAccess::Available,
-            None => ReadAccess::Unavailable,
-        }
     }
 
     /// Stores the result of a finished tool that could not be committed. It becomes a `late-result`

@@ -16,19 +16,15 @@ use turnwheel::clock::{Clock, SystemClock};
 use turnwheel::commands::Owner;
 use turnwheel::commands::idempotency::Idempotency;
 use turnwheel::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
-use turnwheel::fail_points::NoFailPoints;
 use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use turnwheel::queue::{self, MemoryQueue};
-use turnwheel::services::{Limits, Services};
+use turnwheel::services::{ServicePorts, Services};
 use turnwheel::store::embedded::{DATABASE_FILE, EmbeddedStore};
 use turnwheel::tools::code::build_code_tool;
-use turnwheel::turn::abort_signal::AbortSignals;
 use turnwheel::turn::delivery;
-use turnwheel::turn::entry_cache::EntryCache;
-use turnwheel::turn::isolation::Isolation;
 
 use crate::support::tools::Echo;
 
@@ -84,28 +80,18 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-    Services {
+    let worker = WorkerId::new(ids.new_id());
+    let queue = MemoryQueue::new(Arc::clone(&clock), 0, queue::QueueFaults::default());
+    let ports = ServicePorts {
         store,
-        queue: Arc::new(MemoryQueue::new(Arc::clone(&clock), 0, queue::QueueFaults::default())),
+        queue: Arc::new(queue),
         artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
         live: Arc::new(EmbeddedLive::default()),
         model: Arc::new(ToolRoundsModel),
-        agents: agents.into(),
-        extensions: Vec::new(),
-        entry_cache: Arc::new(EntryCache::default()),
-        abort_signals: AbortSignals::default(),
-        ledger_locks: Arc::default(),
-        notification_sender: None,
         clock,
-        worker: WorkerId::new(ids.new_id()),
         ids,
-        fail_points: Arc::new(NoFailPoints),
-        limits: Limits::default(),
-        spending_limits: Arc::default(),
-        pauses: Arc::default(),
-        isolation: Isolation::default(),
-        telemetry: turnwheel::telemetry::Telemetry::default(),
-    }
+    };
+    Services { agents: agents.into(), ..Services::new(worker, ports) }
 }
 
 #[tokio::test]

@@ -25,20 +25,15 @@ use crate::commands::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
-use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
 use crate::queries::load;
-use crate::services::{Limits, Services};
+use crate::services::{ServicePorts, Services};
 use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
-use crate::telemetry::Telemetry;
 use crate::tools::{find_name_conflicts, sha256_hex};
-use crate::turn::abort_signal::AbortSignals;
-use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
 use crate::turn::{crash_count, documents};
 
 /// Name of the only agent in the catalog.
@@ -101,32 +96,22 @@ pub(super) async fn open_services(
 ) -> Result<Services, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-    Ok(Services {
-        store: Arc::new(EmbeddedStore::open(data).map_err(StartError::from)?),
-        queue: Arc::new(open_embedded_queue(data, &clock, &ids).await?),
-        artifacts: Arc::new(
-            EmbeddedArtifacts::open(&data.join("artifacts"))
-                .await
-                .map_err(io_error("open the artifacts"))?,
-        ),
+    let store = EmbeddedStore::open(data).map_err(StartError::from)?;
+    let queue = open_embedded_queue(data, &clock, &ids).await?;
+    let artifacts = EmbeddedArtifacts::open(&data.join("artifacts"))
+        .await
+        .map_err(io_error("open the artifacts"))?;
+    let worker = WorkerId::new(ids.new_id());
+    let ports = ServicePorts {
+        store: Arc::new(store),
+        queue: Arc::new(queue),
+        artifacts: Arc::new(artifacts),
         live: Arc::new(EmbeddedLive::default()),
         model,
-        agents,
-        extensions,
-        entry_cache: Arc::new(EntryCache::default()),
-        notification_sender: None,
-        worker: WorkerId::new(ids.new_id()),
         clock,
         ids,
-        fail_points: Arc::new(NoFailPoints),
-        abort_signals: AbortSignals::default(),
-        ledger_locks: Arc::default(),
-        limits: Limits::default(),
-        spending_limits: Arc::default(),
-        pauses: Arc::default(),
-        isolation: Isolation::default(),
-        telemetry: Telemetry::default(),
-    })
+    };
+    Ok(Services { agents, extensions, ..Services::new(worker, ports) })
 }
 
 impl Agent {

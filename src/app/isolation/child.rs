@@ -24,17 +24,14 @@ use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io_error};
 use crate::app::telemetry_setup;
 use crate::azure::credential::Credentials;
-use crate::clock::{Clock, SystemClock};
-use crate::fail_points::NoFailPoints;
-use crate::ids::{ConversationKey, Ids, SystemIds};
+use crate::clock::SystemClock;
+use crate::ids::{ConversationKey, SystemIds};
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::notifications::{NotificationSender, SendOutcome};
-use crate::services::{Limits, Services};
+use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::{self, Settings};
 use crate::telemetry::{LogStyle, Telemetry};
-use crate::turn::abort_signal::AbortSignals;
 use crate::turn::delivery::handle;
-use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolation::Isolation;
 
 /// Runs the turn that the parent assigns.
@@ -155,8 +152,6 @@ fn build_services(
         let loaded = files.load_active(init.active_agents);
         Ok((files, loaded))
     })?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let ids: Arc<dyn Ids> = Arc::new(SystemIds);
     let notification_sender = init
         .stores_notifications
         .then(|| Arc::new(ParentNotificationSender) as Arc<dyn NotificationSender>);
@@ -165,27 +160,25 @@ fn build_services(
         settle_after: Duration::from_millis(init.settle_after_ms),
         ..service::turn_limits(settings, false)
     };
-    Ok(Services {
+    let ports = ServicePorts {
         store: Arc::clone(parent) as _,
         queue: Arc::clone(parent) as _,
         artifacts: Arc::clone(parent) as _,
         live: Arc::clone(parent) as _,
         model,
+        clock: Arc::new(SystemClock::default()),
+        ids: Arc::new(SystemIds),
+    };
+    Ok(Services {
         agents: loaded.catalog.into(),
         extensions: app.extensions,
-        entry_cache: Arc::new(EntryCache::default()),
-        abort_signals: AbortSignals::default(),
-        ledger_locks: Arc::default(),
         notification_sender,
-        clock,
-        ids,
-        fail_points: Arc::new(NoFailPoints),
-        worker: init.worker,
         limits,
         spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),
         pauses: Arc::new(settings.pauses.clone()),
         isolation: Isolation::InIsolatedProcess,
         telemetry,
+        ..Services::new(init.worker, ports)
     })
 }
 

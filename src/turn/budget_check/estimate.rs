@@ -1,18 +1,16 @@
 //! Upper bound of the next model call's cost, as far as it can be computed before the call.
 
-use crate::agent::compaction::{ContextBudget, prompts};
+use crate::agent::compaction::prompts;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::{DEFAULT_MODEL, Settings};
-use crate::agent::transition::Transition;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
 use crate::turn::compaction::summary_output_max;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::model_call::tool_offers;
+use crate::turn::plan::CommitPlan;
 
 /// Bytes of JSON counted as one token. Non-text has more bytes a token, and few texts have fewer.
 const BYTES_PER_TOKEN: usize = 3;
@@ -22,13 +20,10 @@ impl LeasedConversation<'_> {
     /// longest response. A summary may take two calls, whose inputs together are the same context.
     pub(super) async fn estimate_call_cost(
         &self,
-        transition: &Transition,
+        plan: &CommitPlan,
     ) -> Result<UsageTotals, TurnError> {
-        let settings = self.settings();
-        let run = transition.head.prompt.as_ref();
-        let model = run.and_then(|run| run.model.clone()).or(settings.model.clone());
-        let Ok(record) = self.services.model.record(model.as_deref().unwrap_or(DEFAULT_MODEL))
-        else {
+        let (transition, context) = (plan.transition(), plan.context());
+        let Ok(record) = context.model_record(&*self.services.model, &transition.head) else {
             // The call cannot be made, and costs nothing.
             return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
         };
@@ -48,40 +43,27 @@ impl LeasedConversation<'_> {
             }
         }
         if known_tokens == 0 {
-            bytes += self.overhead_bytes(&settings);
+            // Later calls know them from the last response's usage.
+            bytes += context.overhead_bytes();
         }
-        let context = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+        let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
         Ok(match &transition.head.phase {
             Phase::Summary { instructions, .. } => {
                 let focus = instructions.as_deref();
                 let prompts = [prompts::summary_prompt(None, focus), prompts::prefix_prompt()];
                 let prompt_bytes =
                     prompts.iter().map(|prompts| prompts::SYSTEM_PROMPT.len() + prompts.len());
-                let input = context + prompt_bytes.sum::<usize>().div_ceil(BYTES_PER_TOKEN) as u64;
-                let budget = ContextBudget::new(
-                    record.context_window,
-                    &settings.compaction.unwrap_or_default(),
-                );
+                let prompt_tokens = prompt_bytes.sum::<usize>().div_ceil(BYTES_PER_TOKEN) as u64;
+                let input = context_tokens + prompt_tokens;
+                let budget = context.context_budget(record.context_window);
                 let window = record.context_window.saturating_mul(2);
                 maximum_cost(&record, input.min(window), summary_output_max(&record, &budget))
             }
             Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
-                let output = record.output_token_limit(settings.max_output_tokens);
-                maximum_cost(&record, context.min(record.context_window), output)
+                let output = record.output_token_limit(context.settings.max_output_tokens);
+                maximum_cost(&record, context_tokens.min(record.context_window), output)
             }
         })
-    }
-
-    /// Bytes of a first call's input beside the messages. Later calls know them from the last
-    /// response's usage.
-    fn overhead_bytes(&self, settings: &Settings) -> usize {
-        let Ok(agent) = self.services.agents.find(Some(&self.head.agent)) else { return 0 };
-        let offers = tool_offers(&agent, settings);
-        let tools = offers.iter().map(|offer| {
-            offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
-        });
-        let schema = agent.response_schema.as_ref().map_or(0, |schema| schema.to_string().len());
-        agent.instructions.len() + tools.sum::<usize>() + schema
     }
 }
 

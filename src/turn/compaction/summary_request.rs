@@ -84,7 +84,7 @@ impl LeasedConversation<'_> {
                 output_tokens: output,
                 error_prefix: "Summarization failed",
             };
-            match self.call_for_summary(&input.record, call, &mut call_usage).await? {
+            match self.call_for_summary(input, call, &mut call_usage).await? {
                 Ok(text) => text,
                 Err(failure) => return Ok(failure.into_summarised(call_usage)),
             }
@@ -100,13 +100,13 @@ impl LeasedConversation<'_> {
             omitted += newly_omitted;
             let error_prefix = "Turn prefix summarization failed";
             let call = SummaryCall { prompt: text, output_tokens: output, error_prefix };
-            match self.call_for_summary(&input.record, call, &mut call_usage).await? {
+            match self.call_for_summary(input, call, &mut call_usage).await? {
                 Ok(text) => Some(text),
                 Err(failure) => return Ok(failure.into_summarised(call_usage)),
             }
         };
         let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
-        let after = self.tokens_after(input, &summary_parts.to_text());
+        let after = input.tokens_after(&summary_parts.to_text());
         let call_usage = (call_usage.usage, call_usage.calls);
         let entry =
             summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
@@ -142,14 +142,15 @@ impl LeasedConversation<'_> {
     /// Returns the text of the model response.
     async fn call_for_summary(
         &mut self,
-        record: &ModelRecord,
+        input: &CompactionInput<'_>,
         call: SummaryCall,
         call_usage: &mut CallUsage,
     ) -> Result<Result<String, SummaryFailure>, TurnError> {
+        let record = &input.record;
         let call_span = ModelCallSpan::start(self, record, self.attempt());
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         let traceparent = call_span.span.traceparent().or(of_prompt);
-        let session_id = self.session_id();
+        let session_id = input.context.session_id(&self.head);
         let message = Message::User(UserMessage {
             content: Content::Text(call.prompt),
             timestamp: Timestamp(0),

@@ -58,17 +58,14 @@ use crate::live::MemoryLive;
 use crate::model::Model;
 use crate::notifications::NotificationSender;
 use crate::queue::{MemoryQueue, QueueFaults};
-use crate::services::{Limits, Services};
+use crate::services::{ServicePorts, Services};
 use crate::settings::pauses::Pauses;
 use crate::store::memory::{MemoryStore, StoreFaults};
 use crate::store::{
     ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
 };
 use crate::telemetry::Telemetry;
-use crate::turn::abort_signal::AbortSignals;
 use crate::turn::documents::{self, EventsBody};
-use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
 use crate::turn::nudge::Nudge;
 use crate::turn::{invariants, sweep};
 
@@ -248,27 +245,25 @@ impl TestEnv {
     pub(super) fn new_worker(&mut self, probe: Arc<dyn FailPoints>) -> Services {
         self.worker_count += 1;
         let offset = self.next_clock_offset();
-        let services = Services {
+        let worker = WorkerId::new(self.ids.new_id());
+        let ports = ServicePorts {
             store: self.worker_store.clone(),
             queue: self.queue.clone(),
             artifacts: self.artifacts.clone(),
             live: Arc::new(MemoryLive::new(0, 0)),
             model: self.model_override.clone().unwrap_or_else(|| self.model.clone()),
+            clock: Arc::new(RuntimeClock { offset, ..self.clock }),
+            ids: self.ids.clone(),
+        };
+        let services = Services {
             agents: self.agents.clone(),
             extensions: self.extensions.clone(),
-            entry_cache: Arc::new(EntryCache::default()),
-            abort_signals: AbortSignals::default(),
-            ledger_locks: Arc::default(),
             notification_sender: self.notifier.clone(),
-            clock: Arc::new(RuntimeClock { offset, ..self.clock }),
-            worker: WorkerId::new(self.ids.new_id()),
-            ids: self.ids.clone(),
             fail_points: probe,
-            limits: Limits::default(),
             spending_limits: Arc::clone(&self.budget_limits),
             pauses: Arc::clone(&self.pauses),
-            isolation: Isolation::default(),
             telemetry: self.telemetry.clone(),
+            ..Services::new(worker, ports)
         };
         self.pick_version(services)
     }

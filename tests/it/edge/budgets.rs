@@ -14,7 +14,7 @@ use super::test_app::TestApp;
 /// Advances the clock until the usage ledger is up to date.
 async fn advance_until_ledger_updated(app: &TestApp) {
     app.clock.advance(Duration::from_mins(11));
-    sweep::sweep(&app.services, Duration::ZERO).await.unwrap();
+    sweep::sweep(&*app.services, Duration::ZERO).await.unwrap();
     app.work().await;
 }
 

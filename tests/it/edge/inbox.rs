@@ -152,7 +152,7 @@ async fn held_input_joins_the_next_prompt() {
     assert_eq!(app.get_json(&promised).await["state"], "running");
     // Neither the recovery sweep nor the next day starts it.
     app.clock.advance(Duration::from_hours(24));
-    turnwheel::turn::sweep::sweep(&app.services, Duration::ZERO).await.unwrap();
+    turnwheel::turn::sweep::sweep(&*app.services, Duration::ZERO).await.unwrap();
     app.work().await;
     assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle");
     let now = app.services.clock.now();

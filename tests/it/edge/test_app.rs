@@ -27,19 +27,15 @@ use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::queue::MemoryQueue;
 use turnwheel::queue::{self, Queue as _, QueueFaults};
-use turnwheel::services::{Limits, Services};
+use turnwheel::services::{ServicePorts, Services};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
-use turnwheel::telemetry::Telemetry;
 use turnwheel::tools::workspace::builtins;
 use turnwheel::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
 };
-use turnwheel::turn::abort_signal::AbortSignals;
 use turnwheel::turn::delivery;
-use turnwheel::turn::entry_cache::EntryCache;
-use turnwheel::turn::isolation::Isolation;
 use turnwheel::turn::nudge::Nudge;
 
 use super::openapi_check;
@@ -243,31 +239,23 @@ impl TestApp {
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
         let ids = Arc::new(SeededIds::new(7));
         let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, QueueFaults::default()));
-        let services = Arc::new(Services {
+        let ports = ServicePorts {
             store: Arc::clone(&store) as _,
             queue: Arc::clone(&queue) as _,
             artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
             live: Arc::new(EmbeddedLive::default()),
             model: Arc::new(ScriptedModel),
-            agents: Catalog {
-                agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
-                ..Catalog::default()
-            }
-            .into(),
-            extensions: Vec::new(),
-            entry_cache: Arc::new(EntryCache::default()),
-            abort_signals: AbortSignals::default(),
-            ledger_locks: Arc::default(),
-            notification_sender: None,
             clock: Arc::clone(&clock) as _,
             ids,
+        };
+        let agents = Catalog {
+            agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
+            ..Catalog::default()
+        };
+        let services = Arc::new(Services {
+            agents: agents.into(),
             fail_points,
-            worker: WorkerId::new("w1"),
-            limits: Limits::default(),
-            spending_limits: Arc::default(),
-            pauses: Arc::default(),
-            isolation: Isolation::default(),
-            telemetry: Telemetry::default(),
+            ..Services::new(WorkerId::new("w1"), ports)
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
         let router = turnwheel::http::router(Arc::new(Api::new(

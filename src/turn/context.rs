@@ -1,0 +1,143 @@
+//! The turn context: agent, effective settings, tools and system prompt, resolved once per commit
+//! plan and once per model or tool call.
+
+use std::sync::Arc;
+
+use crate::agent::compaction::{ContextBudget, TokenCounter};
+use crate::agent::head::Head;
+use crate::agent::message::AssistantMessage;
+use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
+use crate::agent::transition::Policy;
+use crate::agents::{Agent, AgentLookupError};
+use crate::model::{Model, ModelRecord, ToolOffer};
+use crate::services::Services;
+use crate::tools::CallableTool;
+use crate::tools::result_limits::ReadAccess;
+use crate::tools::validate::response::find_message_mismatch;
+use crate::turn::inbox::{DRAIN_BYTES_MAX, DRAIN_OPERATIONS_MAX};
+
+/// What a conversation's agent and settings determine about its next step.
+pub(crate) struct TurnContext {
+    /// Without an agent the model is not called, and no tool is found.
+    pub(crate) agent: Result<Arc<Agent>, AgentLookupError>,
+    /// Effective settings: the conversation's settings override the agent's.
+    pub(crate) settings: Settings,
+    /// The agent's tools without those that the settings deactivate, in the agent's order. Unknown
+    /// names in the settings are ignored.
+    tools: Vec<Arc<dyn CallableTool>>,
+}
+
+impl TurnContext {
+    pub(crate) fn resolve(services: &Services, head: &Head) -> Self {
+        let agent = services.agents.find(Some(&head.agent));
+        let settings = match &agent {
+            Ok(agent) => head.settings.with_fallback(&agent.settings),
+            Err(_) => head.settings.clone(),
+        };
+        let is_active = |tool: &&Arc<dyn CallableTool>| {
+            let name = &tool.definition().name;
+            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
+        };
+        let tools =
+            agent.iter().flat_map(|agent| &agent.tools).filter(is_active).cloned().collect();
+        Self { agent, settings, tools }
+    }
+
+    pub(crate) fn loop_kind(&self) -> LoopKind {
+        self.settings.loop_kind.unwrap_or_default()
+    }
+
+    /// Empty without an agent.
+    pub(crate) fn system_prompt(&self) -> &str {
+        self.agent.as_ref().map_or("", |agent| &agent.instructions)
+    }
+
+    pub(crate) fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
+        self.tools.iter().find(|tool| tool.definition().name == name)
+    }
+
+    /// The tools as the model receives them.
+    pub(crate) fn tool_offers(&self) -> impl Iterator<Item = ToolOffer<'_>> {
+        self.tools.iter().map(|tool| tool.definition()).map(|definition| ToolOffer {
+            name: &definition.name,
+            description: &definition.description,
+            parameters: &definition.parameters,
+            strict: definition.is_strict,
+        })
+    }
+
+    /// Tokens of the request beside the messages.
+    pub(crate) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
+        let tools = self.tool_offers().map(|offer| {
+            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
+        });
+        count(self.system_prompt()) + tools.sum::<u64>()
+    }
+
+    /// Bytes of the request beside the messages.
+    pub(crate) fn overhead_bytes(&self) -> usize {
+        let tools = self.tool_offers().map(|offer| {
+            offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
+        });
+        let schema = self.agent.as_ref().ok().and_then(|agent| agent.response_schema.as_ref());
+        let schema_bytes = schema.map_or(0, |schema| schema.to_string().len());
+        self.system_prompt().len() + tools.sum::<usize>() + schema_bytes
+    }
+
+    /// Returns whether the model can read the rest of a truncated result.
+    pub(crate) fn read_access(&self) -> ReadAccess {
+        match self.find_tool("read") {
+            Some(_) => ReadAccess::Available,
+            None => ReadAccess::Unavailable,
+        }
+    }
+
+    /// Why a final response does not fit the agent's response schema.
+    pub(crate) fn find_response_mismatch(&self, message: &AssistantMessage) -> Option<String> {
+        find_message_mismatch(self.agent.as_ref().ok()?.response_schema.as_ref()?, message)
+    }
+
+    /// Groups calls for the provider's prompt cache.
+    pub(crate) fn session_id(&self, head: &Head) -> String {
+        let of_agent = self.agent.as_ref().ok().and_then(|agent| agent.session_id.clone());
+        of_agent.unwrap_or_else(|| format!("{}-{}", head.conversation_id, head.incarnation))
+    }
+
+    /// The model of the next call: the prompt's, the settings', or the default.
+    pub(crate) fn model_record(
+        &self,
+        model: &dyn Model,
+        head: &Head,
+    ) -> Result<ModelRecord, String> {
+        let of_prompt = head.prompt.as_ref().and_then(|run| run.model.as_deref());
+        model.record(of_prompt.or(self.settings.model.as_deref()).unwrap_or(DEFAULT_MODEL))
+    }
+
+    pub(crate) fn context_budget(&self, context_window: u64) -> ContextBudget {
+        ContextBudget::new(context_window, &self.settings.compaction.clone().unwrap_or_default())
+    }
+
+    /// The state machine's rules for steps from this head.
+    pub(crate) fn policy(&self, services: &Services, head: &Head) -> Policy {
+        let settings = &self.settings;
+        // Without a model the call fails with the reason.
+        let record = self.model_record(&*services.model, head);
+        let context_window = record.map_or(0, |record| record.context_window);
+        Policy {
+            rounds_max: settings.rounds_max(),
+            hard_rounds_max: settings.hard_rounds_limit(),
+            budget: settings.parse_budget(),
+            concurrency: settings.concurrency(),
+            context_budget: self.context_budget(context_window),
+            retry: settings.retry.clone().unwrap_or_default(),
+            model: settings.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            steering_mode: settings.steering_mode.unwrap_or_default(),
+            follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
+            should_steer_skip_tools: settings.steering_skips_tools.unwrap_or(true),
+            drained_operations_max: DRAIN_OPERATIONS_MAX,
+            drained_bytes_max: DRAIN_BYTES_MAX,
+            has_notification_receiver: services.notification_sender.is_some(),
+            settle_after: services.limits.settle_after,
+        }
+    }
+}
