@@ -8,6 +8,7 @@ pub mod rate_limit;
 pub mod spending_limits;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -23,13 +24,14 @@ use crate::ids::{UserId, is_plain_text};
 use crate::ledger::account::{Account, Availability};
 pub use crate::ledger::locks::LedgerLocks;
 use crate::services::Services;
+use crate::store::conditional::{back_off_up_to, compare_and_set, write_once};
 use crate::store::{Document, DocumentKind, ETag, Freshness, Partition, StoreError, Write};
 use crate::tools::sha256_hex;
 use crate::turn::documents;
 
 /// Attempts at one post: other conversations write into the same accounts.
-const ATTEMPTS_MAX: u32 = 24;
-/// Consecutive attempts for which the store may be unavailable.
+const ATTEMPTS_MAX: usize = 24;
+/// Attempts of one post for which the store may be unavailable.
 const UNAVAILABLE_MAX: u32 = 3;
 const RETRY_WAIT: Duration = Duration::from_millis(10);
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(640);
@@ -175,26 +177,33 @@ struct LedgerSnapshot {
 /// The store is unavailable, or other writers always won: call again later. Nothing is lost, and
 /// the repeated call has the same effect.
 pub(crate) async fn post(services: &Services, head: &Head) -> Result<PostResult, StoreError> {
-    let partition = Partition::Scope(head.tenant.clone());
-    let (mut wait, mut unavailable) = (RETRY_WAIT, 0);
-    for _ in 0..ATTEMPTS_MAX {
-        let guard = services.ledger_locks.lock(lock_key(services, head)).await;
-        let result = try_post(services, head, &partition).await;
-        drop(guard);
-        let failed = match result {
-            Ok(posted) => return Ok(posted),
-            Err(error @ StoreError::Unavailable(_)) if unavailable < UNAVAILABLE_MAX => {
-                unavailable += 1;
-                error
-            }
-            Err(StoreError::Conflict) => StoreError::Conflict,
-            Err(error) => return Err(error),
-        };
-        tracing::debug!(conversation.id = %head.conversation_id, tenant = %head.tenant, error = %failed, "ledger write failed, retrying");
-        tokio::time::sleep(wait.mul_f64(jitter(services))).await;
-        wait = (wait * 2).min(RETRY_WAIT_MAX);
-    }
-    Err(StoreError::Conflict)
+    let unavailable = AtomicU32::new(0);
+    let waits = back_off_up_to(RETRY_WAIT, RETRY_WAIT_MAX).take(ATTEMPTS_MAX - 1);
+    let waits = waits.map(|wait| wait.mul_f64(jitter(services)));
+    compare_and_set(waits, || try_post(services, head, &unavailable)).await
+}
+
+/// Tries the post once. `None`: another writer came first, or the store was unavailable.
+async fn try_post(
+    services: &Services,
+    head: &Head,
+    unavailable: &AtomicU32,
+) -> Result<Option<PostResult>, StoreError> {
+    let guard = services.ledger_locks.lock(lock_key(services, head)).await;
+    let result = post_once(services, head).await;
+    drop(guard);
+    let failure = match result {
+        Ok(posted) => return Ok(Some(posted)),
+        Err(StoreError::Conflict) => StoreError::Conflict,
+        Err(error @ StoreError::Unavailable(_))
+            if unavailable.fetch_add(1, Ordering::Relaxed) < UNAVAILABLE_MAX =>
+        {
+            error
+        }
+        Err(error) => return Err(error),
+    };
+    tracing::debug!(conversation.id = %head.conversation_id, tenant = %head.tenant, error = %failure, "ledger write failed, retrying");
+    Ok(None)
 }
 
 /// The documents that other writers share, as the key of a lock.
@@ -213,12 +222,9 @@ fn jitter(services: &Services) -> f64 {
     0.5 + f64::from(drawn % 16) / 15.0
 }
 
-async fn try_post(
-    services: &Services,
-    head: &Head,
-    partition: &Partition,
-) -> Result<PostResult, StoreError> {
-    let mut snapshot = LedgerSnapshot::read(services, head, partition).await?;
+async fn post_once(services: &Services, head: &Head) -> Result<PostResult, StoreError> {
+    let partition = Partition::Scope(head.tenant.clone());
+    let mut snapshot = LedgerSnapshot::read(services, head, &partition).await?;
     let outcome = snapshot.apply(services, head);
     let writes = snapshot.writes();
     if !writes.is_empty() {
@@ -228,7 +234,7 @@ async fn try_post(
             ("settle.before", "settle.after")
         };
         services.fail_points.hit(before).await;
-        services.store.write(partition, writes).await?;
+        services.store.write(&partition, writes).await?;
         services.fail_points.hit(after).await;
     }
     Ok(PostResult { outcome, alerts: snapshot.line.value.alerts })
@@ -435,11 +441,9 @@ pub(crate) async fn has_budget(services: &Services, head: &Head) -> Result<bool,
 /// The store is unavailable: try again later.
 pub(crate) async fn delete_line(services: &Services, head: &Head) -> Result<(), StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
-    match services.store.write(&partition, vec![Write::Delete(line_id(head), None)]).await {
-        // The line does not exist.
-        Ok(_) | Err(StoreError::Conflict) => Ok(()),
-        Err(error) => Err(error),
-    }
+    // Lost: the line does not exist.
+    let writes = vec![Write::Delete(line_id(head), None)];
+    write_once(&*services.store, &partition, writes).await.map(|_| ())
 }
 
 /// Latest time for the post after a call at `now`.

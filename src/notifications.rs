@@ -13,6 +13,7 @@ use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
 use crate::services::Services;
+use crate::store::conditional::write_once;
 use crate::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
@@ -128,11 +129,10 @@ async fn reserve(
     let due = services.clock.now().plus(RESERVATION);
     let document = documents::notice_document(notification, Some(due));
     let write = Write::Replace(document.clone(), Some(stored.etag));
-    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        Ok(etags) => Ok(etags.into_iter().next().map(|etag| StoredDocument { document, etag })),
-        Err(StoreError::Conflict) => Ok(None),
-        Err(error) => Err(error),
-    }
+    let partition = Partition::Conversation(key.clone());
+    let etags = write_once(&*services.store, &partition, vec![write]).await?;
+    let etag = etags.and_then(|etags| etags.into_iter().next());
+    Ok(etag.map(|etag| StoredDocument { document, etag }))
 }
 
 /// The span omits the address, which is a secret.
@@ -182,11 +182,8 @@ async fn record_outcome(
     };
     let write =
         Write::Replace(documents::notice_document(&notification, due), Some(stored.etag.clone()));
-    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        // Another delivery sent it too and recorded the outcome.
-        Ok(_) | Err(StoreError::Conflict) => {}
-        Err(error) => return Err(error),
-    }
+    // Lost: another delivery sent it too and recorded the outcome.
+    write_once(&*services.store, &Partition::Conversation(key.clone()), vec![write]).await?;
     if let Some(wait) = due.map(|due| now.until(due)).filter(|wait| *wait < NUDGE_WITHIN) {
         enqueue_nudge(services, queue::NOTIFY, nudge, wait).await;
     }

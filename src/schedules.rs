@@ -15,6 +15,7 @@ use crate::commands::{CommandError, Owner};
 use crate::ids::{ScheduleId, TenantId, UserId, is_plain_text};
 use crate::queue;
 use crate::services::Services;
+use crate::store::conditional::{back_off, compare_and_set};
 use crate::store::{
     Document, DocumentKind, ETag, Freshness, Partition, ResultPage, Selection, StoreError,
     StoredDocument, Write,
@@ -30,7 +31,8 @@ pub const SCHEDULES_MAX: usize = 100;
 pub const ID_LENGTH_MAX: usize = 64;
 /// Maximum bytes of a schedule's input as JSON.
 pub const INPUT_BYTES_MAX: usize = 32 * 1024;
-const ATTEMPTS_MAX: u32 = 10;
+/// Number of writes lost to other writers after which a change gives up.
+const ATTEMPTS_MAX: usize = 10;
 
 /// First part of the id of a schedule's document, before the owner's tag.
 const SCHEDULE_PREFIX: &str = "schedule-of";
@@ -173,22 +175,29 @@ pub async fn cancel_schedule(
     owner: &Owner,
     id: &str,
 ) -> Result<(), CommandError> {
-    for _ in 0..ATTEMPTS_MAX {
-        let (schedule, etag) = find_owned_schedule(services, owner, id).await?;
-        let writes = removal_writes(&schedule, Some(etag));
-        services.fail_points.hit("schedule.cancel").await;
-        match write_until_certain_in(services, &scope_partition(&owner.tenant), writes).await? {
-            BatchOutcome::Won(_) => return Ok(()),
-            BatchOutcome::Lost => {}
-        }
-        match find_owned_schedule(services, owner, id).await {
-            // This request itself may have won with a lost response.
-            Err(CommandError::NotFound(_)) => return Ok(()),
-            Err(refusal) => return Err(refusal),
-            Ok(_) => {}
-        }
+    compare_and_set(back_off(ATTEMPTS_MAX, Duration::ZERO), || try_cancel(services, owner, id))
+        .await
+}
+
+/// Tries the cancellation once. `None`: another writer came first.
+async fn try_cancel(
+    services: &Services,
+    owner: &Owner,
+    id: &str,
+) -> Result<Option<()>, CommandError> {
+    let (schedule, etag) = find_owned_schedule(services, owner, id).await?;
+    let writes = removal_writes(&schedule, Some(etag));
+    services.fail_points.hit("schedule.cancel").await;
+    let partition = scope_partition(&owner.tenant);
+    if let BatchOutcome::Won(_) = write_until_certain_in(services, &partition, writes).await? {
+        return Ok(Some(()));
     }
-    Err(CommandError::contended())
+    match find_owned_schedule(services, owner, id).await {
+        // This request itself may have won with a lost response.
+        Err(CommandError::NotFound(_)) => Ok(Some(())),
+        Err(refusal) => Err(refusal),
+        Ok(_) => Ok(None),
+    }
 }
 
 /// Writes that remove a schedule and its idempotency receipt.

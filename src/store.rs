@@ -3,6 +3,7 @@
 //!
 //! Every implementation passes the same contract tests (`store::contract`).
 
+pub(crate) mod conditional;
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod cosmos;

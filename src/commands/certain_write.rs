@@ -1,5 +1,4 @@
-//! Writes with a certain outcome. While the outcome is unknown, the identical batch is sent again;
-//! a read then decides.
+//! Writes of commands, with a certain outcome. After a conflict, a read of the conditions decides.
 
 use std::time::Duration;
 
@@ -10,10 +9,11 @@ use crate::commands::idempotency::{Idempotency, to_stored_response};
 use crate::commands::{CommandError, CommandResponse};
 use crate::ids::ConversationKey;
 use crate::services::Services;
-use crate::store::{Document, ETag, Freshness, Partition, StoreError, Write};
+use crate::store::conditional::{self, Witness};
+use crate::store::{ConversationStore, Document, ETag, Freshness, Partition, StoreError, Write};
 use crate::turn::documents;
 
-const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPTS_MAX: usize = 4;
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -41,54 +41,52 @@ pub(crate) async fn write_until_certain_in(
     partition: &Partition,
     writes: Vec<Write>,
 ) -> Result<BatchOutcome, CommandError> {
-    let mut delay = RETRY_DELAY;
-    let mut tries = 1;
-    loop {
-        let last_error = match services.store.write(partition, writes.clone()).await {
-            Ok(etags) => return Ok(BatchOutcome::Won(etags)),
-            Err(StoreError::Conflict) => {
-                if has_failed_condition(services, partition, &writes).await? {
-                    return Ok(BatchOutcome::Lost);
-                }
-                StoreError::Conflict
-            }
-            Err(unavailable @ StoreError::Unavailable(_)) => unavailable,
-            Err(error) => return Err(error.into()),
-        };
-        if tries >= ATTEMPTS_MAX {
-            return Err(last_error.into());
-        }
-        tracing::debug!(partition = %partition.parts().join("/"), tries, "batch resent");
-        tokio::time::sleep(delay).await;
-        delay *= 2;
-        tries += 1;
-    }
+    let store = &*services.store;
+    let witness = ConditionWitness { store, partition };
+    let waits = conditional::back_off(ATTEMPTS_MAX, RETRY_DELAY);
+    Ok(conditional::write_until_certain(store, partition, writes, &witness, waits).await?)
 }
 
-/// True if a condition of the batch is not met now.
-async fn has_failed_condition(
-    services: &Services,
-    partition: &Partition,
-    writes: &[Write],
-) -> Result<bool, CommandError> {
-    for write in writes {
-        let id = match write {
-            Write::Create(document) | Write::Replace(document, _) => &document.id,
-            Write::Delete(id, _) => id,
-        };
-        let found = services.store.read(partition, id, Freshness::Latest).await?;
-        let is_met = match (write, &found) {
-            (Write::Create(_), found) => found.is_none(),
-            (Write::Replace(_, expected) | Write::Delete(_, expected), Some(found)) => {
-                expected.as_ref().is_none_or(|expected| expected == &found.etag)
-            }
-            (Write::Replace(..) | Write::Delete(..), None) => false,
-        };
-        if !is_met {
-            return Ok(true);
-        }
+/// A batch is lost if one of its conditions is not met after a conflict.
+struct ConditionWitness<'a> {
+    store: &'a dyn ConversationStore,
+    partition: &'a Partition,
+}
+
+impl Witness for ConditionWitness<'_> {
+    type Outcome = BatchOutcome;
+
+    fn won(&self, etags: Vec<ETag>) -> BatchOutcome {
+        BatchOutcome::Won(etags)
     }
-    Ok(false)
+
+    async fn find_outcome(
+        &self,
+        writes: &[Write],
+        failure: &StoreError,
+    ) -> Result<Option<BatchOutcome>, StoreError> {
+        if !matches!(failure, StoreError::Conflict) {
+            return Ok(None);
+        }
+        for write in writes {
+            let id = match write {
+                Write::Create(document) | Write::Replace(document, _) => &document.id,
+                Write::Delete(id, _) => id,
+            };
+            let found = self.store.read(self.partition, id, Freshness::Latest).await?;
+            let is_met = match (write, &found) {
+                (Write::Create(_), found) => found.is_none(),
+                (Write::Replace(_, expected) | Write::Delete(_, expected), Some(found)) => {
+                    expected.as_ref().is_none_or(|expected| expected == &found.etag)
+                }
+                (Write::Replace(..) | Write::Delete(..), None) => false,
+            };
+            if !is_met {
+                return Ok(Some(BatchOutcome::Lost));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// Document of a head to be written.

@@ -24,9 +24,9 @@ use crate::queries::load;
 use crate::queries::load::any_head;
 use crate::queue;
 use crate::services::Services;
+use crate::store::conditional::{back_off, compare_and_set, write_once};
 use crate::store::{
-    BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, HEAD_ID, Partition, Selection, StoreError,
-    Write,
+    BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, HEAD_ID, Partition, Selection, Write,
 };
 use crate::turn::event_log::report_alerts;
 use crate::turn::nudge::Nudge;
@@ -37,7 +37,8 @@ use crate::turn::{budget_check, documents};
 pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);
 /// Delay until an unfinished purge is retried.
 const PURGE_RETRY_AFTER: Duration = Duration::from_mins(1);
-const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPTS_MAX: usize = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Time in which a worker must report a call that ran at the deletion. A worker notices a deletion
 /// within seconds; after this time it counts as dead.
 const REPORT_DEADLINE: Duration = Duration::from_secs(45);
@@ -61,41 +62,32 @@ pub async fn delete_conversation(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(), CommandError> {
-    let mut delay = Duration::from_millis(10);
-    for _ in 0..ATTEMPTS_MAX {
-        let (head, etag) = load::head(services, key).await?;
-        reject_writes_in_flight(services, &head)?;
-        let tombstone = build_tombstone(services, head);
-        services.fail_points.hit("admission.delete").await;
-        if write_tombstone(services, key, &tombstone, etag).await? {
-            services.live.publish(key, LiveEvent::Deleted);
-            services.abort_signals.emit(key);
-            if let Err(error) = purge(services, key).await {
-                tracing::warn!(conversation.id = %key, error = %error, "purge failed: the recovery sweep will continue it");
-                wake_worker(services, key, None).await;
-            }
-            return Ok(());
-        }
-        tokio::time::sleep(delay).await;
-        delay *= 2;
+    let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
+    compare_and_set(waits, || try_delete(services, key)).await?;
+    services.live.publish(key, LiveEvent::Deleted);
+    services.abort_signals.emit(key);
+    if let Err(error) = purge(services, key).await {
+        tracing::warn!(conversation.id = %key, error = %error, "purge failed: the recovery sweep will continue it");
+        wake_worker(services, key, None).await;
     }
-    Err(CommandError::contended())
+    Ok(())
 }
 
-async fn write_tombstone(
+/// Tries once to write the tombstone. `None`: another writer came first.
+async fn try_delete(
     services: &Services,
     key: &ConversationKey,
-    tombstone: &Head,
-    etag: ETag,
-) -> Result<bool, CommandError> {
-    let writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
-    Ok(match write_until_certain(services, key, writes).await? {
-        BatchOutcome::Won(_) => true,
-        BatchOutcome::Lost => {
-            let found = any_head(services, key).await?;
-            found.is_some_and(|(head, _)| head.commit_id == tombstone.commit_id)
-        }
-    })
+) -> Result<Option<()>, CommandError> {
+    let (head, etag) = load::head(services, key).await?;
+    reject_writes_in_flight(services, &head)?;
+    let tombstone = build_tombstone(services, head);
+    services.fail_points.hit("admission.delete").await;
+    let writes = vec![Write::Replace(head_document(&tombstone)?, Some(etag))];
+    if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
+        return Ok(Some(()));
+    }
+    let found = any_head(services, key).await?;
+    Ok(found.filter(|(head, _)| head.commit_id == tombstone.commit_id).map(|_| ()))
 }
 
 /// Rejects the deletion while a `write` call awaits its response. The write may have happened, and
@@ -281,29 +273,37 @@ pub(crate) async fn record_late_usage(
     key: &ConversationKey,
     late: &LateUsage<'_>,
 ) -> Result<(), CommandError> {
-    for _ in 0..ATTEMPTS_MAX {
-        let Some((mut head, etag)) = any_head(services, key).await? else { return Ok(()) };
-        let is_report_expected = head.phase == Phase::Deleted
-            && head.incarnation == late.incarnation
-            && head.epoch <= late.epoch
-            && head.unreported_call.is_some();
-        if !is_report_expected {
-            return Ok(());
-        }
-        let now = services.clock.now();
-        head.unreported_call = None;
-        head.reservation = None;
-        head.usage += late.usage;
-        let cost =
-            UsageTotals { calls: u64::from(late.calls), ..UsageTotals::from_usage(&late.usage) };
-        head.metering.add_cost(cost, (now, now));
-        head.commit_id = CommitId::new(services.ids.new_id());
-        let write = Write::Replace(head_document(&head)?, Some(etag));
-        if let BatchOutcome::Won(_) = write_until_certain(services, key, vec![write]).await? {
-            return Box::pin(purge(services, key)).await;
-        }
+    let waits = back_off(ATTEMPTS_MAX, Duration::ZERO);
+    if compare_and_set(waits, || try_record_late_usage(services, key, late)).await? {
+        Box::pin(purge(services, key)).await?;
     }
-    Err(CommandError::contended())
+    Ok(())
+}
+
+/// Tries the report once. `None`: another writer came first; `false`: no report is expected.
+async fn try_record_late_usage(
+    services: &Services,
+    key: &ConversationKey,
+    late: &LateUsage<'_>,
+) -> Result<Option<bool>, CommandError> {
+    let Some((mut head, etag)) = any_head(services, key).await? else { return Ok(Some(false)) };
+    let is_report_expected = head.phase == Phase::Deleted
+        && head.incarnation == late.incarnation
+        && head.epoch <= late.epoch
+        && head.unreported_call.is_some();
+    if !is_report_expected {
+        return Ok(Some(false));
+    }
+    let now = services.clock.now();
+    head.unreported_call = None;
+    head.reservation = None;
+    head.usage += late.usage;
+    let cost = UsageTotals { calls: u64::from(late.calls), ..UsageTotals::from_usage(&late.usage) };
+    head.metering.add_cost(cost, (now, now));
+    head.commit_id = CommitId::new(services.ids.new_id());
+    let write = Write::Replace(head_document(&head)?, Some(etag));
+    let outcome = write_until_certain(services, key, vec![write]).await?;
+    Ok(matches!(outcome, BatchOutcome::Won(_)).then_some(true))
 }
 
 fn is_due(head: &Head, now: Timestamp) -> bool {
@@ -324,10 +324,7 @@ async fn purge_kind(
         }
         let deletes =
             left.into_iter().map(|stored| Write::Delete(stored.document.id, None)).collect();
-        match services.store.write(&partition, deletes).await {
-            // Another purge has removed some of them: read again.
-            Ok(_) | Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Lost: another purge has removed some of them, so read again.
+        write_once(&*services.store, &partition, deletes).await?;
     }
 }

@@ -23,10 +23,11 @@ use crate::queries::inbox::{
 use crate::queries::load;
 use crate::services::Services;
 use crate::store::Write;
+use crate::store::conditional::{back_off, compare_and_set};
 use crate::turn::documents;
 
 /// Number of lost writes after which a change gives up.
-const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// Change of a queued input. Absent members stay as they are.
@@ -85,46 +86,54 @@ pub async fn edit_input(
     (idempotency, is_etag_accepted): (&Idempotency, impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<CommandResponse, CommandError> {
     let (head, _) = load::head(services, key).await?;
+    let attempt = || try_edit(services, &head, id, change, (idempotency, &is_etag_accepted));
+    compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
+}
+
+/// Tries the edit once. `None`: another writer came first.
+async fn try_edit(
+    services: &Services,
+    head: &Head,
+    id: &str,
+    change: &InputChange,
+    (idempotency, is_etag_accepted): (&Idempotency, &(impl Fn(&str) -> bool + Send + Sync)),
+) -> Result<Option<CommandResponse>, CommandError> {
+    let key = &head.key();
     let own_id = idempotency.input_id(key);
-    let mut delay = RETRY_DELAY;
-    for _ in 0..ATTEMPTS_MAX {
-        if let Some(earlier) = find_previous_request(services, key, own_id.as_str()).await? {
-            return earlier.replay(idempotency);
-        }
-        let (item, stored) = match find_changeable(services, key, id).await? {
-            StoredInput::Queued(item, stored) => (item, stored),
-            StoredInput::Finished(receipt) => return Err(already_applied_error(&receipt)),
-        };
-        if !is_etag_accepted(&input_etag(&item)) {
-            return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
-        }
-        let edited = build_edited_item(services, &head, &item, change).await?;
-        let response = CommandResponse {
-            status: 200,
-            body: Some(RawJson::from_value(&queued_view(&edited))),
-            location: None,
-            etag: Some(input_etag(&edited)),
-            is_replayed: false,
-        };
-        // An item that a worker has read has no `due`; an item that was held gets one.
-        let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
-        let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };
-        let due = due.filter(|_| edited.has_effect_when_idle());
-        let writes = vec![
-            Write::Replace(documents::inbox_document(&edited, due), Some(stored.etag)),
-            Write::Create(receipt_document(idempotency, key, &response, services.clock.now())),
-        ];
-        services.fail_points.hit("admission.edit").await;
-        if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
-            if starts_now {
-                wake_worker(services, key, None).await;
-            }
-            return Ok(response);
-        }
-        tokio::time::sleep(delay).await;
-        delay *= 2;
+    if let Some(earlier) = find_previous_request(services, key, own_id.as_str()).await? {
+        return earlier.replay(idempotency).map(Some);
     }
-    Err(CommandError::contended())
+    let (item, stored) = match find_changeable(services, key, id).await? {
+        StoredInput::Queued(item, stored) => (item, stored),
+        StoredInput::Finished(receipt) => return Err(already_applied_error(&receipt)),
+    };
+    if !is_etag_accepted(&input_etag(&item)) {
+        return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
+    }
+    let edited = build_edited_item(services, head, &item, change).await?;
+    let response = CommandResponse {
+        status: 200,
+        body: Some(RawJson::from_value(&queued_view(&edited))),
+        location: None,
+        etag: Some(input_etag(&edited)),
+        is_replayed: false,
+    };
+    // An item that a worker has read has no `due`; an item that was held gets one.
+    let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
+    let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };
+    let due = due.filter(|_| edited.has_effect_when_idle());
+    let writes = vec![
+        Write::Replace(documents::inbox_document(&edited, due), Some(stored.etag)),
+        Write::Create(receipt_document(idempotency, key, &response, services.clock.now())),
+    ];
+    services.fail_points.hit("admission.edit").await;
+    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+        return Ok(None);
+    }
+    if starts_now {
+        wake_worker(services, key, None).await;
+    }
+    Ok(Some(response))
 }
 
 async fn build_edited_item(
@@ -241,27 +250,31 @@ async fn clear_item(
     key: &ConversationKey,
     id: &str,
 ) -> Result<ClearOutcome, CommandError> {
-    let mut delay = RETRY_DELAY;
-    for _ in 0..ATTEMPTS_MAX {
-        let (item, stored) = match find_changeable(services, key, id).await? {
-            StoredInput::Queued(item, stored) => (item, stored),
-            StoredInput::Finished(receipt) => return Ok(ClearOutcome::HasReceipt(receipt)),
-        };
-        let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
-        let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
-        let document = documents::receipt_document(&receipt);
-        services.fail_points.hit("admission.clear").await;
-        let writes = vec![Write::Replace(document, Some(stored.etag))];
-        if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
-            if stored.document.due.is_none() && item.has_effect_when_idle() {
-                // A worker has read the item and relies on it: another delivery must drain the
-                // inbox.
-                wake_worker(services, key, None).await;
-            }
-            return Ok(ClearOutcome::Cleared(item));
-        }
-        tokio::time::sleep(delay).await;
-        delay *= 2;
+    let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
+    compare_and_set(waits, || try_clear(services, key, id)).await
+}
+
+/// Tries the removal once. `None`: another writer came first.
+async fn try_clear(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<Option<ClearOutcome>, CommandError> {
+    let (item, stored) = match find_changeable(services, key, id).await? {
+        StoredInput::Queued(item, stored) => (item, stored),
+        StoredInput::Finished(receipt) => return Ok(Some(ClearOutcome::HasReceipt(receipt))),
+    };
+    let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
+    let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
+    let document = documents::receipt_document(&receipt);
+    services.fail_points.hit("admission.clear").await;
+    let writes = vec![Write::Replace(document, Some(stored.etag))];
+    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+        return Ok(None);
     }
-    Err(CommandError::contended())
+    if stored.document.due.is_none() && item.has_effect_when_idle() {
+        // A worker has read the item and relies on it: another delivery must drain the inbox.
+        wake_worker(services, key, None).await;
+    }
+    Ok(Some(ClearOutcome::Cleared(item)))
 }

@@ -2,6 +2,7 @@
 //! receives become entries.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -23,11 +24,13 @@ use crate::ids::{CommitId, ConversationKey};
 use crate::queries::conversation::conversation_view;
 use crate::queries::{conversation_etag, load};
 use crate::services::Services;
-use crate::store::{ETag, Write};
+use crate::store::Write;
+use crate::store::conditional::{back_off, compare_and_set};
 use crate::turn::documents;
 
 /// Number of lost writes after which a patch gives up.
-const TRIES_MAX: u32 = 10;
+const ATTEMPTS_MAX: usize = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// Applies an RFC 7396 merge patch to a conversation. Before each attempt `is_etag_accepted` checks
 /// the conversation's `ETag`, so that no concurrent change is overwritten.
@@ -43,43 +46,36 @@ pub async fn patch_conversation(
     is_etag_accepted: impl Fn(&str) -> bool + Send + Sync,
 ) -> Result<CommandResponse, CommandError> {
     reject_unknown_members(patch)?;
-    let input_id = idempotency.input_id(key);
-    let mut pause = std::time::Duration::from_millis(10);
-    for _ in 0..TRIES_MAX {
-        let (head, etag) = load::head(services, key).await?;
-        if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-            let replayed = earlier.replay(idempotency)?;
-            let body = match replayed.body {
-                Some(body) => body,
-                None => RawJson::from_value(&conversation_view(services, &head).await?),
-            };
-            return Ok(CommandResponse { body: Some(body), ..replayed });
-        }
-        // A write by this version would drop the members that only a newer version supports.
-        if head.min_reader > services.limits.reader_version {
-            return Err(load::newer_version_error());
-        }
-        if !is_etag_accepted(&conversation_etag(&head)) {
-            return Err(CommandError::PreconditionFailed { etag: conversation_etag(&head) });
-        }
-        if let Some(response) = try_patch(services, (head, etag), patch, idempotency).await? {
-            return Ok(response);
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-    }
-    Err(CommandError::contended())
+    let attempt = || try_patch(services, key, patch, idempotency, &is_etag_accepted);
+    compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
 
 /// Tries the patch once. `None`: the write was lost, or won with a lost response; the receipt shows
 /// which.
 async fn try_patch(
     services: &Services,
-    (head, etag): (Head, ETag),
+    key: &ConversationKey,
     patch: &Map<String, Value>,
     idempotency: &Idempotency,
+    is_etag_accepted: &(impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<Option<CommandResponse>, CommandError> {
-    let key = head.key();
+    let (head, etag) = load::head(services, key).await?;
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
+        let replayed = earlier.replay(idempotency)?;
+        let body = match replayed.body {
+            Some(body) => body,
+            None => RawJson::from_value(&conversation_view(services, &head).await?),
+        };
+        return Ok(Some(CommandResponse { body: Some(body), ..replayed }));
+    }
+    // A write by this version would drop the members that only a newer version supports.
+    if head.min_reader > services.limits.reader_version {
+        return Err(load::newer_version_error());
+    }
+    if !is_etag_accepted(&conversation_etag(&head)) {
+        return Err(CommandError::PreconditionFailed { etag: conversation_etag(&head) });
+    }
     let now = services.clock.now();
     let mut changed = head.clone();
     let bodies = apply_patch(services, &mut changed, patch)?;
@@ -102,9 +98,9 @@ async fn try_patch(
     };
     let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
     writes.extend(entries.iter().map(|entry| Write::Create(documents::entry_document(entry))));
-    writes.push(Write::Create(receipt_document(idempotency, &key, &response, now)));
+    writes.push(Write::Create(receipt_document(idempotency, key, &response, now)));
     services.fail_points.hit("admission.patch").await;
-    match write_until_certain(services, &key, writes).await? {
+    match write_until_certain(services, key, writes).await? {
         BatchOutcome::Won(_) => Ok(Some(response)),
         BatchOutcome::Lost => Ok(None),
     }

@@ -16,9 +16,10 @@ use crate::ids::{ConversationKey, PromptId};
 use crate::queries::load;
 use crate::queue;
 use crate::schedules::{
-    delay_until, enqueue_if_near, find_document, schedule_document, scope_partition,
+    ATTEMPTS_MAX, delay_until, enqueue_if_near, find_document, schedule_document, scope_partition,
 };
 use crate::services::Services;
+use crate::store::conditional::{back_off, compare_and_set};
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
 use crate::tools::sha256_hex;
@@ -30,8 +31,6 @@ use crate::turn::nudge::enqueue_nudge;
 /// Maximum time by which a nudge may be early. Such a nudge was sent by a clock that is ahead, and
 /// is enqueued again. An earlier one belongs to a time that is already done.
 const EARLY_MAX: Duration = Duration::from_secs(10);
-/// Number of writes lost to other workers after which a firing gives up.
-const ATTEMPTS_MAX: u32 = 10;
 
 /// Handles the nudge of a schedule.
 ///
@@ -43,7 +42,9 @@ pub(crate) async fn handle_firing(
     document_id: &str,
 ) -> Result<DeliveryOutcome, TurnError> {
     let span = services.telemetry.span("schedule").start();
-    let fired = span.run(Box::pin(fire_once(services, nudge, document_id))).await;
+    let waits = back_off(ATTEMPTS_MAX, Duration::ZERO);
+    let firing = compare_and_set(waits, || try_fire(services, nudge, document_id));
+    let fired = span.run(Box::pin(firing)).await;
     fired.map_err(|error| {
         let source = into_store_error(error);
         span.record_error(&error_domain::classify_store_error(&source));
@@ -58,42 +59,37 @@ fn into_store_error(error: CommandError) -> StoreError {
     StoreError::Unavailable(Box::new(error))
 }
 
-async fn fire_once(
+/// Tries the firing once. `None`: another worker moved the schedule, this one won with a lost
+/// response, or the schedule was cancelled.
+async fn try_fire(
     services: &Services,
     nudge: &Nudge,
     document_id: &str,
-) -> Result<DeliveryOutcome, CommandError> {
+) -> Result<Option<DeliveryOutcome>, CommandError> {
     let tenant = &nudge.key.tenant;
-    for _ in 0..ATTEMPTS_MAX {
-        let Some((schedule, etag)) = find_document(services, tenant, document_id).await? else {
-            return Ok(DeliveryOutcome::NoWork);
-        };
-        let now = services.clock.now();
-        let Some(due) = schedule.due() else { return Ok(DeliveryOutcome::NoWork) };
-        if due > now {
-            let left = now.until(due);
-            if left <= EARLY_MAX {
-                enqueue_nudge(services, queue::TURNS, nudge, delay_until(now, due)).await;
-            }
-            return Ok(DeliveryOutcome::NoWork);
+    let found = find_document(services, tenant, document_id).await?;
+    let Some((schedule, etag)) = found else { return Ok(Some(DeliveryOutcome::NoWork)) };
+    let now = services.clock.now();
+    let Some(due) = schedule.due() else { return Ok(Some(DeliveryOutcome::NoWork)) };
+    if due > now {
+        if now.until(due) <= EARLY_MAX {
+            enqueue_nudge(services, queue::TURNS, nudge, delay_until(now, due)).await;
         }
-        let owner = Owner { tenant: tenant.clone(), user: schedule.user.clone() };
-        let outcome = make_firing(services, &owner, &schedule).await?;
-        log_outcome(&schedule, &outcome);
-        let moved = schedule.after_firing(outcome, services.clock.now());
-        services.fail_points.hit("schedule.fired").await;
-        let write = Write::Replace(schedule_document(&moved), Some(etag));
-        let written =
-            write_until_certain_in(services, &scope_partition(tenant), vec![write]).await?;
-        services.fail_points.hit("schedule.moved").await;
-        if let BatchOutcome::Won(_) = written {
-            enqueue_if_near(services, tenant, &moved).await;
-            return Ok(DeliveryOutcome::Worked);
-        }
-        // Another worker moved the schedule, this one won with a lost response, or the schedule was
-        // cancelled: read it again.
+        return Ok(Some(DeliveryOutcome::NoWork));
     }
-    Err(CommandError::contended())
+    let owner = Owner { tenant: tenant.clone(), user: schedule.user.clone() };
+    let outcome = make_firing(services, &owner, &schedule).await?;
+    log_outcome(&schedule, &outcome);
+    let moved = schedule.after_firing(outcome, services.clock.now());
+    services.fail_points.hit("schedule.fired").await;
+    let write = Write::Replace(schedule_document(&moved), Some(etag));
+    let written = write_until_certain_in(services, &scope_partition(tenant), vec![write]).await?;
+    services.fail_points.hit("schedule.moved").await;
+    if let BatchOutcome::Lost = written {
+        return Ok(None);
+    }
+    enqueue_if_near(services, tenant, &moved).await;
+    Ok(Some(DeliveryOutcome::Worked))
 }
 
 /// Logs the outcome of a firing, with the reason if it was not made.

@@ -10,7 +10,7 @@ use crate::agent::transition::Transition;
 use crate::ids::{CommitId, InputId};
 use crate::live::LiveEvent;
 use crate::queue;
-use crate::services::Services;
+use crate::store::conditional::{self, Witness};
 use crate::store::{
     DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
     Write, events_id,
@@ -22,7 +22,7 @@ use crate::turn::inbox::{WaitingItem, clear_due};
 use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::nudge::enqueue_nudge;
 use crate::turn::oversize::reduce_inputs;
 use crate::turn::plan::CommitPlan;
 
@@ -172,51 +172,19 @@ impl LeasedConversation<'_> {
         Ok(writes)
     }
 
-    /// Sends the batch until its outcome is certain.
+    /// Sends the batch until its outcome is certain, or the lease is about to end.
     async fn write_until_certain(
         &self,
         writes: Vec<Write>,
         transition: &Transition,
     ) -> Result<WriteOutcome, StoreError> {
-        let mut wait = BACK_OFF;
-        loop {
-            let response = self.services.store.write(&self.partition, writes.clone()).await;
-            let store_error = match response {
-                Ok(etags) => {
-                    return Ok(etags
-                        .into_iter()
-                        .next()
-                        .map_or(WriteOutcome::Lost(None), WriteOutcome::Won));
-                }
-                Err(StoreError::Conflict) => None,
-                Err(StoreError::Unavailable(source)) => Some(StoreError::Unavailable(source)),
-                Err(
-                    error @ (StoreError::TooLarge(_)
-                    | StoreError::Invalid(_)
-                    | StoreError::Corrupt(_)),
-                ) => {
-                    return Err(error);
-                }
-            };
-            // Conclude nothing from the response: the head decides who won.
-            match self.find_winner(transition).await {
-                Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => {
-                    if let Some(verdict) = self.check_stale(&writes, transition).await? {
-                        return Ok(verdict);
-                    }
-                }
-                Err(StoreError::Unavailable(_)) => {}
-                Err(error) => return Err(error),
-            }
-            let is_late =
-                self.services.clock.monotonic() + wait + STOP_MARGIN >= self.lease_until_monotonic;
-            if is_late {
-                return Err(store_error.unwrap_or(StoreError::Conflict));
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(BACK_OFF_MAX);
-        }
+        let witness = CommitWitness { leased: self, transition };
+        let has_time = |wait: &Duration| {
+            self.services.clock.monotonic() + *wait + STOP_MARGIN < self.lease_until_monotonic
+        };
+        let waits = conditional::back_off_up_to(BACK_OFF, BACK_OFF_MAX).take_while(has_time);
+        let store = &*self.services.store;
+        conditional::write_until_certain(store, &self.partition, writes, &witness, waits).await
     }
 
     /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
@@ -349,6 +317,32 @@ impl LeasedConversation<'_> {
             None => self.traceparent.clone(),
         };
         Nudge::for_conversation(self.key.clone(), traceparent)
+    }
+}
+
+/// The head decides which commit won.
+struct CommitWitness<'c, 'w> {
+    leased: &'c LeasedConversation<'w>,
+    transition: &'c Transition,
+}
+
+impl Witness for CommitWitness<'_, '_> {
+    type Outcome = WriteOutcome;
+
+    fn won(&self, etags: Vec<ETag>) -> WriteOutcome {
+        etags.into_iter().next().map_or(WriteOutcome::Lost(None), WriteOutcome::Won)
+    }
+
+    async fn find_outcome(
+        &self,
+        writes: &[Write],
+        _: &StoreError,
+    ) -> Result<Option<WriteOutcome>, StoreError> {
+        match self.leased.find_winner(self.transition).await {
+            Ok(None) => self.leased.check_stale(writes, self.transition).await,
+            Err(StoreError::Unavailable(_)) => Ok(None),
+            decided => decided,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::agent::request::{Decision, Request, Verdict};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, InputId, RequestId};
 use crate::services::Services;
+use crate::store::conditional::write_once;
 use crate::store::{Partition, StoreError, Write};
 use crate::turn::documents;
 
@@ -67,11 +68,9 @@ pub(crate) async fn create_decision(
     };
     let write = Write::Create(documents::inbox_document(&item, Some(now)));
     services.fail_points.hit("expiry.before").await;
-    match services.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        // Another decision exists.
-        Ok(_) | Err(StoreError::Conflict) => {}
-        Err(error) => return Err(error),
-    }
+    // Lost: another decision exists.
+    let partition = Partition::Conversation(key.clone());
+    write_once(&*services.store, &partition, vec![write]).await?;
     services.fail_points.hit("expiry.after").await;
     Ok(())
 }

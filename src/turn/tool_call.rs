@@ -22,7 +22,8 @@ use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::services::Services;
-use crate::store::{StoreError, Write};
+use crate::store::Write;
+use crate::store::conditional::write_once;
 use crate::telemetry::trace;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
@@ -258,11 +259,8 @@ impl<'w> LeasedConversation<'w> {
             body: InboxBody::LateResult(late),
         };
         let write = Write::Create(documents::inbox_document(&item, Some(now)));
-        match self.services.store.write(&self.partition, vec![write]).await {
-            Ok(_) | Err(StoreError::Conflict) => {}
-            Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
-            }
+        if let Err(error) = write_once(&*self.services.store, &self.partition, vec![write]).await {
+            tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
         }
         enqueue_nudge(self.services, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }
