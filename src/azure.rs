@@ -2,6 +2,5 @@
 
 pub mod cosmos;
 pub mod credential;
-pub mod request_signer;
 pub mod storage;
 pub mod vault;

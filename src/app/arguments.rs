@@ -100,10 +100,6 @@ pub(super) enum Command {
         data: PathBuf,
         #[arg(long, value_name = "DIR")]
         agents: PathBuf,
-        /// Prefix of the queue names in the storage account. Default: all storage is in the data
-        /// folder.
-        #[arg(long, value_name = "NAME")]
-        queue_prefix: Option<String>,
     },
     /// Run one suspect turn for the parent process, which starts this command.
     #[cfg(unix)]

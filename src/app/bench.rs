@@ -10,8 +10,7 @@ use crate::app::App;
 use crate::app::commands::print_line;
 use crate::app::ports::Storage;
 use crate::app::service::{ServiceOptions, StartError, io_error};
-use crate::bench::accounts::Accounts;
-use crate::bench::case::{self, BenchArguments};
+use crate::bench::case::BenchArguments;
 use crate::bench::report::Report;
 use crate::bench::worker::{ReadyLine, StoreCounters};
 use crate::bench::{self, BenchError};
@@ -26,17 +25,8 @@ use crate::telemetry::Telemetry;
 pub(super) async fn run_bench(arguments: &BenchArguments) -> Result<(), StartError> {
     // Read first, so that an invalid report fails before the measurement.
     let earlier = arguments.compare.as_deref().map(read_report).transpose()?;
-    let accounts = match arguments.storage {
-        case::Storage::Embedded => None,
-        case::Storage::Azure => {
-            let settings = Settings::from_environment()?;
-            let accounts = Accounts::from_settings(&settings);
-            Some(accounts.map_err(|mistake| StartError::Settings(vec![mistake]))?)
-        }
-    };
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
-    let measured =
-        Box::pin(bench::run_cases(&program, arguments, accounts.as_ref(), print_line)).await;
+    let measured = Box::pin(bench::run_cases(&program, arguments, print_line)).await;
     let report = measured.map_err(io_error("measure"))?;
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
@@ -60,7 +50,7 @@ fn read_report(file: &Path) -> Result<Report, StartError> {
 pub(super) async fn run_worker(
     app: App,
     settings: Settings,
-    (data, agents, storage): (PathBuf, PathBuf, Storage),
+    (data, agents): (PathBuf, PathBuf),
     telemetry: Telemetry,
 ) -> Result<(), StartError> {
     let options = ServiceOptions {
@@ -69,7 +59,7 @@ pub(super) async fn run_worker(
         agents: Some(agents),
         port: 0,
         handler_port: 0,
-        storage,
+        storage: Storage::Embedded,
         is_hosted: false,
         is_dev: false,
         telemetry,

@@ -52,17 +52,12 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
             &data,
             json,
         ),
-        Some(Command::Bench(arguments)) => match arguments.check() {
-            Err(text) => print_argument_error(&text),
-            Ok(()) => block_on(async {
-                Box::pin(bench::run_bench(&arguments))
-                    .await
-                    .map_or_else(|error| print_error(&error), |()| SUCCESS)
-            }),
-        },
-        Some(Command::BenchWorker { data, agents, queue_prefix }) => {
-            run_bench_worker(app, (data, agents), queue_prefix)
-        }
+        Some(Command::Bench(arguments)) => block_on(async {
+            Box::pin(bench::run_bench(&arguments))
+                .await
+                .map_or_else(|error| print_error(&error), |()| SUCCESS)
+        }),
+        Some(Command::BenchWorker { data, agents }) => run_bench_worker(app, (data, agents)),
         #[cfg(unix)]
         Some(Command::IsolatedTurn) => block_on(async {
             Box::pin(isolation::child::run(app))
@@ -190,13 +185,7 @@ fn serve(app: App) -> u8 {
 
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
 /// the current folder.
-fn run_bench_worker(
-    app: App,
-    (data, agents): (PathBuf, PathBuf),
-    queue_prefix: Option<String>,
-) -> u8 {
-    let storage =
-        queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
+fn run_bench_worker(app: App, locations: (PathBuf, PathBuf)) -> u8 {
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
         Err(mistakes) => return print_error(&StartError::from(mistakes)),
@@ -207,7 +196,6 @@ fn run_bench_worker(
             Ok(telemetry) => telemetry,
             Err(error) => return print_error(&error),
         };
-        let locations = (data, agents, storage);
         let outcome =
             Box::pin(bench::run_worker(app, settings, locations, telemetry.clone())).await;
         telemetry.stop().await;

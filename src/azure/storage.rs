@@ -18,7 +18,7 @@ use azure_storage_queue::{QueueServiceClient, QueueServiceClientOptions};
 use url::Url;
 
 pub use self::error::{StorageError, error_code, http_status, to_storage_error};
-pub(super) use self::shared_key::{SharedKeyPolicy, http_date};
+use self::shared_key::SharedKeyPolicy;
 use super::credential;
 use crate::clock::SystemClock;
 use crate::settings::azure::{StorageAccess, StorageAccount};

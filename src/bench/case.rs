@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 /// prompts.
 const PROMPT_ROUNDS_MAX: usize = 199;
 /// Turns that a case needs for meaningful figures.
-const EMBEDDED_TURNS_MIN: usize = 4_000;
-/// The same with Azure storage, where a turn takes some thirty times as long.
-const AZURE_TURNS_MIN: usize = 700;
+const TURNS_MIN: usize = 4_000;
 
 /// The command line of `turnwheel bench`.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,14 +29,6 @@ pub struct BenchArguments {
     /// Conversations that follow each other in each slot. Default: enough for some thousand turns.
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub repeat: Option<usize>,
-    /// Storage: data folders, or the emulators that the environment names (`AzureWebJobsStorage`,
-    /// `COSMOS__accountEndpoint`, `COSMOS__accountKey`, `COSMOS__database`).
-    #[arg(long, value_enum, default_value = "embedded")]
-    pub storage: Storage,
-    /// Worker processes that share the work; several numbers make several cases. More than one
-    /// needs `--storage azure`.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = parse_positive)]
-    pub workers: Vec<usize>,
     /// Folder for temporary data folders, on the disk to measure. Default: the system's folder for
     /// temporary files.
     #[arg(long, value_name = "DIR")]
@@ -74,15 +64,6 @@ impl Continuation {
     }
 }
 
-/// The storage of conversations, queues and artifacts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Storage {
-    #[default]
-    Embedded,
-    Azure,
-}
-
 /// Parameters of a case, as stored with its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,53 +75,18 @@ pub struct Case {
     /// Conversations that follow each other in each slot. More of them make steadier figures; no
     /// figure should depend on their number.
     pub repeat: usize,
-    #[serde(default)]
-    pub storage: Storage,
-    #[serde(default = "default_workers")]
-    pub workers: usize,
-}
-
-/// Number of workers in figures without this member.
-fn default_workers() -> usize {
-    1
 }
 
 impl BenchArguments {
-    /// # Errors
-    /// Text to print before exit 2.
-    pub fn check(&self) -> Result<(), String> {
-        match self.workers.iter().find(|workers| **workers > 1) {
-            Some(workers) if self.storage == Storage::Embedded => Err(format!(
-                "--workers {workers} needs --storage azure: only one process can open the data folder of the embedded store."
-            )),
-            _ => Ok(()),
-        }
-    }
-
     /// Returns every combination, in the order given.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
-        let (storage, deltas) = (self.storage, self.deltas);
-        let turns_min = match storage {
-            Storage::Embedded => EMBEDDED_TURNS_MIN,
-            Storage::Azure => AZURE_TURNS_MIN,
-        };
-        for &workers in &self.workers {
-            for &continuation in &self.continuation {
-                for &conversations in &self.conversations {
-                    for &rounds in &self.rounds {
-                        let turns = conversations * (rounds + 1);
-                        let repeat = self.repeat.unwrap_or(turns_min.div_ceil(turns));
-                        cases.push(Case {
-                            conversations,
-                            rounds,
-                            continuation,
-                            deltas,
-                            repeat,
-                            storage,
-                            workers,
-                        });
-                    }
+        for &continuation in &self.continuation {
+            for &conversations in &self.conversations {
+                for &rounds in &self.rounds {
+                    let repeat = TURNS_MIN.div_ceil(conversations * (rounds + 1));
+                    let (deltas, repeat) = (self.deltas, self.repeat.unwrap_or(repeat));
+                    cases.push(Case { conversations, rounds, continuation, deltas, repeat });
                 }
             }
         }
@@ -178,22 +124,7 @@ mod tests {
     use super::*;
 
     fn new_case(rounds: usize) -> Case {
-        Case {
-            conversations: 2,
-            rounds,
-            continuation: Continuation::Queue,
-            deltas: 0,
-            repeat: 3,
-            storage: Storage::Embedded,
-            workers: 1,
-        }
-    }
-
-    #[test]
-    fn case_without_workers_and_storage_gets_defaults() {
-        let text =
-            r#"{"conversations":2,"rounds":10,"continuation":"queue","deltas":0,"repeat":3}"#;
-        assert_eq!(serde_json::from_str::<Case>(text).unwrap(), new_case(10));
+        Case { conversations: 2, rounds, continuation: Continuation::Queue, deltas: 0, repeat: 3 }
     }
 
     #[test]

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::case::{Case, Storage};
+use crate::bench::case::Case;
 use crate::bench::load::LoadResult;
 use crate::bench::process::number_after;
-use crate::bench::requests::RequestFigures;
 
 /// Number of timed appends that measure the disk.
 const SYNC_COUNT: usize = 50;
@@ -58,19 +57,15 @@ pub struct Figures {
     pub prompt_ms_p50: f64,
     pub prompt_ms_p99: f64,
     pub cpu_ms_per_turn: Option<f64>,
-    /// Absent without a data folder, like `stored_bytes_per_turn`.
-    pub fsyncs_per_round: Option<f64>,
+    pub fsyncs_per_round: f64,
     pub written_bytes_per_turn: Option<f64>,
     /// Growth of the data folder.
-    pub stored_bytes_per_turn: Option<f64>,
+    pub stored_bytes_per_turn: f64,
     /// Bytes sent to the model; they grow with the conversation.
     pub request_bytes_per_turn: f64,
     pub peak_bytes: Option<u64>,
     /// From the start of the process to the first response.
     pub cold_start_ms: f64,
-    /// Absent if storage is a data folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<RequestFigures>,
 }
 
 /// One column: its name, its figure, and for the comparison the better direction.
@@ -82,29 +77,19 @@ enum Better {
     Less,
 }
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 11] = [
     ("turns/s", |f| Some(f.turns_per_second), Better::More),
-    ("bare turns/s", |f| f.requests.as_ref().map(|of| of.baseline_turns_per_second), Better::More),
     ("turn p50 ms", |f| Some(f.turn_ms_p50), Better::Less),
     ("turn p99 ms", |f| Some(f.turn_ms_p99), Better::Less),
     ("prompt p50 ms", |f| Some(f.prompt_ms_p50), Better::Less),
     ("CPU ms/turn", |f| f.cpu_ms_per_turn, Better::Less),
-    ("requests/turn", |f| f.requests.as_ref().map(RequestFigures::per_turn), Better::Less),
-    ("fsyncs/round", |f| f.fsyncs_per_round, Better::Less),
+    ("fsyncs/round", |f| Some(f.fsyncs_per_round), Better::Less),
     ("written KB/turn", |f| f.written_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
-    ("stored KB/turn", |f| f.stored_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
+    ("stored KB/turn", |f| Some(f.stored_bytes_per_turn / 1024.0), Better::Less),
     ("sent KB/turn", |f| Some(f.request_bytes_per_turn / 1024.0), Better::Less),
     ("peak MB", |f| f.peak_bytes.map(|bytes| ratio(bytes, 1024 * 1024)), Better::Less),
     ("start ms", |f| Some(f.cold_start_ms), Better::Less),
 ];
-
-/// True if the figure exists for this storage.
-fn is_in_storage((name, ..): &Column, storage: Storage) -> bool {
-    match storage {
-        Storage::Embedded => !["bare turns/s", "requests/turn"].contains(name),
-        Storage::Azure => !["fsyncs/round", "written KB/turn", "stored KB/turn"].contains(name),
-    }
-}
 
 impl Machine {
     /// # Errors
@@ -162,7 +147,7 @@ impl Report {
     }
 
     /// The text above the lines of the cases.
-    pub(super) fn heading(&self, storage: Storage) -> String {
+    pub(super) fn heading(&self) -> String {
         let mut text = format!(
             "turnwheel {}, {} build of {:.1} MB\n",
             self.version,
@@ -172,8 +157,7 @@ impl Report {
         if self.build != "release" {
             text += "Figures of a debug build mean nothing: cargo run --release -- bench\n";
         }
-        let columns = COLUMNS.iter().filter(|column| is_in_storage(column, storage));
-        let columns: Vec<String> = columns.map(|(name, ..)| (*name).to_owned()).collect();
+        let columns: Vec<String> = COLUMNS.iter().map(|(name, ..)| (*name).to_owned()).collect();
         text + &format!("\n{}", format_row("conversations × rounds", &columns))
     }
 
@@ -213,16 +197,10 @@ fn format_change(old: f64, new: f64, better: Better) -> String {
 }
 
 impl Figures {
-    pub(super) fn from_load(
-        case: &Case,
-        result: &LoadResult,
-        cold_start: Duration,
-        requests: Option<RequestFigures>,
-    ) -> Self {
+    pub(super) fn from_load(case: &Case, result: &LoadResult, cold_start: Duration) -> Self {
         let (turns, rounds) = (count_to_f64(case.turns()), count_to_f64(case.tool_rounds()));
         let seconds = result.elapsed.as_secs_f64();
         let (before, after) = (&result.usage_before, &result.usage_after);
-        let has_folder = case.storage == Storage::Embedded;
         let cpu =
             after.cpu.zip(before.cpu).map(|(after, before)| to_ms(after.saturating_sub(before)));
         let written = after.written_bytes.zip(before.written_bytes);
@@ -237,14 +215,13 @@ impl Figures {
             prompt_ms_p50: prompt(50),
             prompt_ms_p99: prompt(99),
             cpu_ms_per_turn: cpu.map(|cpu| cpu / turns),
-            fsyncs_per_round: has_folder.then(|| to_f64(result.store_counters.fsyncs()) / rounds),
+            fsyncs_per_round: to_f64(result.store_counters.fsyncs()) / rounds,
             written_bytes_per_turn: written
                 .map(|(after, before)| to_f64(after.saturating_sub(before)) / turns),
-            stored_bytes_per_turn: has_folder.then(|| to_f64(result.folder_bytes) / turns),
+            stored_bytes_per_turn: to_f64(result.folder_bytes) / turns,
             request_bytes_per_turn: to_f64(result.model_measurements.request_bytes) / turns,
             peak_bytes: after.peak_bytes,
             cold_start_ms: to_ms(cold_start),
-            requests,
         }
     }
 
@@ -252,26 +229,15 @@ impl Figures {
     pub(super) fn to_line(&self, case: &Case) -> String {
         let cells: Vec<String> = COLUMNS
             .iter()
-            .filter(|column| is_in_storage(column, case.storage))
             .map(|(_, figure, _)| figure(self).map_or_else(|| "-".to_owned(), format_number))
             .collect();
-        let row = format_row(&case_name(case), &cells);
-        match &self.requests {
-            Some(requests) => format!("{row}\n{}", requests.to_line()),
-            None => row,
-        }
+        format_row(&case_name(case), &cells)
     }
 }
 
 fn case_name(case: &Case) -> String {
-    let Case { conversations, rounds, continuation, deltas, repeat: _, storage, workers } = case;
+    let Case { conversations, rounds, continuation, deltas, repeat: _ } = case;
     let mut name = format!("{conversations} × {rounds} {}", continuation.name());
-    if *storage == Storage::Azure {
-        let _ = write!(name, ", azure");
-    }
-    if *workers > 1 {
-        let _ = write!(name, ", {workers} workers");
-    }
     if *deltas > 0 {
         let _ = write!(name, ", {deltas} deltas");
     }
@@ -298,11 +264,11 @@ fn to_ms(time: Duration) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and bytes far below 2^52")]
-pub(super) fn to_f64(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
-pub(super) fn count_to_f64(number: usize) -> f64 {
+fn count_to_f64(number: usize) -> f64 {
     to_f64(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
@@ -339,24 +305,15 @@ mod tests {
             prompt_ms_p50: 1.0,
             prompt_ms_p99: 1.0,
             cpu_ms_per_turn: None,
-            fsyncs_per_round: Some(2.0),
+            fsyncs_per_round: 2.0,
             written_bytes_per_turn: Some(2048.0),
-            stored_bytes_per_turn: Some(1024.0),
+            stored_bytes_per_turn: 1024.0,
             request_bytes_per_turn: 1024.0,
             peak_bytes: Some(30 * 1024 * 1024),
             cold_start_ms: 40.0,
-            requests: None,
         };
         let continuation = Continuation::Queue;
-        let case = Case {
-            conversations: 1,
-            rounds,
-            continuation,
-            deltas: 0,
-            repeat: 1,
-            storage: Storage::Embedded,
-            workers: 1,
-        };
+        let case = Case { conversations: 1, rounds, continuation, deltas: 0, repeat: 1 };
         let mut report = Report::new(machine, 1);
         report.add(case, figures);
         report

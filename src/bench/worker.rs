@@ -16,7 +16,6 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bench::accounts::Accounts;
 use crate::bench::case::Case;
 use crate::bench::fake_model::TOOL;
 use crate::bench::{BenchError, io_error};
@@ -50,17 +49,6 @@ impl StoreCounters {
     }
 }
 
-/// The location of a worker's data.
-#[derive(Debug)]
-pub(super) struct WorkerLocation<'a> {
-    /// The folder of all workers of a case.
-    pub(super) folder: &'a Path,
-    pub(super) number: usize,
-    /// `None`: the data folder is the only storage.
-    pub(super) accounts: Option<&'a Accounts>,
-    pub(super) tag: &'a str,
-}
-
 /// Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -77,12 +65,11 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn start(
         program: &Path,
-        location: &WorkerLocation<'_>,
+        folder: &Path,
         case: &Case,
         model_url: &str,
     ) -> Result<Self, BenchError> {
-        let WorkerLocation { folder, number, accounts, tag } = location;
-        let (data, agents) = (folder.join(format!("data-{number}")), folder.join("agents"));
+        let (data, agents) = (folder.join("data"), folder.join("agents"));
         std::fs::create_dir_all(&agents).map_err(io_error("make the agents' folder"))?;
         let file = agents.join(format!("{AGENT}.agent.md"));
         std::fs::write(file, agent_file(case)).map_err(io_error("write the agent"))?;
@@ -93,16 +80,12 @@ impl Worker {
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }
-        if let Some(accounts) = accounts {
-            command.envs(accounts.variables());
-        }
         command
             .arg(COMMAND)
             .arg("--data")
             .arg(&data)
             .arg("--agents")
             .arg(&agents)
-            .args(accounts.map(|_| format!("--queue-prefix=bench-{tag}")))
             .current_dir(folder)
             .env("AZURE_OPENAI_BASE_URL", model_url)
             .env("AZURE_OPENAI_API_KEY", "none-is-needed")

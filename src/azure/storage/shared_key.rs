@@ -18,22 +18,18 @@ use super::send_next;
 use crate::clock::{Clock, Timestamp};
 use crate::settings::secret::Secret;
 
-pub(in crate::azure) struct SharedKeyPolicy {
+pub(super) struct SharedKeyPolicy {
     account: String,
     key: Secret<Vec<u8>>,
     clock: Arc<dyn Clock>,
 }
 
 impl SharedKeyPolicy {
-    pub(in crate::azure) fn new(
-        account: &str,
-        key: &Secret<Vec<u8>>,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(account: &str, key: &Secret<Vec<u8>>, clock: Arc<dyn Clock>) -> Self {
         Self { account: account.to_owned(), key: key.clone(), clock }
     }
 
-    pub(in crate::azure) fn sign(&self, request: &mut Request) {
+    pub(super) fn sign(&self, request: &mut Request) {
         let date = http_date(self.clock.now());
         request.insert_header(HeaderName::from_static("x-ms-date"), HeaderValue::from(date));
         let text = string_to_sign(&self.account, request);
@@ -67,7 +63,7 @@ impl Policy for SharedKeyPolicy {
 }
 
 /// Formats a time as in `Fri, 26 Jun 2015 23:39:12 GMT`.
-pub(in crate::azure) fn http_date(now: Timestamp) -> String {
+fn http_date(now: Timestamp) -> String {
     let seconds = i64::try_from(now.0 / 1000).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
     time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
