@@ -220,6 +220,7 @@ pub(super) fn apply_inputs(transition: &mut Transition, inputs: &[Input]) -> Vec
             step(transition, &Input::DrainInbox);
         }
     }
+    transition.finish();
     transition.events.iter().skip(before).map(|event| event_line(transition, event)).collect()
 }
 

@@ -9,7 +9,7 @@ use crate::agent::budget::{Budget, BudgetAlert};
 use crate::agent::call_batch::CallBatch;
 use crate::agent::compaction::ContextBudget;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
-use crate::agent::event::{Event, EventBody, MessageRef};
+use crate::agent::event::{Empty, Event, EventBody, MessageRef};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
@@ -73,6 +73,9 @@ pub struct Transition {
     /// True if nothing runs, but the last run ended with inbox items left to check. `agent_settled`
     /// is then still due.
     pub is_settled_event_due: bool,
+    /// `agent_settled` of this transition, without its number. [`Self::finish`] emits it, unless a
+    /// compaction starts before.
+    pub(super) settled_event: Option<Event>,
     /// Provider ids of the calls that ran, in the batch that this commit closes.
     pub ran_calls: Vec<String>,
     /// Provider ids of its calls with an unknown outcome.
@@ -110,6 +113,7 @@ impl Transition {
             pending: Vec::new(),
             drained_bytes: 0,
             is_settled_event_due: false,
+            settled_event: None,
             ran_calls: Vec::new(),
             outcome_unknown_calls: Vec::new(),
             skipped_calls: Vec::new(),
@@ -129,6 +133,7 @@ impl Transition {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
             && self.events.is_empty()
+            && self.settled_event.is_none()
             && self.receipts.is_empty()
             && self.notifications.is_empty()
             && self.alerts.is_empty()
@@ -162,15 +167,34 @@ impl Transition {
     }
 
     pub(super) fn emit(&mut self, body: EventBody) {
+        self.finish();
+        let event = self.new_event(body);
+        self.push_event(event);
+    }
+
+    /// Plans `agent_settled` if nothing waits. It is emitted after all inputs of the commit, because
+    /// one of them may still start a compaction.
+    pub(super) fn settle(&mut self) {
+        if self.head.waiting_items == 0 {
+            self.settled_event = Some(self.new_event(EventBody::AgentSettled(Empty {})));
+        }
+    }
+
+    /// Emits `agent_settled` if it is planned. The commit calls it after the last input.
+    pub fn finish(&mut self) {
+        if let Some(event) = self.settled_event.take() {
+            self.push_event(event);
+        }
+    }
+
+    fn new_event(&self, body: EventBody) -> Event {
+        let turn = self.head.turn;
+        Event { n: 0, at: self.now, prompt_id: self.prompt_id(), turn, body }
+    }
+
+    fn push_event(&mut self, event: Event) {
         self.head.event_seq += 1;
-        let event = Event {
-            n: self.head.event_seq,
-            at: self.now,
-            prompt_id: self.prompt_id(),
-            turn: self.head.turn,
-            body,
-        };
-        self.events.push(event);
+        self.events.push(Event { n: self.head.event_seq, ..event });
     }
 
     /// Appends a message and emits its start and end.

@@ -70,6 +70,7 @@ impl LeasedConversation<'_> {
                 let began = self.services.clock.monotonic();
                 (self.build_transition(inputs), began)
             });
+            transition.finish();
             self.stamp_head(name, &mut transition);
             let mut bytes = BatchBytes::default();
             let sent = match self.build_writes(&transition, inbox) {

@@ -40,10 +40,6 @@ fn targets(item: &InboxItem, prompt: &PromptId) -> bool {
 pub(super) fn abort_prompt(transition: &mut Transition) {
     let batch = batch_outcome(transition);
     append_receipts(transition, InputOutcome::Applied, &batch);
-    // Settling the last call must not continue with another model call.
-    let policy = transition.policy.clone();
-    transition.policy.rounds_max = None;
-    transition.policy.hard_rounds_max = u32::MAX;
     transition.is_prompt_ending = true;
     inbox::apply_decisions_and_late_results(transition);
     decide_open_requests(transition);
@@ -53,7 +49,6 @@ pub(super) fn abort_prompt(transition: &mut Transition) {
         Phase::Model { .. } => finish_open_turn(transition),
         Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
     }
-    transition.policy = policy;
     transition.is_prompt_ending = false;
     finish::end_run(transition, PromptState::Aborted, PromptStop::Aborted, None);
 }

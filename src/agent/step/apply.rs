@@ -9,7 +9,7 @@ use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::{CallResult, budget, calls, inbox};
+use crate::agent::step::{CallResult, budget, calls};
 use crate::agent::transition::Transition;
 use crate::ids::EffectId;
 
@@ -63,7 +63,7 @@ pub(super) fn start_prompt(
         model: prompt.model.clone(),
         rounds: 0,
         run_from_seq,
-        is_turn_open: true,
+        is_turn_open: false,
         has_overflowed: false,
         is_between_attempts: false,
         is_steered: false,
@@ -100,8 +100,14 @@ pub(super) fn start_prompt(
     if run_from_seq.is_none() {
         transition.emit(EventBody::AgentStart(Empty {}));
     }
+}
+
+/// Opens the first turn of a prompt. [`start_prompt`] has counted it.
+pub(super) fn open_first_turn(transition: &mut Transition) {
+    if let Some(run) = &mut transition.head.prompt {
+        run.is_turn_open = true;
+    }
     transition.emit(EventBody::TurnStart(Empty {}));
-    inbox::append_message(transition, item);
 }
 
 /// Applies a decision. Returns `false` if its request is no longer open.

@@ -94,12 +94,8 @@ pub(super) fn start_at_threshold(transition: &mut Transition) {
     if !should_measure_context(transition) {
         return;
     }
-    // `agent_settled` follows after the summary.
-    if matches!(transition.events.last().map(|event| &event.body), Some(EventBody::AgentSettled(_)))
-    {
-        transition.events.pop();
-        transition.head.event_seq -= 1;
-    }
+    // It follows after the summary.
+    transition.settled_event = None;
     start_compaction(transition, CompactionReason::Threshold, None);
 }
 
@@ -285,7 +281,5 @@ fn resume(transition: &mut Transition) {
         return;
     }
     transition.head.phase = Phase::Idle;
-    if transition.head.waiting_items == 0 {
-        transition.emit(EventBody::AgentSettled(Empty {}));
-    }
+    transition.settle();
 }

@@ -1,7 +1,6 @@
 //! The `continue` command: a prompt without a new input.
 
 use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
-use crate::agent::event::{Event, EventBody};
 use crate::agent::inbox::{ContinueInput, InboxItem, InputQueue, PromptInput, WhenIdle};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{apply, finish, inbox};
@@ -29,49 +28,38 @@ pub(super) fn start_prompt(transition: &mut Transition, item: &InboxItem, input:
     receipt.prompt_id = transition.prompt_id();
     transition.receipts.push(receipt);
     if !has_response {
-        return;
-    }
-    if !append_queued(transition) {
+        apply::open_first_turn(transition);
+    } else if let Some(queue) = next_queue(transition) {
+        apply::open_first_turn(transition);
+        append_queued(transition, queue);
+    } else {
         let message = CANNOT_CONTINUE.to_owned();
         let error = PromptError { kind: "nothing_to_continue".to_owned(), message };
-        retract_turn_start(transition);
         finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
     }
 }
 
-/// Removes the `turn_start` event of this transition, because no turn follows.
-fn retract_turn_start(transition: &mut Transition) {
-    let is_turn_start = |event: &Event| matches!(event.body, EventBody::TurnStart(_));
-    if transition.events.pop_if(|event| is_turn_start(event)).is_some() {
-        transition.head.event_seq -= 1;
-        if let Some(run) = &mut transition.head.prompt {
-            run.is_turn_open = false;
-        }
-    }
+/// The queue with which the prompt continues: steers, or else follow-ups.
+fn next_queue(transition: &Transition) -> Option<InputQueue> {
+    let has_steers = inbox::has_pending(transition, inbox::is_steer);
+    let queue = if has_steers { InputQueue::Steering } else { InputQueue::FollowUp };
+    inbox::can_pop(transition, |item| item.queue() == Some(queue)).then_some(queue)
 }
 
-/// Appends queued steers, or else queued follow-ups. Returns true if there were any. After steers,
-/// no other steer is polled before the model response.
-fn append_queued(transition: &mut Transition) -> bool {
-    let is_follow_up = |item: &InboxItem| item.queue() == Some(InputQueue::FollowUp);
-    let has_steers = inbox::has_pending(transition, inbox::is_steer);
-    let (predicate, mode): (fn(&InboxItem) -> bool, _) = if has_steers {
-        (inbox::is_steer, transition.policy.steering_mode)
-    } else {
-        (is_follow_up, transition.policy.follow_up_mode)
-    };
+/// Appends the queued messages. After steers, no other steer is polled before the model response.
+fn append_queued(transition: &mut Transition, queue: InputQueue) {
+    let is_steering = queue == InputQueue::Steering;
+    let policy = &transition.policy;
+    let mode = if is_steering { policy.steering_mode } else { policy.follow_up_mode };
     if let Some(run) = &mut transition.head.prompt {
-        run.is_steered = has_steers;
+        run.is_steered = is_steering;
     }
-    let mut has_any = false;
-    while let Some(item) = inbox::pop(transition, predicate) {
+    while let Some(item) = inbox::pop(transition, |item| item.queue() == Some(queue)) {
         inbox::append_input(transition, &item);
-        has_any = true;
         if mode == QueueMode::OneAtATime {
             break;
         }
     }
-    has_any
 }
 
 /// True if the conversation ends with a complete model response. The value from the acceptance of

@@ -35,13 +35,15 @@ pub(super) fn close_turn(transition: &mut Transition) {
         })
         .collect();
     let response_seq = *response_seq;
-    let terminates = transition.call_batch().should_terminate() && !transition.is_prompt_ending;
+    let terminates = transition.call_batch().should_terminate();
     inbox::record_batch_outcome(transition);
     end_turn(transition, response_seq, results);
     transition.head.phase = Phase::Model { attempt: 1, not_before: None };
     transition.response = None;
     transition.buffered.clear();
-    finish_turn::continue_after_results(transition, terminates);
+    if !transition.is_prompt_ending {
+        finish_turn::continue_after_results(transition, terminates);
+    }
 }
 
 /// Ends a prompt that has reached a round limit.
@@ -105,9 +107,7 @@ pub(super) fn end_run(
     }
     retry::finish_with_failure(transition, error.map(|error| error.message.as_str()));
     end_prompt(transition, state, stop_reason, error);
-    if transition.head.waiting_items == 0 {
-        transition.emit(EventBody::AgentSettled(Empty {}));
-    }
+    transition.settle();
     transition.head.prompt = None;
     transition.head.phase = Phase::Idle;
     transition.head.requests.clear();
@@ -170,10 +170,6 @@ pub(super) fn fail_poisoned_prompt(transition: &mut Transition, reason: &str) {
         transition.head.reset_suspicion();
         return;
     }
-    // Settling the last call must not continue with another model call.
-    let policy = transition.policy.clone();
-    transition.policy.rounds_max = None;
-    transition.policy.hard_rounds_max = u32::MAX;
     transition.is_prompt_ending = true;
     for index in 0..transition.calls().len() {
         if !is_call_open(transition, index) {
@@ -192,7 +188,6 @@ pub(super) fn fail_poisoned_prompt(transition: &mut Transition, reason: &str) {
         };
         calls::reject_call(transition, index, &CallResult::error(text));
     }
-    transition.policy = policy;
     transition.is_prompt_ending = false;
     budget::record_lost_call(transition);
     end_turn_failed(transition, reason);

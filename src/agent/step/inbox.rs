@@ -67,7 +67,7 @@ pub(super) fn drain(transition: &mut Transition) {
     // The items that waited at the end of the last run changed nothing, or were withdrawn.
     if transition.is_settled_event_due && is_idle(transition) && transition.head.waiting_items == 0
     {
-        transition.emit(EventBody::AgentSettled(Empty {}));
+        transition.settle();
         transition.is_settled_event_due = false;
     }
 }
@@ -230,6 +230,8 @@ fn start_prompt(transition: &mut Transition, item: &InboxItem, run_from_seq: Opt
     }
     let Some(prompt) = prompt_input(item) else { return };
     apply::start_prompt(transition, item, &prompt, run_from_seq);
+    apply::open_first_turn(transition);
+    append_message(transition, item);
     let mut receipt = apply::new_receipt(transition, item);
     receipt.prompt_id = transition.prompt_id();
     transition.receipts.push(receipt);
@@ -303,16 +305,26 @@ pub(super) fn pop(
     predicate: impl Fn(&InboxItem) -> bool,
 ) -> Option<std::sync::Arc<InboxItem>> {
     let position = transition.pending.iter().position(|pending| predicate(&pending.item))?;
-    let bytes = transition.pending.get(position)?.bytes;
-    let has_room = transition.operation_count() < transition.policy.drained_operations_max
-        && transition.drained_bytes + bytes <= transition.policy.drained_bytes_max;
-    if !has_room && transition.drained_bytes > 0 {
+    if !has_room(transition, position) {
         return None;
     }
-    transition.drained_bytes += bytes;
     let pending = transition.pending.remove(position);
+    transition.drained_bytes += pending.bytes;
     update_waiting_count(transition);
     Some(pending.item)
+}
+
+/// True if [`pop`] returns an item.
+pub(super) fn can_pop(transition: &Transition, predicate: impl Fn(&InboxItem) -> bool) -> bool {
+    let position = transition.pending.iter().position(|pending| predicate(&pending.item));
+    position.is_some_and(|position| has_room(transition, position))
+}
+
+fn has_room(transition: &Transition, position: usize) -> bool {
+    let bytes = transition.pending.get(position).map_or(0, |pending| pending.bytes);
+    transition.drained_bytes == 0
+        || (transition.operation_count() < transition.policy.drained_operations_max
+            && transition.drained_bytes + bytes <= transition.policy.drained_bytes_max)
 }
 
 /// Like [`pop`], but ignores the size limit. For aborts, which are small and must always be

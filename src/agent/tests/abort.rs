@@ -32,6 +32,7 @@ fn apply_with_inbox(
     for input in [inbox_read(waiting), given_input, Input::DrainInbox] {
         step(transition, &input);
     }
+    transition.finish();
     transition.events.iter().skip(before).map(|event| event_line(transition, event)).collect()
 }
 
