@@ -144,11 +144,7 @@ impl LeasedConversation<'_> {
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
-        let ledger_update = self
-            .ledger_update
-            .take()
-            .map(|ledger_update| Input::BudgetChecked(Box::new(ledger_update)));
-        let done = ledger_update.into_iter().chain(done);
+        let done = self.costs.take_ledger_input().into_iter().chain(done);
         let waiting = self.reread_inbox().await;
         let inputs = match &waiting {
             Some(waiting) => {
