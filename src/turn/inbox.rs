@@ -16,11 +16,6 @@ use crate::turn::documents;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
-/// Operations that draining the inbox may use, so that a checked call still fits.
-pub(crate) const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
-/// Bytes that draining may use: an item is written as entry and as receipt.
-pub(crate) const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
-
 /// Times that one commit reads an inbox that keeps changing.
 const REREADS_MAX: u32 = 5;
 
