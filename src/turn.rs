@@ -2,6 +2,7 @@
 
 pub mod abort_signal;
 pub(crate) mod budget_check;
+pub(crate) mod call_costs;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod context;
@@ -33,6 +34,7 @@ pub(crate) mod spans;
 pub mod sweep;
 pub(crate) mod tool_batch;
 pub(crate) mod tool_call;
+pub(crate) mod turn_progress;
 
 #[cfg(test)]
 mod tests;

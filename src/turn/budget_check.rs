@@ -50,22 +50,13 @@ impl LeasedConversation<'_> {
             Ok(PostResult { outcome: PostOutcome::Superseded, .. }) => {
                 BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
             }
-            Ok(PostResult { alerts, .. }) => self.settled_input(alerts),
+            Ok(PostResult { alerts, .. }) => settled_input(&self.head, alerts),
             Err(error) => {
                 tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "usage not posted to the ledger; retrying later");
                 BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
             }
         };
         Input::BudgetChecked(Box::new(paying))
-    }
-
-    fn settled_input(&self, alerts: Vec<AccountAlert>) -> BudgetInput {
-        let metering = &self.head.metering;
-        BudgetInput::Settled {
-            spent: metering.spent,
-            increases: metering.approved_increases.clone(),
-            alerts,
-        }
     }
 
     /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
@@ -106,10 +97,9 @@ impl LeasedConversation<'_> {
         }
         let owner = (&self.key.tenant, &self.key.user);
         let now = self.services.clock.monotonic();
-        if !self.has_passed_rate_limit
-            && let Err(wait) =
-                self.services.spending_limits.rate_limiter.take_model_call(owner, now)
-        {
+        let rate_limiter = &self.services.spending_limits.rate_limiter;
+        let passed = self.costs.pass_rate_limit(|| rate_limiter.take_model_call(owner, now));
+        if let Err(wait) = passed {
             let until = transition.now.plus(wait.max(Duration::from_millis(1)));
             let deferral = BudgetInput::Deferred {
                 reason: DeferReason::RateLimit,
@@ -119,25 +109,15 @@ impl LeasedConversation<'_> {
             plan.add(Input::BudgetChecked(Box::new(deferral)));
             return Ok(());
         }
-        self.has_passed_rate_limit = true;
         let is_bounded = transition.policy.budget.is_some()
             || !self.services.spending_limits.limiting_accounts(&self.head).is_empty();
         if transition.head.reservation.is_some() || !is_bounded {
             return Ok(());
         }
         let estimate = self.estimate_call_cost(plan).await?;
-        let approval =
-            Self::approval_spec(transition.now, vec!["owner".to_owned(), "link".to_owned()]);
+        let approval = approval_spec(transition.now, vec!["owner".to_owned(), "link".to_owned()]);
         plan.add(Input::BudgetChecked(Box::new(BudgetInput::Reserve { estimate, approval })));
         Ok(())
-    }
-
-    fn approval_spec(now: Timestamp, approvers: Vec<String>) -> BudgetApprovalSpec {
-        BudgetApprovalSpec {
-            approvers,
-            expires_at: now.plus(BUDGET_REQUEST_EXPIRES),
-            recheck_at: now.plus(RECHECK_MIN),
-        }
     }
 
     /// Returns true if the model may be called now. Otherwise commits the reason for waiting,
@@ -167,13 +147,12 @@ impl LeasedConversation<'_> {
         };
         let paying = match outcome {
             Ok(PostOutcome::Reserved | PostOutcome::Settled) => {
-                self.ledger_update = Some(self.settled_input(alerts));
+                self.costs.record_ledger_update(settled_input(&self.head, alerts));
                 self.ensure_lease().await?;
                 return Ok(true);
             }
             Ok(PostOutcome::Exhausted(shortage)) => {
-                let approval =
-                    Self::approval_spec(now, self.services.spending_limits.approvers.clone());
+                let approval = approval_spec(now, self.services.spending_limits.approvers.clone());
                 BudgetInput::AccountExceeded { exceeded: shortage, approval }
             }
             Ok(PostOutcome::InUse) => BudgetInput::Deferred {
@@ -193,18 +172,35 @@ impl LeasedConversation<'_> {
                     keeps_reservation: true,
                 };
                 let plan = self.plan(vec![Input::BudgetChecked(Box::new(deferral))]);
-                self.has_passed_rate_limit = false;
+                self.costs.give_up_call();
                 self.commit("reserve", plan, &[]).await?;
                 return Ok(false);
             }
             Err(error) => return Err(self.error("update the ledger for", error)),
         };
-        self.has_passed_rate_limit = false;
-        let inputs = [self.settled_input(alerts), paying]
+        self.costs.give_up_call();
+        let inputs = [settled_input(&self.head, alerts), paying]
             .map(|paying| Input::BudgetChecked(Box::new(paying)));
         let plan = self.plan(inputs.into());
         self.commit("reserve", plan, &[]).await?;
         Ok(false)
+    }
+}
+
+fn settled_input(head: &Head, alerts: Vec<AccountAlert>) -> BudgetInput {
+    let metering = &head.metering;
+    BudgetInput::Settled {
+        spent: metering.spent,
+        increases: metering.approved_increases.clone(),
+        alerts,
+    }
+}
+
+fn approval_spec(now: Timestamp, approvers: Vec<String>) -> BudgetApprovalSpec {
+    BudgetApprovalSpec {
+        approvers,
+        expires_at: now.plus(BUDGET_REQUEST_EXPIRES),
+        recheck_at: now.plus(RECHECK_MIN),
     }
 }
 

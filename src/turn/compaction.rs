@@ -76,16 +76,14 @@ impl LeasedConversation<'_> {
     pub(crate) async fn compact(&mut self) -> Result<(), TurnError> {
         self.services.fail_points.hit("summing.before").await;
         let summarised = self.summarise().await?;
-        self.has_passed_rate_limit = false;
+        self.costs.record_calls(summarised.usage, summarised.calls);
         self.services.fail_points.hit("summing.after").await;
-        self.has_run_tools = true;
-        self.uncommitted_usage =
-            Some((summarised.usage, summarised.calls)).filter(|(_, calls)| *calls > 0);
+        self.progress.record_tools();
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
         let before = self.head.seq;
         let done = vec![Input::SummaryFinished(Box::new(summarised))];
         self.commit_with_inbox("summary", done).await?;
-        self.uncommitted_usage = None;
+        self.costs.mark_committed();
         if is_done && !self.services.extensions.is_empty() {
             Box::pin(self.run_after_compaction(before)).await?;
         }
@@ -136,7 +134,7 @@ impl LeasedConversation<'_> {
                     usage: None,
                     calls: None,
                 };
-                Ok(self.accept_if_shorter(&input, entry))
+                Ok(input.accept_if_shorter(&self.head.phase, entry))
             }
             None => self.request_summary(&input).await,
         }
@@ -174,15 +172,17 @@ impl LeasedConversation<'_> {
         }
         Ok(None)
     }
+}
 
+impl CompactionInput<'_> {
     /// Accepts a summary only if the model input gets shorter with it.
-    fn accept_if_shorter(&self, input: &CompactionInput<'_>, entry: Compaction) -> SummaryAttempt {
+    fn accept_if_shorter(&self, phase: &Phase, entry: Compaction) -> SummaryAttempt {
         let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
-        let after = input.tokens_after(&entry.summary);
+        let after = self.tokens_after(&entry.summary);
         let is_overflow =
-            matches!(self.head.phase, Phase::Summary { reason: CompactionReason::Overflow, .. });
+            matches!(phase, Phase::Summary { reason: CompactionReason::Overflow, .. });
         // The model refused the input: it exceeded the window, whatever the estimate is.
-        let before = input.tokens_before.max(if is_overflow { input.budget.window } else { 0 });
+        let before = self.tokens_before.max(if is_overflow { self.budget.window } else { 0 });
         let outcome = if after < before {
             SummaryOutcome::Done(Box::new(entry))
         } else {
@@ -193,9 +193,7 @@ impl LeasedConversation<'_> {
         };
         SummaryAttempt { usage, calls, outcome }
     }
-}
 
-impl CompactionInput<'_> {
     /// Tokens of the model input with this summary.
     fn tokens_after(&self, summary: &str) -> u64 {
         let kept = self.path.iter().skip_while(|e| e.base.entry_id != *self.plan.first_kept);

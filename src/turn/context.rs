@@ -11,10 +11,15 @@ use crate::agent::transition::Policy;
 use crate::agents::{Agent, AgentLookupError};
 use crate::model::{Model, ModelRecord, ToolOffer};
 use crate::services::Services;
+use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX};
 use crate::tools::CallableTool;
 use crate::tools::result_limits::ReadAccess;
 use crate::tools::validate::response::find_message_mismatch;
-use crate::turn::inbox::{DRAIN_BYTES_MAX, DRAIN_OPERATIONS_MAX};
+
+/// Operations that draining the inbox may use, so that a checked call still fits.
+const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
+/// Bytes that draining may use: an item is written as entry and as receipt.
+const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
 
 /// What a conversation's agent and settings determine about its next step.
 pub(crate) struct TurnContext {

@@ -146,7 +146,7 @@ async fn deliver(
         };
         let span = pending.start_span(&mut conversation, delivery_span);
         let turn = async {
-            conversation.commit_pending_work(pending, &span).await?;
+            Box::pin(conversation.commit_pending_work(pending, &span)).await?;
             if has_effects(&conversation) {
                 let agent_span = spans::start_agent_span(&conversation);
                 let effects = async {

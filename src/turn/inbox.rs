@@ -16,11 +16,6 @@ use crate::turn::documents;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
-/// Operations that draining the inbox may use, so that a checked call still fits.
-pub(crate) const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
-/// Bytes that draining may use: an item is written as entry and as receipt.
-pub(crate) const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
-
 /// Times that one commit reads an inbox that keeps changing.
 const REREADS_MAX: u32 = 5;
 
@@ -144,11 +139,7 @@ impl LeasedConversation<'_> {
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
-        let ledger_update = self
-            .ledger_update
-            .take()
-            .map(|ledger_update| Input::BudgetChecked(Box::new(ledger_update)));
-        let done = ledger_update.into_iter().chain(done);
+        let done = self.costs.take_ledger_input().into_iter().chain(done);
         let waiting = self.reread_inbox().await;
         let inputs = match &waiting {
             Some(waiting) => {

@@ -8,10 +8,8 @@ use crate::agent::entry::Entry;
 use crate::agent::head::{Head, Lease};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::Continuation;
-use crate::agent::step::BudgetInput;
 use crate::agent::suspicion::Death;
 use crate::agent::transition::Transition;
-use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::commands::delete;
 use crate::commands::delete::LateUsage;
@@ -20,6 +18,7 @@ use crate::queue;
 use crate::services::Services;
 use crate::store::{ETag, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
 use crate::telemetry::error_class::ErrorClass;
+use crate::turn::call_costs::CallCosts;
 use crate::turn::context::TurnContext;
 use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
@@ -27,9 +26,9 @@ use crate::turn::event_log::ModelCallLog;
 use crate::turn::isolation::Isolation;
 use crate::turn::lease::LEASE_DURATION;
 use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::turn_progress::TurnProgress;
 
 /// One conversation under this worker's lease, with its loaded state.
-#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(crate) struct LeasedConversation<'w> {
     pub(crate) services: &'w Services,
     pub(crate) key: ConversationKey,
@@ -51,12 +50,8 @@ pub(crate) struct LeasedConversation<'w> {
     /// counts.
     pub(crate) lease_until: Timestamp,
     pub(crate) lease_until_monotonic: Duration,
-    /// End of this turn, on the monotonic clock.
-    pub(crate) turn_ends: Duration,
-    /// Number of model responses received in this delivery.
-    pub(crate) responses_received: u32,
-    /// True if tools or a compaction ran in this delivery. They may have used most of the turn.
-    pub(crate) has_run_tools: bool,
+    pub(crate) progress: TurnProgress,
+    pub(crate) costs: CallCosts,
     /// True if this delivery performs nothing: it commits the outcome of the lost step and releases
     /// the lease.
     pub(crate) is_commit_only: bool,
@@ -66,10 +61,6 @@ pub(crate) struct LeasedConversation<'w> {
     pub(crate) is_alone: bool,
     /// Trace context of this turn's span, if it has one.
     pub(crate) traceparent: Option<String>,
-    /// True if the rate limit has admitted the next model call.
-    pub(crate) has_passed_rate_limit: bool,
-    /// The ledger update since the last commit. The next commit records it.
-    pub(crate) ledger_update: Option<BudgetInput>,
     /// The error that ended the prompt.
     pub(crate) fault: Option<ErrorClass>,
     /// The finished model call. The next commit logs it.
@@ -77,8 +68,6 @@ pub(crate) struct LeasedConversation<'w> {
     /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
     /// delivery continues with it.
     pub(crate) nudge_at: Option<Timestamp>,
-    /// Usage and number of model calls that are made but not yet committed.
-    pub(crate) uncommitted_usage: Option<(Usage, u32)>,
 }
 
 /// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
@@ -157,19 +146,15 @@ pub(crate) async fn acquire_lease_as<'w>(
         is_outside_head,
         lease_until: until,
         lease_until_monotonic: monotonic + LEASE_DURATION,
-        turn_ends,
-        responses_received: 0,
-        has_run_tools: false,
+        progress: TurnProgress::new(turn_ends),
+        costs: CallCosts::default(),
         is_commit_only: false,
         death,
         is_alone: false,
         traceparent: None,
-        has_passed_rate_limit: false,
-        ledger_update: None,
         fault: None,
         model_call_log: None,
         nudge_at: None,
-        uncommitted_usage: None,
     };
     Ok(Some((conversation, inbox)))
 }
@@ -206,7 +191,7 @@ impl LeasedConversation<'_> {
     /// Records the usage of lost work if the conversation was deleted, because its cost still
     /// counts.
     pub(crate) async fn report_lost_call(&mut self) {
-        let Some((usage, calls)) = self.uncommitted_usage.take() else { return };
+        let Some((usage, calls)) = self.costs.take_uncommitted_usage() else { return };
         let call =
             LateUsage { incarnation: &self.head.incarnation, epoch: self.epoch, usage, calls };
         if let Err(error) = delete::record_late_usage(self.services, &self.key, &call).await {
@@ -266,18 +251,15 @@ impl LeasedConversation<'_> {
         TurnContext::resolve(self.services, &self.head)
     }
 
-    /// True if this delivery may make another model call. The first is allowed unless tools used
-    /// the model's time. Further ones need `continuation: inline`, an empty inbox and half of the
-    /// turn left.
+    /// True if this delivery may make another model call. After the first one it needs
+    /// `continuation: inline` and an empty inbox.
     pub(crate) fn can_call_model(&self, head: &Head) -> bool {
-        let is_first = self.responses_received == 0;
-        if is_first && !self.has_run_tools {
-            return true;
-        }
-        let has_time = self.services.clock.monotonic() + self.services.limits.turn_duration / 2
-            < self.turn_ends;
-        let is_inline = || self.turn_context().settings.continuation == Some(Continuation::Inline);
-        has_time && (is_first || (head.waiting_items == 0 && is_inline()))
+        let is_inline = || {
+            head.waiting_items == 0
+                && self.turn_context().settings.continuation == Some(Continuation::Inline)
+        };
+        let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);
+        self.progress.can_call_model(now, limits.turn_duration, is_inline)
     }
 
     /// True if this delivery performs nothing after this commit, so that the commit clears the

@@ -13,7 +13,7 @@ use crate::agent::settings::LoopKind;
 use crate::agent::step::{FailureKind, Input, ResponseInput};
 use crate::agent::usage::Usage;
 use crate::extensions::Hook;
-use crate::ids::{EntryId, PromptId};
+use crate::ids::{EntryId, Ids, PromptId};
 use crate::live::{LiveResponse, ModelIdentity};
 use crate::model::catalogue::find_tariff;
 use crate::model::tokens::count_tokens;
@@ -40,7 +40,7 @@ impl LeasedConversation<'_> {
         self.services.fail_points.hit("model.before").await;
         let context = self.turn_context();
         let (response, revision) = Box::pin(self.request_response(&context)).await?;
-        self.uncommitted_usage = Some((response.message.usage, 1));
+        self.costs.record_calls(response.message.usage, 1);
         self.services.fail_points.hit("model.after").await;
         let retry = context.settings.retry.clone().unwrap_or_default();
         let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
@@ -49,9 +49,8 @@ impl LeasedConversation<'_> {
             Some(Box::new(ModelCallLog::new(&self.head.agent, &response, attempts)));
         let fault = error_domain::classify_response(&response);
         let (prompt_id, attempt) = (self.prompt_id(), self.attempt());
-        self.responses_received += 1;
-        self.has_passed_rate_limit = false;
-        let failure_kind = self.failure_kind(response.failure.as_ref());
+        self.progress.record_response();
+        let failure_kind = failure_kind(&*self.services.ids, response.failure.as_ref());
         let schema_error = context.find_response_mismatch(&response.message);
         let answered = ResponseInput {
             message: response.message,
@@ -68,7 +67,7 @@ impl LeasedConversation<'_> {
             call.log(&self.key, None, self.services.clock.now());
         }
         committed?;
-        self.uncommitted_usage = None;
+        self.costs.mark_committed();
         if self.attempt() > attempt {
             if let Some(metrics) = self.services.telemetry.metrics() {
                 metrics.record_retry("model");
@@ -183,18 +182,6 @@ impl LeasedConversation<'_> {
         Ok(Ok(messages))
     }
 
-    /// The failure class for the state machine. It adds the random number for the back-off.
-    pub(crate) fn failure_kind(&self, failure: Option<&ModelFailure>) -> FailureKind {
-        match failure {
-            Some(ModelFailure::Retryable { after }) => FailureKind::Transient {
-                retry_after: *after,
-                jitter_share: self.services.ids.random_fraction(),
-            },
-            Some(ModelFailure::ContextOverflow) => FailureKind::ContextOverflow,
-            Some(ModelFailure::Permanent) | None => FailureKind::Permanent,
-        }
-    }
-
     /// Number of this attempt at the same response.
     pub(crate) fn attempt(&self) -> u32 {
         match self.head.phase {
@@ -215,7 +202,7 @@ impl LeasedConversation<'_> {
         let services = self.services;
         let mut stopped =
             std::pin::pin!(abort_signal::wait_for_abort(services, &self.key, self.prompt_id()));
-        let left = self.turn_ends.saturating_sub(services.clock.monotonic());
+        let left = self.progress.time_left(&*services.clock);
         let mut answering = std::pin::pin!(services.model.respond(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
         tokio::select! {
@@ -241,11 +228,19 @@ impl LeasedConversation<'_> {
     }
 }
 
+/// The failure class for the state machine. It adds the random number for the back-off.
+pub(crate) fn failure_kind(ids: &dyn Ids, failure: Option<&ModelFailure>) -> FailureKind {
+    match failure {
+        Some(ModelFailure::Retryable { after }) => {
+            FailureKind::Transient { retry_after: *after, jitter_share: ids.random_fraction() }
+        }
+        Some(ModelFailure::ContextOverflow) => FailureKind::ContextOverflow,
+        Some(ModelFailure::Permanent) | None => FailureKind::Permanent,
+    }
+}
+
 /// The messages as the provider receives them.
-fn model_messages<'a>(
-    messages: Vec<Cow<'a, Message>>,
-    loop_kind: LoopKind,
-) -> Vec<Cow<'a, Message>> {
+fn model_messages(messages: Vec<Cow<'_, Message>>, loop_kind: LoopKind) -> Vec<Cow<'_, Message>> {
     let mut messages = projection::to_model_messages(messages);
     if loop_kind == LoopKind::Prompt {
         projection::encode_errors_as_json(&mut messages);

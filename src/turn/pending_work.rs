@@ -26,7 +26,7 @@ pub(crate) enum NextStep {
     Release,
     /// The step is suspect: release the lease and run it in isolation.
     Isolate,
-    Process(PendingWork),
+    Process(Box<PendingWork>),
 }
 
 /// Pending work of a conversation.
@@ -106,17 +106,17 @@ impl LeasedConversation<'_> {
             return NextStep::Isolate;
         }
         self.is_commit_only = suspect.is_some();
-        NextStep::Process(PendingWork { inbox, has_new_items, plan })
+        NextStep::Process(Box::new(PendingWork { inbox, has_new_items, plan }))
     }
 
     /// Commits the drained inbox, the outcome of an interrupted step, and the intents of the next
     /// effects. Writes nothing if there is nothing to record.
     pub(crate) async fn commit_pending_work(
         &mut self,
-        pending: PendingWork,
+        pending: Box<PendingWork>,
         span: &Span,
     ) -> Result<(), TurnError> {
-        let PendingWork { inbox, has_new_items, plan } = pending;
+        let PendingWork { inbox, has_new_items, plan } = *pending;
         let now = self.services.clock.now();
         self.load_response().await?;
         let is_aborted = self.is_aborted_by(&inbox);

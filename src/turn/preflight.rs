@@ -2,7 +2,6 @@
 //! time before a call starts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::agent::content::ToolCall;
 use crate::agent::raw::RawJson;
@@ -106,7 +105,9 @@ impl LeasedConversation<'_> {
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
         // The hooks of the remaining calls run in the next turn, which has its whole time.
-        if self.turn_left().is_zero() && !self.services.extensions.is_empty() {
+        if self.progress.time_left(&*self.services.clock).is_zero()
+            && !self.services.extensions.is_empty()
+        {
             return Ok(CheckOutcome::Deferred);
         }
         if let Some(preflight) = self.run_before_tool_call(call, &checked.arguments).await? {
@@ -115,10 +116,6 @@ impl LeasedConversation<'_> {
         Ok(self
             .admit_call(transition, index, call, &checked)
             .map_or(CheckOutcome::Deferred, CheckOutcome::Decided))
-    }
-
-    fn turn_left(&self) -> Duration {
-        self.turn_ends.saturating_sub(self.services.clock.monotonic())
     }
 
     /// The rejection by the first extension that blocks the call or fails.
@@ -175,7 +172,9 @@ impl LeasedConversation<'_> {
             .filter(|_| approved_binding(transition, index) != Some(&binding));
         // A call that waits for an approval starts in another turn, so its time-out does not matter
         // here.
-        if approval.is_none() && timeout + SEND_MARGIN > self.turn_left() {
+        if approval.is_none()
+            && timeout + SEND_MARGIN > self.progress.time_left(&*self.services.clock)
+        {
             return None;
         }
         Some(Preflight::Admitted(Box::new(CallPlan {

@@ -176,7 +176,7 @@ impl<'w> LeasedConversation<'w> {
                 error = self.renew_until_lost() => return Err(error),
             }
             self.services.fail_points.hit("tool.after").await;
-            self.has_run_tools = true;
+            self.progress.record_tools();
             self.commit_finished(calls).await?;
         }
         Ok(())

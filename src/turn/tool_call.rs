@@ -168,7 +168,7 @@ impl<'w> LeasedConversation<'w> {
             },
             artifacts: Arc::clone(&self.services.artifacts),
             clock: Arc::clone(&self.services.clock),
-            workspace: Arc::new(self.workspace_before(&path, index)),
+            workspace: Arc::new(workspace_before(&path, &self.buffered, index)),
             deadline: self.lease_until,
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial: &ToolResult| {
@@ -187,29 +187,6 @@ impl<'w> LeasedConversation<'w> {
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
         })
-    }
-
-    /// The workspace files after the earlier calls, including buffered results.
-    fn workspace_before(
-        &self,
-        path: &[Arc<Entry>],
-        index: usize,
-    ) -> BTreeMap<String, WorkspaceFile> {
-        let mut files = workspace::collect_files(path);
-        let mut buffered: Vec<&ToolReturned> = self
-            .buffered
-            .iter()
-            .filter_map(|entry| {
-                let EntryBody::ToolReturned(returned) = &entry.body else { return None };
-                Some(returned)
-            })
-            .filter(|returned| returned.call.index < index)
-            .collect();
-        buffered.sort_by_key(|returned| returned.call.index);
-        for returned in buffered {
-            workspace::apply_result(&mut files, &returned.message);
-        }
-        files
     }
 
     /// Stores the result of a finished tool that could not be committed. It becomes a `late-result`
@@ -264,6 +241,28 @@ impl<'w> LeasedConversation<'w> {
         }
         enqueue_nudge(self.services, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }
+}
+
+/// The workspace files after the earlier calls, including buffered results.
+fn workspace_before(
+    path: &[Arc<Entry>],
+    buffered: &[Arc<Entry>],
+    index: usize,
+) -> BTreeMap<String, WorkspaceFile> {
+    let mut files = workspace::collect_files(path);
+    let mut buffered: Vec<&ToolReturned> = buffered
+        .iter()
+        .filter_map(|entry| {
+            let EntryBody::ToolReturned(returned) = &entry.body else { return None };
+            Some(returned)
+        })
+        .filter(|returned| returned.call.index < index)
+        .collect();
+    buffered.sort_by_key(|returned| returned.call.index);
+    for returned in buffered {
+        workspace::apply_result(&mut files, &returned.message);
+    }
+    files
 }
 
 /// Prefix of each tool failure's text; empty except in the prompt loop (VA-05).

@@ -15,13 +15,14 @@ use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::{FailureKind, SummaryAttempt, SummaryOutcome};
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+use crate::ids::Ids;
 use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
 use crate::turn::compaction::{CompactionInput, NullListener};
 use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::model_call::aborted_response;
+use crate::turn::model_call::{aborted_response, failure_kind};
 use crate::turn::spans::ModelCallSpan;
 
 /// Output tokens with thinking, which counts among them. A truncated summary is discarded, so the
@@ -77,7 +78,7 @@ impl LeasedConversation<'_> {
             let instructions_text = prompts::summary_prompt(previous, instructions.as_deref());
             let output = output_token_limit(&input.record, budget.summary_tokens_max());
             let (text, newly_omitted) =
-                self.summary_prompt(input, &history, (&instructions_text, output));
+                input.summary_prompt(self.attempt(), &history, &instructions_text, output);
             omitted += newly_omitted;
             let call = SummaryCall {
                 prompt: text,
@@ -96,7 +97,7 @@ impl LeasedConversation<'_> {
             let instructions_text = prompts::prefix_prompt();
             let output = output_token_limit(&input.record, budget.prefix_tokens_max());
             let (text, newly_omitted) =
-                self.summary_prompt(input, &prefix, (&instructions_text, output));
+                input.summary_prompt(self.attempt(), &prefix, &instructions_text, output);
             omitted += newly_omitted;
             let error_prefix = "Turn prefix summarization failed";
             let call = SummaryCall { prompt: text, output_tokens: output, error_prefix };
@@ -110,33 +111,7 @@ impl LeasedConversation<'_> {
         let call_usage = (call_usage.usage, call_usage.calls);
         let entry =
             summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
-        Ok(self.accept_if_shorter(input, entry))
-    }
-
-    /// The prompt: as much of the conversation as fits the window beside the response, and the
-    /// instructions. Each further attempt includes half as much: the model may count tokens
-    /// differently or have a smaller window than known.
-    fn summary_prompt(
-        &self,
-        input: &CompactionInput<'_>,
-        messages: &[Cow<'_, Message>],
-        (instructions_text, output): (&str, u64),
-    ) -> (String, OmittedContent) {
-        let window = match input.budget.window {
-            0 => u64::MAX,
-            window => window,
-        };
-        let overhead =
-            count_tokens(prompts::SYSTEM_PROMPT) + count_tokens(instructions_text) + window / 50;
-        let mut budget = window.saturating_sub(output).saturating_sub(overhead);
-        let halvings = self.attempt().saturating_sub(1);
-        if halvings > 0 {
-            let whole: u64 =
-                messages.iter().map(|it| tokens::count_message(it, &count_tokens)).sum();
-            budget = budget.min(whole.checked_shr(halvings).unwrap_or(0));
-        }
-        let (transcript, omitted) = render_transcript(messages, budget, &count_tokens);
-        (prompts::request_text(&transcript, instructions_text), omitted)
+        Ok(input.accept_if_shorter(&self.head.phase, entry))
     }
 
     /// Returns the text of the model response.
@@ -186,39 +161,67 @@ impl LeasedConversation<'_> {
         call_usage.usage += response.message.usage;
         call_usage.calls += 1;
         log_summary_call(&response, self);
-        Ok(self.summary_text(response).map_err(|failure| SummaryFailure {
+        Ok(summary_text(&*self.services.ids, response).map_err(|failure| SummaryFailure {
             text: format!("{}: {}", call.error_prefix, failure.text),
             ..failure
         }))
     }
+}
 
-    fn summary_text(&self, response: ModelResponse) -> Result<String, SummaryFailure> {
-        let retryable = || FailureKind::Transient {
-            retry_after: None,
-            jitter_share: self.services.ids.random_fraction(),
+impl CompactionInput<'_> {
+    /// The prompt: as much of the conversation as fits the window beside the response, and the
+    /// instructions. Each further attempt includes half as much: the model may count tokens
+    /// differently or have a smaller window than known.
+    fn summary_prompt(
+        &self,
+        attempt: u32,
+        messages: &[Cow<'_, Message>],
+        instructions_text: &str,
+        output: u64,
+    ) -> (String, OmittedContent) {
+        let window = match self.budget.window {
+            0 => u64::MAX,
+            window => window,
         };
-        let message = response.message;
-        if message.is_failed() {
-            let failure_kind = match response.failure {
-                // The next attempt includes less of the conversation.
-                Some(ModelFailure::ContextOverflow) => retryable(),
-                failure => self.failure_kind(failure.as_ref()),
-            };
-            let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
-            let is_aborted = message.stop_reason == StopReason::Aborted;
-            return Err(SummaryFailure { text, setback: failure_kind, is_aborted });
+        let overhead =
+            count_tokens(prompts::SYSTEM_PROMPT) + count_tokens(instructions_text) + window / 50;
+        let mut budget = window.saturating_sub(output).saturating_sub(overhead);
+        let halvings = attempt.saturating_sub(1);
+        if halvings > 0 {
+            let whole: u64 =
+                messages.iter().map(|it| tokens::count_message(it, &count_tokens)).sum();
+            budget = budget.min(whole.checked_shr(halvings).unwrap_or(0));
         }
-        let text = joined_text(&message.content);
-        if message.stop_reason == StopReason::Length {
-            let text = "the summary was truncated at the output limit".to_owned();
-            return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
-        }
-        if text.trim().is_empty() {
-            let text = "the model response has no text".to_owned();
-            return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
-        }
-        Ok(text)
+        let (transcript, omitted) = render_transcript(messages, budget, &count_tokens);
+        (prompts::request_text(&transcript, instructions_text), omitted)
     }
+}
+
+/// The text of a complete summary.
+fn summary_text(ids: &dyn Ids, response: ModelResponse) -> Result<String, SummaryFailure> {
+    let retryable =
+        || FailureKind::Transient { retry_after: None, jitter_share: ids.random_fraction() };
+    let message = response.message;
+    if message.is_failed() {
+        let setback = match response.failure {
+            // The next attempt includes less of the conversation.
+            Some(ModelFailure::ContextOverflow) => retryable(),
+            failure => failure_kind(ids, failure.as_ref()),
+        };
+        let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
+        let is_aborted = message.stop_reason == StopReason::Aborted;
+        return Err(SummaryFailure { text, setback, is_aborted });
+    }
+    let text = joined_text(&message.content);
+    if message.stop_reason == StopReason::Length {
+        let text = "the summary was truncated at the output limit".to_owned();
+        return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+    }
+    if text.trim().is_empty() {
+        let text = "the model response has no text".to_owned();
+        return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+    }
+    Ok(text)
 }
 
 impl SummaryFailure {
