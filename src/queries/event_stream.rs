@@ -255,7 +255,7 @@ impl EventReader {
         let item = if self.dedup.is_duplicate(event) {
             StreamItem::Confirmed(event.n)
         } else {
-            StreamItem::Event(self.hydrator.hydrate(event).await?)
+            StreamItem::Event(Box::new(self.hydrator.hydrate(event).await?))
         };
         self.last_emitted = event.n;
         self.items.push_back(item);
@@ -387,7 +387,7 @@ impl EventReader {
         let at = self.services.clock.now();
         let prompt_id = Some(prompt_id);
         let event = StreamEvent { number: None, at, prompt_id, turn, payload };
-        self.items.push_back(StreamItem::Event(event));
+        self.items.push_back(StreamItem::Event(Box::new(event)));
     }
 }
 

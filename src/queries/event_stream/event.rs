@@ -17,7 +17,7 @@ use crate::queries::conversation::entry_as_message;
 /// One item of an event stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamItem {
-    Event(StreamEvent),
+    Event(Box<StreamEvent>),
     /// Number of a stored event that was sent live.
     Confirmed(u64),
 }
@@ -193,22 +193,24 @@ impl EventMessage {
     pub fn to_message(&self) -> Option<Message> {
         match self {
             Self::Started(message) => Some((**message).clone()),
-            Self::Stored(entry) => match &entry.body {
-                EntryBody::CustomMessage(custom) => {
-                    Some(Message::Custom(custom.to_message(entry.base.timestamp)))
+            Self::Stored(entry) => {
+                if let EntryBody::CustomMessage(custom) = &entry.body {
+                    return Some(Message::Custom(custom.to_message(entry.base.timestamp)));
                 }
-                body => body.message().cloned(),
-            },
+                entry.body.message().cloned()
+            }
         }
     }
 
     fn to_json(&self) -> Option<Value> {
         match self {
             Self::Started(message) => Some(to_value(message)),
-            Self::Stored(entry) => match &entry.body {
-                EntryBody::CustomMessage(_) => entry_as_message(entry),
-                body => body.message().map(to_value),
-            },
+            Self::Stored(entry) => {
+                if let EntryBody::CustomMessage(_) = &entry.body {
+                    return entry_as_message(entry);
+                }
+                entry.body.message().map(to_value)
+            }
         }
     }
 }

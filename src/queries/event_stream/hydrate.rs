@@ -33,13 +33,13 @@ pub(super) struct Hydrator {
     services: Services,
     key: ConversationKey,
     entries: BTreeMap<u64, Arc<Entry>>,
-    /// All prompts at the last read of a prompt that is older than those in the head.
-    older_prompts: HashMap<PromptId, PromptDetails>,
+    /// All ended prompts at the last read of a prompt that is older than those in the head.
+    ended_prompts: HashMap<PromptId, PromptDetails>,
 }
 
 impl Hydrator {
     pub(super) fn new(services: Services, key: ConversationKey) -> Self {
-        Self { services, key, entries: BTreeMap::new(), older_prompts: HashMap::new() }
+        Self { services, key, entries: BTreeMap::new(), ended_prompts: HashMap::new() }
     }
 
     /// Returns a stored event with the data that it references.
@@ -162,10 +162,10 @@ impl Hydrator {
     /// that is older than those in the head from all entries.
     async fn load_prompt(&mut self, event: &Event) -> Result<(), CommandError> {
         let Some(id) = &event.prompt_id else { return Ok(()) };
-        let is_end = event.body.kind() != EventKind::PromptCreated;
-        if self.older_prompts.get(id).is_some_and(|known| !is_end || known.end.is_some()) {
+        if self.ended_prompts.contains_key(id) {
             return Ok(());
         }
+        let is_end = event.body.kind() != EventKind::PromptCreated;
         let (head, _) = load::head(&self.services, &self.key).await?;
         if let Some(span) = head.prompts.iter().find(|span| span.id == *id) {
             let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
@@ -175,7 +175,7 @@ impl Hydrator {
                 self.load_range(span.from_seq, to).await?;
             }
         } else if let Some(entries) = load_span(&self.services, &head, id).await? {
-            self.older_prompts = PromptDetails::collect(entries.iter().map(AsRef::as_ref));
+            self.ended_prompts = PromptDetails::collect_ended(&entries);
         }
         Ok(())
     }
@@ -302,8 +302,8 @@ impl Hydrator {
 
     /// Returns the details of the event's prompt that were loaded.
     fn prompt_details(&self, event: &Event) -> PromptDetails {
-        if let Some(older) = event.prompt_id.as_ref().and_then(|id| self.older_prompts.get(id)) {
-            return older.clone();
+        if let Some(ended) = event.prompt_id.as_ref().and_then(|id| self.ended_prompts.get(id)) {
+            return ended.clone();
         }
         let mut details = PromptDetails::default();
         let of_prompt =

@@ -1,6 +1,7 @@
 //! Details of a prompt for its events, collected from entries.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -12,23 +13,25 @@ use crate::queries::event_stream::event::insert_some;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PromptDetails {
     start: Option<PromptEntry>,
-    pub(super) end: Option<PromptEnd>,
+    end: Option<PromptEnd>,
     /// Model of the last model response.
     pub(super) resolved_model: Option<String>,
 }
 
 impl PromptDetails {
-    /// Collects the details of all prompts of the entries, which ascend.
-    pub(super) fn collect<'a>(entries: impl Iterator<Item = &'a Entry>) -> HashMap<PromptId, Self> {
+    /// Collects the details of the ended prompts among all entries.
+    pub(super) fn collect_ended(entries: &[Arc<Entry>]) -> HashMap<PromptId, Self> {
         let mut prompts: HashMap<PromptId, Self> = HashMap::new();
         for entry in entries {
             if let Some(id) = &entry.base.prompt_id {
                 prompts.entry(id.clone()).or_default().add(&entry.body);
             }
         }
+        prompts.retain(|_, details| details.end.is_some());
         prompts
     }
 
+    /// Adds the details of an entry, which follows the entries added before.
     pub(super) fn add(&mut self, body: &EntryBody) {
         if let EntryBody::Prompt(prompt) = body {
             self.start = Some(prompt.clone());

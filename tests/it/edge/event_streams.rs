@@ -95,6 +95,37 @@ async fn any_instance_resumes_after_any_event_id() {
     app.get("/api/conversations/other/events").send().await.expect_problem(404, "not-found");
 }
 
+/// The head has the spans of the last 20 prompts. Details of older ones come from the entries.
+#[tokio::test]
+async fn events_of_old_prompts_keep_their_details() {
+    let app = TestApp::new();
+    app.run("use pay with {\"amount\": 5} then say done").await;
+    app.run("fail finally").await;
+    let fresh = frames(&app.get(PAST).send().await.expect_status(200).text);
+    let of_kind = |name: &str| -> Vec<&Value> {
+        fresh.iter().filter(|frame| frame.name == name).map(|frame| &frame.data).collect()
+    };
+    for created in of_kind("prompt.created") {
+        assert!(created["source"] == "user" && created["model"].is_string(), "{created}");
+    }
+    let [completed] = of_kind("prompt.completed")[..] else { panic!("{fresh:#?}") };
+    assert_eq!(
+        (&completed["state"], &completed["stopReason"]),
+        (&json!("completed"), &json!("end"))
+    );
+    assert_eq!(completed["resolvedModel"], "scripted");
+    let [failed] = of_kind("prompt.error")[..] else { panic!("{fresh:#?}") };
+    assert_eq!((&failed["state"], &failed["stopReason"]), (&json!("failed"), &json!("error")));
+    assert!(failed["error"]["message"].is_string(), "{failed}");
+    for number in 0..25 {
+        app.run(&format!("say {number}")).await;
+    }
+    let replayed = frames(&app.get(PAST).send().await.expect_status(200).text);
+    assert_eq!(replayed[..fresh.len()], fresh);
+    let ended = replayed.iter().filter(|frame| frame.data["state"] == "completed").count();
+    assert_eq!(ended, 26);
+}
+
 #[tokio::test]
 async fn stream_ends_when_settled() {
     let app = TestApp::new();
