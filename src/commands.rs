@@ -16,6 +16,7 @@ pub mod input;
 mod key_reservation;
 pub mod message;
 pub mod patch;
+mod pipeline;
 pub mod prompt;
 pub mod prompt_queue;
 mod routing;

@@ -17,6 +17,7 @@ pub mod error_domain;
 pub(crate) mod event_log;
 pub mod expiry;
 pub(crate) mod finish_turn;
+pub(crate) mod head_commit;
 pub(crate) mod hooks;
 pub(crate) mod inbox;
 pub mod invariants;

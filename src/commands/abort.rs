@@ -8,14 +8,13 @@ use crate::agent::inbox::{
     AbortInput, IdempotencyRecord, InboxBody, InboxItem, InputOutcome, Receipt,
 };
 use crate::agent::raw::RawJson;
-use crate::commands::certain_write::{BatchOutcome, write_until_certain};
-use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::find_running_prompt;
-use crate::commands::{CommandError, CommandResponse, wake_worker};
+use crate::commands::{CommandError, CommandResponse};
 use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::queries::load;
 use crate::services::Services;
-use crate::store::{Document, Write};
+use crate::store::Document;
 use crate::telemetry::trace;
 use crate::turn::abort_signal::abort_id;
 use crate::turn::documents;
@@ -53,79 +52,23 @@ pub async fn abort(
     request: AbortRequest,
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    let (head, previous) = tokio::join!(
-        load::head(services, key),
-        find_previous_request(services, key, input_id.as_str())
-    );
-    let (head, _) = head?;
-    if let Some(previous) = previous? {
-        return replay_previous(services, key, &previous, idempotency).await;
-    }
-    let running = find_running_prompt(services, &head).await?;
-    let target = request.prompt_id;
-    let prompt_id =
-        running.filter(|running| target.as_ref().is_none_or(|target| target == running));
-    let response = abort_response(&input_id, prompt_id.as_ref());
-    // A repeated request receives the same response, whichever prompt runs by then.
-    let admission = idempotency.to_record(&response);
-    let receipt = build_receipt(services, input_id.clone(), admission, prompt_id.clone());
-    let document = documents::receipt_document(&receipt);
-    if let Some(found) =
-        store_with_abort(services, key, (&document, &input_id), prompt_id.as_ref()).await?
-    {
-        return replay_previous(services, key, &found, idempotency).await;
-    }
-    if prompt_id.is_some() {
-        signal_abort(services, key).await;
-    }
-    Ok(response)
-}
-
-/// Stores the document of a request, and an abort of the prompt. Returns an earlier request with
-/// the same key, if there is one.
-pub(super) async fn store_with_abort(
-    services: &Services,
-    key: &ConversationKey,
-    (document, input_id): (&Document, &InputId),
-    prompt_id: Option<&PromptId>,
-) -> Result<Option<PreviousRequest>, CommandError> {
-    let create_own = || Write::Create(document.clone());
-    let abort = prompt_id.map(|prompt_id| Write::Create(abort_document(services, prompt_id)));
-    services.fail_points.hit("admission.accept").await;
-    let writes = std::iter::once(create_own()).chain(abort).collect();
-    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
-        let found = find_previous_request(services, key, input_id.as_str()).await?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        // Another request aborts the same prompt: one abort is enough.
-        if let BatchOutcome::Lost = write_until_certain(services, key, vec![create_own()]).await? {
-            let found = find_previous_request(services, key, input_id.as_str()).await?;
-            return found.ok_or_else(CommandError::contended).map(Some);
-        }
-    }
-    services.fail_points.hit("admission.accepted").await;
-    Ok(None)
-}
-
-/// Stops the effects that run in this process at once. Also wakes a worker, whose delivery ends an
-/// idle prompt.
-pub(super) async fn signal_abort(services: &Services, key: &ConversationKey) {
-    services.abort_signals.emit(key);
-    wake_worker(services, key, trace::current_traceparent().as_deref()).await;
-}
-
-async fn replay_previous(
-    services: &Services,
-    key: &ConversationKey,
-    previous: &PreviousRequest,
-    idempotency: &Idempotency,
-) -> Result<CommandResponse, CommandError> {
-    let response = previous.replay(idempotency)?;
-    // The first nudge may be lost.
-    signal_abort(services, key).await;
-    Ok(response)
+    let context = CommandContext { services, key, idempotency, signal: Signal::Abort };
+    let input_id = context.input_id();
+    let accepted = context.accept(|head| async move {
+        let running = find_running_prompt(services, &head).await?;
+        let target = request.prompt_id;
+        let prompt_id =
+            running.filter(|running| target.as_ref().is_none_or(|target| target == running));
+        let response = abort_response(&input_id, prompt_id.as_ref());
+        // A repeated request receives the same response, whichever prompt runs by then.
+        let admission = idempotency.to_record(&response);
+        let receipt = build_receipt(services, input_id, admission, prompt_id.clone());
+        let document = documents::receipt_document(&receipt);
+        let abort = prompt_id.map(|prompt_id| abort_document(services, &prompt_id));
+        let is_effective = abort.is_some();
+        context.store_with_abort(document, abort, (response, is_effective)).await
+    });
+    accepted.await
 }
 
 fn abort_response(input_id: &InputId, prompt_id: Option<&PromptId>) -> CommandResponse {
@@ -151,7 +94,7 @@ fn build_receipt(
     Receipt { prompt_id, ..Receipt::new(input_id, services.clock.now(), admission, outcome) }
 }
 
-fn abort_document(services: &Services, prompt_id: &PromptId) -> Document {
+pub(super) fn abort_document(services: &Services, prompt_id: &PromptId) -> Document {
     let now = services.clock.now();
     let item = InboxItem {
         input_id: abort_id(prompt_id),

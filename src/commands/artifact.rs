@@ -4,9 +4,10 @@ use bytes::Bytes;
 
 use crate::agent::raw::RawJson;
 use crate::artifacts::{ArtifactMetadata, ArtifactScope};
-use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
-use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::certain_write::receipt_document;
+use crate::commands::idempotency::Idempotency;
 use crate::commands::input::upload_effect_id;
+use crate::commands::pipeline::{CommandContext, Creation, Signal};
 use crate::commands::{CommandError, CommandResponse};
 use crate::ids::{ArtifactId, ConversationKey};
 use crate::queries::artifact_view;
@@ -34,12 +35,15 @@ pub async fn add_artifact(
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
     let (head, _) = load::head(services, key).await?;
-    let input_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-        return earlier.replay(idempotency);
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    if let Some(replayed) = context.find_response().await? {
+        return Ok(replayed);
     }
     let metadata = ArtifactMetadata {
-        id: ArtifactId::from_hash(&upload_effect_id(&input_id), &sha256_hex(&artifact.bytes)),
+        id: ArtifactId::from_hash(
+            &upload_effect_id(&context.input_id()),
+            &sha256_hex(&artifact.bytes),
+        ),
         name: artifact.name,
         mime_type: artifact.mime_type,
         size: artifact.bytes.len() as u64,
@@ -57,11 +61,8 @@ pub async fn add_artifact(
     };
     if idempotency.is_repeatable {
         let receipt = receipt_document(idempotency, key, &response, metadata.created_at);
-        if let BatchOutcome::Lost =
-            write_until_certain(services, key, vec![Write::Create(receipt)]).await?
-            && let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await?
-        {
-            return earlier.replay(idempotency);
+        if let Creation::Repeated(previous) = context.create(vec![Write::Create(receipt)]).await? {
+            return previous.replay(idempotency);
         }
     }
     Ok(response)

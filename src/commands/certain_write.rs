@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use crate::agent::head::Head;
 use crate::agent::inbox::{InputOutcome, Receipt};
 use crate::clock::Timestamp;
 use crate::commands::idempotency::{Idempotency, to_stored_response};
 use crate::commands::{CommandError, CommandResponse};
 use crate::ids::ConversationKey;
+use crate::queries::load::any_head;
 use crate::services::Services;
 use crate::store::conditional::{self, Witness};
 use crate::store::{ConversationStore, Document, ETag, Freshness, Partition, StoreError, Write};
 use crate::turn::documents;
+use crate::turn::head_commit::HeadCommit;
 
 const ATTEMPTS_MAX: usize = 4;
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -89,9 +90,31 @@ impl Witness for ConditionWitness<'_> {
     }
 }
 
-/// Document of a head to be written.
-pub(crate) fn head_document(head: &Head) -> Result<Document, CommandError> {
-    Ok(documents::head_document(head)?)
+/// Commits a head. Returns its ETag; `None`: another writer came first, or this commit won with a
+/// lost response.
+pub(crate) async fn write_head(
+    services: &Services,
+    key: &ConversationKey,
+    commit: HeadCommit<'_>,
+) -> Result<Option<ETag>, CommandError> {
+    match write_until_certain(services, key, commit.into_writes()?).await? {
+        BatchOutcome::Won(etags) => Ok(etags.into_iter().next()),
+        BatchOutcome::Lost => Ok(None),
+    }
+}
+
+/// Like [`write_head`], but reads the head after a lost write. `None`: another writer came first.
+pub(crate) async fn write_and_confirm_head(
+    services: &Services,
+    key: &ConversationKey,
+    commit: HeadCommit<'_>,
+) -> Result<Option<ETag>, CommandError> {
+    let commit_id = commit.commit_id().clone();
+    if let Some(etag) = write_head(services, key, commit).await? {
+        return Ok(Some(etag));
+    }
+    let found = any_head(services, key).await?;
+    Ok(found.filter(|(head, _)| head.commit_id == commit_id).map(|(_, etag)| etag))
 }
 
 /// Receipt of a request that is complete when it is accepted.

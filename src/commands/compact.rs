@@ -6,8 +6,9 @@ use utoipa::ToSchema;
 use crate::agent::inbox::InboxItem;
 use crate::agent::raw::RawJson;
 use crate::agent::step::CompactInput;
-use crate::commands::abort::{signal_abort, store_with_abort};
-use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::abort::abort_document;
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::find_running_prompt;
 use crate::commands::{CommandError, CommandResponse};
 use crate::ids::{ConversationKey, InputId};
@@ -44,9 +45,9 @@ pub async fn compact(
     request: CompactRequest,
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    if let Some(previous) = find_previous_request(services, key, input_id.as_str()).await? {
-        return replay_previous(services, key, &previous, idempotency).await;
+    let context = CommandContext { services, key, idempotency, signal: Signal::Compact };
+    if let Some(replayed) = context.find_response().await? {
+        return Ok(replayed);
     }
     let instructions = request.instructions.filter(|text| !text.trim().is_empty());
     if instructions.as_ref().is_some_and(|text| text.len() > INSTRUCTIONS_BYTES_MAX) {
@@ -57,35 +58,18 @@ pub async fn compact(
     }
     let (head, _) = load::head(services, key).await?;
     let running = find_running_prompt(services, &head).await?;
+    let input_id = context.input_id();
     let response = compact_response(&input_id);
     let item = InboxItem {
-        input_id: input_id.clone(),
+        input_id,
         accepted_at: services.clock.now(),
         idempotency: idempotency.to_record(&response),
         traceparent: trace::current_traceparent(),
         body: CompactInput { instructions }.to_inbox_body(),
     };
     let document = documents::inbox_document(&item, Some(item.accepted_at));
-    if let Some(found) =
-        store_with_abort(services, key, (&document, &input_id), running.as_ref()).await?
-    {
-        return replay_previous(services, key, &found, idempotency).await;
-    }
-    signal_abort(services, key).await;
-    Ok(response)
-}
-
-async fn replay_previous(
-    services: &Services,
-    key: &ConversationKey,
-    previous: &PreviousRequest,
-    idempotency: &Idempotency,
-) -> Result<CommandResponse, CommandError> {
-    let response = previous.replay(idempotency)?;
-    if previous.is_queued() {
-        signal_abort(services, key).await;
-    }
-    Ok(response)
+    let abort = running.map(|prompt_id| abort_document(services, &prompt_id));
+    context.store_with_abort(document, abort, (response, true)).await
 }
 
 fn compact_response(input_id: &InputId) -> CommandResponse {

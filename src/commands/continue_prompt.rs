@@ -8,10 +8,9 @@ use crate::agent::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::projection;
-use crate::commands::idempotency::{Idempotency, find_previous_request};
-use crate::commands::prompt::{
-    Disposition, Mode, Sender, accepted_response, replay_previous, store_item,
-};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::prompt::{Disposition, Mode, Sender, accepted_response};
 use crate::commands::routing::{Route, find_running_prompt};
 use crate::commands::{CommandError, CommandResponse, RequestIntent};
 use crate::ids::{ConversationKey, PromptId};
@@ -39,49 +38,39 @@ pub async fn accept_continue(
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    let (head, previous) = tokio::join!(
-        load::head(services, key),
-        find_previous_request(services, key, input_id.as_str())
-    );
-    let (head, _) = head?;
-    if let Some(previous) = previous? {
-        return replay_previous(
-            services,
-            key,
-            &previous,
-            idempotency,
-            sender.traceparent.as_deref(),
-        )
-        .await;
-    }
-    if let Some(prompt_id) = find_running_prompt(services, &head).await? {
-        return Err(CommandError::AlreadyProcessing { prompt_id, intent: RequestIntent::Continue });
-    }
-    let has_response = has_model_response(services, &head).await?;
-    if has_response && !has_queued_input(services, key).await? {
-        return Err(CommandError::Conflict {
-            detail: LAST_MESSAGE_IS_RESPONSE.to_owned(),
-            retry_after: None,
-        });
-    }
-    let prompt_id = PromptId::from_input(&input_id);
-    let item = InboxItem {
-        input_id,
-        accepted_at: services.clock.now(),
-        idempotency: IdempotencyRecord::default(),
-        traceparent: sender.traceparent.clone(),
-        body: InboxBody::Continue(ContinueInput {
-            prompt_id,
-            user: head.user.clone(),
-            has_model_response: has_response,
-            turn: Some(head.turn),
-        }),
-    };
-    let route = Route { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
-    let response = accepted_response(key, &item, route);
-    store_item(services, key, item, None, (response, idempotency, sender.traceparent.as_deref()))
-        .await
+    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let context = CommandContext { services, key, idempotency, signal };
+    let accepted = context.accept(|head| async move {
+        let intent = RequestIntent::Continue;
+        if let Some(prompt_id) = find_running_prompt(services, &head).await? {
+            return Err(CommandError::AlreadyProcessing { prompt_id, intent });
+        }
+        let has_response = has_model_response(services, &head).await?;
+        if has_response && !has_queued_input(services, key).await? {
+            return Err(CommandError::Conflict {
+                detail: LAST_MESSAGE_IS_RESPONSE.to_owned(),
+                retry_after: None,
+            });
+        }
+        let input_id = context.input_id();
+        let prompt_id = PromptId::from_input(&input_id);
+        let item = InboxItem {
+            input_id,
+            accepted_at: services.clock.now(),
+            idempotency: IdempotencyRecord::default(),
+            traceparent: sender.traceparent.clone(),
+            body: InboxBody::Continue(ContinueInput {
+                prompt_id,
+                user: head.user.clone(),
+                has_model_response: has_response,
+                turn: Some(head.turn),
+            }),
+        };
+        let route = Route { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
+        let response = accepted_response(key, &item, route);
+        context.store_item(item, None, response).await
+    });
+    accepted.await
 }
 
 /// True if the last message of the model input is a response. Failed responses are not in the model

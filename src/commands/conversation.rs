@@ -22,20 +22,20 @@ use crate::agent::suspicion::Suspicion;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, AgentLookupError};
 use crate::clock::Timestamp;
-use crate::commands::certain_write::{
-    BatchOutcome, head_document, receipt_document, write_size, write_until_certain,
-};
-use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::certain_write::{receipt_document, write_size};
+use crate::commands::idempotency::Idempotency;
 use crate::commands::input::validate_message;
+use crate::commands::pipeline::{CommandContext, Creation, Signal};
 use crate::commands::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::{import, key_reservation};
 use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
 use crate::queries::conversation::new_conversation_view;
 use crate::queries::conversation_etag;
+use crate::queries::load::any_head;
 use crate::services::Services;
-use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
+use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX};
 use crate::tools::sha256_hex;
-use crate::turn::documents;
+use crate::turn::head_commit::HeadCommit;
 
 /// Maximum length of a conversation id, in characters.
 pub const ID_LENGTH_MAX: usize = 128;
@@ -121,9 +121,9 @@ async fn write_conversation(
     idempotency: &Idempotency,
     is_key_reserved: bool,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-        return earlier.replay(idempotency);
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    if let Some(replayed) = context.find_response().await? {
+        return Ok(replayed);
     }
     let init = ConversationInit {
         agent: request.agent,
@@ -143,46 +143,26 @@ async fn write_conversation(
         is_replayed: false,
     };
     let receipt = receipt_document(idempotency, key, &response, head.created_at);
-    let mut writes: Vec<Write> =
-        entries.iter().map(|entry| Write::Create(documents::entry_document(entry))).collect();
-    writes.push(Write::Create(receipt.clone()));
-    writes.push(Write::Create(head_document(&head)?));
+    let commit = HeadCommit::create(&head).with_entries(&entries).with_created([receipt.clone()]);
+    let writes = commit.into_writes()?;
     let bytes: usize = writes.iter().map(write_size).sum();
     if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
-        match write_until_certain(services, key, writes).await? {
-            BatchOutcome::Won(_) => return Ok(response),
-            BatchOutcome::Lost => {
-                let resolved =
-                    resolve_lost_create(services, key, &head.commit_id, &response, idempotency)
-                        .await?;
-                if let Some(resolved) = resolved {
-                    return Ok(resolved);
-                }
+        match context.create(writes).await? {
+            Creation::Stored => return Ok(response),
+            Creation::Repeated(previous) => {
+                let replayed = previous.replay(idempotency)?;
+                let found = any_head(services, key).await?;
+                let is_mine = found.is_some_and(|(found, _)| found.commit_id == head.commit_id);
+                return Ok(if is_mine { response } else { replayed });
+            }
+            Creation::Blocked => {
+                import::check_id_available(services, key, &context.input_id()).await?;
                 tracing::debug!(conversation.id = %key, "stalled import taken over");
             }
         }
     }
     import::import_entries(services, head, &entries, receipt, idempotency).await?;
     Ok(response)
-}
-
-/// Resolves a creation that lost its write. Returns the response if this request had won before, an
-/// error if another request has the id, and `None` if a stalled import can be taken over.
-async fn resolve_lost_create(
-    services: &Services,
-    key: &ConversationKey,
-    commit_id: &CommitId,
-    response: &CommandResponse,
-    idempotency: &Idempotency,
-) -> Result<Option<CommandResponse>, CommandError> {
-    let input_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-        let replayed = earlier.replay(idempotency)?;
-        let found = crate::queries::load::any_head(services, key).await?;
-        let is_mine = found.is_some_and(|(head, _)| &head.commit_id == commit_id);
-        return Ok(Some(if is_mine { response.clone() } else { replayed }));
-    }
-    import::check_id_available(services, key, &input_id).await.map(|()| None)
 }
 
 /// Initial values of a new conversation.

@@ -12,11 +12,11 @@ use crate::agent::settings::Settings;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::artifacts::ArtifactScope;
 use crate::clock::Timestamp;
-use crate::commands::certain_write::{BatchOutcome, head_document, write_until_certain};
+use crate::commands::certain_write::{write_and_confirm_head, write_head, write_until_certain};
 use crate::commands::import::is_importing;
 use crate::commands::key_reservation;
 use crate::commands::{CommandError, wake_worker};
-use crate::ids::{CommitId, ConversationKey};
+use crate::ids::ConversationKey;
 use crate::ledger;
 use crate::live::LiveEvent;
 use crate::notifications::GIVE_UP_AFTER;
@@ -28,10 +28,11 @@ use crate::store::conditional::{back_off, compare_and_set, write_once};
 use crate::store::{
     BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, HEAD_ID, Partition, Selection, Write,
 };
+use crate::turn::budget_check;
 use crate::turn::event_log::report_alerts;
+use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge::enqueue_nudge;
-use crate::turn::{budget_check, documents};
 
 /// Time until the id of a deleted conversation is free again.
 pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);
@@ -82,12 +83,8 @@ async fn try_delete(
     reject_writes_in_flight(services, &head)?;
     let tombstone = build_tombstone(services, head);
     services.fail_points.hit("admission.delete").await;
-    let writes = vec![Write::Replace(head_document(&tombstone)?, Some(etag))];
-    if let BatchOutcome::Won(_) = write_until_certain(services, key, writes).await? {
-        return Ok(Some(()));
-    }
-    let found = any_head(services, key).await?;
-    Ok(found.filter(|(head, _)| head.commit_id == tombstone.commit_id).map(|_| ()))
+    let commit = HeadCommit::replace(&tombstone, etag);
+    Ok(write_and_confirm_head(services, key, commit).await?.map(|_| ()))
 }
 
 /// Rejects the deletion while a `write` call awaits its response. The write may have happened, and
@@ -120,14 +117,11 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
     // as the cost.
     if budget_check::is_model_call_due(&head, now) {
         head.unreported_call = Some(now.plus(REPORT_DEADLINE));
-        head.min_reader = head.min_reader.max(head.required_reader());
     } else {
         head.record_lost_reservation((now, now));
     }
     let extra = key_reservation::tombstone_members(&head);
-    Head {
-        commit_id: CommitId::new(services.ids.new_id()),
-        revision: head.revision + 1,
+    let mut tombstone = Head {
         lease: None,
         phase: Phase::Deleted,
         settings: Settings::default(),
@@ -144,11 +138,12 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         parent: None,
         waiting_items: 0,
         due: Some(now.plus(PURGE_RETRY_AFTER)),
-        updated_at: now,
         deleted_at: Some(now),
         extra,
         ..head
-    }
+    };
+    stamp_head(services, &mut tombstone, Some(now));
+    tombstone
 }
 
 /// Purges a deleted conversation, and removes its tombstone after [`TOMBSTONE_RETENTION`]. Runs on
@@ -212,15 +207,12 @@ async fn finish_purge(
     alerts: Vec<AccountAlert>,
 ) -> Result<(), CommandError> {
     let (key, now) = (tombstone.key(), services.clock.now());
-    let mut writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
-    if services.notification_sender.is_some() {
-        writes.extend(alerts.iter().map(|AccountAlert { number, alert }| {
-            let notification = alert.notification(tombstone, &format!("account{number}"), now);
-            Write::Create(documents::notice_document(&notification, Some(now)))
-        }));
-    }
-    let is_won = matches!(write_until_certain(services, &key, writes).await?, BatchOutcome::Won(_));
-    if is_won && !alerts.is_empty() {
+    let sent = alerts.iter().filter(|_| services.notification_sender.is_some());
+    let notifications: Vec<_> = sent
+        .map(|it| it.alert.notification(tombstone, &format!("account{}", it.number), now))
+        .collect();
+    let commit = HeadCommit::replace(tombstone, etag).with_notifications(&notifications);
+    if write_head(services, &key, commit).await?.is_some() && !alerts.is_empty() {
         let alerts: Vec<_> = alerts.into_iter().map(|it| it.alert).collect();
         report_alerts(services, &key, &alerts);
         enqueue_nudge(services, queue::NOTIFY, &Nudge::for_conversation(key, None), Duration::ZERO)
@@ -244,12 +236,9 @@ async fn close_unreported_call(
     }
     let mut closed = Head { unreported_call: None, ..head };
     closed.record_lost_reservation((now, now));
-    closed.commit_id = CommitId::new(services.ids.new_id());
-    let write = Write::Replace(head_document(&closed)?, Some(etag));
-    let BatchOutcome::Won(etags) = write_until_certain(services, key, vec![write]).await? else {
-        return Ok(None);
-    };
-    Ok(etags.into_iter().next().map(|etag| (closed, etag)))
+    stamp_head(services, &mut closed, None);
+    let etag = write_head(services, key, HeadCommit::replace(&closed, etag)).await?;
+    Ok(etag.map(|etag| (closed, etag)))
 }
 
 /// Model calls whose responses arrived after the conversation was deleted.
@@ -300,10 +289,9 @@ async fn try_record_late_usage(
     head.usage += late.usage;
     let cost = UsageTotals { calls: u64::from(late.calls), ..UsageTotals::from_usage(&late.usage) };
     head.metering.add_cost(cost, (now, now));
-    head.commit_id = CommitId::new(services.ids.new_id());
-    let write = Write::Replace(head_document(&head)?, Some(etag));
-    let outcome = write_until_certain(services, key, vec![write]).await?;
-    Ok(matches!(outcome, BatchOutcome::Won(_)).then_some(true))
+    stamp_head(services, &mut head, None);
+    let etag = write_head(services, key, HeadCommit::replace(&head, etag)).await?;
+    Ok(etag.map(|_| true))
 }
 
 fn is_due(head: &Head, now: Timestamp) -> bool {

@@ -8,11 +8,9 @@ use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::commands::CommandError;
-use crate::commands::certain_write::{
-    BatchOutcome, head_document, write_size, write_until_certain,
-};
+use crate::commands::certain_write::{write_and_confirm_head, write_head, write_size};
 use crate::commands::idempotency::Idempotency;
-use crate::ids::{CommitId, ConversationKey, InputId};
+use crate::ids::{ConversationKey, InputId};
 use crate::queries::load::any_head;
 use crate::services::Services;
 use crate::store::{
@@ -20,6 +18,7 @@ use crate::store::{
     Selection, Write,
 };
 use crate::turn::documents;
+use crate::turn::head_commit::{HeadCommit, stamp_head};
 
 /// Member of a hidden head with the id of the importing request.
 const IMPORTING: &str = "importing";
@@ -121,10 +120,7 @@ async fn begin_import(
 ) -> Result<ETag, CommandError> {
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
-    let writes = vec![Write::Create(head_document(hidden)?)];
-    if let BatchOutcome::Won(etags) = write_until_certain(services, key, writes).await?
-        && let Some(etag) = etags.into_iter().next()
-    {
+    if let Some(etag) = write_head(services, key, HeadCommit::create(hidden)).await? {
         return Ok(etag);
     }
     let Some((found, etag)) = any_head(services, key).await? else {
@@ -170,17 +166,9 @@ async fn commit_head(
     key: &ConversationKey,
     head: &mut Head,
     etag: ETag,
-    mut writes: Vec<Write>,
+    writes: Vec<Write>,
 ) -> Result<ETag, CommandError> {
-    head.commit_id = CommitId::new(services.ids.new_id());
-    writes.insert(0, Write::Replace(head_document(head)?, Some(etag)));
-    if let BatchOutcome::Won(etags) = write_until_certain(services, key, writes).await?
-        && let Some(etag) = etags.into_iter().next()
-    {
-        return Ok(etag);
-    }
-    match any_head(services, key).await? {
-        Some((found, etag)) if found.commit_id == head.commit_id => Ok(etag),
-        Some(_) | None => Err(CommandError::contended()),
-    }
+    stamp_head(services, head, None);
+    let commit = HeadCommit::replace(head, etag).with_writes(writes);
+    write_and_confirm_head(services, key, commit).await?.ok_or_else(CommandError::contended)
 }

@@ -13,7 +13,8 @@ use crate::agent::inbox::{
 };
 use crate::agent::raw::RawJson;
 use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
-use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::prompt::Mode;
 use crate::commands::{CommandError, CommandResponse, STEER_WITHOUT_INPUT, input, wake_worker};
 use crate::ids::ConversationKey;
@@ -86,22 +87,22 @@ pub async fn edit_input(
     (idempotency, is_etag_accepted): (&Idempotency, impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<CommandResponse, CommandError> {
     let (head, _) = load::head(services, key).await?;
-    let attempt = || try_edit(services, &head, id, change, (idempotency, &is_etag_accepted));
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    let attempt = || try_edit(context, &head, id, change, &is_etag_accepted);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
 
 /// Tries the edit once. `None`: another writer came first.
 async fn try_edit(
-    services: &Services,
+    context: CommandContext<'_>,
     head: &Head,
     id: &str,
     change: &InputChange,
-    (idempotency, is_etag_accepted): (&Idempotency, &(impl Fn(&str) -> bool + Send + Sync)),
+    is_etag_accepted: &(impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<Option<CommandResponse>, CommandError> {
-    let key = &head.key();
-    let own_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, own_id.as_str()).await? {
-        return earlier.replay(idempotency).map(Some);
+    let CommandContext { services, key, idempotency, .. } = context;
+    if let Some(replayed) = context.find_response().await? {
+        return Ok(Some(replayed));
     }
     let (item, stored) = match find_changeable(services, key, id).await? {
         StoredInput::Queued(item, stored) => (item, stored),

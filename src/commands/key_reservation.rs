@@ -6,8 +6,9 @@ use serde_json::json;
 
 use crate::agent::head::Head;
 use crate::agent::raw::Extra;
-use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
-use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::certain_write::{receipt_document, write_until_certain};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Creation, Signal};
 use crate::commands::{CommandError, CommandResponse, Owner};
 use crate::ids::ConversationKey;
 use crate::services::Services;
@@ -34,16 +35,11 @@ pub(crate) async fn reserve(
     let placeholder =
         CommandResponse { status: 0, body: None, location: None, etag: None, is_replayed: false };
     let receipt = receipt_document(idempotency, &key, &placeholder, services.clock.now());
-    let id = receipt.id.clone();
     services.fail_points.hit("admission.hold-key").await;
-    if let BatchOutcome::Won(_) =
-        write_until_certain(services, &key, vec![Write::Create(receipt)]).await?
-    {
-        return Ok(());
-    }
-    match find_previous_request(services, &key, &id).await? {
-        Some(earlier) => earlier.replay(idempotency).map(|_| ()),
-        None => Ok(()),
+    let context = CommandContext { services, key: &key, idempotency, signal: Signal::None };
+    match context.create(vec![Write::Create(receipt)]).await? {
+        Creation::Repeated(previous) => previous.replay(idempotency).map(|_| ()),
+        Creation::Stored | Creation::Blocked => Ok(()),
     }
 }
 

@@ -10,12 +10,12 @@ use crate::agent::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
 use crate::agent::raw::RawJson;
-use crate::commands::idempotency::{Idempotency, find_previous_request};
-use crate::commands::prompt::{Disposition, replay_previous, store_item};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::prompt::Disposition;
 use crate::commands::routing::find_running_prompt;
 use crate::commands::{CommandError, CommandResponse, FieldError, input};
 use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
-use crate::queries::load;
 use crate::services::Services;
 
 const CUSTOM_TYPE_BYTES_MAX: usize = 128;
@@ -68,19 +68,16 @@ pub async fn accept_message(
     idempotency: &Idempotency,
     traceparent: Option<String>,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    let (head, earlier) = tokio::join!(
-        load::head(services, key),
-        find_previous_request(services, key, input_id.as_str())
-    );
-    let (head, _) = head?;
-    if let Some(earlier) = earlier? {
-        return replay_previous(services, key, &earlier, idempotency, traceparent.as_deref()).await;
-    }
-    validate_request(&request)?;
-    let item = build_item(services, &head, input_id, request, traceparent.clone()).await?;
-    let response = build_response(services, &head, &item).await?;
-    store_item(services, key, item, None, (response, idempotency, traceparent.as_deref())).await
+    let signal = Signal::Wake(traceparent.as_deref());
+    let context = CommandContext { services, key, idempotency, signal };
+    let sender_trace = traceparent.clone();
+    let accepted = context.accept(|head| async move {
+        validate_request(&request)?;
+        let item = build_item(services, &head, context.input_id(), request, sender_trace).await?;
+        let response = build_response(services, &head, &item).await?;
+        context.store_item(item, None, response).await
+    });
+    accepted.await
 }
 
 fn validate_request(request: &MessageRequest) -> Result<(), CommandError> {

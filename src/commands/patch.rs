@@ -12,21 +12,19 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::strict::{self, JsonError};
 use crate::agent::workspace::is_deceptive;
-use crate::commands::certain_write::{
-    BatchOutcome, head_document, receipt_document, write_until_certain,
-};
+use crate::commands::certain_write::{receipt_document, write_head};
 use crate::commands::conversation::{
     NAME_BYTES_MAX, append_entry, find_agent, validate_metadata, validate_settings,
 };
-use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::{CommandError, CommandResponse, FieldError};
-use crate::ids::{CommitId, ConversationKey};
+use crate::ids::ConversationKey;
 use crate::queries::conversation::conversation_view;
 use crate::queries::{conversation_etag, load};
 use crate::services::Services;
-use crate::store::Write;
 use crate::store::conditional::{back_off, compare_and_set};
-use crate::turn::documents;
+use crate::turn::head_commit::{HeadCommit, stamp_head};
 
 /// Number of lost writes after which a patch gives up.
 const ATTEMPTS_MAX: usize = 10;
@@ -46,23 +44,21 @@ pub async fn patch_conversation(
     is_etag_accepted: impl Fn(&str) -> bool + Send + Sync,
 ) -> Result<CommandResponse, CommandError> {
     reject_unknown_members(patch)?;
-    let attempt = || try_patch(services, key, patch, idempotency, &is_etag_accepted);
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    let attempt = || try_patch(context, patch, &is_etag_accepted);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
 
 /// Tries the patch once. `None`: the write was lost, or won with a lost response; the receipt shows
 /// which.
 async fn try_patch(
-    services: &Services,
-    key: &ConversationKey,
+    context: CommandContext<'_>,
     patch: &Map<String, Value>,
-    idempotency: &Idempotency,
     is_etag_accepted: &(impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<Option<CommandResponse>, CommandError> {
+    let CommandContext { services, key, idempotency, .. } = context;
     let (head, etag) = load::head(services, key).await?;
-    let input_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-        let replayed = earlier.replay(idempotency)?;
+    if let Some(replayed) = context.find_response().await? {
         let body = match replayed.body {
             Some(body) => body,
             None => RawJson::from_value(&conversation_view(services, &head).await?),
@@ -81,13 +77,9 @@ async fn try_patch(
     let bodies = apply_patch(services, &mut changed, patch)?;
     let entries: Vec<_> =
         bodies.into_iter().map(|body| append_entry(&mut changed, body, now)).collect();
-    if !entries.is_empty()
-        || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata)
-    {
-        changed.revision += 1;
-        changed.updated_at = now;
-    }
-    changed.commit_id = CommitId::new(services.ids.new_id());
+    let has_news = !entries.is_empty()
+        || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata);
+    stamp_head(services, &mut changed, has_news.then_some(now));
     let body = RawJson::from_value(&conversation_view(services, &changed).await?);
     let response = CommandResponse {
         status: 200,
@@ -96,14 +88,11 @@ async fn try_patch(
         etag: Some(conversation_etag(&changed)),
         is_replayed: false,
     };
-    let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
-    writes.extend(entries.iter().map(|entry| Write::Create(documents::entry_document(entry))));
-    writes.push(Write::Create(receipt_document(idempotency, key, &response, now)));
+    let commit = HeadCommit::replace(&changed, etag)
+        .with_entries(&entries)
+        .with_created([receipt_document(idempotency, key, &response, now)]);
     services.fail_points.hit("admission.patch").await;
-    match write_until_certain(services, key, writes).await? {
-        BatchOutcome::Won(_) => Ok(Some(response)),
-        BatchOutcome::Lost => Ok(None),
-    }
+    Ok(write_head(services, key, commit).await?.map(|_| response))
 }
 
 fn reject_unknown_members(patch: &Map<String, Value>) -> Result<(), CommandError> {

@@ -11,19 +11,13 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
-use crate::commands::certain_write::{BatchOutcome, head_document, write_until_certain};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
-use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::{Route, route_first_input, route_input};
-use crate::commands::{
-    CommandError, CommandResponse, Owner, import, input, key_reservation, wake_worker,
-};
+use crate::commands::{CommandError, CommandResponse, Owner, input, key_reservation};
 use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::queries::load;
 use crate::services::Services;
-use crate::store::Write;
-use crate::turn::documents;
-use crate::turn::event_log::log_prompt_accepted;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -126,27 +120,16 @@ pub async fn accept_prompt(
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    let (head, earlier) = tokio::join!(
-        load::head(services, key),
-        find_previous_request(services, key, input_id.as_str())
-    );
-    let (head, _) = head?;
-    if let Some(earlier) = earlier? {
-        return replay_previous(
-            services,
-            key,
-            &earlier,
-            idempotency,
-            sender.traceparent.as_deref(),
-        )
-        .await;
-    }
-    let route = route_input(services, &head, &request, sender).await?;
-    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
-    let response = accepted_response(key, &item, route);
-    store_item(services, key, item, None, (response, idempotency, sender.traceparent.as_deref()))
-        .await
+    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let context = CommandContext { services, key, idempotency, signal };
+    let accepted = context.accept(|head| async move {
+        let route = route_input(services, &head, &request, sender).await?;
+        let input_id = context.input_id();
+        let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+        let response = accepted_response(key, &item, route);
+        context.store_item(item, None, response).await
+    });
+    accepted.await
 }
 
 /// Creates a conversation together with its first prompt, in one batch.
@@ -183,16 +166,10 @@ async fn begin_with_id(
     (idempotency, is_key_reserved): (&Idempotency, bool),
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let input_id = idempotency.input_id(key);
-    if let Some(earlier) = find_previous_request(services, key, input_id.as_str()).await? {
-        return replay_previous(
-            services,
-            key,
-            &earlier,
-            idempotency,
-            sender.traceparent.as_deref(),
-        )
-        .await;
+    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let context = CommandContext { services, key, idempotency, signal };
+    if let Some(replayed) = context.find_response().await? {
+        return Ok(replayed);
     }
     let init = ConversationInit {
         agent: request.agent,
@@ -211,68 +188,10 @@ async fn begin_with_id(
         model: request.model,
     };
     let route = route_first_input(services, &request)?;
+    let input_id = context.input_id();
     let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
     let response = accepted_response(key, &item, route);
-    store_item(
-        services,
-        key,
-        item,
-        Some(head),
-        (response, idempotency, sender.traceparent.as_deref()),
-    )
-    .await
-}
-
-/// Stores the item, with the head of a new conversation, and then wakes a worker.
-pub(super) async fn store_item(
-    services: &Services,
-    key: &ConversationKey,
-    item: InboxItem,
-    new_head: Option<Head>,
-    (response, idempotency, traceparent): (CommandResponse, &Idempotency, Option<&str>),
-) -> Result<CommandResponse, CommandError> {
-    let mut item = item;
-    item.idempotency = idempotency.to_record(&response);
-    let input_id = item.input_id.clone();
-    // A held item is no pending work: the next delivery of the conversation applies it.
-    let due = item.has_effect_when_idle().then_some(item.accepted_at);
-    let mut writes = vec![Write::Create(documents::inbox_document(&item, due))];
-    if let Some(head) = &new_head {
-        writes.push(Write::Create(head_document(head)?));
-    }
-    services.fail_points.hit("admission.accept").await;
-    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
-        let Some(found) = find_previous_request(services, key, input_id.as_str()).await? else {
-            // Only an existing head can prevent the create of an absent item.
-            import::check_id_available(services, key, &input_id).await?;
-            return Err(CommandError::contended());
-        };
-        let replayed = replay_previous(services, key, &found, idempotency, traceparent).await?;
-        let is_own_write = matches!(&found, PreviousRequest::Queued(found) if **found == item);
-        return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
-    }
-    log_prompt_accepted(key, &item, new_head.as_ref());
-    services.fail_points.hit("admission.accepted").await;
-    if item.has_effect_when_idle() {
-        wake_worker(services, key, traceparent).await;
-    }
-    Ok(response)
-}
-
-/// Returns the first response again. If the item is still queued, wakes a worker again, because the
-/// first nudge may be lost.
-pub(super) async fn replay_previous(
-    services: &Services,
-    key: &ConversationKey,
-    previous: &PreviousRequest,
-    idempotency: &Idempotency,
-    traceparent: Option<&str>,
-) -> Result<CommandResponse, CommandError> {
-    let response = previous.replay(idempotency)?;
-    if previous.is_queued() {
-        wake_worker(services, key, traceparent).await;
-    }
-    Ok(response)
+    context.store_item(item, Some(head), response).await
 }
 
 pub(super) fn accepted_response(

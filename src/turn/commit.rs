@@ -7,7 +7,7 @@ use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
 use crate::agent::transition::Transition;
-use crate::ids::{CommitId, InputId};
+use crate::ids::InputId;
 use crate::live::LiveEvent;
 use crate::queue;
 use crate::store::conditional::{self, Witness};
@@ -18,6 +18,7 @@ use crate::store::{
 use crate::turn::documents::{self, EventsBody};
 use crate::turn::error::TurnError;
 use crate::turn::event_log::{log_commit, report_alerts};
+use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::inbox::{WaitingItem, clear_due};
 use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
 use crate::turn::leased_conversation::LeasedConversation;
@@ -121,7 +122,6 @@ impl LeasedConversation<'_> {
         let is_last = name != "renew" && self.is_last_commit(transition);
         let head = &mut transition.head;
         let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
-        head.commit_id = CommitId::new(self.services.ids.new_id());
         head.epoch = self.epoch;
         // A conversation that is idle or waits for an approver has no running step, so no death
         // counts against it.
@@ -133,13 +133,11 @@ impl LeasedConversation<'_> {
             head.count_death(death, transition.now);
         }
         head.suspicion.is_running_alone = is_step && self.is_alone && !is_last;
+        // Only a turn lowers it: the worker supports everything in the head.
         head.min_reader = head.required_reader();
+        stamp_head(self.services, head, has_news.then_some(transition.now));
         if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.traceparent) {
             run.last_turn = Some(traceparent.clone());
-        }
-        if has_news {
-            head.revision += 1;
-            head.updated_at = transition.now;
         }
         if is_last {
             head.lease = None;
@@ -163,7 +161,12 @@ impl LeasedConversation<'_> {
             let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
             seen.map(|waiting| waiting.etag.clone())
         };
-        let mut writes = documents::commit_writes(transition, &self.etag, version)?;
+        let mut writes = HeadCommit::replace(&transition.head, self.etag.clone())
+            .with_entries(&transition.entries)
+            .with_events(&transition.events)
+            .with_receipts(&transition.receipts, version)
+            .with_notifications(&transition.notifications)
+            .into_writes()?;
         let is_applied = |item: &InboxItem| {
             transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
         };

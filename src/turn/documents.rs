@@ -1,4 +1,4 @@
-//! Codec of stored documents: a transition to a batch of writes, and documents back to types.
+//! Codec of stored documents: types to documents, and back.
 
 use std::sync::Arc;
 
@@ -11,11 +11,10 @@ use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{RawJson, redacted_error};
-use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
-use crate::ids::{CommitId, InputId};
+use crate::ids::CommitId;
 use crate::store::{
-    Document, DocumentKind, ETag, HEAD_ID, StoreError, StoredDocument, Write, entry_id, events_id,
+    Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, entry_id, events_id,
 };
 
 /// The events document of a commit with events. It also proves which commit won.
@@ -103,40 +102,11 @@ pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Documen
     document(notice.id.clone(), DocumentKind::Notification, notice, due)
 }
 
-/// The batch of a finished transition, head first. A receipt replaces its item only in the version
-/// that was read, which `version` returns: a change by the sender in between is not lost.
-///
-/// # Errors
-/// [`StoreError::TooLarge`] as [`head_document`].
-pub fn commit_writes(
-    transition: &Transition,
-    expected: &ETag,
-    version: impl Fn(&InputId) -> Option<ETag>,
-) -> Result<Vec<Write>, StoreError> {
-    let mut writes = Vec::with_capacity(transition.operation_count());
-    writes.push(Write::Replace(head_document(&transition.head)?, Some(expected.clone())));
-    writes.extend(transition.entries.iter().map(|entry| Write::Create(entry_document(entry))));
-    if let Some(first) = transition.events.first() {
-        let body = EventsBodyRef {
-            commit_id: &transition.head.commit_id,
-            first: first.n,
-            events: &transition.events,
-        };
-        writes.push(Write::Create(document(events_id(first.n), DocumentKind::Events, &body, None)));
-    }
-    writes.extend(
-        transition
-            .receipts
-            .iter()
-            .map(|receipt| Write::Replace(receipt_document(receipt), version(&receipt.input_id))),
-    );
-    writes.extend(
-        transition
-            .notifications
-            .iter()
-            .map(|notice| Write::Create(notice_document(notice, Some(notice.at)))),
-    );
-    Ok(writes)
+/// The events document of a commit; `None` without events.
+pub(crate) fn events_document(commit_id: &CommitId, events: &[Event]) -> Option<Document> {
+    let first = events.first()?.n;
+    let body = EventsBodyRef { commit_id, first, events };
+    Some(document(events_id(first), DocumentKind::Events, &body, None))
 }
 
 /// # Errors

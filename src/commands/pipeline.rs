@@ -1,0 +1,179 @@
+//! The common steps of commands: find an earlier request with the same key, replay its response or
+//! store this request, and wake a worker.
+
+use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
+use crate::commands::certain_write::{BatchOutcome, write_until_certain};
+use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::{CommandError, CommandResponse, import, wake_worker};
+use crate::ids::{ConversationKey, InputId};
+use crate::queries::load;
+use crate::services::Services;
+use crate::store::{Document, Write};
+use crate::telemetry::trace;
+use crate::turn::documents;
+use crate::turn::event_log::log_prompt_accepted;
+use crate::turn::head_commit::HeadCommit;
+
+/// Signal to workers after a request is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Signal<'a> {
+    /// The request is complete when it is stored.
+    None,
+    /// Wakes a worker, in that trace.
+    Wake(Option<&'a str>),
+    /// Stops the effects of the running prompt, and wakes a worker.
+    Compact,
+    /// As `Compact`. A repetition always signals again, because the receipt of an abort does not
+    /// show whether a worker has applied it.
+    Abort,
+}
+
+/// A request to one conversation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandContext<'a> {
+    pub(crate) services: &'a Services,
+    pub(crate) key: &'a ConversationKey,
+    pub(crate) idempotency: &'a Idempotency,
+    pub(crate) signal: Signal<'a>,
+}
+
+/// Outcome of the write that creates the documents of a request.
+pub(crate) enum Creation {
+    Stored,
+    /// A document with the request's input id exists.
+    Repeated(PreviousRequest),
+    /// Another document of the batch exists.
+    Blocked,
+}
+
+impl CommandContext<'_> {
+    pub(crate) fn input_id(&self) -> InputId {
+        self.idempotency.input_id(self.key)
+    }
+
+    async fn find_previous(&self) -> Result<Option<PreviousRequest>, CommandError> {
+        find_previous_request(self.services, self.key, self.input_id().as_str()).await
+    }
+
+    /// The response to an earlier request with the same key.
+    pub(crate) async fn find_response(&self) -> Result<Option<CommandResponse>, CommandError> {
+        match self.find_previous().await? {
+            Some(previous) => self.replay(&previous).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the first response again. If the item is still queued, signals again, because the
+    /// first nudge may be lost.
+    async fn replay(&self, previous: &PreviousRequest) -> Result<CommandResponse, CommandError> {
+        let response = previous.replay(self.idempotency)?;
+        if previous.is_queued() || matches!(self.signal, Signal::Abort) {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+
+    async fn emit_signal(&self) {
+        match self.signal {
+            Signal::None => {}
+            Signal::Wake(traceparent) => wake_worker(self.services, self.key, traceparent).await,
+            Signal::Compact | Signal::Abort => {
+                self.services.abort_signals.emit(self.key);
+                let traceparent = trace::current_traceparent();
+                wake_worker(self.services, self.key, traceparent.as_deref()).await;
+            }
+        }
+    }
+
+    /// Accepts a request to an existing conversation: replays an earlier one, or calls `store` with
+    /// the current head.
+    pub(crate) async fn accept<S>(
+        &self,
+        store: impl FnOnce(Head) -> S,
+    ) -> Result<CommandResponse, CommandError>
+    where
+        S: Future<Output = Result<CommandResponse, CommandError>>,
+    {
+        let (head, previous) =
+            tokio::join!(load::head(self.services, self.key), self.find_previous());
+        let (head, _) = head?;
+        match previous? {
+            Some(previous) => self.replay(&previous).await,
+            None => store(head).await,
+        }
+    }
+
+    /// Writes the documents of the request. If the write is lost, reads the earlier request.
+    pub(crate) async fn create(&self, writes: Vec<Write>) -> Result<Creation, CommandError> {
+        if let BatchOutcome::Won(_) = write_until_certain(self.services, self.key, writes).await? {
+            return Ok(Creation::Stored);
+        }
+        Ok(self.find_previous().await?.map_or(Creation::Blocked, Creation::Repeated))
+    }
+
+    /// Stores an inbox item, with the head of a new conversation.
+    pub(crate) async fn store_item(
+        &self,
+        mut item: InboxItem,
+        new_head: Option<Head>,
+        response: CommandResponse,
+    ) -> Result<CommandResponse, CommandError> {
+        let Self { services, key, .. } = self;
+        item.idempotency = self.idempotency.to_record(&response);
+        // A held item is no pending work: the next delivery of the conversation applies it.
+        let due = item.has_effect_when_idle().then_some(item.accepted_at);
+        let document = documents::inbox_document(&item, due);
+        let writes = match &new_head {
+            Some(head) => HeadCommit::create(head).with_created([document]).into_writes()?,
+            None => vec![Write::Create(document)],
+        };
+        services.fail_points.hit("admission.accept").await;
+        match self.create(writes).await? {
+            Creation::Stored => {}
+            Creation::Repeated(found) => {
+                let replayed = self.replay(&found).await?;
+                let is_own_write = matches!(&found, PreviousRequest::Queued(it) if **it == item);
+                return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
+            }
+            Creation::Blocked => {
+                // Only an existing head can prevent the create of an absent item.
+                import::check_id_available(services, key, &item.input_id).await?;
+                return Err(CommandError::contended());
+            }
+        }
+        log_prompt_accepted(key, &item, new_head.as_ref());
+        services.fail_points.hit("admission.accepted").await;
+        if item.has_effect_when_idle() {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+
+    /// Stores the document of a request, and an abort of a prompt. Signals if `is_effective`.
+    pub(crate) async fn store_with_abort(
+        &self,
+        document: Document,
+        abort: Option<Document>,
+        (response, is_effective): (CommandResponse, bool),
+    ) -> Result<CommandResponse, CommandError> {
+        let create_own = Write::Create(document);
+        self.services.fail_points.hit("admission.accept").await;
+        let writes = std::iter::once(create_own.clone()).chain(abort.map(Write::Create)).collect();
+        let mut creation = self.create(writes).await?;
+        if let Creation::Blocked = creation {
+            // Another request aborts the same prompt: one abort is enough.
+            creation = self.create(vec![create_own]).await?;
+        }
+        match creation {
+            Creation::Stored => {}
+            Creation::Repeated(found) => return self.replay(&found).await,
+            Creation::Blocked => return Err(CommandError::contended()),
+        }
+        self.services.fail_points.hit("admission.accepted").await;
+        if is_effective {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+}

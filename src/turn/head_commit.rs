@@ -1,0 +1,97 @@
+//! The batch that writes a head, for turns and for commands: the head and the documents that are
+//! committed with it.
+
+use std::borrow::Borrow;
+
+use crate::agent::entry::Entry;
+use crate::agent::event::Event;
+use crate::agent::head::Head;
+use crate::agent::inbox::Receipt;
+use crate::agent::notification::Notification;
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, InputId};
+use crate::services::Services;
+use crate::store::{Document, ETag, StoreError, Write};
+use crate::turn::documents;
+
+/// Gives a changed head a new commit id, and the reader version that it needs. `news`: the time of
+/// a change that readers see. Never lowers the reader version.
+pub(crate) fn stamp_head(services: &Services, head: &mut Head, news: Option<Timestamp>) {
+    head.commit_id = CommitId::new(services.ids.new_id());
+    head.min_reader = head.min_reader.max(head.required_reader());
+    if let Some(now) = news {
+        head.revision += 1;
+        head.updated_at = now;
+    }
+}
+
+/// A commit in preparation. An existing head is the first document of its batch, a new head the
+/// last.
+#[derive(Debug)]
+pub(crate) struct HeadCommit<'a> {
+    head: &'a Head,
+    /// Version that the commit replaces; `None`: the head does not exist.
+    expected: Option<ETag>,
+    writes: Vec<Write>,
+}
+
+impl<'a> HeadCommit<'a> {
+    pub(crate) fn create(head: &'a Head) -> Self {
+        Self { head, expected: None, writes: Vec::new() }
+    }
+
+    pub(crate) fn replace(head: &'a Head, expected: ETag) -> Self {
+        Self { expected: Some(expected), ..Self::create(head) }
+    }
+
+    pub(crate) fn commit_id(&self) -> &CommitId {
+        &self.head.commit_id
+    }
+
+    pub(crate) fn with_writes(mut self, writes: impl IntoIterator<Item = Write>) -> Self {
+        self.writes.extend(writes);
+        self
+    }
+
+    pub(crate) fn with_created(self, documents: impl IntoIterator<Item = Document>) -> Self {
+        self.with_writes(documents.into_iter().map(Write::Create))
+    }
+
+    pub(crate) fn with_entries(self, entries: &[impl Borrow<Entry>]) -> Self {
+        self.with_created(entries.iter().map(|entry| documents::entry_document(entry.borrow())))
+    }
+
+    pub(crate) fn with_events(self, events: &[Event]) -> Self {
+        let document = documents::events_document(&self.head.commit_id, events);
+        self.with_created(document)
+    }
+
+    /// A receipt replaces its item only in the version that was read, which `version` returns: a
+    /// change by the sender in between is not lost.
+    pub(crate) fn with_receipts(
+        self,
+        receipts: &[Receipt],
+        version: impl Fn(&InputId) -> Option<ETag>,
+    ) -> Self {
+        self.with_writes(receipts.iter().map(|receipt| {
+            Write::Replace(documents::receipt_document(receipt), version(&receipt.input_id))
+        }))
+    }
+
+    pub(crate) fn with_notifications(self, notifications: &[Notification]) -> Self {
+        let documents = notifications.iter();
+        self.with_created(documents.map(|it| documents::notice_document(it, Some(it.at))))
+    }
+
+    /// # Errors
+    /// [`StoreError::TooLarge`] as [`documents::head_document`].
+    pub(crate) fn into_writes(self) -> Result<Vec<Write>, StoreError> {
+        let head = documents::head_document(self.head)?;
+        let mut writes = self.writes;
+        match self.expected {
+            Some(etag) => writes.insert(0, Write::Replace(head, Some(etag))),
+            None => writes.push(Write::Create(head)),
+        }
+        Ok(writes)
+    }
+}
