@@ -1,9 +1,11 @@
-//! The step function: it applies one input to the transition.
+//! The step function: it applies one input to the transition, and decides what follows.
 //!
-//! It cannot fail: every input is defined in every state, if only as "ignored".
+//! It cannot fail: every input is defined in every state, if only as "ignored". A handler returns
+//! an outcome and never calls another handler; [`advance`] is the agent loop.
 
 mod abort;
 mod apply;
+mod batch_outcome;
 mod budget;
 mod budget_alerts;
 mod calls;
@@ -12,177 +14,183 @@ mod continue_prompt;
 mod finish;
 mod finish_turn;
 mod inbox;
+mod input;
+mod next;
+mod poisoned;
+mod queue;
+mod requests;
 mod response;
 mod response_schema;
 mod results;
 mod retry;
+mod turn;
 
-use std::collections::BTreeMap;
+use crate::agent::entry::PromptStop;
+use crate::agent::phase::Phase;
+use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::transition::Transition;
 
-use crate::agent::content::Block;
-use crate::agent::entry::Output;
-use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
-use crate::agent::pause::Pause;
-use crate::agent::phase::OnUnknown;
-use crate::agent::raw::RawJson;
-use crate::agent::request::Effect;
-use crate::agent::transition::{PendingItem, Transition};
-use crate::agent::usage::Usage;
-use crate::clock::Timestamp;
-
+pub use crate::agent::transition::FinishTurn;
 pub use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
 pub use calls::UNKNOWN_OUTCOME;
 pub use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
-pub use finish_turn::{ClosedTurn, FinishTurn};
 pub use inbox::{is_skipped_by_steer, is_supported};
+pub use input::{ApprovalSpec, CallPlan, CallResult, Input, Preflight, ResponseInput};
 pub use response::CALLS_MAX;
 pub use retry::{FailureKind, retry_delay};
 
-/// An input of the state machine: a fact that the driver found out, or an action that it took.
-///
-/// The same inputs on the same head produce the same transition, so the driver can compute a
-/// transition again after a lost commit.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// All waiting inbox items, oldest first. [`Input::DrainInbox`] applies them, or a response
-    /// that would end the run.
-    InboxRead(Vec<PendingItem>),
-    /// Applies the pending inbox items that can be applied in this state.
-    DrainInbox,
-    /// This worker took over the lease of a worker that stopped during a step.
-    LeaseTakenOver,
-    /// The model returned a response, or the model call failed.
-    ResponseReceived(Box<ResponseInput>),
-    /// The next model input leaves too little room in the context window.
-    ContextWindowExceeded,
-    /// An attempt to create a summary ended.
-    SummaryFinished(Box<SummaryAttempt>),
-    /// The preflight of a ready call ended.
-    ToolCallChecked { index: usize, preflight: Preflight },
-    /// A started call returned its result.
-    ToolCallReturned { index: usize, result: Box<CallResult> },
-    /// Appends buffered results that are next in source order and had no room in earlier commits.
-    FlushBufferedResults,
-    /// The result of a started call was lost, so it is unknown whether the call took effect.
-    ToolOutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
-    /// The step cannot succeed: it repeatedly kills its process, or no commit can hold it.
-    Poisoned { reason: String },
-    /// A budget check, a settlement or a deferral of a model call.
-    BudgetChecked(Box<BudgetInput>),
-    /// The next step does not start because an operator paused the agent or the tool.
-    Paused(Pause),
-    /// The decision of an extension on the turn that a later input of the same commit closes.
-    FinishTurn(FinishTurn),
-}
-
-/// A finished model call: the response or the failure.
-#[derive(Clone, Debug)]
-pub struct ResponseInput {
-    pub message: AssistantMessage,
-    /// Revision of the agent file that the call used.
-    pub revision: String,
-    pub started_at: Timestamp,
-    /// Kind of the failure; meaningless if the call succeeded.
-    pub failure_kind: FailureKind,
-    /// Validation error of a final response that does not fit the agent's response schema.
-    pub schema_error: Option<String>,
-}
-
-/// Outcome of the preflight of a tool call.
-#[derive(Clone, Debug)]
-pub enum Preflight {
-    /// The call will not run: unknown tool, invalid arguments or blocked. The model receives the
-    /// text.
-    Rejected {
-        text: String,
-        /// True if the rejection asks to end the prompt without another model call.
-        terminate: bool,
-    },
-    /// The call with index `earlier` must finish first: both change files, or both are the same
-    /// write.
-    BlockedBy { earlier: usize },
-    /// The call may start, or needs an approval first.
-    Admitted(Box<CallPlan>),
-}
-
-/// Facts about a call that may start.
-#[derive(Clone, Debug)]
-pub struct CallPlan {
-    pub effect: Effect,
-    pub on_unknown: OnUnknown,
-    /// Time after which the attempt is certainly over.
-    pub until: Timestamp,
-    /// Hash of tool name, arguments and definition. An approval is valid for this hash only.
-    pub binding: String,
-    /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
-    pub fingerprint: String,
-    /// Set if the call needs an approval.
-    pub approval: Option<ApprovalSpec>,
-}
-
-/// Approval that a call needs before it starts.
-#[derive(Clone, Debug)]
-pub struct ApprovalSpec {
-    pub reason: String,
-    pub approvers: Vec<String>,
-    pub not_requester: bool,
-    pub expires_at: Timestamp,
-}
-
-/// The result of a tool call, as the entry stores it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CallResult {
-    pub content: Vec<Block>,
-    pub details: Option<RawJson>,
-    pub structured: Option<RawJson>,
-    /// Usage of the call itself, in addition to the model's.
-    pub usage: Option<Box<Usage>>,
-    pub is_error: bool,
-    /// True if the result asks to end the prompt without another model call.
-    pub terminate: bool,
-    pub rejected: Option<Rejection>,
-    pub outputs: Vec<Output>,
-    pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
-}
-
-impl CallResult {
-    /// An error result with empty details, as the source format has it (TO-04).
-    pub fn error(text: impl Into<String>) -> Self {
-        let details = Some(RawJson::from_value(&serde_json::Map::new()));
-        Self { content: vec![Block::text(text)], details, is_error: true, ..Self::default() }
-    }
-
-    /// The result of a call that an approver has rejected.
-    fn from_rejection(rejection: &Rejection) -> Self {
-        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text()) }
-    }
-}
-
 /// Applies one input to the transition.
 pub fn step(transition: &mut Transition, input: &Input) {
+    let next = apply_input(transition, input);
+    advance(transition, next);
+}
+
+fn apply_input(transition: &mut Transition, input: &Input) -> Next {
     match input {
         Input::InboxRead(pending) => inbox::set_pending(transition, pending),
-        Input::DrainInbox => inbox::drain(transition),
+        Input::DrainInbox => return Next::DrainInbox,
         Input::LeaseTakenOver => calls::take_over(transition),
-        Input::ResponseReceived(response) => response::apply_response(transition, response),
-        Input::ContextWindowExceeded => compaction::start_at_threshold(transition),
-        Input::SummaryFinished(summary_attempt) => {
-            compaction::apply_summary(transition, summary_attempt);
+        Input::ResponseReceived(response) => {
+            return response::apply_response(transition, response);
         }
+        Input::ContextWindowExceeded => return compaction::start_at_threshold(transition),
+        Input::SummaryFinished(attempt) => return compaction::apply_summary(transition, attempt),
         Input::ToolCallChecked { index, preflight } => {
-            calls::apply_preflight(transition, *index, preflight);
+            return calls::apply_preflight(transition, *index, preflight);
         }
-        Input::ToolCallReturned { index, result } => calls::settle_call(transition, *index, result),
-        Input::FlushBufferedResults => results::flush_buffered(transition),
+        Input::ToolCallReturned { index, result } => {
+            return calls::settle_call(transition, *index, result);
+        }
+        Input::FlushBufferedResults => return results::flush_buffered(transition),
         Input::ToolOutcomeUnknown { index, reason, expires_at } => {
-            calls::handle_unknown_outcome(transition, *index, reason, *expires_at);
+            return calls::handle_unknown_outcome(transition, *index, reason, *expires_at);
         }
-        Input::Poisoned { reason } => finish::fail_poisoned_prompt(transition, reason),
+        Input::Poisoned { reason } => return poisoned::fail_prompt(transition, reason),
         Input::BudgetChecked(budget_input) => budget::apply(transition, budget_input),
         Input::Paused(pause) => {
             transition.head.pause =
                 transition.head.next_step_due(transition.now).map(|_| pause.clone());
         }
         Input::FinishTurn(decision) => transition.finish_turn = Some(*decision),
+    }
+    Next::Wait
+}
+
+/// The agent loop: carries out an outcome and decides what follows it, until the phase names the
+/// pending work.
+fn advance(transition: &mut Transition, outcome: Next) {
+    let mut next = outcome;
+    loop {
+        next = match next {
+            Next::Wait => return,
+            Next::DrainInbox => return drain_inbox(transition),
+            Next::CloseTurn => {
+                let is_end_requested = finish_turn::close_turn(transition);
+                match finish_turn::take_decision(transition) {
+                    // The end of the prompt follows.
+                    _ if transition.is_prompt_ending => Next::Wait,
+                    Some(FinishTurn::End) => completed(),
+                    None if is_end_requested => Next::PollQueues,
+                    Some(FinishTurn::Continue) | None => Next::ContinueWithModel,
+                }
+            }
+            Next::FinishResponse { schema_error } => {
+                let decision = finish_turn::take_decision(transition);
+                // A waiting steer continues the prompt: this response was not its last.
+                let is_last = !queue::has_pending(transition, queue::is_steer);
+                match (decision, schema_error) {
+                    (Some(FinishTurn::End), None) => completed(),
+                    (Some(FinishTurn::End), Some(error)) => response_schema::fail_prompt(&error),
+                    (_, Some(_)) if is_last && queue::is_abort_pending(transition) => {
+                        Next::AbortPrompt
+                    }
+                    (_, Some(error)) if is_last => {
+                        response_schema::request_correction(transition, &error)
+                    }
+                    // The `DrainInbox` that follows appends the steers.
+                    (Some(FinishTurn::Continue), _) => {
+                        transition.head.phase = Phase::MODEL_CALL;
+                        Next::ContinueWithModel
+                    }
+                    (None, _) => Next::PollQueues,
+                }
+            }
+            Next::ContinueWithModel => finish::enforce_round_limits(transition),
+            Next::PollQueues
+                if queue::has_pending(transition, queue::is_steer)
+                    && !finish::has_used_all_rounds(transition) =>
+            {
+                if queue::is_abort_pending(transition) {
+                    Next::AbortPrompt
+                } else {
+                    inbox::continue_with_steers(transition)
+                }
+            }
+            Next::PollQueues => match inbox::pop_next_prompt(transition) {
+                Some(item) => {
+                    finish::end_prompt(transition, &PromptEnding::completed(PromptStop::End));
+                    inbox::start_next_prompt(transition, &item)
+                }
+                None => completed(),
+            },
+            Next::AbortPrompt => return abort_prompt(transition),
+            Next::EndPrompt(ending) => finish::end_run(transition, &ending),
+            Next::StartCompaction { reason, instructions } => {
+                compaction::start(transition, reason, instructions)
+            }
+        };
+    }
+}
+
+fn completed() -> Next {
+    Next::EndPrompt(PromptEnding::completed(PromptStop::End))
+}
+
+/// Applies pending inbox items as far as one commit has room. An abort precedes all others.
+fn drain_inbox(transition: &mut Transition) {
+    if transition.head.phase == Phase::Deleted {
+        return;
+    }
+    abort_if_requested(transition);
+    apply_decisions(transition);
+    let next = inbox::start_prompt_when_idle(transition);
+    advance(transition, next);
+    abort_if_requested(transition);
+    abort::ignore_late_aborts(transition);
+    let next = inbox::skip_calls(transition);
+    advance(transition, next);
+    inbox::append_steers(transition);
+    inbox::settle_if_idle(transition);
+}
+
+/// Applies pending decisions and late results, oldest first.
+fn apply_decisions(transition: &mut Transition) {
+    while let Some(item) = inbox::pop_decision(transition) {
+        let (receipt, next) = apply::apply_item(transition, &item);
+        advance(transition, next);
+        transition.receipts.push(receipt);
+    }
+}
+
+fn abort_if_requested(transition: &mut Transition) {
+    if queue::is_abort_pending(transition) {
+        abort_prompt(transition);
+    }
+}
+
+/// Aborts the running prompt. Accepted decisions are applied before; queued messages stay queued.
+fn abort_prompt(transition: &mut Transition) {
+    abort::acknowledge_aborts(transition);
+    transition.is_prompt_ending = true;
+    apply_decisions(transition);
+    while let Some(next) = abort::decide_next_request(transition) {
+        advance(transition, next);
+    }
+    let next = abort::finish_open_step(transition);
+    advance(transition, next);
+    transition.is_prompt_ending = false;
+    // A rejected budget increase has already ended the prompt.
+    if transition.head.prompt.is_some() {
+        advance(transition, Next::EndPrompt(PromptEnding::aborted()));
     }
 }

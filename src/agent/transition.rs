@@ -17,7 +17,6 @@ use crate::agent::notification::Notification;
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{QueueMode, RetrySettings};
-use crate::agent::step::{ClosedTurn, FinishTurn};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
@@ -56,6 +55,32 @@ pub struct PendingItem {
     pub item: Arc<InboxItem>,
     /// Size as stored.
     pub bytes: usize,
+}
+
+/// How a prompt continues after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishTurn {
+    /// The prompt ends as completed. Steers and follow-ups are not polled: they stay queued and
+    /// start the next prompt, or wait for one if they have `whenIdle: hold`. A response that does
+    /// not fit the agent's response schema fails the prompt instead.
+    End,
+    /// The model receives one more request, also if the response has no tool calls or all results
+    /// ask for an end. Round limits and budgets apply.
+    Continue,
+}
+
+/// A turn that a transition closes and on which an extension may decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedTurn {
+    /// Index of its `turn_end` among the events of the transition.
+    pub event: usize,
+    /// Number of model responses of the prompt, including that of this turn.
+    pub rounds: u32,
+}
+
+impl Phase {
+    /// The first attempt of a model call that is due now.
+    pub(super) const MODEL_CALL: Self = Self::Model { attempt: 1, not_before: None };
 }
 
 #[derive(Clone, Debug)]

@@ -9,24 +9,17 @@ use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::{CallResult, budget, calls};
+use crate::agent::step::input::CallResult;
+use crate::agent::step::next::Next;
+use crate::agent::step::{budget, calls, queue};
 use crate::agent::transition::Transition;
 use crate::ids::EffectId;
 
-/// Receipt of an item that is applied now.
-pub(super) fn new_receipt(transition: &Transition, item: &InboxItem) -> Receipt {
-    let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
-    Receipt {
-        turn: transition.head.turn,
-        ..Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Applied)
-    }
-}
-
-/// Applies a decision or a late result.
-pub(super) fn apply_item(transition: &mut Transition, item: &InboxItem) {
-    let mut receipt = new_receipt(transition, item);
+/// Applies a decision or a late result. Returns its receipt, and what follows.
+pub(super) fn apply_item(transition: &mut Transition, item: &InboxItem) -> (Receipt, Next) {
+    let mut receipt = queue::new_receipt(transition, item);
     receipt.prompt_id = transition.prompt_id();
-    let is_applied = match &item.body {
+    let applied = match &item.body {
         InboxBody::Decision(decision) => {
             receipt.decision = Some(decision.clone());
             apply_decision(transition, decision)
@@ -38,12 +31,12 @@ pub(super) fn apply_item(transition: &mut Transition, item: &InboxItem) {
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::Command(_)
-        | InboxBody::Custom(_) => false,
+        | InboxBody::Custom(_) => None,
     };
-    if !is_applied {
+    if applied.is_none() {
         receipt.outcome = InputOutcome::Ignored;
     }
-    transition.receipts.push(receipt);
+    (receipt, applied.unwrap_or(Next::Wait))
 }
 
 /// Starts a prompt. `run_from_seq`: `seq` of the first entry of the agent run that the prompt
@@ -55,6 +48,10 @@ pub(super) fn start_prompt(
     run_from_seq: Option<u64>,
 ) {
     let head = &mut transition.head;
+    debug_assert!(
+        matches!(head.phase, Phase::Idle | Phase::Model { .. }),
+        "a prompt starts after the end of the previous one"
+    );
     head.turn += 1;
     head.prompt = Some(PromptRun {
         id: prompt.prompt_id.clone(),
@@ -85,7 +82,7 @@ pub(super) fn start_prompt(
     });
     let surplus = head.prompts.len().saturating_sub(PROMPT_SPANS_MAX);
     head.prompts.drain(..surplus);
-    head.phase = Phase::Model { attempt: 1, not_before: None };
+    head.phase = Phase::MODEL_CALL;
     head.reset_suspicion();
     let model = prompt.model.clone().unwrap_or_else(|| transition.policy.model.clone());
     transition.append(EntryBody::Prompt(PromptEntry {
@@ -110,13 +107,10 @@ pub(super) fn open_first_turn(transition: &mut Transition) {
     transition.emit(EventBody::TurnStart(Empty {}));
 }
 
-/// Applies a decision. Returns `false` if its request is no longer open.
-pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -> bool {
-    let Some(position) =
-        transition.head.requests.iter().position(|request| request.id == decision.request_id)
-    else {
-        return false;
-    };
+/// Applies a decision. Returns `None` if its request is no longer open.
+pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -> Option<Next> {
+    let position =
+        transition.head.requests.iter().position(|request| request.id == decision.request_id)?;
     let request = transition.head.requests.remove(position);
     let entry =
         transition.append(EntryBody::Decision(DecisionEntry { decision: decision.clone() }));
@@ -127,16 +121,15 @@ pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -
     }));
     transition.head.reset_suspicion();
     if request.kind == RequestKind::Budget {
-        budget::apply_decision(transition, &request, decision);
+        return Some(budget::apply_decision(transition, &request, decision));
     }
-    let Some(call) = request.call else { return true };
-    match request.kind {
+    let Some(call) = request.call else { return Some(Next::Wait) };
+    Some(match request.kind {
         RequestKind::Tool => apply_tool_decision(transition, call.index, &request, decision),
         RequestKind::Outcome => apply_outcome_decision(transition, call.index, &request, decision),
         // Budget requests name no call, and no code path creates a question.
-        RequestKind::Budget | RequestKind::Question => {}
-    }
-    true
+        RequestKind::Budget | RequestKind::Question => Next::Wait,
+    })
 }
 
 fn apply_tool_decision(
@@ -144,20 +137,21 @@ fn apply_tool_decision(
     index: usize,
     request: &Request,
     decision: &Decision,
-) {
+) -> Next {
     match decision.verdict {
         Verdict::Approve => {
             if let Some(call) = transition.call_mut(index) {
                 call.status = CallStatus::Ready;
                 call.approved.clone_from(&request.binding);
             }
+            Next::Wait
         }
         Verdict::Expired => {
-            calls::reject_call(transition, index, &CallResult::error("Approval expired"));
+            calls::reject_call(transition, index, &CallResult::error("Approval expired"))
         }
         Verdict::Aborted => {
             let text = decision.reason.as_deref().unwrap_or("Operation aborted");
-            calls::reject_call(transition, index, &CallResult::error(text));
+            calls::reject_call(transition, index, &CallResult::error(text))
         }
         Verdict::Reject
         | Verdict::Happened
@@ -169,7 +163,7 @@ fn apply_tool_decision(
                 transition,
                 index,
                 &CallResult::from_rejection(&Rejection { by, reason }),
-            );
+            )
         }
     }
 }
@@ -179,7 +173,7 @@ fn apply_outcome_decision(
     index: usize,
     request: &Request,
     decision: &Decision,
-) {
+) -> Next {
     let with_reason = |text: &str| match &decision.reason {
         Some(reason) => format!("{text} {reason}"),
         None => text.to_owned(),
@@ -201,27 +195,26 @@ fn apply_outcome_decision(
     }
     match decision.verdict {
         Verdict::Happened => {
-            calls::settle_call(transition, index, &confirmed_result(decision.value.as_ref()));
+            calls::settle_call(transition, index, &confirmed_result(decision.value.as_ref()))
         }
-        Verdict::DidNotHappen => {
-            calls::settle_call(
-                transition,
-                index,
-                &CallResult::error(with_reason("A person checked: this call did not happen.")),
-            );
-        }
+        Verdict::DidNotHappen => calls::settle_call(
+            transition,
+            index,
+            &CallResult::error(with_reason("A person checked: this call did not happen.")),
+        ),
         Verdict::Again => {
             if let Some(call) = transition.call_mut(index) {
                 call.status = CallStatus::Ready;
                 call.approved.clone_from(&request.binding);
             }
+            Next::Wait
         }
         Verdict::Approve
         | Verdict::Reject
         | Verdict::Answer
         | Verdict::Expired
         | Verdict::Aborted => {
-            calls::settle_call(transition, index, &CallResult::error(calls::UNKNOWN_OUTCOME));
+            calls::settle_call(transition, index, &CallResult::error(calls::UNKNOWN_OUTCOME))
         }
     }
 }
@@ -243,8 +236,9 @@ fn confirmed_result(value: Option<&RawJson>) -> CallResult {
 }
 
 /// Applies the result of a call that a stopped worker left. It replaces a decision by an approver.
-fn apply_late_result(transition: &mut Transition, late: &LateResult) -> bool {
-    settle_with_late_result(transition, late) || store_late_result(transition, late)
+fn apply_late_result(transition: &mut Transition, late: &LateResult) -> Option<Next> {
+    settle_with_late_result(transition, late)
+        .or_else(|| store_late_result(transition, late).then_some(Next::Wait))
 }
 
 /// Stores a late result after the prompt has continued without it. The outcome is known now, so
@@ -263,14 +257,11 @@ fn store_late_result(transition: &mut Transition, late: &LateResult) -> bool {
     true
 }
 
-fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> bool {
+fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Option<Next> {
     let Phase::Calls { response_seq: answer, calls, .. } = &transition.head.phase else {
-        return false;
+        return None;
     };
-    let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.response_seq)
-    else {
-        return false;
-    };
+    let call = calls.get(late.call.index).filter(|_| *answer == late.call.response_seq)?;
     match &call.status {
         CallStatus::Started { .. } => {}
         // Taken over and not yet sent again: the known result makes another attempt needless.
@@ -279,9 +270,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> bo
             let is_outcome = |request: &Request| {
                 request.id == *request_id && request.kind == RequestKind::Outcome
             };
-            let Some(position) = transition.head.requests.iter().position(is_outcome) else {
-                return false;
-            };
+            let position = transition.head.requests.iter().position(is_outcome)?;
             let request = transition.head.requests.remove(position);
             transition.head.indeterminate_writes.retain(|_, marker| marker != request.id.as_str());
             let decision = Decision {
@@ -299,7 +288,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> bo
                 tool_call_id: request.tool_call_id,
             }));
         }
-        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. } => return false,
+        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. } => return None,
     }
     let result = CallResult {
         content: late.message.content.clone(),
@@ -312,6 +301,5 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> bo
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
     };
-    calls::settle_call(transition, late.call.index, &result);
-    true
+    Some(calls::settle_call(transition, late.call.index, &result))
 }

@@ -7,9 +7,7 @@
 use crate::agent::budget::{
     AccountAlert, ApprovedIncrease, Budget, BudgetExceeded, BudgetLevel, LimitIncrease, Reservation,
 };
-use crate::agent::entry::{
-    EntryBody, LostCall, MessageEntry, PromptState, PromptStop, RequestEntry,
-};
+use crate::agent::entry::{EntryBody, LostCall, MessageEntry, PromptStop, RequestEntry};
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::head::{Head, PromptRun};
 use crate::agent::message::Message;
@@ -17,11 +15,11 @@ use crate::agent::pause::{DeferReason, Deferral};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::{budget_alerts, calls, finish};
+use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::{budget_alerts, requests, turn};
 use crate::agent::transition::Transition;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::Timestamp;
-use crate::ids::RequestId;
 
 /// An input about budgets from the driver.
 #[derive(Clone, Debug)]
@@ -241,11 +239,7 @@ fn request_limit_increase(
 ) {
     let Some(run) = &transition.head.prompt else { return };
     let (prompt_id, requested_by) = (run.id.clone(), run.user.clone());
-    transition.head.requests_made += 1;
-    let id = RequestId::new(format!(
-        "rq_{}_{}_{}",
-        transition.head.conversation_id, transition.head.incarnation, transition.head.requests_made
-    ));
+    let id = requests::new_request_id(transition);
     let request = Request {
         id,
         kind: RequestKind::Budget,
@@ -268,7 +262,7 @@ fn request_limit_increase(
     transition.head.metering.recheck_at = Some(approval.recheck_at);
     transition.head.requests.push(request.clone());
     let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
-    calls::emit_approval_requested(transition, &request, entry.base.seq);
+    requests::emit_approval_requested(transition, &request, entry.base.seq);
 }
 
 /// Schema of the new limit: a number above the usage, bare or as a member named after the unit.
@@ -288,9 +282,13 @@ fn limit_schema(exceeded: &BudgetExceeded) -> RawJson {
 }
 
 /// Applies the decision on a budget request.
-pub(super) fn apply_decision(transition: &mut Transition, request: &Request, decision: &Decision) {
+pub(super) fn apply_decision(
+    transition: &mut Transition,
+    request: &Request,
+    decision: &Decision,
+) -> Next {
     transition.head.metering.recheck_at = None;
-    let Some(exceeded) = &request.budget else { return };
+    let Some(exceeded) = &request.budget else { return Next::Wait };
     match decision.verdict {
         Verdict::Approve => {
             // Without a value, the approver raised no limit: the budget already has room again.
@@ -299,9 +297,10 @@ pub(super) fn apply_decision(transition: &mut Transition, request: &Request, dec
             {
                 apply_limit_increase(transition, exceeded, limit);
             }
+            Next::Wait
         }
         // The abort itself ends the prompt.
-        Verdict::Aborted => {}
+        Verdict::Aborted => Next::Wait,
         Verdict::Reject
         | Verdict::Expired
         | Verdict::Happened
@@ -347,13 +346,14 @@ fn apply_limit_increase(transition: &mut Transition, exceeded: &BudgetExceeded, 
 }
 
 /// Ends the prompt with a message that states the reason.
-fn stop_prompt(transition: &mut Transition, request: &Request, reason: Option<&str>) {
+fn stop_prompt(transition: &mut Transition, request: &Request, reason: Option<&str>) -> Next {
+    debug_assert!(transition.head.prompt.is_some(), "no prompt runs");
     let mut text = format!("Stopped: {}", request.reason);
     if let Some(reason) = reason {
         text = format!("{text} {reason}");
     }
     let entry = transition.append_message(MessageEntry {
-        message: Message::Assistant(finish::service_message(text, transition)),
+        message: Message::Assistant(turn::service_message(text, transition)),
         revision: None,
         call: None,
         started_at: None,
@@ -362,7 +362,7 @@ fn stop_prompt(transition: &mut Transition, request: &Request, reason: Option<&s
     let seq = entry.base.seq;
     transition.emit(EventBody::PromptOutput(OutputRef { seq, block: Some(0), call: None }));
     if transition.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {
-        finish::end_turn(transition, seq, Vec::new());
+        turn::end_turn(transition, seq, Vec::new());
     }
-    finish::end_run(transition, PromptState::Completed, PromptStop::Budget, None);
+    Next::EndPrompt(PromptEnding::completed(PromptStop::Budget))
 }

@@ -1,16 +1,16 @@
 //! Tool calls of a model response: each gets exactly one result, in source order (invariant 5).
 
-use serde_json::json;
-
 use crate::agent::content::ToolCall;
 use crate::agent::entry::{CallRef, EntryBody, RequestEntry, ToolStarted};
-use crate::agent::event::{EventBody, MessageReset, OutputRef, RequestRef, ToolExecutionStart};
+use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
+use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
+use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};
-use crate::agent::step::{ApprovalSpec, CallPlan, CallResult, Preflight, abort, budget};
+use crate::agent::step::{budget, queue, requests};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
@@ -40,49 +40,54 @@ fn open_call(transition: &Transition, index: usize) -> Option<OpenCall> {
     Some(OpenCall { call: CallRef { response_seq: *answer, index }, tool_call })
 }
 
-pub(super) fn apply_preflight(transition: &mut Transition, index: usize, preflight: &Preflight) {
+pub(super) fn apply_preflight(
+    transition: &mut Transition,
+    index: usize,
+    preflight: &Preflight,
+) -> Next {
     let is_ready =
         transition.calls().get(index).is_some_and(|call| call.status == CallStatus::Ready);
     if !is_ready {
-        return;
+        return Next::Wait;
     }
     match preflight {
         Preflight::Rejected { text, terminate } => {
             let result = CallResult { terminate: *terminate, ..CallResult::error(text.clone()) };
-            reject_call(transition, index, &result);
+            reject_call(transition, index, &result)
         }
         Preflight::BlockedBy { earlier } => {
             if let Some(call) = transition.call_mut(index).filter(|_| *earlier < index) {
                 call.depends_on = Some(*earlier);
             }
+            Next::Wait
         }
         Preflight::Admitted(plan) => admit_call(transition, index, plan),
     }
 }
 
-fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
+fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Next {
     let call = transition.calls().get(index);
     let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&plan.binding);
     // Later attempts of a call were approved before its first one.
     let is_first = call.is_some_and(|call| call.attempts == 0);
     if is_first && transition.head.indeterminate_writes.contains_key(&plan.fingerprint) {
         let text = "An earlier call with the same arguments has an unknown outcome, so this one was not started.";
-        reject_call(transition, index, &CallResult::error(text));
-        return;
+        return reject_call(transition, index, &CallResult::error(text));
     }
     match &plan.approval {
         Some(approval) if !is_approved => request_approval(transition, index, plan, approval),
         _ => start_call(transition, index, plan),
     }
+    Next::Wait
 }
 
 /// Settles a call that does not run. Every call has one start event, also if it never runs.
-pub(super) fn reject_call(transition: &mut Transition, index: usize, result: &CallResult) {
+pub(super) fn reject_call(transition: &mut Transition, index: usize, result: &CallResult) -> Next {
     let has_start_event = transition.calls().get(index).is_some_and(|call| call.attempts > 0);
     if !has_start_event {
         emit_execution_start(transition, index);
     }
-    settle_call(transition, index, result);
+    settle_call(transition, index, result)
 }
 
 fn emit_execution_start(transition: &mut Transition, index: usize) {
@@ -187,11 +192,7 @@ fn append_request(
     open_call: &OpenCall,
     mut request: Request,
 ) {
-    transition.head.requests_made += 1;
-    request.id = RequestId::new(format!(
-        "rq_{}_{}_{}",
-        transition.head.conversation_id, transition.head.incarnation, transition.head.requests_made
-    ));
+    request.id = requests::new_request_id(transition);
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.status =
             CallStatus::Waiting { on: WaitsFor::Request { request_id: request.id.clone() } };
@@ -205,30 +206,15 @@ fn append_request(
     } else {
         EventBody::PromptOutput(output)
     });
-    emit_approval_requested(transition, &request, entry.base.seq);
+    requests::emit_approval_requested(transition, &request, entry.base.seq);
 }
 
-/// Emits the event and the notification about a new request.
-pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Request, seq: u64) {
-    transition.emit(EventBody::PromptApprovalRequested(RequestRef {
-        request_id: request.id.clone(),
-        seq,
-        tool_call_id: request.tool_call_id.clone(),
-    }));
-    let text = format!("{} {}", request.title, request.reason);
-    let data = json!({"promptId": request.prompt_id, "approvalId": request.id, "requestId": request.id, "approval": {
-        "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
-        "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
-        "decisions": request.kind.decisions(), "requestedAt": request.requested_at.to_string(),
-        "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
-    }});
-    transition.enqueue_notification("prompt.approval-requested", &data, text);
-}
-
-/// Stores the result of a call and sets the pending work: the next call or the next model call.
-pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &CallResult) {
+/// Stores the result of a call.
+pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &CallResult) -> Next {
     let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
-    let Some(open_call) = open_call(transition, index).filter(|_| is_open) else { return };
+    let Some(open_call) = open_call(transition, index).filter(|_| is_open) else {
+        return Next::Wait;
+    };
     transition.head.reset_suspicion();
     if let Some(usage) = result.usage.as_deref() {
         budget::record_tool_usage(transition, *usage);
@@ -257,7 +243,7 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
     } else {
         results::buffer_result(transition, &finished_call, message, &result.outputs);
     }
-    results::flush_buffered(transition);
+    results::flush_buffered(transition)
 }
 
 /// Handles a lost result. If an abort is pending, no approver is involved: the prompt ends, and the
@@ -267,14 +253,14 @@ pub(super) fn handle_unknown_outcome(
     index: usize,
     reason: &str,
     expires_at: Timestamp,
-) {
+) -> Next {
     let Some(CallStatus::Started { on_unknown, effect, fingerprint, .. }) =
         transition.calls().get(index).map(|call| call.status.clone())
     else {
-        return;
+        return Next::Wait;
     };
-    let Some(open_call) = open_call(transition, index) else { return };
-    let on_unknown = if abort::is_abort_pending(transition) { OnUnknown::Tell } else { on_unknown };
+    let Some(open_call) = open_call(transition, index) else { return Next::Wait };
+    let on_unknown = if queue::is_abort_pending(transition) { OnUnknown::Tell } else { on_unknown };
     match on_unknown {
         OnUnknown::Tell => {
             block_repeat(transition, index, fingerprint);
@@ -282,7 +268,7 @@ pub(super) fn handle_unknown_outcome(
                 transition,
                 index,
                 &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")),
-            );
+            )
         }
         OnUnknown::Ask => {
             let binding = transition.calls().get(index).and_then(|call| call.approved.clone());
@@ -301,6 +287,7 @@ pub(super) fn handle_unknown_outcome(
                 let id = open.id.as_str().to_owned();
                 block_equal_calls(transition, fingerprint, id);
             }
+            Next::Wait
         }
     }
 }

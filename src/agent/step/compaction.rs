@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::{CompactionReason, detect_silent_overflow};
-use crate::agent::entry::{
-    Compaction, EntryBody, FailedSummary, PromptError, PromptState, PromptStop,
-};
+use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
-use crate::agent::step::{FailureKind, apply, budget, finish, retry_delay};
+use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::retry::{FailureKind, retry_delay};
+use crate::agent::step::{budget, queue};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 
@@ -90,19 +90,24 @@ pub fn should_measure_context(transition: &Transition) -> bool {
 }
 
 /// Starts a compaction because the model input nearly fills the context window.
-pub(super) fn start_at_threshold(transition: &mut Transition) {
+pub(super) fn start_at_threshold(transition: &mut Transition) -> Next {
     if !should_measure_context(transition) {
-        return;
+        return Next::Wait;
     }
     // It follows after the summary.
     transition.settled_event = None;
-    start_compaction(transition, CompactionReason::Threshold, None);
+    Next::StartCompaction { reason: CompactionReason::Threshold, instructions: None }
 }
 
-pub(super) fn apply_command(transition: &mut Transition, item: &InboxItem, input: CompactInput) {
-    let receipt = apply::new_receipt(transition, item);
+pub(super) fn apply_command(
+    transition: &mut Transition,
+    item: &InboxItem,
+    input: CompactInput,
+) -> Next {
+    let receipt = queue::new_receipt(transition, item);
     transition.receipts.push(receipt);
-    start_compaction(transition, CompactionReason::Manual, input.instructions);
+    let instructions = input.instructions;
+    Next::StartCompaction { reason: CompactionReason::Manual, instructions }
 }
 
 /// Converts a response to a failure if its usage shows that the context window was full.
@@ -132,11 +137,12 @@ pub(super) fn can_recover(transition: &Transition, failure_kind: FailureKind) ->
         && transition.head.prompt.as_ref().is_some_and(|run| !run.has_overflowed)
 }
 
-pub(super) fn start_recovery(transition: &mut Transition) {
+pub(super) fn start_recovery(transition: &mut Transition) -> Next {
+    debug_assert!(transition.head.prompt.is_some(), "no prompt runs");
     if let Some(run) = &mut transition.head.prompt {
         run.has_overflowed = true;
     }
-    start_compaction(transition, CompactionReason::Overflow, None);
+    Next::StartCompaction { reason: CompactionReason::Overflow, instructions: None }
 }
 
 /// Error text of the prompt for a failed response.
@@ -153,19 +159,24 @@ pub(super) fn prompt_error_text(
     }
 }
 
-fn start_compaction(
+pub(super) fn start(
     transition: &mut Transition,
     reason: CompactionReason,
     instructions: Option<String>,
-) {
+) -> Next {
+    debug_assert!(
+        matches!(transition.head.phase, Phase::Idle | Phase::Model { .. }),
+        "a compaction starts between two steps"
+    );
     transition.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
     transition.head.reset_suspicion();
     transition.emit(EventBody::AutoCompactionStart(CompactionStart { reason }));
+    Next::Wait
 }
 
-pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &SummaryAttempt) {
+pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &SummaryAttempt) -> Next {
     let Phase::Summary { attempt, reason, instructions, .. } = transition.head.phase.clone() else {
-        return;
+        return Next::Wait;
     };
     transition.head.reset_suspicion();
     let (usage, calls) = (summary_attempt.usage, summary_attempt.calls);
@@ -185,12 +196,12 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 will_retry: reason == CompactionReason::Overflow,
                 error_message: None,
             }));
-            resume(transition);
+            resume(transition)
         }
-        SummaryOutcome::Aborted => {}
+        SummaryOutcome::Aborted => Next::Wait,
         SummaryOutcome::Cancelled => {
             let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
-            finish_without_summary(transition, (attempt, reason), true, error);
+            finish_without_summary(transition, (attempt, reason), true, error)
         }
         SummaryOutcome::Failed { text, failure_kind } => {
             if let Some(wait) = retry_delay(attempt, *failure_kind, &transition.policy.retry) {
@@ -206,8 +217,9 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                     reason,
                     instructions,
                 };
+                Next::Wait
             } else {
-                fail_summary(transition, text);
+                fail_summary(transition, text)
             }
         }
     }
@@ -215,13 +227,15 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
 
 /// Ends the compaction without a summary. After a threshold or manual compaction, the conversation
 /// continues.
-pub(super) fn fail_summary(transition: &mut Transition, text: &str) {
-    let Phase::Summary { attempt, reason, .. } = transition.head.phase else { return };
+pub(super) fn fail_summary(transition: &mut Transition, text: &str) -> Next {
+    let Phase::Summary { attempt, reason, .. } = transition.head.phase else {
+        return Next::Wait;
+    };
     let error = match reason {
         CompactionReason::Threshold => format!("Auto-compaction failed: {text}"),
         CompactionReason::Overflow | CompactionReason::Manual => text.to_owned(),
     };
-    finish_without_summary(transition, (attempt, reason), false, Some(error));
+    finish_without_summary(transition, (attempt, reason), false, Some(error))
 }
 
 fn finish_without_summary(
@@ -229,7 +243,7 @@ fn finish_without_summary(
     (attempt, reason): (u32, CompactionReason),
     aborted: bool,
     error: Option<String>,
-) {
+) -> Next {
     emit_retries_finished(transition, attempt);
     let error = match reason {
         CompactionReason::Overflow => {
@@ -245,9 +259,8 @@ fn finish_without_summary(
     }));
     match error {
         Some(message) if reason == CompactionReason::Overflow => {
-            let error = PromptError { kind: "model".to_owned(), message };
-            transition.head.phase = Phase::Model { attempt: 1, not_before: None };
-            finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
+            transition.head.phase = Phase::MODEL_CALL;
+            Next::EndPrompt(PromptEnding::failed("model", message))
         }
         Some(_) | None => resume(transition),
     }
@@ -264,7 +277,7 @@ pub(super) fn abort_compaction(transition: &mut Transition) {
         will_retry: false,
         error_message: None,
     }));
-    transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+    transition.head.phase = Phase::MODEL_CALL;
 }
 
 fn emit_retries_finished(transition: &mut Transition, attempt: u32) {
@@ -274,12 +287,13 @@ fn emit_retries_finished(transition: &mut Transition, attempt: u32) {
 }
 
 /// Continues after the compaction: with the next model call, or with the end.
-fn resume(transition: &mut Transition) {
+fn resume(transition: &mut Transition) -> Next {
     transition.head.compaction_attempt_seq = Some(transition.head.seq);
     if transition.head.prompt.is_some() {
-        transition.head.phase = Phase::Model { attempt: 1, not_before: None };
-        return;
+        transition.head.phase = Phase::MODEL_CALL;
+        return Next::Wait;
     }
     transition.head.phase = Phase::Idle;
     transition.settle();
+    Next::Wait
 }

@@ -1,9 +1,10 @@
 //! The `continue` command: a prompt without a new input.
 
-use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
+use crate::agent::entry::{PromptState, Source};
 use crate::agent::inbox::{ContinueInput, InboxItem, InputQueue, PromptInput, WhenIdle};
 use crate::agent::settings::QueueMode;
-use crate::agent::step::{apply, finish, inbox};
+use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::{apply, queue};
 use crate::agent::transition::Transition;
 
 /// Error text of the source (s3 §1.5).
@@ -11,7 +12,11 @@ const CANNOT_CONTINUE: &str = "Cannot continue from message role: assistant";
 
 /// Starts the prompt. After a model response it continues with queued steers, or else with queued
 /// follow-ups. If another prompt has consumed them, the prompt fails.
-pub(super) fn start_prompt(transition: &mut Transition, item: &InboxItem, input: &ContinueInput) {
+pub(super) fn start_prompt(
+    transition: &mut Transition,
+    item: &InboxItem,
+    input: &ContinueInput,
+) -> Next {
     let has_response = has_response(transition, input);
     let prompt = PromptInput {
         prompt_id: input.prompt_id.clone(),
@@ -24,38 +29,38 @@ pub(super) fn start_prompt(transition: &mut Transition, item: &InboxItem, input:
         traceparent: item.traceparent.clone(),
     };
     apply::start_prompt(transition, item, &prompt, None);
-    let mut receipt = apply::new_receipt(transition, item);
+    let mut receipt = queue::new_receipt(transition, item);
     receipt.prompt_id = transition.prompt_id();
     transition.receipts.push(receipt);
     if !has_response {
         apply::open_first_turn(transition);
-    } else if let Some(queue) = next_queue(transition) {
+    } else if let Some(input_queue) = next_queue(transition) {
         apply::open_first_turn(transition);
-        append_queued(transition, queue);
+        append_queued(transition, input_queue);
     } else {
         let message = CANNOT_CONTINUE.to_owned();
-        let error = PromptError { kind: "nothing_to_continue".to_owned(), message };
-        finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
+        return Next::EndPrompt(PromptEnding::failed("nothing_to_continue", message));
     }
+    Next::Wait
 }
 
 /// The queue with which the prompt continues: steers, or else follow-ups.
 fn next_queue(transition: &Transition) -> Option<InputQueue> {
-    let has_steers = inbox::has_pending(transition, inbox::is_steer);
-    let queue = if has_steers { InputQueue::Steering } else { InputQueue::FollowUp };
-    inbox::can_pop(transition, |item| item.queue() == Some(queue)).then_some(queue)
+    let has_steers = queue::has_pending(transition, queue::is_steer);
+    let input_queue = if has_steers { InputQueue::Steering } else { InputQueue::FollowUp };
+    queue::can_pop(transition, |item| item.queue() == Some(input_queue)).then_some(input_queue)
 }
 
 /// Appends the queued messages. After steers, no other steer is polled before the model response.
-fn append_queued(transition: &mut Transition, queue: InputQueue) {
-    let is_steering = queue == InputQueue::Steering;
+fn append_queued(transition: &mut Transition, input_queue: InputQueue) {
+    let is_steering = input_queue == InputQueue::Steering;
     let policy = &transition.policy;
     let mode = if is_steering { policy.steering_mode } else { policy.follow_up_mode };
     if let Some(run) = &mut transition.head.prompt {
         run.is_steered = is_steering;
     }
-    while let Some(item) = inbox::pop(transition, |item| item.queue() == Some(queue)) {
-        inbox::append_input(transition, &item);
+    while let Some(item) = queue::pop(transition, |item| item.queue() == Some(input_queue)) {
+        queue::append_input(transition, &item);
         if mode == QueueMode::OneAtATime {
             break;
         }

@@ -1,75 +1,45 @@
-//! An extension's decision on a turn that closes: the prompt ends, or one more model call follows.
+//! The end of a turn: it closes with the results of its calls, and an extension may decide how the
+//! prompt continues.
 
-use crate::agent::entry::{PromptState, PromptStop};
-use crate::agent::phase::Phase;
-use crate::agent::step::{abort, finish, inbox, response_schema};
-use crate::agent::transition::Transition;
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::step::{batch_outcome, queue, turn};
+use crate::agent::transition::{ClosedTurn, FinishTurn, Transition};
 
-/// How a prompt continues after a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishTurn {
-    /// The prompt ends as completed. Steers and follow-ups are not polled: they stay queued and
-    /// start the next prompt, or wait for one if they have `whenIdle: hold`. A response that does
-    /// not fit the agent's response schema fails the prompt instead.
-    End,
-    /// The model receives one more request, also if the response has no tool calls or all results
-    /// ask for an end. Round limits and budgets apply.
-    Continue,
-}
-
-/// A turn that a transition closes and on which an extension may decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClosedTurn {
-    /// Index of its `turn_end` among the events of the transition.
-    pub event: usize,
-    /// Number of model responses of the prompt, including that of this turn.
-    pub rounds: u32,
+/// Closes the turn of the open calls. All of them have results on the path. Returns true if all
+/// results ask for the end of the prompt.
+pub(super) fn close_turn(transition: &mut Transition) -> bool {
+    assert!(transition.call_batch().next_in_order().is_none(), "a call has no result on the path");
+    let Phase::Calls { response_seq, calls, .. } = &transition.head.phase else {
+        unreachable!("no calls are open")
+    };
+    let results = calls
+        .iter()
+        .filter_map(|call| match call.status {
+            CallStatus::Done { result_seq: result, .. } => Some(result),
+            CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Started { .. } => None,
+        })
+        .collect();
+    let response_seq = *response_seq;
+    let is_end_requested = transition.call_batch().should_terminate();
+    // For the receipts of items that are applied now.
+    let batch = batch_outcome::batch_outcome(transition);
+    transition.ran_calls = batch.ran;
+    transition.outcome_unknown_calls = batch.unknown;
+    turn::end_turn(transition, response_seq, results);
+    transition.head.phase = Phase::MODEL_CALL;
+    transition.response = None;
+    transition.buffered.clear();
+    is_end_requested
 }
 
 /// Records that an extension may decide on the turn whose `turn_end` is the newest event, and
 /// returns the decision. An aborted or failing prompt ends in any case.
-fn take_decision(transition: &mut Transition) -> Option<FinishTurn> {
+pub(super) fn take_decision(transition: &mut Transition) -> Option<FinishTurn> {
     let rounds = transition.head.prompt.as_ref().map(|run| run.rounds)?;
-    if transition.is_prompt_ending || abort::is_abort_pending(transition) {
+    if transition.is_prompt_ending || queue::is_abort_pending(transition) {
         return None;
     }
     let event = transition.events.len().saturating_sub(1);
     transition.closed_turn = Some(ClosedTurn { event, rounds });
     transition.finish_turn.take()
-}
-
-/// Continues after a response without tool calls. `schema_error`: why the response does not fit the
-/// agent's response schema.
-pub(super) fn continue_after_response(transition: &mut Transition, schema_error: Option<&str>) {
-    let decision = take_decision(transition);
-    match (decision, schema_error) {
-        (Some(FinishTurn::End), Some(schema_error)) => {
-            response_schema::fail_prompt(transition, schema_error);
-        }
-        (Some(FinishTurn::End), None) => complete_prompt(transition),
-        // A waiting steer continues the prompt: this response was not its last.
-        (_, Some(schema_error)) if !inbox::has_pending(transition, inbox::is_steer) => {
-            response_schema::request_correction(transition, schema_error);
-        }
-        // The `DrainInbox` that follows appends the steers.
-        (Some(FinishTurn::Continue), _) => {
-            transition.head.phase = Phase::Model { attempt: 1, not_before: None };
-            finish::enforce_round_limits(transition);
-        }
-        (None, _) => inbox::finish_or_continue(transition),
-    }
-}
-
-/// Continues after the results of a response's calls. `terminates`: all of them ask for an end.
-pub(super) fn continue_after_results(transition: &mut Transition, terminates: bool) {
-    match take_decision(transition) {
-        Some(FinishTurn::End) => complete_prompt(transition),
-        None if terminates => inbox::finish_or_continue(transition),
-        Some(FinishTurn::Continue) | None => finish::enforce_round_limits(transition),
-    }
-}
-
-/// Ends the prompt without polling the queues.
-fn complete_prompt(transition: &mut Transition) {
-    finish::end_run(transition, PromptState::Completed, PromptStop::End, None);
 }

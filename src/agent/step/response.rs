@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::agent::content::Block;
-use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptState, PromptStop};
+use crate::agent::entry::{Entry, EntryBody, MessageEntry};
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{
-    CallResult, FailureKind, ResponseInput, budget, calls, compaction, finish, finish_turn, inbox,
-    retry,
-};
+use crate::agent::step::input::{CallResult, ResponseInput};
+use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::retry::{self, FailureKind};
+use crate::agent::step::{budget, calls, compaction, turn};
 use crate::agent::transition::Transition;
 use crate::ids::EntryId;
 
@@ -18,10 +18,11 @@ use crate::ids::EntryId;
 /// into one commit when a prompt fails.
 pub const CALLS_MAX: usize = 64;
 
-pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInput) {
+pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInput) -> Next {
     if !matches!(transition.head.phase, Phase::Model { .. }) {
-        return;
+        return Next::Wait;
     }
+    debug_assert!(transition.head.prompt.is_some(), "no prompt runs");
     let calls_count = response.message.tool_calls().count();
     let mut message = response.message.clone();
     message.timestamp = transition.now;
@@ -38,20 +39,19 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     let wait = if is_error { retry::next_retry_delay(transition, failure_kind) } else { None };
     let can_recover = is_error && compaction::can_recover(transition, failure_kind);
     let entry = append_response(transition, response, message, wait.is_some() || can_recover);
-    let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
+    let Some(message) = entry.body.message().and_then(Message::as_assistant) else {
+        return Next::Wait;
+    };
     if let Some(wait) = wait {
-        retry::schedule_retry(transition, &entry, wait);
-        return;
+        return retry::schedule_retry(transition, &entry, wait);
     }
     if can_recover {
         retry::finish_with_failure(transition, message.error_message.as_deref());
         retry::end_failed_run(transition, &entry);
-        compaction::start_recovery(transition);
-        return;
+        return compaction::start_recovery(transition);
     }
     if message.is_failed() {
-        finish_failed_prompt(transition, &entry, message, failure_kind);
-        return;
+        return finish_failed_prompt(transition, &entry, message, failure_kind);
     }
     if let Some(run) = &mut transition.head.prompt {
         run.has_overflowed = false;
@@ -60,9 +60,8 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     retry::finish_with_success(transition);
     emit_text_outputs(transition, &entry, message);
     if calls_count == 0 {
-        finish::end_turn(transition, entry.base.seq, Vec::new());
-        finish_turn::continue_after_response(transition, response.schema_error.as_deref());
-        return;
+        turn::end_turn(transition, entry.base.seq, Vec::new());
+        return Next::FinishResponse { schema_error: response.schema_error.clone() };
     }
     transition.head.phase = Phase::Calls {
         response_seq: entry.base.seq,
@@ -72,11 +71,13 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     let is_cut = message.stop_reason == StopReason::Length;
     let cut: Vec<String> = message.tool_calls().map(|call| not_executed_text(&call.name)).collect();
     transition.response = Some(entry);
+    let mut next = Next::Wait;
     if is_cut {
         for (index, text) in cut.into_iter().enumerate() {
-            calls::reject_call(transition, index, &CallResult::error(text));
+            next = calls::reject_call(transition, index, &CallResult::error(text));
         }
     }
+    next
 }
 
 /// The source's text for a call of a response that the output limit cut (LO-16).
@@ -101,7 +102,7 @@ fn append_response(
         run.rounds += u32::from(!is_retried);
         run.is_steered = false;
     }
-    inbox::open_turn(transition);
+    turn::open_turn(transition);
     budget::record_usage(transition, usage, 1);
     let id =
         EntryId::from_call_number(&transition.head.incarnation, transition.head.response_count);
@@ -139,17 +140,15 @@ fn finish_failed_prompt(
     entry: &Entry,
     message: &AssistantMessage,
     failure_kind: FailureKind,
-) {
+) -> Next {
     emit_text_outputs(transition, entry, message);
-    finish::end_turn(transition, entry.base.seq, Vec::new());
+    turn::end_turn(transition, entry.base.seq, Vec::new());
     if message.stop_reason == StopReason::Aborted {
-        finish::end_run(transition, PromptState::Aborted, PromptStop::Aborted, None);
-        return;
+        return Next::EndPrompt(PromptEnding::aborted());
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
     let text = compaction::prompt_error_text(transition, failure_kind, text);
-    let error = PromptError { kind: "model".to_owned(), message: text };
-    finish::end_run(transition, PromptState::Failed, PromptStop::Error, Some(&error));
+    Next::EndPrompt(PromptEnding::failed("model", text))
 }
 
 /// Removes duplicate members of the arguments, so that the approver and the tool read the same

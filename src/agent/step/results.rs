@@ -13,7 +13,7 @@ use crate::agent::event::{EventBody, OutputRef, ToolExecutionEnd};
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::CallStatus;
 use crate::agent::raw::RawJson;
-use crate::agent::step::finish;
+use crate::agent::step::next::Next;
 use crate::agent::transition::Transition;
 
 /// Operations of a commit that buffered results may use. The next calls and the ends of turn and
@@ -38,6 +38,12 @@ pub(super) fn append_result(
     message: ToolResultMessage,
     outputs: &[Output],
 ) {
+    let index = finished_call.call.index;
+    assert_eq!(
+        transition.call_batch().next_in_order(),
+        Some(index),
+        "an earlier call has no result"
+    );
     let entry = append_result_message(transition, finished_call.call, message);
     emit_execution_end(transition, &entry);
     transition.emit_message(&entry);
@@ -62,31 +68,32 @@ pub(super) fn buffer_result(
     transition.buffered.push(entry);
 }
 
-/// Appends buffered results that are next in source order, as far as one commit has room. Closes
-/// the turn when all results are on the path.
-pub(super) fn flush_buffered(transition: &mut Transition) {
+/// Appends buffered results that are next in source order, as far as one commit has room. The turn
+/// closes when all results are on the path.
+pub(super) fn flush_buffered(transition: &mut Transition) -> Next {
     while let Some((index, seq, bytes)) = next_buffered(transition) {
         // A single result always has room; otherwise there would be no progress.
         let is_alone = transition.entries.is_empty() && !transition.is_prompt_ending;
         if !is_alone && !has_room(transition, index, seq, bytes) {
-            return;
+            return Next::Wait;
         }
         flush_result(transition, index, seq, bytes);
     }
     let batch = transition.call_batch();
-    if !batch.calls.is_empty() && batch.next_in_order().is_none() {
-        finish::close_turn(transition);
+    if batch.calls.is_empty() || batch.next_in_order().is_some() {
+        return Next::Wait;
     }
+    Next::CloseTurn
 }
 
 /// Like [`flush_buffered`], for the last commit of a prompt: a result without room is replaced by a
 /// reference to its entry.
-pub(super) fn flush_or_reference(transition: &mut Transition, index: usize) {
-    flush_buffered(transition);
-    let Some((_, seq, _)) = next_buffered(transition).filter(|(next, ..)| *next == index) else {
-        return;
+pub(super) fn flush_or_reference(transition: &mut Transition, index: usize) -> Next {
+    let next = flush_buffered(transition);
+    let Some((_, seq, _)) = next_buffered(transition).filter(|(first, ..)| *first == index) else {
+        return next;
     };
-    let Some((returned, entry)) = find_buffered(transition, seq) else { return };
+    let Some((returned, entry)) = find_buffered(transition, seq) else { return next };
     let text = format!(
         "[The result of this call is stored as entry {}. It was too large to append when the prompt ended.]",
         entry.base.entry_id
@@ -100,7 +107,7 @@ pub(super) fn flush_or_reference(transition: &mut Transition, index: usize) {
     };
     let entry = append_result_message(transition, call, message);
     transition.emit_message(&entry);
-    flush_buffered(transition);
+    flush_buffered(transition)
 }
 
 /// The next result in source order if it is buffered: index, `seq` and bytes.

@@ -9,7 +9,8 @@ use crate::agent::event::{AgentEnd, AutoRetryEnd, AutoRetryStart, EventBody, Mes
 use crate::agent::head::PromptRun;
 use crate::agent::phase::Phase;
 use crate::agent::settings::RetrySettings;
-use crate::agent::step::finish;
+use crate::agent::step::next::Next;
+use crate::agent::step::turn;
 use crate::agent::transition::Transition;
 use crate::clock::millis;
 
@@ -73,8 +74,8 @@ pub(super) fn next_retry_delay(
 
 /// Schedules the next attempt after `wait`. The failed response stays stored, but not in the model
 /// input.
-pub(super) fn schedule_retry(transition: &mut Transition, failed: &Entry, wait: Duration) {
-    let Some(attempt) = pending_attempt(transition) else { return };
+pub(super) fn schedule_retry(transition: &mut Transition, failed: &Entry, wait: Duration) -> Next {
+    let Some(attempt) = pending_attempt(transition) else { return Next::Wait };
     end_failed_run(transition, failed);
     transition.emit(EventBody::AutoRetryStart(AutoRetryStart {
         attempt,
@@ -84,12 +85,13 @@ pub(super) fn schedule_retry(transition: &mut Transition, failed: &Entry, wait: 
     }));
     let not_before = Some(transition.now.plus(wait));
     transition.head.phase = Phase::Model { attempt: attempt + 1, not_before };
+    Next::Wait
 }
 
 /// Ends the agent run with the failed response, which becomes void. The next attempt starts a new
 /// run.
 pub(super) fn end_failed_run(transition: &mut Transition, failed: &Entry) {
-    finish::end_turn(transition, failed.base.seq, Vec::new());
+    turn::end_turn(transition, failed.base.seq, Vec::new());
     let from_seq =
         transition.head.prompt.as_ref().map_or(failed.base.seq, PromptRun::run_start_seq);
     transition.emit(EventBody::AgentEnd(AgentEnd {
@@ -123,7 +125,7 @@ fn finish_retries(transition: &mut Transition, success: bool, final_error: Optio
         attempt: attempt - 1,
         final_error,
     }));
-    transition.head.phase = Phase::Model { attempt: 1, not_before: None };
+    transition.head.phase = Phase::MODEL_CALL;
 }
 
 #[cfg(test)]

@@ -1,0 +1,137 @@
+//! The inputs of the state machine and their parts.
+
+use std::collections::BTreeMap;
+
+use crate::agent::content::Block;
+use crate::agent::entry::Output;
+use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
+use crate::agent::pause::Pause;
+use crate::agent::phase::OnUnknown;
+use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
+use crate::agent::step::budget::BudgetInput;
+use crate::agent::step::compaction::SummaryAttempt;
+use crate::agent::step::retry::FailureKind;
+use crate::agent::transition::{FinishTurn, PendingItem};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+
+/// An input of the state machine: a fact that the driver found out, or an action that it took.
+///
+/// The same inputs on the same head produce the same transition, so the driver can compute a
+/// transition again after a lost commit.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// All waiting inbox items, oldest first. [`Input::DrainInbox`] applies them, or a response
+    /// that would end the run.
+    InboxRead(Vec<PendingItem>),
+    /// Applies the pending inbox items that can be applied in this state.
+    DrainInbox,
+    /// This worker took over the lease of a worker that stopped during a step.
+    LeaseTakenOver,
+    /// The model returned a response, or the model call failed.
+    ResponseReceived(Box<ResponseInput>),
+    /// The next model input leaves too little room in the context window.
+    ContextWindowExceeded,
+    /// An attempt to create a summary ended.
+    SummaryFinished(Box<SummaryAttempt>),
+    /// The preflight of a ready call ended.
+    ToolCallChecked { index: usize, preflight: Preflight },
+    /// A started call returned its result.
+    ToolCallReturned { index: usize, result: Box<CallResult> },
+    /// Appends buffered results that are next in source order and had no room in earlier commits.
+    FlushBufferedResults,
+    /// The result of a started call was lost, so it is unknown whether the call took effect.
+    ToolOutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
+    /// The step cannot succeed: it repeatedly kills its process, or no commit can hold it.
+    Poisoned { reason: String },
+    /// A budget check, a settlement or a deferral of a model call.
+    BudgetChecked(Box<BudgetInput>),
+    /// The next step does not start because an operator paused the agent or the tool.
+    Paused(Pause),
+    /// The decision of an extension on the turn that a later input of the same commit closes.
+    FinishTurn(FinishTurn),
+}
+
+/// A finished model call: the response or the failure.
+#[derive(Clone, Debug)]
+pub struct ResponseInput {
+    pub message: AssistantMessage,
+    /// Revision of the agent file that the call used.
+    pub revision: String,
+    pub started_at: Timestamp,
+    /// Kind of the failure; meaningless if the call succeeded.
+    pub failure_kind: FailureKind,
+    /// Validation error of a final response that does not fit the agent's response schema.
+    pub schema_error: Option<String>,
+}
+
+/// Outcome of the preflight of a tool call.
+#[derive(Clone, Debug)]
+pub enum Preflight {
+    /// The call will not run: unknown tool, invalid arguments or blocked. The model receives the
+    /// text.
+    Rejected {
+        text: String,
+        /// True if the rejection asks to end the prompt without another model call.
+        terminate: bool,
+    },
+    /// The call with index `earlier` must finish first: both change files, or both are the same
+    /// write.
+    BlockedBy { earlier: usize },
+    /// The call may start, or needs an approval first.
+    Admitted(Box<CallPlan>),
+}
+
+/// Facts about a call that may start.
+#[derive(Clone, Debug)]
+pub struct CallPlan {
+    pub effect: Effect,
+    pub on_unknown: OnUnknown,
+    /// Time after which the attempt is certainly over.
+    pub until: Timestamp,
+    /// Hash of tool name, arguments and definition. An approval is valid for this hash only.
+    pub binding: String,
+    /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
+    pub fingerprint: String,
+    /// Set if the call needs an approval.
+    pub approval: Option<ApprovalSpec>,
+}
+
+/// Approval that a call needs before it starts.
+#[derive(Clone, Debug)]
+pub struct ApprovalSpec {
+    pub reason: String,
+    pub approvers: Vec<String>,
+    pub not_requester: bool,
+    pub expires_at: Timestamp,
+}
+
+/// The result of a tool call, as the entry stores it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallResult {
+    pub content: Vec<Block>,
+    pub details: Option<RawJson>,
+    pub structured: Option<RawJson>,
+    /// Usage of the call itself, in addition to the model's.
+    pub usage: Option<Box<Usage>>,
+    pub is_error: bool,
+    /// True if the result asks to end the prompt without another model call.
+    pub terminate: bool,
+    pub rejected: Option<Rejection>,
+    pub outputs: Vec<Output>,
+    pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
+}
+
+impl CallResult {
+    /// An error result with empty details, as the source format has it (TO-04).
+    pub fn error(text: impl Into<String>) -> Self {
+        let details = Some(RawJson::from_value(&serde_json::Map::new()));
+        Self { content: vec![Block::text(text)], details, is_error: true, ..Self::default() }
+    }
+
+    /// The result of a call that an approver has rejected.
+    pub(super) fn from_rejection(rejection: &Rejection) -> Self {
+        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text()) }
+    }
+}

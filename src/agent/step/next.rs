@@ -1,0 +1,54 @@
+//! The outcome of a handler: it names what follows the input that the handler applied.
+
+use crate::agent::compaction::CompactionReason;
+use crate::agent::entry::{PromptError, PromptState, PromptStop};
+
+/// What follows an applied input. `advance` carries it out.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Nothing in this transition: the phase names the pending work.
+    Wait,
+    /// The pending inbox items are applied.
+    DrainInbox,
+    /// All results of the open calls are on the path.
+    CloseTurn,
+    /// A response without calls has closed its turn. `schema_error`: why it does not fit the
+    /// agent's response schema.
+    FinishResponse {
+        schema_error: Option<String>,
+    },
+    /// The model is called again, unless a round limit is reached.
+    ContinueWithModel,
+    /// The prompt ends, unless queued messages continue it.
+    PollQueues,
+    /// The running prompt ends because of a pending abort.
+    AbortPrompt,
+    EndPrompt(PromptEnding),
+    StartCompaction {
+        reason: CompactionReason,
+        instructions: Option<String>,
+    },
+}
+
+/// How a prompt ends.
+#[derive(Debug)]
+pub(super) struct PromptEnding {
+    pub(super) state: PromptState,
+    pub(super) stop_reason: PromptStop,
+    pub(super) error: Option<PromptError>,
+}
+
+impl PromptEnding {
+    pub(super) fn completed(stop_reason: PromptStop) -> Self {
+        Self { state: PromptState::Completed, stop_reason, error: None }
+    }
+
+    pub(super) fn aborted() -> Self {
+        Self { state: PromptState::Aborted, stop_reason: PromptStop::Aborted, error: None }
+    }
+
+    pub(super) fn failed(kind: &str, message: String) -> Self {
+        let error = Some(PromptError { kind: kind.to_owned(), message });
+        Self { state: PromptState::Failed, stop_reason: PromptStop::Error, error }
+    }
+}

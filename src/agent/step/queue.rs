@@ -1,0 +1,111 @@
+//! The pending inbox items of a transition: finding, removing and appending them.
+
+use std::sync::Arc;
+
+use crate::agent::entry::{EntryBody, MessageEntry};
+use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
+use crate::agent::message::{Message, UserMessage};
+use crate::agent::raw::Extra;
+use crate::agent::step::turn;
+use crate::agent::transition::Transition;
+use crate::ids::PromptId;
+
+pub(super) fn is_steer(item: &InboxItem) -> bool {
+    item.queue() == Some(InputQueue::Steering)
+}
+
+/// True if an abort of the running prompt waits in the inbox.
+pub(super) fn is_abort_pending(transition: &Transition) -> bool {
+    let Some(run) = &transition.head.prompt else { return false };
+    transition.pending.iter().any(|pending| targets(&pending.item, &run.id))
+}
+
+pub(super) fn targets(item: &InboxItem, prompt: &PromptId) -> bool {
+    matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == Some(prompt))
+}
+
+pub(super) fn has_pending(transition: &Transition, predicate: impl Fn(&InboxItem) -> bool) -> bool {
+    transition.pending.iter().any(|pending| predicate(&pending.item))
+}
+
+/// Removes and returns the oldest matching item if this commit has room for it. There is always
+/// room for one.
+pub(super) fn pop(
+    transition: &mut Transition,
+    predicate: impl Fn(&InboxItem) -> bool,
+) -> Option<Arc<InboxItem>> {
+    let position = transition.pending.iter().position(|pending| predicate(&pending.item))?;
+    if !has_room(transition, position) {
+        return None;
+    }
+    let pending = transition.pending.remove(position);
+    transition.drained_bytes += pending.bytes;
+    update_waiting_count(transition);
+    Some(pending.item)
+}
+
+/// True if [`pop`] returns an item.
+pub(super) fn can_pop(transition: &Transition, predicate: impl Fn(&InboxItem) -> bool) -> bool {
+    let position = transition.pending.iter().position(|pending| predicate(&pending.item));
+    position.is_some_and(|position| has_room(transition, position))
+}
+
+fn has_room(transition: &Transition, position: usize) -> bool {
+    let bytes = transition.pending.get(position).map_or(0, |pending| pending.bytes);
+    transition.drained_bytes == 0
+        || (transition.operation_count() < transition.policy.drained_operations_max
+            && transition.drained_bytes + bytes <= transition.policy.drained_bytes_max)
+}
+
+/// Like [`pop`], but ignores the size limit. For aborts, which are small and must always be
+/// applied.
+pub(super) fn pop_unbounded(
+    transition: &mut Transition,
+    predicate: impl Fn(&InboxItem) -> bool,
+) -> Option<Arc<InboxItem>> {
+    let position = transition.pending.iter().position(|pending| predicate(&pending.item))?;
+    let pending = transition.pending.remove(position);
+    transition.drained_bytes += pending.bytes;
+    update_waiting_count(transition);
+    Some(pending.item)
+}
+
+pub(super) fn update_waiting_count(transition: &mut Transition) {
+    let count =
+        transition.pending.iter().filter(|pending| pending.item.has_effect_when_idle()).count();
+    transition.head.waiting_items = u32::try_from(count).unwrap_or(u32::MAX);
+}
+
+/// Receipt of an item that is applied now.
+pub(super) fn new_receipt(transition: &Transition, item: &InboxItem) -> Receipt {
+    let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
+    Receipt {
+        turn: transition.head.turn,
+        ..Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Applied)
+    }
+}
+
+/// Appends the item's message to the running prompt, or only to the conversation if no prompt runs.
+pub(super) fn append_input(transition: &mut Transition, item: &InboxItem) {
+    turn::open_turn(transition);
+    append_message(transition, item);
+    transition.head.reset_suspicion();
+    let mut receipt = new_receipt(transition, item);
+    receipt.prompt_id = transition.prompt_id();
+    receipt.skipped_calls.clone_from(&transition.skipped_calls);
+    receipt.ran_calls.clone_from(&transition.ran_calls);
+    receipt.outcome_unknown_calls.clone_from(&transition.outcome_unknown_calls);
+    transition.receipts.push(receipt);
+}
+
+/// Appends the item's message as an entry.
+pub(super) fn append_message(transition: &mut Transition, item: &InboxItem) {
+    if let InboxBody::Custom(custom) = &item.body {
+        let entry = transition.append(EntryBody::CustomMessage(custom.message.clone()));
+        transition.emit_message(&entry);
+    } else if let Some(content) = item.prompt().and_then(|prompt| prompt.input.clone()) {
+        let message =
+            Message::User(UserMessage { content, timestamp: transition.now, extra: Extra::new() });
+        transition.append_message(MessageEntry::new(message));
+    }
+}
