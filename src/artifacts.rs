@@ -19,6 +19,7 @@ pub use self::blob::BlobArtifacts;
 pub use self::embedded::EmbeddedArtifacts;
 pub use self::memory::{ArtifactFaults, MemoryArtifacts};
 use crate::clock::Timestamp;
+use crate::error_chain::as_text;
 use crate::ids::{ArtifactId, ConversationKey, is_plain_text};
 
 /// Bytes of one artifact.
@@ -62,7 +63,8 @@ pub struct ArtifactMetadata {
     pub created_at: Timestamp,
 }
 
-#[derive(Debug, thiserror::Error)]
+/// Its JSON has the causes as text.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum ArtifactError {
     #[error("artifact not found")]
     NotFound,
@@ -70,7 +72,11 @@ pub enum ArtifactError {
     TooLarge(u64),
     /// Temporary failure: retry.
     #[error("the artifact store is unavailable")]
-    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Unavailable(
+        #[source]
+        #[serde(with = "as_text")]
+        Box<dyn std::error::Error + Send + Sync>,
+    ),
 }
 
 #[async_trait]

@@ -17,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::agents::Agent;
 use crate::extensions::Extension;
@@ -46,7 +47,10 @@ enum StoreKind {
 }
 
 /// A fault at a fail point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Fault {
     /// The process is killed there, with its memory and its queues; another starts with its folder.
     Kill,
@@ -56,43 +60,22 @@ pub enum Fault {
     /// The same message, or the same request with the same key, reaches another instance meanwhile.
     Duplicate,
     /// All nudges from there on are lost, and arrive when everything else is done.
+    #[strum(serialize = "late")]
     LateNudges,
     /// From there on commits are applied, and the store's responses are lost.
+    #[strum(serialize = "lost-answer")]
     LostResponse,
     /// Another writer commits in between.
     Conflict,
     /// The process stalls until its lease has expired and another has taken the work; then it
     /// continues.
+    #[strum(serialize = "two-workers")]
     StalledWorker,
     /// The tool does its work, and its response does not arrive in time.
     TimeOut,
 }
 
 impl Fault {
-    pub const ALL: [Self; 8] = [
-        Self::Kill,
-        Self::TakeOver,
-        Self::Duplicate,
-        Self::LateNudges,
-        Self::LostResponse,
-        Self::Conflict,
-        Self::StalledWorker,
-        Self::TimeOut,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::TakeOver => "take-over",
-            Self::Duplicate => "duplicate",
-            Self::LateNudges => "late",
-            Self::LostResponse => "lost-answer",
-            Self::Conflict => "conflict",
-            Self::StalledWorker => "two-workers",
-            Self::TimeOut => "time-out",
-        }
-    }
-
     fn store_kind(self) -> StoreKind {
         match self {
             Self::TakeOver | Self::StalledWorker => StoreKind::LeaseInHead,
@@ -397,7 +380,7 @@ fn list_cuts<'a>(
                 fault.is_possible_at(fail_point)
                     && found.is_some_and(|(_, times)| *times >= occurrence)
             };
-            let faults = Fault::ALL.into_iter().filter(is_possible);
+            let faults = Fault::VARIANTS.iter().copied().filter(is_possible);
             cuts.extend(faults.map(|fault| InjectionPoint { fail_point, occurrence, fault }));
         }
     }

@@ -1,6 +1,5 @@
 //! `turnwheel doctor`: checks the setup and reports each result, with its fix, on one line.
 
-use std::fmt;
 use std::path::PathBuf;
 
 mod configuration;
@@ -27,7 +26,8 @@ pub enum Format {
 }
 
 /// The subject of a check; the report is in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "camelCase")]
 pub enum Area {
     Configuration,
@@ -36,19 +36,6 @@ pub enum Area {
     Store,
     Model,
     Agents,
-}
-
-impl fmt::Display for Area {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Configuration => "configuration",
-            Self::Identity => "identity",
-            Self::Storage => "storage",
-            Self::Store => "store",
-            Self::Model => "model",
-            Self::Agents => "agents",
-        })
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

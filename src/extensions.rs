@@ -12,9 +12,9 @@ use crate::agent::entry::Entry;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
 pub use crate::agent::step::FinishTurn;
+use crate::error_chain::error_chain;
 use crate::ids::{ConversationKey, EntryId};
 use crate::tools::Arguments;
-use crate::tools::code::error_chain_text;
 
 /// The points at which an extension runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl fmt::Display for HookError {
 /// would conflict with this conversion.
 impl<E: std::error::Error> From<E> for HookError {
     fn from(error: E) -> Self {
-        Self(error_chain_text(&error))
+        Self(error_chain(&error))
     }
 }
 

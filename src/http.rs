@@ -51,6 +51,9 @@ use crate::commands::CommandResponse;
 pub use api::Api;
 pub(crate) use api::SharedApi;
 
+/// Result of a route's handler.
+pub(crate) type HandlerResult = Result<Response, problem::Problem>;
+
 /// Address and headers of a request.
 #[derive(Debug)]
 pub(crate) struct RequestParts {

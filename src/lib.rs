@@ -11,7 +11,9 @@ pub mod bench;
 pub mod certify;
 pub mod clock;
 pub mod commands;
+pub mod digest;
 pub mod doctor;
+pub mod error_chain;
 pub mod extensions;
 pub mod fail_points;
 #[cfg(test)]

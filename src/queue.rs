@@ -19,6 +19,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub use self::embedded::{EmbeddedQueue, PeekedMessage};
@@ -26,6 +27,7 @@ pub use self::memory::{MemoryQueue, QueueFaults};
 pub use self::redrive::redrive;
 pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
+use crate::error_chain::as_text;
 
 /// Maximum bytes of one message (Storage: 64 KiB).
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -87,7 +89,8 @@ impl fmt::Debug for QueueMessage {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
+/// Its JSON has the causes as text.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum QueueError {
     /// The message is deleted, or another receiver has it: do nothing more with it.
     #[error("the message is deleted or was received again")]
@@ -100,7 +103,11 @@ pub enum QueueError {
     BadCharacter(char),
     /// The outcome is unknown: try again.
     #[error("the queue is unavailable")]
-    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Unavailable(
+        #[source]
+        #[serde(with = "as_text")]
+        Box<dyn std::error::Error + Send + Sync>,
+    ),
 }
 
 #[async_trait]

@@ -29,9 +29,9 @@ use crate::agent::request::Effect;
 use crate::agent::usage::Usage;
 use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use crate::clock::{Clock, Timestamp};
+pub use crate::digest::sha256_hex;
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
-use sha2::Digest as _;
 use tokio_util::sync::CancellationToken;
 
 /// Longest time-out of a tool. A longer one is an error in the agent file.
@@ -195,15 +195,6 @@ pub fn find_name_conflicts(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
         Some(format!("two tools are called `{name}`: `{first}` and `{second}`. Rename one of them"))
     });
     conflicts.collect()
-}
-
-/// SHA-256 as 64 lower-case hex digits.
-pub fn sha256_hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 /// Port of a callable tool. Implementations hold no state of a call.

@@ -7,8 +7,9 @@ use serde_json::Value;
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
 use crate::agents::{Agent, ToolSet, fields, http_tool, settings};
+use crate::digest::sha256_hex;
+use crate::tools::CallableTool;
 use crate::tools::http::client::HttpClient;
-use crate::tools::{CallableTool, sha256_hex};
 
 /// Tools, app settings and address rules that an agent file may refer to.
 pub(super) struct AgentFileContext<'s> {

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::app::commands::print_line;
-use crate::app::ports::Storage;
 use crate::app::service::{ServiceOptions, StartError, io_error};
 use crate::bench::case::BenchArguments;
 use crate::bench::report::Report;
@@ -57,12 +56,8 @@ pub(super) async fn run_worker(
         root: PathBuf::from("."),
         data,
         agents: Some(agents),
-        port: 0,
-        handler_port: 0,
-        storage: Storage::Embedded,
-        is_hosted: false,
-        is_dev: false,
         telemetry,
+        ..ServiceOptions::default()
     };
     let running = Box::pin(app.start(settings, options)).await?;
     let address = running.address().map_err(io_error("read the port"))?.to_string();

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use crate::agents::Agent;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
-use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::certify::{self, CertifyOptions, Conversation, Report, RunFilter, ToolMode};
 use crate::settings::Settings;
-use crate::telemetry::Telemetry;
 use crate::tools::workspace::builtins;
 
 /// Options of the command.
@@ -67,14 +65,8 @@ pub(super) async fn run(
     };
     let options = ServiceOptions {
         root: PathBuf::from("."),
-        data: PathBuf::new(),
         agents: request.agents.clone(),
-        port: 0,
-        handler_port: 0,
-        storage: Storage::Embedded,
-        is_hosted: false,
-        is_dev: false,
-        telemetry: Telemetry::default(),
+        ..ServiceOptions::default()
     };
     let mut files = AgentFiles::new(&app, &settings, &options, &Credentials::default())?;
     let loaded = files.load_all()?;

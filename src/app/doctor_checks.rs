@@ -8,6 +8,7 @@ use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{self, Area, Check};
+use crate::error_chain::error_chain;
 use crate::ids::{Ids as _, SystemIds};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
@@ -208,13 +209,7 @@ pub(super) async fn storage_check(
 
 /// The error and its causes on one line.
 fn error_line(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    error_chain(error).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Checks that the data folder of `dev` opens or is in use by a running `dev`.

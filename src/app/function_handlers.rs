@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
 use crate::commands::prompt_queue::accept_queue_message;
+use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
 use crate::notifications;
 use crate::queue;
@@ -133,13 +134,7 @@ fn parse_nudge(message: &str) -> Option<Nudge> {
 }
 
 fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    FunctionFailure(text)
+    FunctionFailure(error_chain(error))
 }
 
 /// Time that active turns get to finish when `dev` stops. A model response that was billed is then

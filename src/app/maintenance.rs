@@ -5,6 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::{Client, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 use crate::app::ports::{self, PortContext, Storage};
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
@@ -19,6 +23,7 @@ use crate::turn::sweep::{self, RecoverySweep};
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);
+const QUERY_ACTION: &str = "query the running service";
 
 /// Enqueues all pending work and returns the sentence to print.
 ///
@@ -71,7 +76,7 @@ pub(super) async fn redrive(
     };
     let count = if let Some(RunningDev::Running(address)) = &running {
         let response = post_to_dev(&format!("{address}/admin/queues/{queue}/redrive")).await?;
-        response.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
+        response.get("redriven").and_then(Value::as_u64).unwrap_or_default()
     } else {
         // Release the lock of the data folder, which the queue opens as well.
         drop(running);
@@ -114,14 +119,47 @@ pub(super) fn find_running_dev(data: &Path) -> Result<RunningDev, StartError> {
     }
 }
 
-async fn post_to_dev(url: &str) -> Result<serde_json::Value, StartError> {
-    let action = "query the running service";
-    let client = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
-    let response =
-        client.map_err(io_error(action))?.post(url).send().await.map_err(io_error(action))?;
-    let response = response.error_for_status().map_err(io_error(action))?;
-    let body = response.bytes().await.map_err(io_error(action))?;
+async fn post_to_dev(url: &str) -> Result<Value, StartError> {
+    let response = send_to_dev(|client| client.post(url)).await?;
+    let response = response.error_for_status().map_err(io_error(QUERY_ACTION))?;
+    let body = response.bytes().await.map_err(io_error(QUERY_ACTION))?;
     Ok(serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// Sends a request to a running `dev`.
+///
+/// # Errors
+/// Print the error and exit.
+pub(super) async fn send_to_dev(
+    request: impl FnOnce(&Client) -> RequestBuilder,
+) -> Result<Response, StartError> {
+    let client = Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
+    let request = request(&client.map_err(io_error(QUERY_ACTION))?);
+    request.send().await.map_err(io_error(QUERY_ACTION))
+}
+
+/// Queries a running `dev` as an operator of the tenant.
+///
+/// # Errors
+/// Print the error and exit.
+pub(super) async fn query_dev<T: DeserializeOwned>(
+    url: &str,
+    tenant: &str,
+) -> Result<T, StartError> {
+    let response = send_to_dev(|client| {
+        let request = client.get(url).header("turnwheel-tenant", tenant);
+        request.header("turnwheel-roles", crate::http::auth::OPERATOR_ROLE)
+    });
+    let response = response.await?;
+    let is_success = response.status().is_success();
+    let body = response.bytes().await.map_err(io_error(QUERY_ACTION))?;
+    if is_success {
+        return serde_json::from_slice(&body).map_err(io_error(QUERY_ACTION));
+    }
+    let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let detail =
+        problem.get("detail").and_then(Value::as_str).unwrap_or("the response has no detail");
+    Err(io_error(QUERY_ACTION)(detail.to_owned()))
 }
 
 /// Dependencies of the ports in a process that runs a single command.

@@ -6,10 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-
-use crate::app::maintenance::{RunningDev, find_running_dev};
+use crate::app::maintenance::{RunningDev, find_running_dev, query_dev, send_to_dev};
 use crate::app::ports;
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
@@ -22,10 +19,7 @@ use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
 use crate::settings::Settings;
 use crate::store::ConversationStore;
 
-/// Time limit of a request to a running `dev`, which normally responds at once.
-const DEV_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_ACTION: &str = "read the conversation";
-const QUERY_ACTION: &str = "query the running service";
 
 /// Conversation id with its tenant and, if known, its owner, as given on the command line.
 #[derive(Debug)]
@@ -71,10 +65,7 @@ async fn find_source(settings: &Settings, data: &Path) -> Result<QuerySource, St
 }
 
 async fn is_dev_at(address: &str) -> bool {
-    let Ok(client) = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build() else {
-        return false;
-    };
-    let host = client.get(format!("{address}/admin/host/status")).send().await;
+    let host = send_to_dev(|client| client.get(format!("{address}/admin/host/status"))).await;
     host.is_ok_and(|response| response.status().is_success())
 }
 
@@ -98,8 +89,8 @@ pub(super) async fn query_why(
         QuerySource::Dev(address) => {
             let user_query =
                 selector.user.as_ref().map(|user| format!("?userId={user}")).unwrap_or_default();
-            let path = format!("/api/conversations/{}/why{user_query}", selector.id);
-            return query_dev(&address, &path, tenant).await;
+            let url = format!("{address}/api/conversations/{}/why{user_query}", selector.id);
+            return query_dev(&url, tenant).await;
         }
     };
     let key = find_conversation(&*store, selector, &TenantId::new(tenant)).await?;
@@ -146,38 +137,16 @@ pub(super) async fn query_backlog(
     let (store, service) = match find_source(settings, data).await? {
         QuerySource::Store(store, service) => (store, service),
         QuerySource::Dev(address) => {
-            let mut path = format!("/api/work?waiting={}", query.is_waiting_for_approver);
+            let mut url = format!("{address}/api/work?waiting={}", query.is_waiting_for_approver);
             if let Some(stuck) = query.stuck {
-                let _ = write!(path, "&stuck={}", stuck.as_secs());
+                let _ = write!(url, "&stuck={}", stuck.as_secs());
             }
             let tenant = query.tenant.unwrap_or_else(|| TenantId::new("default"));
-            return query_dev(&address, &path, tenant.as_str()).await;
+            return query_dev(&url, tenant.as_str()).await;
         }
     };
     let now = SystemClock::default().now();
     report_backlog(&*store, &query, service, now).await.map_err(io_error("list pending work"))
-}
-
-async fn query_dev<T: DeserializeOwned>(
-    address: &str,
-    path: &str,
-    tenant: &str,
-) -> Result<T, StartError> {
-    let client = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
-    let request = client.map_err(io_error(QUERY_ACTION))?.get(format!("{address}{path}"));
-    let request = request
-        .header("turnwheel-tenant", tenant)
-        .header("turnwheel-roles", crate::http::auth::OPERATOR_ROLE);
-    let response = request.send().await.map_err(io_error(QUERY_ACTION))?;
-    let is_success = response.status().is_success();
-    let body = response.bytes().await.map_err(io_error(QUERY_ACTION))?;
-    if is_success {
-        return serde_json::from_slice(&body).map_err(io_error(QUERY_ACTION));
-    }
-    let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let detail =
-        problem.get("detail").and_then(Value::as_str).unwrap_or("the response has no detail");
-    Err(io_error(QUERY_ACTION)(detail.to_owned()))
 }
 
 /// Renders the reason, the lease, the due time and the ways to continue.

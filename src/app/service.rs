@@ -50,7 +50,7 @@ use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolation::Isolation;
 
 /// Folders, ports and mode of the service.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServiceOptions {
     /// Folder of `host.json` and `functions/`. If they are missing, the embedded copies are used.
     pub root: PathBuf,

@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::app::maintenance::{RunningDev, find_running_dev};
+use crate::app::maintenance::{RunningDev, find_running_dev, query_dev};
 use crate::app::ports;
 use crate::app::service::{StartError, io_error};
 use crate::azure::credential::Credentials;
@@ -17,9 +16,6 @@ use crate::queries::usage::{
 };
 use crate::settings::Settings;
 use crate::store::ConversationStore;
-
-/// Time limit of a request to a running `dev`, which normally responds at once.
-const DEV_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Query of the command line.
 #[derive(Debug)]
@@ -46,7 +42,11 @@ pub(super) async fn query_usage(
         Arc::new(ports::open_cosmos_store(cosmos, &Credentials::default()).await?)
     } else {
         match find_running_dev(data)? {
-            RunningDev::Running(address) => return query_dev(&address, &query, &days).await,
+            RunningDev::Running(address) => {
+                let (by, from, to) = (query.by.name(), &days.from, &days.to);
+                let url = format!("{address}/api/usage?by={by}&from={from}&to={to}");
+                return query_dev(&url, &query.tenant).await;
+            }
             RunningDev::NotRunning(store) => store,
         }
     };
@@ -59,25 +59,6 @@ fn format_argument_errors(error: &CommandError) -> String {
     let CommandError::Invalid(errors) = error else { return error.to_string() };
     let line = |fault: &FieldError| fault.detail.replacen('`', "`--", 1);
     errors.iter().map(line).collect::<Vec<_>>().join("; ")
-}
-
-async fn query_dev(
-    address: &str,
-    query: &UsageQuery,
-    days: &DayRange,
-) -> Result<UsageReport, StartError> {
-    let action = "query the running service";
-    let client = reqwest::Client::builder().timeout(DEV_TIMEOUT).no_proxy().build();
-    let url =
-        format!("{address}/api/usage?by={}&from={}&to={}", query.by.name(), days.from, days.to);
-    let request = client.map_err(io_error(action))?.get(url);
-    let request = request
-        .header("turnwheel-tenant", &query.tenant)
-        .header("turnwheel-roles", crate::http::auth::OPERATOR_ROLE);
-    let response = request.send().await.map_err(io_error(action))?;
-    let response = response.error_for_status().map_err(io_error(action))?;
-    let body = response.bytes().await.map_err(io_error(action))?;
-    serde_json::from_slice(&body).map_err(io_error(action))
 }
 
 /// Renders a table with one line for each item.

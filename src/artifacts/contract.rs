@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::{ARTIFACT_BYTES_MAX, ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use crate::clock::Timestamp;
+use crate::digest::sha256_hex;
 use crate::ids::{ArtifactId, ConversationId, ConversationKey, EffectId, TenantId, UserId};
-use crate::tools::sha256_hex;
 
 const EFFECT: &str = "tw_c_1_2_3";
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{AzuriteError, io_error};
-use crate::tools::sha256_hex;
+use crate::digest::sha256_hex;
 
 const PACKAGE: &str = include_str!("../../azurite/package.json");
 const PACKAGE_LOCK: &str = include_str!("../../azurite/package-lock.json");

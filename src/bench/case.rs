@@ -48,20 +48,14 @@ fn parse_positive(text: &str) -> Result<usize, String> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Continuation {
     Queue,
     Inline,
-}
-
-impl Continuation {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Inline => "inline",
-        }
-    }
 }
 
 /// Parameters of a case, as stored with its figures.

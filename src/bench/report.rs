@@ -237,7 +237,7 @@ impl Figures {
 
 fn case_name(case: &Case) -> String {
     let Case { conversations, rounds, continuation, deltas, repeat: _ } = case;
-    let mut name = format!("{conversations} × {rounds} {}", continuation.name());
+    let mut name = format!("{conversations} × {rounds} {}", continuation.into_str());
     if *deltas > 0 {
         let _ = write!(name, ", {deltas} deltas");
     }

@@ -188,6 +188,6 @@ fn agent_file(case: &Case) -> String {
     format!(
         "---\ndescription: Calls a tool in each round.\nmaxRounds: 200\ncontinuation: {}\ncompaction: {{ enabled: false }}\n\
          tools: [{TOOL}]\n---\nYou are being measured.\n",
-        case.continuation.name()
+        case.continuation.into_str()
     )
 }

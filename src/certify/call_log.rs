@@ -10,9 +10,10 @@ use serde_json::json;
 use crate::agent::content::joined_text;
 use crate::agent::request::Effect;
 use crate::agents::Agent;
+use crate::digest::sha256_hex;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
-    ToolResult, sha256_hex,
+    ToolResult,
 };
 
 const TIMEOUT_REASON: &str = "timed out";

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use strum::VariantArray as _;
+
 use crate::certify::Fault;
 use crate::certify::fault_run::InjectionPoint;
 use crate::fail_points::FAIL_POINTS;
@@ -49,7 +51,7 @@ impl fmt::Display for RunFilter {
         if let Some(occurrence) = self.occurrence {
             write!(f, "#{occurrence}")?;
         }
-        self.fault.map_or(Ok(()), |fault| write!(f, ":{}", fault.as_str()))
+        self.fault.map_or(Ok(()), |fault| write!(f, ":{}", fault.into_str()))
     }
 }
 
@@ -78,9 +80,9 @@ impl FromStr for RunFilter {
             })
         });
         let fault = fault.map(|text| {
-            let found = Fault::ALL.into_iter().find(|fault| fault.as_str() == text);
-            found.ok_or_else(|| {
-                let names = Fault::ALL.map(Fault::as_str).join(", ");
+            text.parse().map_err(|_| {
+                let names: Vec<&str> = Fault::VARIANTS.iter().map(Fault::into_str).collect();
+                let names = names.join(", ");
                 format!("`{text}` is not a fault: the faults are {names}")
             })
         });

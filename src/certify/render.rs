@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use strum::VariantArray as _;
 
 use super::{AgentReport, Fault, Report, Run, Verdict};
 use crate::fail_points::FAIL_POINTS;
@@ -12,7 +13,7 @@ const LOG_LINES_MAX: usize = 20;
 
 /// `tool.after#2 × kill`
 fn run_title(run: &Run) -> String {
-    format!("{}#{} × {}", run.fail_point, run.occurrence, run.fault.as_str())
+    format!("{}#{} × {}", run.fail_point, run.occurrence, run.fault.into_str())
 }
 
 fn count_verdicts(report: &Report, is_counted: impl Fn(&Verdict) -> bool) -> usize {
@@ -96,15 +97,15 @@ fn write_table(text: &mut String, agent: &AgentReport) {
         fail_points.iter().filter(|(fail_point, _)| has_runs(fail_point)).collect();
     let width = fail_points.iter().map(|(fail_point, _)| fail_point.len()).max().unwrap_or(0);
     let _ = write!(text, "\n  {:width$}  times", "fail point");
-    for fault in Fault::ALL {
-        let _ = write!(text, "  {}", fault.as_str());
+    for fault in Fault::VARIANTS {
+        let _ = write!(text, "  {}", fault.into_str());
     }
     text.push('\n');
     for (fail_point, times) in fail_points.iter().copied() {
         let mut line = format!("  {fail_point:width$}  {times:>5}");
-        for fault in Fault::ALL {
-            let word = table_cell(agent, fail_point, fault);
-            let _ = write!(line, "  {word:w$}", w = fault.as_str().len());
+        for fault in Fault::VARIANTS {
+            let word = table_cell(agent, fail_point, *fault);
+            let _ = write!(line, "  {word:w$}", w = fault.into_str().len());
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
@@ -126,7 +127,7 @@ fn table_cell(agent: &AgentReport, fail_point: &str, fault: Fault) -> &'static s
 /// The command that repeats only this run.
 fn repeat_command(report: &Report, agent: &AgentReport, run: &Run) -> String {
     let Run { fail_point, occurrence, fault, verdict: _ } = run;
-    let filter = format!("--only {fail_point}#{occurrence}:{}", fault.as_str());
+    let filter = format!("--only {fail_point}#{occurrence}:{}", fault.into_str());
     format!("{} {} {filter}", report.command, agent.agent)
 }
 
@@ -191,7 +192,7 @@ fn render_run(report: &Report, agent: &AgentReport, run: &Run) -> Value {
     };
     let command = (word == "broken").then(|| repeat_command(report, agent, run));
     json!({
-        "boundary": fail_point, "occurrence": occurrence, "fault": fault.as_str(),
+        "boundary": fail_point, "occurrence": occurrence, "fault": fault.into_str(),
         "verdict": word, "why": reason, "what": violations, "story": log, "again": command,
     })
 }

@@ -80,10 +80,10 @@ fn auth_check(settings: &Settings) -> Check {
             name,
             format!(
                 "{}: a caller with a function key can act as any user, so give one only to a gateway",
-                auth.name()
+                auth.into_str()
             ),
         ),
-        Some(auth) => Check::ok(AREA, name, auth.name()),
+        Some(auth) => Check::ok(AREA, name, auth.into_str()),
     }
 }
 

@@ -24,6 +24,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::output::Outputs;
+use crate::error_chain::error_chain;
 
 /// The version of the Functions host whose source this one follows.
 pub(crate) const HOST_VERSION: HeaderValue = HeaderValue::from_static("4.1037.0.0");
@@ -190,13 +191,7 @@ impl Handler {
         invocation_id: &str,
         error: &InvocationError,
     ) {
-        let mut text = format!("{function}: {error}");
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
+        let text = format!("{function}: {}", error_chain(error));
         tracing::error!(
             faas.name = %function,
             faas.invocation_id = %invocation_id,

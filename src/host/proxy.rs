@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::invoke::{HOST_VERSION, HOST_VERSION_HEADER, INVOCATION_ID_HEADER};
 use super::routes::segments_below_prefix;
 use super::{Function, HostState, InvocationError, Trigger, envelope};
+use crate::error_chain::has_cause;
 use crate::server::is_client_too_slow;
 
 /// The Functions host's size limit of a request body.
@@ -69,7 +70,7 @@ pub(super) async fn forward_request(
             let invocation = HttpInvocation { host, name, id, deadline };
             stream_response(response, invocation)
         }
-        Ok(Err(error)) if is_too_large(&error) => reject_size(),
+        Ok(Err(error)) if has_cause::<LengthLimitError>(&error) => reject_size(),
         Ok(Err(error)) if is_client_too_slow(&error) => {
             (StatusCode::REQUEST_TIMEOUT, "The request body arrived too slowly.\n").into_response()
         }
@@ -102,18 +103,6 @@ fn find_function<'a>(host: &'a HostState, method: &Method, path: &str) -> Option
 fn reject_size() -> Response {
     let text = format!("The Functions host accepts bodies of at most {BODY_BYTES_MAX} bytes.\n");
     (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
-}
-
-/// True if the body exceeded its limit while it was sent: an upload without a length.
-fn is_too_large(error: &InvocationError) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if cause.is::<LengthLimitError>() {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
 }
 
 /// `timeout` is the function's time-out if that ended the request.

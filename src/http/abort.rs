@@ -1,7 +1,6 @@
 //! Routes that abort a prompt and that continue without new input.
 
 use axum::extract::{Path, State};
-use axum::response::Response;
 use http::HeaderMap;
 
 use crate::commands::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
@@ -10,11 +9,8 @@ use crate::commands::prompt::PromptAccepted;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
-use crate::http::problem::Problem;
 use crate::http::prompts::{parse_wait, request_sender, respond_when_finished};
-use crate::http::{RequestParts, SharedApi, access, into_response};
-
-type HandlerResult = Result<Response, Problem>;
+use crate::http::{HandlerResult, RequestParts, SharedApi, access, into_response};
 
 /// Abort the prompt that has not ended.
 #[utoipa::path(

@@ -1,17 +1,13 @@
 //! Approval routes: list open approvals and decide one.
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::Response;
 
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::lists::{QueryParams, page_response};
-use crate::http::problem::Problem;
-use crate::http::{SharedApi, access, into_response};
+use crate::http::{HandlerResult, SharedApi, access, into_response};
 use crate::queries::approvals::{Approval, ApprovalView, SettledView, list_decidable};
-
-type HandlerResult = Result<Response, Problem>;
 
 /// List the approval requests that the caller may decide, oldest first.
 #[utoipa::path(

@@ -12,17 +12,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::artifacts::{ArtifactMetadata, ArtifactScope, ContentHeaders};
 use crate::commands::CommandError;
 use crate::commands::artifact::{NewArtifact, add_artifact};
+use crate::digest::sha256_hex;
 use crate::http::auth::Caller;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::precondition::{RequestedRange, is_unchanged, not_modified, requested_range};
 use crate::http::problem::{self, Problem};
-use crate::http::{RequestParts, SharedApi, access, body, into_response};
+use crate::http::{HandlerResult, RequestParts, SharedApi, access, body, into_response};
 use crate::ids::ArtifactId;
 use crate::queries::{ArtifactView, artifact_view};
-use crate::tools::sha256_hex;
-
-type HandlerResult = Result<Response, Problem>;
 
 const NAME_BYTES_MAX: usize = 512;
 const CACHE_IMMUTABLE: &str = "private, max-age=31536000, immutable";

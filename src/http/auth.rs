@@ -9,12 +9,12 @@ use serde::Deserialize;
 
 use crate::commands::Owner;
 use crate::commands::decide::Decider;
+use crate::digest::sha256_hex;
 use crate::http::SharedApi;
 use crate::http::api::Access;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::settings::links::Auth;
-use crate::tools::sha256_hex;
 
 /// The role that reads all conversations of its tenant. It can neither prompt nor decide.
 pub const OPERATOR_ROLE: &str = "Turnwheel.Operator";

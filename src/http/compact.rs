@@ -1,17 +1,13 @@
 //! Compaction route: summarises a conversation on request.
 
 use axum::extract::{Path, State};
-use axum::response::Response;
 use http::HeaderMap;
 
 use crate::commands::compact::{CompactAccepted, CompactRequest, compact as accept_compaction};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
-use crate::http::problem::Problem;
-use crate::http::{SharedApi, access, into_response};
-
-type HandlerResult = Result<Response, Problem>;
+use crate::http::{HandlerResult, SharedApi, access, into_response};
 
 /// Summarise the conversation for the model, except its newest part.
 /// A running prompt is aborted first. The event `auto_compaction_end` reports the outcome.

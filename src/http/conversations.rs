@@ -1,7 +1,7 @@
 //! Conversation routes: create, list, read, change, delete; messages and entries.
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
@@ -13,9 +13,10 @@ use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
-use crate::http::problem::Problem;
 use crate::http::prompts::parse_wait;
-use crate::http::{RequestParts, SharedApi, access, into_response, json, long_poll, precondition};
+use crate::http::{
+    HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll, precondition,
+};
 use crate::ids::UserId;
 use crate::queries::conversation::{
     ConversationView, conversation_list_view, current_view, entry_view, read_messages,
@@ -23,8 +24,6 @@ use crate::queries::conversation::{
 use crate::queries::{conversation_etag, load};
 use crate::store::HeadQuery;
 use crate::turn::documents;
-
-type HandlerResult = Result<Response, Problem>;
 
 /// Create a conversation, empty or with initial messages.
 #[utoipa::path(

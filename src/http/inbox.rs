@@ -1,7 +1,7 @@
 //! Inbox routes: list, add, edit and remove queued inputs.
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
@@ -16,12 +16,10 @@ use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::precondition::is_match_allowed;
 use crate::http::problem::Problem;
-use crate::http::{RequestParts, SharedApi, access, into_response, json};
+use crate::http::{HandlerResult, RequestParts, SharedApi, access, into_response, json};
 use crate::queries::inbox;
 use crate::queries::inbox::InputView;
 use crate::telemetry::trace;
-
-type HandlerResult = Result<Response, Problem>;
 
 /// List the queued inputs, oldest first.
 #[utoipa::path(

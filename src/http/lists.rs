@@ -13,8 +13,8 @@ use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
 use crate::commands::FieldError;
+use crate::digest::sha256_hex;
 use crate::http::problem::Problem;
-use crate::tools::sha256_hex;
 
 const LIMIT_DEFAULT: usize = 20;
 const LIMIT_MAX: usize = 100;

@@ -1,6 +1,5 @@
 //! Problems: the only mapping from errors to RFC 9457 responses, and the only place that logs them.
 
-use std::error::Error;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::commands::{CommandError, FieldError};
+use crate::error_chain::error_chain;
 use crate::http::SharedApi;
 use crate::telemetry::{error_class, trace};
 use crate::turn::error_domain;
@@ -227,18 +227,6 @@ impl Problem {
             }
         }
     }
-}
-
-/// Renders an error and its sources in one line.
-pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(source) = at {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        at = source.source();
-    }
-    text
 }
 
 /// Outermost middleware: completes every error to a problem with its address and logs it once.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
@@ -18,12 +17,12 @@ use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::{Api, RequestParts, SharedApi, access, into_response, json, long_poll};
+use crate::http::{
+    Api, HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll,
+};
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::prompts;
 use crate::telemetry::trace;
-
-type HandlerResult = Result<Response, Problem>;
 
 /// Maximum seconds of `?wait=`.
 const WAIT_MAX: u64 = 60;

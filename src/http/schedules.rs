@@ -1,7 +1,7 @@
 //! Schedule routes: create, list, read and cancel schedules.
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::{HeaderMap, StatusCode};
 
 use crate::agent::schedule::Schedule;
@@ -11,13 +11,11 @@ use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
-use crate::http::{SharedApi, access, into_response, json};
+use crate::http::{HandlerResult, SharedApi, access, into_response, json};
 use crate::queries::schedules::ScheduleView;
 use crate::schedules;
 use crate::schedules::create::NewSchedule;
 use crate::schedules::{list_tenant_schedules, list_user_schedules};
-
-type HandlerResult = Result<Response, Problem>;
 
 /// Create a schedule: a prompt at a later time, once or repeatedly.
 #[utoipa::path(

@@ -1,17 +1,14 @@
 //! Explanation routes: the state of one conversation, and for operators the backlog of the tenant.
 
 use axum::extract::{OriginalUri, Path, State};
-use axum::response::Response;
 use http::StatusCode;
 
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
-use crate::http::{SharedApi, access, json};
+use crate::http::{HandlerResult, SharedApi, access, json};
 use crate::queries::backlog::{BacklogQuery, BacklogReport, report_backlog};
 use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
-
-type HandlerResult = Result<Response, Problem>;
 
 /// Maximum of `?stuck=`: ten years, longer than any delay.
 const STUCK_SECONDS_MAX: u64 = 10 * 365 * 24 * 3_600;

@@ -34,7 +34,7 @@ pub struct StagedFile {
 impl fmt::Display for Package {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let out = self.out.display();
-        writeln!(f, "Packaged into {out} (TURNWHEEL_AUTH={}):", self.auth.name())?;
+        writeln!(f, "Packaged into {out} (TURNWHEEL_AUTH={}):", self.auth.into_str())?;
         let width = self.staged.iter().map(|file| file.path.len()).max().unwrap_or(0);
         for StagedFile { path, size_bytes, note } in &self.staged {
             let line = format!("  {path:width$}  {:>9}  {note}", format_size(*size_bytes));

@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::error_chain::has_cause;
+
 /// Minimum of `bytes`, or of all remaining bytes, per `within` of waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinThroughput {
@@ -33,14 +35,7 @@ pub(super) struct ClientTooSlow;
 
 /// True if a request body failed because its client was below the minimum throughput.
 pub fn is_client_too_slow(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if error.is::<ClientTooSlow>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    has_cause::<ClientTooSlow>(error)
 }
 
 /// Waiting time since the last transfer of [`MinThroughput::bytes`].

@@ -18,11 +18,13 @@ pub const WEBHOOK_SECRET_MIN: usize = 24;
 const SECRET_PREFIX: &str = "whsec_";
 
 /// The authentication of callers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Auth {
     /// Function keys; all callers are the one user `default`.
     Keys,
     /// `easyauth`, the platform's sign-in.
+    #[strum(serialize = "easyauth")]
     SignIn,
     /// Function keys, and the headers of a trusted gateway.
     Header,
@@ -30,21 +32,7 @@ pub enum Auth {
 
 impl Auth {
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        reader.parse("TURNWHEEL_AUTH", "`keys`, `easyauth` or `header`", |text| match text {
-            "keys" => Some(Self::Keys),
-            "easyauth" => Some(Self::SignIn),
-            "header" => Some(Self::Header),
-            _ => None,
-        })
-    }
-
-    /// The value in `TURNWHEEL_AUTH`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Keys => "keys",
-            Self::SignIn => "easyauth",
-            Self::Header => "header",
-        }
+        reader.parse("TURNWHEEL_AUTH", "`keys`, `easyauth` or `header`", |text| text.parse().ok())
     }
 }
 

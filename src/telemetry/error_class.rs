@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 /// The domain that has to act on a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum ErrorDomain {
     /// The agents, extensions and settings of this app.
     App,
@@ -19,13 +20,7 @@ pub enum ErrorDomain {
 
 impl ErrorDomain {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::App => "app",
-            Self::Runtime => "runtime",
-            Self::Platform => "platform",
-            Self::Model => "model",
-            Self::Tool => "tool",
-        }
+        self.into_str()
     }
 }
 

@@ -21,12 +21,14 @@ use serde_json::Value;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
+use crate::digest::sha256_hex;
+use crate::error_chain::error_chain;
 use crate::ids::is_plain_text;
 use crate::tools::strict_schema;
 use crate::tools::validate::Checker;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolContext,
-    ToolDefinition, ToolOutcome, ToolResult, sha256_hex,
+    ToolDefinition, ToolOutcome, ToolResult,
 };
 
 pub use context::{CallContext, Workspace};
@@ -159,19 +161,8 @@ impl ToolError {
 /// [`std::error::Error`]: that would conflict with this conversion.
 impl<E: std::error::Error> From<E> for ToolError {
     fn from(error: E) -> Self {
-        Self::Failed(error_chain_text(&error))
+        Self::Failed(error_chain(&error))
     }
-}
-
-/// The error and its causes, separated by colons.
-pub(crate) fn error_chain_text(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// The approval that a call needs before it starts.

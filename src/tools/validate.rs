@@ -16,7 +16,8 @@ use quick_cache::sync::Cache;
 use serde_json::Value;
 
 use crate::agent::raw::RawJson;
-use crate::tools::{Arguments, ToolDefinition, sha256_hex};
+use crate::digest::sha256_hex;
+use crate::tools::{Arguments, ToolDefinition};
 
 /// Problems in the text for the model. More problems would not help it.
 const PROBLEMS_MAX: usize = 50;

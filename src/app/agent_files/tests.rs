@@ -3,20 +3,13 @@
 use std::path::Path;
 
 use super::*;
-use crate::app::ports::Storage;
-use crate::telemetry::Telemetry;
 
 fn agent_files(root: &Path) -> AgentFiles {
     let options = ServiceOptions {
         root: root.to_owned(),
         data: root.join(".turnwheel"),
-        agents: None,
-        port: 0,
-        handler_port: 0,
-        storage: Storage::Embedded,
-        is_hosted: false,
         is_dev: true,
-        telemetry: Telemetry::default(),
+        ..ServiceOptions::default()
     };
     let settings = Settings::read(|_| None).expect("empty settings are valid");
     AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap()

@@ -4,7 +4,6 @@
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use super::remote_ports::ParentConnection;
 use crate::agent::notification::Notification;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
-use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io_error};
 use crate::app::telemetry_setup;
 use crate::azure::credential::Credentials;
@@ -137,14 +135,10 @@ fn build_services(
 ) -> Result<Services, StartError> {
     let options = ServiceOptions {
         root: init.root,
-        data: PathBuf::new(),
         agents: init.agents,
-        port: 0,
-        handler_port: 0,
-        storage: Storage::Embedded,
         is_hosted: true,
-        is_dev: false,
         telemetry: telemetry.clone(),
+        ..ServiceOptions::default()
     };
     let credentials = Credentials::default();
     let (_, loaded, model) = service::load_with_model(settings, &credentials, || {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::protocol::{
     ArtifactCall, ChildInit, ChildMessage, Frame, LeaseParams, PortReply, PortRequest,
-    WireArtifactError, WireQueueError, WireStoreError, WireTurnError, encode_frame, take_frame,
+    WireStoreError, WireTurnError, encode_frame, take_frame,
 };
 use crate::agent::raw::RawJson;
 use crate::artifacts::{ArtifactError, ArtifactScope};
@@ -125,14 +125,15 @@ async fn handle_call(services: &Services, id: u64, request: PortRequest, frame: 
     let (result, bytes) = Box::pin(execute_request(services, request, frame.bytes)).await;
     let reply = encode_frame(&PortReply { id, result }, &bytes);
     reply.unwrap_or_else(|error| {
-        let result =
-            RawJson::from_value(&Err::<(), _>(WireStoreError::TooLarge(error.to_string())));
+        let result = RawJson::from_value(&Err::<(), _>(WireStoreError(StoreError::TooLarge(
+            error.to_string(),
+        ))));
         encode_frame(&PortReply { id, result }, b"").unwrap_or_default()
     })
 }
 
 fn encode_store_result<T: Serialize>(result: Result<T, StoreError>) -> (RawJson, Bytes) {
-    (RawJson::from_value(&result.map_err(WireStoreError::from)), Bytes::new())
+    (RawJson::from_value(&result.map_err(WireStoreError)), Bytes::new())
 }
 
 async fn execute_request(
@@ -167,7 +168,7 @@ async fn execute_request(
         PortRequest::Heads(query) => encode_store_result(store.list_heads(&query).await),
         PortRequest::Send { queue, text, delay_ms } => {
             let sent = services.queue.send(&queue, text, Duration::from_millis(delay_ms)).await;
-            (RawJson::from_value(&sent.map_err(WireQueueError::from)), Bytes::new())
+            (RawJson::from_value(&sent), Bytes::new())
         }
         PortRequest::Artifacts { scope, call } => {
             execute_artifact_call(services, &scope, call, bytes).await
@@ -183,22 +184,16 @@ async fn execute_artifact_call(
 ) -> (RawJson, Bytes) {
     let artifacts = &services.artifacts;
     let result = match call {
-        ArtifactCall::Put(facts) => {
-            encode_artifact_result(artifacts.put(scope, &facts, bytes).await)
-        }
-        ArtifactCall::Facts(id) => encode_artifact_result(artifacts.metadata(scope, &id).await),
-        ArtifactCall::List => encode_artifact_result(artifacts.list(scope).await),
-        ArtifactCall::DeleteAll => encode_artifact_result(artifacts.delete_all(scope).await),
+        ArtifactCall::Put(facts) => RawJson::from_value(&artifacts.put(scope, &facts, bytes).await),
+        ArtifactCall::Facts(id) => RawJson::from_value(&artifacts.metadata(scope, &id).await),
+        ArtifactCall::List => RawJson::from_value(&artifacts.list(scope).await),
+        ArtifactCall::DeleteAll => RawJson::from_value(&artifacts.delete_all(scope).await),
         ArtifactCall::Get { id, range } => match artifacts.get(scope, &id, range).await {
-            Ok(bytes) => return (encode_artifact_result(Ok(())), bytes),
-            Err(error) => encode_artifact_result::<()>(Err(error)),
+            Ok(bytes) => return (RawJson::from_value(&Ok::<(), ArtifactError>(())), bytes),
+            Err(error) => RawJson::from_value(&Err::<(), _>(error)),
         },
     };
     (result, Bytes::new())
-}
-
-fn encode_artifact_result<T: Serialize>(result: Result<T, ArtifactError>) -> RawJson {
-    RawJson::from_value(&result.map_err(WireArtifactError::from))
 }
 
 fn to_lease_request(lease: &LeaseParams) -> LeaseRequest<'_> {

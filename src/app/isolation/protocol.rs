@@ -9,14 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::RawJson;
 use crate::app::agent_files::ActiveAgents;
-use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope};
+use crate::artifacts::{ArtifactMetadata, ArtifactScope};
 use crate::clock::Timestamp;
+use crate::error_chain::as_text;
 use crate::ids::{ArtifactId, ConversationKey, WorkerId};
 use crate::live::LiveEvent;
-use crate::queue::QueueError;
 use crate::store::{Freshness, HeadQuery, Partition, Selection, StoreError, Write};
 use crate::turn::error::{DeliveryOutcome, TurnError};
 use crate::turn::nudge::Nudge;
+
+pub(super) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Size of the frame prefix: the lengths of the JSON part and the byte part, four bytes each.
 pub(super) const PREFIX_BYTES: usize = 8;
@@ -41,9 +43,7 @@ pub(super) struct ChildInit {
     pub(super) root: PathBuf,
     /// Folder of the agent files, used in messages.
     pub(super) agents: Option<PathBuf>,
-    #[serde(rename = "agents_in_force")]
     pub(super) active_agents: ActiveAgents,
-    #[serde(rename = "writes_notices")]
     pub(super) stores_notifications: bool,
     pub(super) turn_ms: u64,
     pub(super) settle_after_ms: u64,
@@ -69,45 +69,16 @@ pub(super) struct PortReply {
 /// A call of a port method.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum PortRequest {
-    Write {
-        partition: Partition,
-        writes: Vec<Write>,
-    },
-    Read {
-        partition: Partition,
-        id: String,
-        freshness: Freshness,
-    },
-    Select {
-        partition: Partition,
-        selection: Selection,
-        freshness: Freshness,
-    },
-    #[serde(rename = "Claim")]
+    Write { partition: Partition, writes: Vec<Write> },
+    Read { partition: Partition, id: String, freshness: Freshness },
+    Select { partition: Partition, selection: Selection, freshness: Freshness },
     AcquireLease(LeaseParams),
-    #[serde(rename = "Renew")]
     RenewLease(LeaseParams),
-    #[serde(rename = "Release")]
-    ReleaseLease {
-        key: ConversationKey,
-        worker: WorkerId,
-    },
-    Due {
-        at: Timestamp,
-        limit: usize,
-        continuation: Option<String>,
-    },
+    ReleaseLease { key: ConversationKey, worker: WorkerId },
+    Due { at: Timestamp, limit: usize, continuation: Option<String> },
     Heads(HeadQuery),
-    Send {
-        queue: String,
-        text: String,
-        delay_ms: u64,
-    },
-    Artifacts {
-        #[serde(rename = "shelf")]
-        scope: ArtifactScope,
-        call: ArtifactCall,
-    },
+    Send { queue: String, text: String, delay_ms: u64 },
+    Artifacts { scope: ArtifactScope, call: ArtifactCall },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -132,29 +103,19 @@ pub(super) struct LeaseParams {
     pub(super) until: Timestamp,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum WireStoreError {
+/// [`StoreError`] with the causes as text.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "StoreError")]
+enum StoreErrorFields {
     Conflict,
     TooLarge(String),
     Invalid(String),
-    Unavailable(String),
+    Unavailable(#[serde(with = "as_text")] BoxedError),
     Corrupt(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum WireQueueError {
-    Gone,
-    TooLarge(usize),
-    BadCharacter(char),
-    Unavailable(String),
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum WireArtifactError {
-    NotFound,
-    TooLarge(u64),
-    Unavailable(String),
-}
+pub(super) struct WireStoreError(#[serde(with = "StoreErrorFields")] pub(super) StoreError);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WireTurnError {
@@ -162,77 +123,11 @@ pub(super) enum WireTurnError {
     Store(WireStoreError),
 }
 
-impl From<StoreError> for WireStoreError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Conflict => Self::Conflict,
-            StoreError::TooLarge(detail) => Self::TooLarge(detail),
-            StoreError::Invalid(detail) => Self::Invalid(detail),
-            StoreError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
-            StoreError::Corrupt(detail) => Self::Corrupt(detail),
-        }
-    }
-}
-
-impl From<WireStoreError> for StoreError {
-    fn from(error: WireStoreError) -> Self {
-        match error {
-            WireStoreError::Conflict => Self::Conflict,
-            WireStoreError::TooLarge(detail) => Self::TooLarge(detail),
-            WireStoreError::Invalid(detail) => Self::Invalid(detail),
-            WireStoreError::Unavailable(detail) => Self::Unavailable(detail.into()),
-            WireStoreError::Corrupt(detail) => Self::Corrupt(detail),
-        }
-    }
-}
-
-impl From<QueueError> for WireQueueError {
-    fn from(error: QueueError) -> Self {
-        match error {
-            QueueError::Gone => Self::Gone,
-            QueueError::TooLarge(bytes) => Self::TooLarge(bytes),
-            QueueError::BadCharacter(character) => Self::BadCharacter(character),
-            QueueError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
-        }
-    }
-}
-
-impl From<WireQueueError> for QueueError {
-    fn from(error: WireQueueError) -> Self {
-        match error {
-            WireQueueError::Gone => Self::Gone,
-            WireQueueError::TooLarge(bytes) => Self::TooLarge(bytes),
-            WireQueueError::BadCharacter(character) => Self::BadCharacter(character),
-            WireQueueError::Unavailable(detail) => Self::Unavailable(detail.into()),
-        }
-    }
-}
-
-impl From<ArtifactError> for WireArtifactError {
-    fn from(error: ArtifactError) -> Self {
-        match error {
-            ArtifactError::NotFound => Self::NotFound,
-            ArtifactError::TooLarge(bytes) => Self::TooLarge(bytes),
-            ArtifactError::Unavailable(source) => Self::Unavailable(error_chain(&*source)),
-        }
-    }
-}
-
-impl From<WireArtifactError> for ArtifactError {
-    fn from(error: WireArtifactError) -> Self {
-        match error {
-            WireArtifactError::NotFound => Self::NotFound,
-            WireArtifactError::TooLarge(bytes) => Self::TooLarge(bytes),
-            WireArtifactError::Unavailable(detail) => Self::Unavailable(detail.into()),
-        }
-    }
-}
-
 impl From<TurnError> for WireTurnError {
     fn from(error: TurnError) -> Self {
         match error {
             TurnError::LeaseLost { .. } => Self::LeaseLost,
-            TurnError::Store { source, .. } => Self::Store(source.into()),
+            TurnError::Store { source, .. } => Self::Store(WireStoreError(source)),
         }
     }
 }
@@ -243,43 +138,10 @@ impl WireTurnError {
         match self {
             Self::LeaseLost => TurnError::LeaseLost { key },
             Self::Store(error) => {
-                TurnError::Store { key, what: "run in isolation", source: error.into() }
+                TurnError::Store { key, what: "run in isolation", source: error.0 }
             }
         }
     }
-}
-
-/// Error type of a call that can represent a missing or invalid reply.
-pub(super) trait FromProtocolError {
-    fn from_protocol_error(reason: String) -> Self;
-}
-
-impl FromProtocolError for WireStoreError {
-    fn from_protocol_error(reason: String) -> Self {
-        Self::Unavailable(reason)
-    }
-}
-
-impl FromProtocolError for WireQueueError {
-    fn from_protocol_error(reason: String) -> Self {
-        Self::Unavailable(reason)
-    }
-}
-
-impl FromProtocolError for WireArtifactError {
-    fn from_protocol_error(reason: String) -> Self {
-        Self::Unavailable(reason)
-    }
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 pub(super) fn duration_ms(duration: Duration) -> u64 {

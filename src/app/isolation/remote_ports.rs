@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{oneshot, watch};
 
 use super::protocol::{
-    ArtifactCall, ChildMessage, FromProtocolError, LeaseParams, PortReply, PortRequest,
-    WireArtifactError, WireQueueError, WireStoreError, duration_ms, encode_frame,
+    ArtifactCall, BoxedError, ChildMessage, LeaseParams, PortReply, PortRequest, WireStoreError,
+    duration_ms, encode_frame,
 };
 use crate::agent::raw::RawJson;
 use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
@@ -67,28 +67,32 @@ impl ParentConnection {
         }
     }
 
-    async fn call<T, F>(&self, request: PortRequest, bytes: &[u8]) -> Result<(T, Bytes), F>
-    where
-        T: DeserializeOwned,
-        F: DeserializeOwned + FromProtocolError,
-    {
+    /// `unavailable` makes the error of a missing or invalid reply.
+    async fn call<T: DeserializeOwned, F: DeserializeOwned>(
+        &self,
+        request: PortRequest,
+        bytes: &[u8],
+        unavailable: impl FnOnce(BoxedError) -> F,
+    ) -> Result<(T, Bytes), F> {
         let id = self.next_call_id.fetch_add(1, Ordering::Relaxed);
         let (sender, reply) = oneshot::channel();
         self.pending_calls.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
         self.send(&ChildMessage::Call { id, request: Box::new(request) }, bytes);
         let Ok((result, bytes)) = reply.await else {
-            return Err(F::from_protocol_error("the parent process has exited".to_owned()));
+            return Err(unavailable("the parent process has exited".into()));
         };
         match result.read::<Result<T, F>>() {
             Ok(result) => result.map(|value| (value, bytes)),
             Err(error) => {
-                Err(F::from_protocol_error(format!("invalid reply of the parent process: {error}")))
+                Err(unavailable(format!("invalid reply of the parent process: {error}").into()))
             }
         }
     }
 
     async fn call_store<T: DeserializeOwned>(&self, request: PortRequest) -> Result<T, StoreError> {
-        Ok(self.call::<T, WireStoreError>(request, b"").await?.0)
+        let unavailable = |source| WireStoreError(StoreError::Unavailable(source));
+        let reply = self.call(request, b"", unavailable).await;
+        reply.map(|(value, _)| value).map_err(|error| error.0)
     }
 
     async fn call_artifacts<T: DeserializeOwned>(
@@ -98,7 +102,7 @@ impl ParentConnection {
         bytes: &[u8],
     ) -> Result<(T, Bytes), ArtifactError> {
         let request = PortRequest::Artifacts { scope: scope.clone(), call };
-        Ok(self.call::<T, WireArtifactError>(request, bytes).await?)
+        self.call(request, bytes, ArtifactError::Unavailable).await
     }
 }
 
@@ -180,8 +184,7 @@ impl Queue for ParentConnection {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
         let request =
             PortRequest::Send { queue: queue.to_owned(), text, delay_ms: duration_ms(delay) };
-        self.call::<(), WireQueueError>(request, b"").await?;
-        Ok(())
+        self.call(request, b"", QueueError::Unavailable).await.map(|((), _)| ())
     }
 
     async fn receive(

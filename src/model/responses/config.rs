@@ -9,6 +9,7 @@ use http::HeaderMap;
 use url::Url;
 
 use crate::model::responses::headers::{HeaderError, parse_header};
+use crate::settings::links::is_loopback;
 
 /// Text of the source (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
@@ -129,7 +130,7 @@ impl ResponsesConfig {
         }
         if let Some(base) = &base
             && base.scheme() == "http"
-            && !is_loopback(base)
+            && !is_loopback(base.as_str())
             && (is_azure_host(base) || self.key().is_none())
         {
             mistakes.push(format!("the address of the model, {base}, must begin with https://"));
@@ -242,15 +243,6 @@ fn complete_address(name: &str, text: &str) -> Result<Url, String> {
 
 fn is_azure_host(url: &Url) -> bool {
     url.host_str().is_some_and(|host| AZURE_HOSTS.iter().any(|suffix| host.ends_with(suffix)))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
 }
 
 /// Default token scope of a host. Foundry hosts require the newer audience; the older one is valid

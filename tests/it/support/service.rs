@@ -8,9 +8,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
-use turnwheel::app::{RunningService, ServiceOptions, StartError, Storage};
+use turnwheel::app::{RunningService, ServiceOptions, StartError};
 use turnwheel::settings::Settings;
-use turnwheel::telemetry::Telemetry;
 
 pub(crate) struct Service {
     pub(crate) base: String,
@@ -47,13 +46,7 @@ impl Service {
         let options = ServiceOptions {
             root: folder.to_owned(),
             data: folder.join("data"),
-            agents: None,
-            port: 0,
-            handler_port: 0,
-            storage: Storage::Embedded,
-            is_hosted: false,
-            is_dev: false,
-            telemetry: Telemetry::default(),
+            ..ServiceOptions::default()
         };
         Box::pin(app.start(settings, options)).await
     }

@@ -38,6 +38,7 @@ const LAYERS: &[&[&str]] = &[
     &["settings"],
     &["ids"],
     &["clock"],
+    &["digest", "error_chain"],
 ];
 
 /// Allowed uses within a row or upwards, with their reasons.
