@@ -23,6 +23,8 @@ mod routing;
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::agent::raw::RawJson;
 use crate::artifacts::ArtifactError;
 use crate::clock::Timestamp;
@@ -66,6 +68,21 @@ pub struct CommandResponse {
     pub etag: Option<String>,
     /// True if an earlier request with the same key received this response.
     pub is_replayed: bool,
+}
+
+impl CommandResponse {
+    pub(crate) fn new(status: u16, body: &impl Serialize) -> Self {
+        let body = Some(RawJson::from_value(body));
+        Self { status, body, location: None, etag: None, is_replayed: false }
+    }
+
+    pub(crate) fn with_location(self, location: String) -> Self {
+        Self { location: Some(location), ..self }
+    }
+
+    pub(crate) fn with_etag(self, etag: String) -> Self {
+        Self { etag: Some(etag), ..self }
+    }
 }
 
 /// One error in a request.

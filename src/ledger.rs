@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::budget::{AccountAlert, BudgetAlert, BudgetExceeded, BudgetLevel, Reservation};
 use crate::agent::head::Head;
-use crate::agent::raw::RawJson;
 use crate::agent::usage::UsageTotals;
 use crate::clock::Timestamp;
 use crate::ids::{UserId, is_plain_text};
@@ -128,23 +127,11 @@ impl<T: Serialize> VersionedDocument<T> {
     }
 
     fn write(&self) -> Option<Write> {
-        let document = || document(&self.id, &self.value);
+        let document = || Document::new(&self.id, DocumentKind::Scope, &self.value, None);
         self.is_changed.then(|| match &self.etag {
             Some(etag) => Write::Replace(document(), Some(etag.clone())),
             None => Write::Create(document()),
         })
-    }
-}
-
-fn document(id: &str, value: &impl Serialize) -> Document {
-    Document {
-        id: id.to_owned(),
-        kind: DocumentKind::Scope,
-        body: RawJson::from_value(value),
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
     }
 }
 

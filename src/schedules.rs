@@ -7,7 +7,6 @@ mod tool_adapter;
 
 use std::time::Duration;
 
-use crate::agent::raw::RawJson;
 use crate::agent::schedule::Schedule;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
@@ -71,15 +70,8 @@ fn prefix_range(prefix: &str) -> Selection {
 }
 
 fn schedule_document(schedule: &Schedule) -> Document {
-    Document {
-        id: schedule_document_id(&schedule.user, &schedule.id),
-        kind: DocumentKind::Scope,
-        body: RawJson::from_value(schedule),
-        due: schedule.due(),
-        created_at: None,
-        state: None,
-        ttl: None,
-    }
+    let id = schedule_document_id(&schedule.user, &schedule.id);
+    Document::new(id, DocumentKind::Scope, schedule, schedule.due())
 }
 
 async fn find_document(

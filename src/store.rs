@@ -124,6 +124,19 @@ pub struct Document {
     pub ttl: Option<u32>,
 }
 
+impl Document {
+    /// A document that queries find by kind and `due` only.
+    pub(crate) fn new(
+        id: impl Into<String>,
+        kind: DocumentKind,
+        body: &impl Serialize,
+        due: Option<Timestamp>,
+    ) -> Self {
+        let body = RawJson::from_value(body);
+        Self { id: id.into(), kind, body, due, created_at: None, state: None, ttl: None }
+    }
+}
+
 /// Opaque identifier of one version of one document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ETag(pub String);

@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 use crate::agent::inbox::{
     AbortInput, IdempotencyRecord, InboxBody, InboxItem, InputOutcome, Receipt,
 };
-use crate::agent::raw::RawJson;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::find_running_prompt;
@@ -74,13 +73,7 @@ pub async fn abort(
 fn abort_response(input_id: &InputId, prompt_id: Option<&PromptId>) -> CommandResponse {
     let input_id = prompt_id.map_or_else(|| input_id.clone(), abort_id);
     let body = AbortAccepted { input_id, prompt_id: prompt_id.cloned() };
-    CommandResponse {
-        status: 202,
-        body: Some(RawJson::from_value(&body)),
-        location: None,
-        etag: None,
-        is_replayed: false,
-    }
+    CommandResponse::new(202, &body)
 }
 
 /// Receipt of the request. The abort has a receipt under its own id.

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::agent::raw::RawJson;
 use crate::artifacts::{ArtifactMetadata, ArtifactScope};
 use crate::commands::certain_write::receipt_document;
 use crate::commands::idempotency::Idempotency;
@@ -52,13 +51,8 @@ pub async fn add_artifact(
     let scope = ArtifactScope { key: key.clone(), incarnation: head.incarnation };
     services.artifacts.put(&scope, &metadata, artifact.bytes).await?;
     services.fail_points.hit("admission.artifact-kept").await;
-    let response = CommandResponse {
-        status: 201,
-        body: Some(RawJson::from_value(&artifact_view(&metadata))),
-        location: Some(format!("conversations/{}/artifacts/{}", key.conversation_id, metadata.id)),
-        etag: None,
-        is_replayed: false,
-    };
+    let location = format!("conversations/{}/artifacts/{}", key.conversation_id, metadata.id);
+    let response = CommandResponse::new(201, &artifact_view(&metadata)).with_location(location);
     if idempotency.is_repeatable {
         let receipt = receipt_document(idempotency, key, &response, metadata.created_at);
         if let Creation::Repeated(previous) = context.create(vec![Write::Create(receipt)]).await? {

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::inbox::InboxItem;
-use crate::agent::raw::RawJson;
 use crate::agent::step::CompactInput;
 use crate::commands::abort::abort_document;
 use crate::commands::idempotency::Idempotency;
@@ -59,7 +58,7 @@ pub async fn compact(
     let (head, _) = load::head(services, key).await?;
     let running = find_running_prompt(services, &head).await?;
     let input_id = context.input_id();
-    let response = compact_response(&input_id);
+    let response = CommandResponse::new(202, &CompactAccepted { input_id: input_id.clone() });
     let item = InboxItem {
         input_id,
         accepted_at: services.clock.now(),
@@ -70,14 +69,4 @@ pub async fn compact(
     let document = documents::inbox_document(&item, Some(item.accepted_at));
     let abort = running.map(|prompt_id| abort_document(services, &prompt_id));
     context.store_with_abort(document, abort, (response, true)).await
-}
-
-fn compact_response(input_id: &InputId) -> CommandResponse {
-    CommandResponse {
-        status: 202,
-        body: Some(RawJson::from_value(&CompactAccepted { input_id: input_id.clone() })),
-        location: None,
-        etag: None,
-        is_replayed: false,
-    }
 }

@@ -135,13 +135,9 @@ async fn write_conversation(
         key_reservation::add_to_head(&mut head, &Owner::from_key(key), idempotency);
     }
     let entries = build_first_entries(&mut head, request.messages.unwrap_or_default())?;
-    let response = CommandResponse {
-        status: 201,
-        body: Some(RawJson::from_value(&new_conversation_view(services, &head))),
-        location: Some(format!("conversations/{}", key.conversation_id)),
-        etag: Some(conversation_etag(&head)),
-        is_replayed: false,
-    };
+    let response = CommandResponse::new(201, &new_conversation_view(services, &head))
+        .with_location(format!("conversations/{}", key.conversation_id))
+        .with_etag(conversation_etag(&head));
     let receipt = receipt_document(idempotency, key, &response, head.created_at);
     let commit = HeadCommit::create(&head).with_entries(&entries).with_created([receipt.clone()]);
     let writes = commit.into_writes()?;
@@ -205,7 +201,7 @@ pub(crate) fn build_head(
     let now = services.clock.now();
     let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
     incarnation.truncate(8);
-    Ok(Head {
+    let mut head = Head {
         schema: SCHEMA_VERSION,
         min_reader: SCHEMA_VERSION,
         tenant: key.tenant.clone(),
@@ -252,7 +248,9 @@ pub(crate) fn build_head(
         deleted_at: None,
         unreported_call: None,
         extra: Extra::new(),
-    })
+    };
+    head.min_reader = head.required_reader();
+    Ok(head)
 }
 
 pub(crate) fn find_agent(

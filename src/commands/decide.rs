@@ -220,8 +220,8 @@ fn decision_response(
     decision: &Decision,
     is_replayed: bool,
 ) -> CommandResponse {
-    let body = RawJson::from_value(&approval.settled_view(decision));
-    CommandResponse { status: 200, body: Some(body), location: None, etag: None, is_replayed }
+    let response = CommandResponse::new(200, &approval.settled_view(decision));
+    CommandResponse { is_replayed, ..response }
 }
 
 fn parse_verdict(kind: RequestKind, text: &str) -> Result<Verdict, CommandError> {

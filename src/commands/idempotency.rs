@@ -52,6 +52,26 @@ impl Idempotency {
         digest
     }
 
+    /// Returns the response of an earlier request with the same key.
+    ///
+    /// # Errors
+    /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
+    pub(crate) fn replay(
+        &self,
+        earlier: &IdempotencyRecord,
+    ) -> Result<CommandResponse, CommandError> {
+        if earlier.body_hash != self.body_hash {
+            return Err(CommandError::KeyReused);
+        }
+        Ok(CommandResponse {
+            status: earlier.status,
+            body: earlier.response.clone(),
+            location: earlier.location.clone(),
+            etag: None,
+            is_replayed: true,
+        })
+    }
+
     /// Record of the response, for replays.
     pub fn to_record(&self, response: &CommandResponse) -> IdempotencyRecord {
         IdempotencyRecord {
@@ -127,17 +147,7 @@ impl PreviousRequest {
     /// # Errors
     /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
     pub fn replay(&self, idempotency: &Idempotency) -> Result<CommandResponse, CommandError> {
-        let admission = self.record();
-        if admission.body_hash != idempotency.body_hash {
-            return Err(CommandError::KeyReused);
-        }
-        Ok(CommandResponse {
-            status: admission.status,
-            body: admission.response.clone(),
-            location: admission.location.clone(),
-            etag: None,
-            is_replayed: true,
-        })
+        idempotency.replay(self.record())
     }
 }
 

@@ -112,13 +112,7 @@ async fn try_edit(
         return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
     }
     let edited = build_edited_item(services, head, &item, change).await?;
-    let response = CommandResponse {
-        status: 200,
-        body: Some(RawJson::from_value(&queued_view(&edited))),
-        location: None,
-        etag: Some(input_etag(&edited)),
-        is_replayed: false,
-    };
+    let response = CommandResponse::new(200, &queued_view(&edited)).with_etag(input_etag(&edited));
     // An item that a worker has read has no `due`; an item that was held gets one.
     let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
     let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };

@@ -163,11 +163,6 @@ async fn build_response(
         prompt_id,
         disposition,
     };
-    Ok(CommandResponse {
-        status: 202,
-        body: Some(RawJson::from_value(&body)),
-        location: Some(format!("conversations/{}/inbox/{}", head.conversation_id, item.input_id)),
-        etag: None,
-        is_replayed: false,
-    })
+    let location = format!("conversations/{}/inbox/{}", head.conversation_id, item.input_id);
+    Ok(CommandResponse::new(202, &body).with_location(location))
 }

@@ -80,14 +80,8 @@ async fn try_patch(
     let has_news = !entries.is_empty()
         || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata);
     stamp_head(services, &mut changed, has_news.then_some(now));
-    let body = RawJson::from_value(&conversation_view(services, &changed).await?);
-    let response = CommandResponse {
-        status: 200,
-        body: Some(body),
-        location: None,
-        etag: Some(conversation_etag(&changed)),
-        is_replayed: false,
-    };
+    let response = CommandResponse::new(200, &conversation_view(services, &changed).await?)
+        .with_etag(conversation_etag(&changed));
     let commit = HeadCommit::replace(&changed, etag)
         .with_entries(&entries)
         .with_created([receipt_document(idempotency, key, &response, now)]);

@@ -9,7 +9,6 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
-use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
 use crate::commands::idempotency::Idempotency;
@@ -207,13 +206,7 @@ pub(super) fn accepted_response(
         input_id: item.input_id.clone(),
         disposition: route.disposition,
     };
-    CommandResponse {
-        status: 202,
-        body: Some(RawJson::from_value(&body)),
-        location: Some(location),
-        etag: None,
-        is_replayed: false,
-    }
+    CommandResponse::new(202, &body).with_location(location)
 }
 
 async fn build_item(

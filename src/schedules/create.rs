@@ -131,13 +131,8 @@ fn id_taken_error(id: &ScheduleId) -> CommandError {
 }
 
 fn created_response(schedule: &Schedule) -> CommandResponse {
-    CommandResponse {
-        status: 201,
-        body: Some(RawJson::from_value(&ScheduleView::from_schedule(schedule))),
-        location: Some(format!("schedules/{}", schedule.id)),
-        etag: None,
-        is_replayed: false,
-    }
+    CommandResponse::new(201, &ScheduleView::from_schedule(schedule))
+        .with_location(format!("schedules/{}", schedule.id))
 }
 
 fn key_receipt_document(
@@ -148,15 +143,7 @@ fn key_receipt_document(
 ) -> Document {
     let receipt =
         KeyReceipt { schedule: schedule.id.clone(), admission: idempotency.to_record(response) };
-    Document {
-        id: id.to_owned(),
-        kind: DocumentKind::Scope,
-        body: RawJson::from_value(&receipt),
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
-    }
+    Document::new(id, DocumentKind::Scope, &receipt, None)
 }
 
 /// Returns the first response for that key, if there is one.
@@ -172,12 +159,8 @@ async fn replay_receipt(
     let found =
         services.store.read(&scope_partition(&owner.tenant), receipt_id, Freshness::Latest).await?;
     let Some(stored) = found else { return Ok(None) };
-    let IdempotencyRecord { body_hash, status, response, location } =
-        documents::read::<KeyReceipt>(&stored.document)?.admission;
-    if body_hash != idempotency.body_hash {
-        return Err(CommandError::KeyReused);
-    }
-    Ok(Some(CommandResponse { status, body: response, location, etag: None, is_replayed: true }))
+    let receipt: KeyReceipt = documents::read(&stored.document)?;
+    idempotency.replay(&receipt.admission).map(Some)
 }
 
 /// Writes that make room for another schedule. At the limit, they remove the oldest ended schedule.

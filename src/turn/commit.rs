@@ -133,7 +133,7 @@ impl LeasedConversation<'_> {
             head.count_death(death, transition.now);
         }
         head.suspicion.is_running_alone = is_step && self.is_alone && !is_last;
-        // Only a turn lowers it: the worker supports everything in the head.
+        // Only a turn lowers the reader version: its worker supports everything in the head.
         head.min_reader = head.required_reader();
         stamp_head(self.services, head, has_news.then_some(transition.now));
         if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.traceparent) {

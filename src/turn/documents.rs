@@ -35,24 +35,6 @@ struct EventsBodyRef<'a> {
     events: &'a [Event],
 }
 
-/// The body only: the store keeps its index members beside it.
-fn document(
-    id: String,
-    kind: DocumentKind,
-    body: &impl Serialize,
-    due: Option<Timestamp>,
-) -> Document {
-    Document {
-        id,
-        kind,
-        body: RawJson::from_value(body),
-        due,
-        created_at: None,
-        state: None,
-        ttl: None,
-    }
-}
-
 /// # Errors
 /// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
 pub fn head_document(head: &Head) -> Result<Document, StoreError> {
@@ -87,26 +69,26 @@ pub fn state_name(head: &Head) -> &'static str {
 }
 
 pub fn entry_document(entry: &Entry) -> Document {
-    document(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
+    Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
 }
 
 pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
-    document(item.input_id.as_str().to_owned(), DocumentKind::Inbox, item, due)
+    Document::new(item.input_id.as_str(), DocumentKind::Inbox, item, due)
 }
 
 pub fn receipt_document(receipt: &Receipt) -> Document {
-    document(receipt.input_id.as_str().to_owned(), DocumentKind::Receipt, receipt, None)
+    Document::new(receipt.input_id.as_str(), DocumentKind::Receipt, receipt, None)
 }
 
 pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Document {
-    document(notice.id.clone(), DocumentKind::Notification, notice, due)
+    Document::new(notice.id.clone(), DocumentKind::Notification, notice, due)
 }
 
 /// The events document of a commit; `None` without events.
 pub(crate) fn events_document(commit_id: &CommitId, events: &[Event]) -> Option<Document> {
     let first = events.first()?.n;
     let body = EventsBodyRef { commit_id, first, events };
-    Some(document(events_id(first), DocumentKind::Events, &body, None))
+    Some(Document::new(events_id(first), DocumentKind::Events, &body, None))
 }
 
 /// # Errors
