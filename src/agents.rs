@@ -13,6 +13,7 @@ use crate::tools::CallableTool;
 mod approval;
 mod fields;
 mod file;
+mod file_context;
 #[cfg(test)]
 mod fuzz;
 mod http_tool;

@@ -7,6 +7,7 @@ mod banner;
 mod bench;
 mod certify;
 mod commands;
+mod console;
 mod doctor_checks;
 mod fail_point;
 mod function_handlers;
@@ -14,12 +15,14 @@ mod function_handlers;
 mod isolation;
 mod maintenance;
 mod model;
+mod options;
 mod pending_work;
 mod ports;
 mod prices;
 mod service;
 mod setting_names;
 mod signing_keys;
+mod start_error;
 mod telemetry_setup;
 mod usage;
 
@@ -36,8 +39,10 @@ use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, EventStream, Subscription,
 };
+pub use options::ServiceOptions;
 pub use ports::Storage;
-pub use service::{RunningService, ServiceOptions, StartError};
+pub use service::RunningService;
+pub use start_error::StartError;
 
 /// Turnwheel with additional tools and extensions. It has all commands of the `turnwheel` program.
 ///

@@ -7,9 +7,9 @@ use std::fmt;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::agent::compaction::CompactionReason;
 use crate::agent::entry::Entry;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::phase::CompactionReason;
 use crate::agent::raw::RawJson;
 pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;

@@ -47,7 +47,7 @@ use serde::Serialize;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::agent::raw::RawJson;
-use crate::commands::CommandResponse;
+use crate::commands::contract::CommandResponse;
 pub use api::Api;
 pub(crate) use api::SharedApi;
 

@@ -7,6 +7,7 @@ pub mod locks;
 pub mod rate_limit;
 pub mod spending_limits;
 
+use crate::ledger::account::safe_name;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -37,8 +38,6 @@ const RETRY_WAIT_MAX: Duration = Duration::from_millis(640);
 /// Alerts of one conversation that wait for a commit; older ones are dropped. One commit has room
 /// for all of them.
 const ALERTS_MAX: usize = 32;
-/// Longer names are hashed in document ids.
-const NAME_BYTES_MAX: usize = 200;
 
 /// Posted state of one conversation. It prevents double posting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -133,11 +132,6 @@ impl<T: Serialize> VersionedDocument<T> {
             None => Write::Create(document()),
         })
     }
-}
-
-fn safe_name(name: &str) -> String {
-    let is_short = name.len() <= NAME_BYTES_MAX && is_plain_text(name);
-    if is_short { name.to_owned() } else { sha256_hex(name.as_bytes()) }
 }
 
 fn line_id(head: &Head) -> String {

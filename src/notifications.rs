@@ -1,8 +1,11 @@
 //! Notifications: outgoing webhooks, sent until the receiver accepts them or three days have
 //! passed.
 
+pub mod sender;
 pub mod webhook;
 
+use crate::notifications::sender::NotificationSender;
+use crate::notifications::sender::SendOutcome;
 use std::fmt;
 use std::time::Duration;
 
@@ -38,22 +41,6 @@ const RETRY_WAITS: [Duration; 7] = [
 
 /// A delivery reserves a retry for this long: the request has 15 s, and a commit follows it.
 const RESERVATION: Duration = Duration::from_secs(30);
-
-/// Outcome of one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendOutcome {
-    Accepted,
-    /// The receiver wants no further attempt (HTTP 410).
-    Gone,
-    /// Try again later. Holds the reason.
-    RetryLater(String),
-}
-
-/// Sends notifications to their receiver.
-#[async_trait]
-pub trait NotificationSender: Send + Sync + fmt::Debug {
-    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome;
-}
 
 /// Sends the due notifications of one conversation. Receivers may get duplicates, which have the
 /// same id.

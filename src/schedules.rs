@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::agent::schedule::Schedule;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
-use crate::commands::{CommandError, Owner};
+use crate::commands::contract::{CommandError, Owner};
 use crate::ids::{ScheduleId, TenantId, UserId, is_plain_text};
 use crate::queue;
 use crate::services::Services;

@@ -14,14 +14,14 @@ use crate::ledger::locks::LedgerLocks;
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::live::Live;
 use crate::model::Model;
-use crate::notifications::NotificationSender;
+use crate::notifications::sender::NotificationSender;
 use crate::queue::Queue;
 use crate::settings::pauses::Pauses;
 use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
-use crate::turn::abort_signal::AbortSignals;
+use crate::turn::abort_channel::AbortSignals;
 use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
+use crate::turn::isolator::Isolation;
 
 /// The services and settings that turns use.
 #[derive(Clone, Debug)]

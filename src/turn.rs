@@ -1,5 +1,6 @@
 //! The driver: leases a conversation, loads it, runs the state machine, commits and performs
 
+pub mod abort_channel;
 pub mod abort_signal;
 pub(crate) mod budget_check;
 pub(crate) mod call_costs;
@@ -22,6 +23,7 @@ pub(crate) mod hooks;
 pub(crate) mod inbox;
 pub mod invariants;
 pub mod isolation;
+pub mod isolator;
 pub(crate) mod lease;
 pub(crate) mod leased_conversation;
 pub(crate) mod model_call;

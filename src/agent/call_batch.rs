@@ -2,10 +2,6 @@
 
 use crate::agent::phase::{CallState, CallStatus, Phase};
 
-/// Upper bound for parallel calls, whatever the settings are: one worker can run so many, and a
-/// take-over can request decisions on so many.
-pub const CONCURRENCY_MAX: u32 = 16;
-
 /// A view of [`Phase::Calls`]; empty in every other phase.
 #[derive(Clone, Copy, Debug)]
 pub struct CallBatch<'a> {

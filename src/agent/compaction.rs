@@ -22,18 +22,6 @@ pub use cut::{CompactionPlan, CutError, plan_compaction};
 /// Counts the tokens of a text. The core has no tokenizer, so the caller supplies one.
 pub type TokenCounter<'a> = &'a dyn Fn(&str) -> u64;
 
-/// Why a conversation is compacted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CompactionReason {
-    /// The input comes close to the context window.
-    Threshold,
-    /// The model rejected the input as too long.
-    Overflow,
-    /// A client requested it.
-    Manual,
-}
-
 /// Division of a model's context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextBudget {

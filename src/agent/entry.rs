@@ -1,5 +1,7 @@
 //! The timeline: immutable entries that form a tree. `seq` orders them, `parentId` links them.
 
+use crate::agent::message::IncompleteDetails;
+use crate::agent::request::CallRef;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -151,17 +153,6 @@ impl MessageEntry {
     pub fn new(message: Message) -> Self {
         Self { message, revision: None, call: None, started_at: None, is_retried: false }
     }
-}
-
-/// Reference to one tool call of one model response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallRef {
-    /// `seq` of the response's entry.
-    #[serde(rename = "answer")]
-    pub response_seq: u64,
-    /// From 0, in source order.
-    pub index: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -336,15 +327,6 @@ pub struct PromptEnd {
     /// Set if the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
-}
-
-/// Why the last response of a prompt is incomplete.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct IncompleteDetails {
-    /// `max_output_tokens` or `content_filter`: for programs.
-    pub reason: String,
-    pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

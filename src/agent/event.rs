@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::compaction::CompactionReason;
 use crate::agent::content::ToolCall;
-use crate::agent::entry::CallRef;
+use crate::agent::phase::CompactionReason;
 use crate::agent::raw::{RawJson, tagged};
+use crate::agent::request::CallRef;
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId, RequestId};
 

@@ -1,13 +1,18 @@
 //! The head: the one small mutable document of a conversation, guarded by its ETag.
 
+use crate::agent::suspicion::DELAY_MAX;
+use crate::agent::suspicion::DELAYS;
+use crate::agent::suspicion::Death;
+use crate::agent::suspicion::ISOLATED_DEATHS_MAX;
+use crate::agent::suspicion::SUSPECT_DEATHS;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
-use crate::agent::entry::IncompleteDetails;
 use crate::agent::entry::{PromptState, PromptStop};
+use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
@@ -318,4 +323,61 @@ impl Head {
             Phase::Calls { .. } => State::WaitingForApproval,
         }
     }
+}
+
+impl Head {
+    /// Why the model call is deferred. `None`: the call is not deferred, or it waits for a retry.
+    pub fn deferral(&self) -> Option<&Deferral> {
+        let (Phase::Model { not_before, .. } | Phase::Summary { not_before, .. }) = &self.phase
+        else {
+            return None;
+        };
+        // A deferral until another time is over.
+        self.deferral.as_ref().filter(|put_off| *not_before == Some(put_off.until))
+    }
+}
+
+impl Head {
+    /// True if the step may kill its process and must not run beside other turns.
+    pub fn is_suspect(&self) -> bool {
+        self.leases_without_progress >= SUSPECT_DEATHS || self.suspicion.isolated_deaths > 0
+    }
+
+    /// True if the step has killed enough isolated processes to fail its prompt.
+    pub fn is_poisoned(&self) -> bool {
+        self.suspicion.isolated_deaths >= ISOLATED_DEATHS_MAX
+    }
+
+    /// Resets the counts when a step or a part of it is done: earlier deaths no longer concern the
+    /// current step.
+    pub fn reset_suspicion(&mut self) {
+        self.leases_without_progress = 0;
+        self.suspicion = Suspicion::default();
+    }
+
+    pub fn count_death(&mut self, death: Death, now: Timestamp) {
+        let was_alone = std::mem::take(&mut self.suspicion.is_running_alone);
+        let is_delayed = death != Death::Presumed { is_delayed: false };
+        let earlier = if was_alone || death == Death::Isolated {
+            self.suspicion.isolated_deaths += 1;
+            self.suspicion.isolated_deaths - 1
+        } else {
+            self.leases_without_progress = self.leases_without_progress.saturating_add(1);
+            self.leases_without_progress.saturating_sub(SUSPECT_DEATHS)
+        };
+        let delay = DELAYS.get(earlier as usize).copied().unwrap_or(DELAY_MAX);
+        let waits = is_delayed && self.is_suspect() && !self.is_poisoned();
+        self.suspicion.retry_at = waits.then(|| now.plus(delay));
+    }
+}
+
+/// True if this delivery has to make a model call.
+pub(crate) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
+    let is_call = match head.phase {
+        Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+            not_before.is_none_or(|time| time <= now)
+        }
+        Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
+    };
+    is_call && !head.is_waiting_for_budget() && head.pause.is_none()
 }

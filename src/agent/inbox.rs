@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::entry::{CallRef, CustomMessageEntry, Source};
+use crate::agent::entry::{CustomMessageEntry, Source};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::CallRef;
 use crate::agent::request::Decision;
 use crate::clock::Timestamp;
 use crate::ids::{InputId, PromptId, UserId};

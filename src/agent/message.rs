@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
-use crate::agent::entry::IncompleteDetails;
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::usage::{self, Usage};
 use crate::clock::Timestamp;
@@ -297,4 +296,13 @@ impl std::fmt::Debug for CompactionSummaryMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CompactionSummaryMessage(…)")
     }
+}
+
+/// Why the last response of a prompt is incomplete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IncompleteDetails {
+    /// `max_output_tokens` or `content_filter`: for programs.
+    pub reason: String,
+    pub message: String,
 }

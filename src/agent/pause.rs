@@ -43,15 +43,3 @@ pub struct Deferral {
     pub reason: DeferReason,
     pub until: Timestamp,
 }
-
-impl Head {
-    /// Why the model call is deferred. `None`: the call is not deferred, or it waits for a retry.
-    pub fn deferral(&self) -> Option<&Deferral> {
-        let (Phase::Model { not_before, .. } | Phase::Summary { not_before, .. }) = &self.phase
-        else {
-            return None;
-        };
-        // A deferral until another time is over.
-        self.deferral.as_ref().filter(|put_off| *not_before == Some(put_off.until))
-    }
-}

@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::compaction::CompactionReason;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -162,4 +161,16 @@ fn one() -> u32 {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_one(number: &u32) -> bool {
     *number == 1
+}
+
+/// Why a conversation is compacted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompactionReason {
+    /// The input comes close to the context window.
+    Threshold,
+    /// The model rejected the input as too long.
+    Overflow,
+    /// A client requested it.
+    Manual,
 }

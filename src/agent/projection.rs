@@ -11,14 +11,13 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::agent::content::{Block, Content, ToolCall, joined_text};
-use crate::agent::entry::{
-    CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output,
-};
+use crate::agent::entry::{Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output};
 use crate::agent::message::{
     AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, Message, StopReason,
     ToolResultMessage,
 };
 use crate::agent::raw::Extra;
+use crate::agent::request::CallRef;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 

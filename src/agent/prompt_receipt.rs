@@ -9,10 +9,11 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Block;
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, MessageEntry, PromptEntry, PromptState, PromptStop, Source,
+    Entry, EntryBody, MessageEntry, PromptEntry, PromptState, PromptStop, Source,
 };
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
+use crate::agent::request::CallRef;
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::UNKNOWN_OUTCOME;
 use crate::agent::usage::Usage;

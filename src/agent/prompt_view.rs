@@ -8,13 +8,15 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, IncompleteDetails, MessageEntry, Output, OutputEntry, PromptEntry,
-    PromptError, PromptState, PromptStop, Source,
+    Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptEntry, PromptError, PromptState,
+    PromptStop, Source,
 };
 use crate::agent::head::{Head, State};
+use crate::agent::message::IncompleteDetails;
 use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
+use crate::agent::request::CallRef;
 use crate::agent::text::strip_code_fence;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso, iso_option};

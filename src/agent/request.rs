@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::BudgetExceeded;
-use crate::agent::entry::CallRef;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{PromptId, RequestId, UserId};
@@ -143,4 +142,15 @@ impl Decision {
             && self.reason == other.reason
             && self.value == other.value
     }
+}
+
+/// Reference to one tool call of one model response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallRef {
+    /// `seq` of the response's entry.
+    #[serde(rename = "answer")]
+    pub response_seq: u64,
+    /// From 0, in source order.
+    pub index: usize,
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::Budget;
-use crate::agent::call_batch::CONCURRENCY_MAX;
 use crate::agent::raw::RawJson;
 use crate::agent::strict::{self, JsonError};
 
@@ -258,3 +257,7 @@ fn merge_budgets(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<Raw
         (Ok(_) | Err(_), Err(_)) => Some(own.clone()),
     }
 }
+
+/// Upper bound for parallel calls, whatever the settings are: one worker can run so many, and a
+/// take-over can request decisions on so many.
+pub const CONCURRENCY_MAX: u32 = 16;

@@ -13,9 +13,9 @@ pub const SUSPECT_DEATHS: u32 = 2;
 /// Deaths of a process that ran only this step, after which its prompt fails.
 pub const ISOLATED_DEATHS_MAX: u32 = 3;
 /// Delays before each further attempt of a suspect step; [`DELAY_MAX`] after the last one.
-const DELAYS: [Duration; 3] =
+pub(super) const DELAYS: [Duration; 3] =
     [Duration::from_secs(5), Duration::from_secs(30), Duration::from_mins(2)];
-const DELAY_MAX: Duration = Duration::from_mins(10);
+pub(super) const DELAY_MAX: Duration = Duration::from_mins(10);
 
 /// Evidence that a step kills its process. Progress resets it, together with
 /// [`Head::leases_without_progress`], which counts deaths that other turns may have caused.
@@ -48,40 +48,6 @@ pub enum Death {
 impl Suspicion {
     pub fn is_blank(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-impl Head {
-    /// True if the step may kill its process and must not run beside other turns.
-    pub fn is_suspect(&self) -> bool {
-        self.leases_without_progress >= SUSPECT_DEATHS || self.suspicion.isolated_deaths > 0
-    }
-
-    /// True if the step has killed enough isolated processes to fail its prompt.
-    pub fn is_poisoned(&self) -> bool {
-        self.suspicion.isolated_deaths >= ISOLATED_DEATHS_MAX
-    }
-
-    /// Resets the counts when a step or a part of it is done: earlier deaths no longer concern the
-    /// current step.
-    pub fn reset_suspicion(&mut self) {
-        self.leases_without_progress = 0;
-        self.suspicion = Suspicion::default();
-    }
-
-    pub fn count_death(&mut self, death: Death, now: Timestamp) {
-        let was_alone = std::mem::take(&mut self.suspicion.is_running_alone);
-        let is_delayed = death != Death::Presumed { is_delayed: false };
-        let earlier = if was_alone || death == Death::Isolated {
-            self.suspicion.isolated_deaths += 1;
-            self.suspicion.isolated_deaths - 1
-        } else {
-            self.leases_without_progress = self.leases_without_progress.saturating_add(1);
-            self.leases_without_progress.saturating_sub(SUSPECT_DEATHS)
-        };
-        let delay = DELAYS.get(earlier as usize).copied().unwrap_or(DELAY_MAX);
-        let waits = is_delayed && self.is_suspect() && !self.is_poisoned();
-        self.suspicion.retry_at = waits.then(|| now.plus(delay));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agents::fields;
-use crate::agents::file::parse_schema;
+use crate::agents::file_context::parse_schema;
 use crate::agents::http_tool::{EXPIRY_MAX, parse_template};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};

@@ -1,5 +1,9 @@
 //! Parser of one agent file: YAML front matter, then the instructions.
 
+use crate::agents::file_context::AgentFileContext;
+use crate::agents::file_context::hash_prefix;
+use crate::agents::file_context::parse_schema;
+use crate::agents::file_context::reject_app_settings;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,13 +14,6 @@ use crate::agents::{Agent, ToolSet, fields, http_tool, settings};
 use crate::digest::sha256_hex;
 use crate::tools::CallableTool;
 use crate::tools::http::client::HttpClient;
-
-/// Tools, app settings and address rules that an agent file may refer to.
-pub(super) struct AgentFileContext<'s> {
-    pub(super) tools: &'s ToolSet,
-    pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
-    pub(super) client: &'s HttpClient,
-}
 
 /// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn parse_agent_file(
@@ -83,11 +80,6 @@ pub(super) fn parse_agent_file(
         session_id: None,
         revision: hash_prefix(text),
     })
-}
-
-/// The first 16 hex digits of the text's SHA-256.
-pub(super) fn hash_prefix(text: &str) -> String {
-    sha256_hex(text.as_bytes()).chars().take(16).collect()
 }
 
 fn is_agent_name(name: &str) -> bool {
@@ -250,64 +242,5 @@ fn read_tool(
             findings.add(item.position, NEITHER);
             None
         }
-    }
-}
-
-/// Parses a member as a JSON Schema. Returns the schema and its validator.
-pub(super) fn parse_schema(
-    member: &Member,
-    findings: &mut Findings,
-) -> Option<(Value, jsonschema::Validator)> {
-    if !matches!(member.value.yaml, Yaml::Map(_)) {
-        let kind = member.value.kind();
-        findings.add(
-            member.value.position,
-            format!("`{}` is a JSON Schema, a map, not {kind}", member.key),
-        );
-        return None;
-    }
-    let schema = member.value.to_json();
-    match jsonschema::options().with_draft(jsonschema::Draft::Draft202012).build(&schema) {
-        Ok(validator) => Some((schema, validator)),
-        Err(error) => {
-            let place = error.instance_path().to_string();
-            let at = position_at_pointer(&member.value, &place).unwrap_or(member.value.position);
-            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
-            findings.add(at, format!("`{}` is not a JSON Schema{place}: {error}", member.key));
-            None
-        }
-    }
-}
-
-/// Position of the node at a JSON pointer.
-fn position_at_pointer(node: &Node, pointer: &str) -> Option<Position> {
-    let mut current = node;
-    for step in pointer.split('/').skip(1) {
-        let step = step.replace("~1", "/").replace("~0", "~");
-        current = match &current.yaml {
-            Yaml::Map(_) => &current.find_member(&step)?.value,
-            Yaml::List(items) => items.get(step.parse::<usize>().ok()?)?,
-            Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {
-                return Some(current.position);
-            }
-        };
-    }
-    Some(current.position)
-}
-
-/// Adds a finding for `${NAME}` in a place where it would not be replaced.
-pub(super) fn reject_app_settings(node: &Node, findings: &mut Findings) {
-    match &node.yaml {
-        Yaml::Text(text) if text.contains("${") => findings.add(
-            node.position,
-            "app settings (`${NAME}`) may stand only in the url, headers and body of an http tool",
-        ),
-        Yaml::List(items) => items.iter().for_each(|item| reject_app_settings(item, findings)),
-        Yaml::Map(members) => {
-            for member in members {
-                reject_app_settings(&member.value, findings);
-            }
-        }
-        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {}
     }
 }

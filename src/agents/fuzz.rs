@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 
 use super::ToolSet;
-use super::file::{AgentFileContext, parse_agent_file};
+use super::file::parse_agent_file;
 use super::mistakes::Findings;
 use super::yaml::{self, Node, Yaml};
+use crate::agents::file_context::AgentFileContext;
 use crate::fuzz::{SECRET, check};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;

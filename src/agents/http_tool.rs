@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
-use crate::agents::file::{AgentFileContext, hash_prefix, parse_schema, reject_app_settings};
+use crate::agents::file_context::{
+    AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
+};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{approval, fields};

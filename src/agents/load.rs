@@ -5,7 +5,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::agents::file::{self, AgentFileContext};
+use crate::agents::file::{self};
+use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::yaml::Position;
 use crate::agents::{BrokenAgent, Catalog, ToolSet};

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agents::{self, BrokenAgent, Catalog, LoadedAgents, SharedCatalog, ToolSet};
 use crate::app::App;
-use crate::app::service::{ServiceOptions, StartError, io_error};
+use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
+use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;

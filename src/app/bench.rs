@@ -7,8 +7,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::app::commands::print_line;
-use crate::app::service::{ServiceOptions, StartError, io_error};
+use crate::app::console::print_line;
+use crate::app::options::ServiceOptions;
+use crate::app::start_error::{StartError, io_error};
 use crate::bench::case::BenchArguments;
 use crate::bench::report::Report;
 use crate::bench::worker::{ReadyLine, StoreCounters};

@@ -3,6 +3,7 @@
 mod doctor;
 mod operator;
 
+use crate::app::console::print_line;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,9 +17,10 @@ use crate::app::banner::{Banner, ModelSource};
 use crate::app::certify::CertifyRequest;
 #[cfg(unix)]
 use crate::app::isolation;
+use crate::app::options::ServiceOptions;
 use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
-use crate::app::service::{ServiceOptions, StartError};
+use crate::app::start_error::StartError;
 use crate::app::usage::UsageQuery;
 use crate::app::{App, bench, certify, function_handlers, telemetry_setup};
 use crate::azure::credential::Credentials;
@@ -87,11 +89,6 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         ),
     };
     ExitCode::from(code)
-}
-
-/// Writes a line to standard output. Unlike log lines, it is for the user of the command.
-pub(super) fn print_line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn print_error(error: &dyn std::error::Error) -> u8 {

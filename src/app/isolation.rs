@@ -25,10 +25,10 @@ use self::port_server::ChildOutcome;
 pub(super) use self::protocol::SettingsSource;
 use self::protocol::{ChildInit, duration_ms};
 use crate::app::agent_files::ActiveAgents;
-use crate::app::service::ServiceOptions;
+use crate::app::options::ServiceOptions;
 use crate::ids::{ConversationKey, TenantId, WorkerId};
 use crate::services::Services;
-use crate::turn::isolation::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
+use crate::turn::isolator::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
 use crate::turn::nudge::Nudge;
 
 /// Name of the hidden command that the child runs.

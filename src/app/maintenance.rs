@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::app::ports::{self, PortContext, Storage};
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
 use crate::ids::{Ids, SystemIds, WorkerId};

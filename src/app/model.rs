@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
-use crate::app::service::StartError;
+use crate::app::start_error::StartError;
 use crate::azure::credential::Credentials;
 use crate::azure::vault::VaultSecret;
 use crate::model::Model;

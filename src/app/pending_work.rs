@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::app::maintenance::{RunningDev, find_running_dev, query_dev, send_to_dev};
 use crate::app::ports;
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
-use crate::commands::Owner;
+use crate::commands::contract::Owner;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
 use crate::queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
 use crate::queries::load;

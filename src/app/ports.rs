@@ -7,7 +7,7 @@ use std::time::Duration;
 use azure_core::credentials::TokenCredential;
 use tokio::net::TcpStream;
 
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
 use crate::azure::credential::Credentials;
 use crate::azure::storage::TransportSettings;
@@ -174,7 +174,7 @@ async fn connect_emulator(
         ports: azurite::Ports::DEVELOPMENT,
         tls: None,
     };
-    let started = Azurite::start(options, super::commands::print_line).await;
+    let started = Azurite::start(options, crate::app::console::print_line).await;
     let started = started.map_err(io_error("start the storage emulator"))?;
     Ok((started.account(), Some(started)))
 }

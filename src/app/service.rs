@@ -1,5 +1,8 @@
 //! The service: its ports, the handler and, without a Functions host, the built-in local host.
 
+use crate::app::ServiceOptions;
+use crate::app::StartError;
+use crate::app::start_error::io_error;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,12 +30,12 @@ use crate::clock::{Clock, SystemClock};
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
-use crate::http::api::Access;
 use crate::http::approval_token::SigningKeys;
+use crate::http::auth::Access;
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::model::Model;
-use crate::notifications::NotificationSender;
+use crate::notifications::sender::NotificationSender;
 use crate::notifications::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
@@ -47,63 +50,7 @@ use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::turn::crash_count;
 use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
-
-/// Folders, ports and mode of the service.
-#[derive(Clone, Debug, Default)]
-pub struct ServiceOptions {
-    /// Folder of `host.json` and `functions/`. If they are missing, the embedded copies are used.
-    pub root: PathBuf,
-    /// Data folder.
-    pub data: PathBuf,
-    /// Folder of the agent files. `None`: the folder of the settings.
-    pub agents: Option<PathBuf>,
-    /// Port of the local host; 0 selects a free port.
-    pub port: u16,
-    /// Port of the handler; 0 selects a free port.
-    pub handler_port: u16,
-    pub storage: Storage,
-    /// True if a Functions host drives the handler. Then no local host is started.
-    pub is_hosted: bool,
-    /// True for a developer's machine: changed agent files take effect at once, and the start fails
-    /// without a model.
-    pub is_dev: bool,
-    /// Telemetry. The default emits nothing.
-    pub telemetry: Telemetry,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("invalid settings:{}", lines(.0))]
-    Settings(Vec<String>),
-    #[error("invalid agents:{}", lines(.0))]
-    Agents(Vec<String>),
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error(transparent)]
-    Folder(#[from] OpenError),
-    /// The command-line arguments are invalid; the program exits with code 2.
-    #[error("{0}")]
-    Arguments(String),
-    #[error("could not {doing}")]
-    Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
-}
-
-fn lines(mistakes: &[String]) -> String {
-    mistakes.iter().fold(String::new(), |text, mistake| text + "\n  " + mistake)
-}
-
-impl From<Vec<Mistake>> for StartError {
-    fn from(mistakes: Vec<Mistake>) -> Self {
-        Self::Settings(mistakes.iter().map(ToString::to_string).collect())
-    }
-}
-
-pub(super) fn io_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
-    doing: &'static str,
-) -> impl FnOnce(E) -> StartError {
-    move |source| StartError::Io { doing, source: source.into() }
-}
+use crate::turn::isolator::Isolation;
 
 /// A started service with its TCP ports and data folder. It processes work during
 /// [`RunningService::run`].
@@ -423,8 +370,11 @@ fn create_notification_sender(
     (links, base_url): (ApprovalLinkMaker, String),
 ) -> Result<Option<Arc<dyn NotificationSender>>, StartError> {
     let Some(webhook) = &settings.webhook else {
-        let console: Arc<dyn NotificationSender> =
-            Arc::new(ConsoleSender::new(links, base_url, Arc::new(super::commands::print_line)));
+        let console: Arc<dyn NotificationSender> = Arc::new(ConsoleSender::new(
+            links,
+            base_url,
+            Arc::new(crate::app::console::print_line),
+        ));
         return Ok(Some(console).filter(|_| !settings.is_in_azure));
     };
     let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::clock::Timestamp;
 use crate::http::approval_token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, RequestId};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::app::maintenance::{RunningDev, find_running_dev, query_dev};
 use crate::app::ports;
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
-use crate::commands::{CommandError, FieldError};
+use crate::commands::contract::{CommandError, FieldError};
 use crate::ids::TenantId;
 use crate::queries::usage::{
     DayRange, UsageGrouping, UsageItem, UsageReport, UsageScope, report_usage,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::Request;
-use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::contract::Decider;
+use crate::commands::contract::{CommandError, Owner};
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::commands::{CommandError, Owner};
 use crate::ids::{ConversationKey, TenantId, UserId};
 use crate::notifications;
 use crate::services::Services;

@@ -22,7 +22,7 @@ use crate::clock::{Clock, SystemClock, Timestamp, millis};
 use crate::fail_points::FailPoints;
 use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
 use crate::live::MemoryLive;
-use crate::notifications::{NotificationSender, SendOutcome};
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::queue::{self, MemoryQueue};
 use crate::services::{ServicePorts, Services};
 use crate::store::embedded::OpenError;

@@ -7,15 +7,15 @@ use utoipa::ToSchema;
 use crate::agent::inbox::{
     AbortInput, IdempotencyRecord, InboxBody, InboxItem, InputOutcome, Receipt,
 };
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::find_running_prompt;
-use crate::commands::{CommandError, CommandResponse};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
 use crate::store::Document;
 use crate::telemetry::trace;
-use crate::turn::abort_signal::abort_id;
+use crate::turn::abort_channel::abort_id;
 use crate::turn::documents;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use crate::artifacts::{ArtifactMetadata, ArtifactScope};
 use crate::commands::certain_write::receipt_document;
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input::upload_effect_id;
 use crate::commands::pipeline::{CommandContext, Creation, Signal};
-use crate::commands::{CommandError, CommandResponse};
 use crate::ids::{ArtifactId, ConversationKey};
 use crate::queries::artifact_view;
 use crate::queries::load;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::agent::inbox::{InputOutcome, Receipt};
 use crate::clock::Timestamp;
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::{Idempotency, to_stored_response};
-use crate::commands::{CommandError, CommandResponse};
 use crate::ids::ConversationKey;
 use crate::queries::load::any_head;
 use crate::services::Services;

@@ -8,11 +8,11 @@ use crate::agent::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::projection;
+use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::prompt::{Disposition, Mode, Sender, accepted_response};
 use crate::commands::routing::{Route, find_running_prompt};
-use crate::commands::{CommandError, CommandResponse, RequestIntent};
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::load;
 use crate::services::Services;

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::agent::budget::Metering;
-use crate::agent::call_batch::CONCURRENCY_MAX;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::head::{Head, SCHEMA_VERSION};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::CONCURRENCY_MAX;
 use crate::agent::settings::{
     HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
     model_id_error,
@@ -23,10 +23,10 @@ use crate::agent::usage::Usage;
 use crate::agents::{Agent, AgentLookupError};
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{receipt_document, write_size};
+use crate::commands::contract::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input::validate_message;
 use crate::commands::pipeline::{CommandContext, Creation, Signal};
-use crate::commands::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::{import, key_reservation};
 use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
 use crate::queries::conversation::new_conversation_view;

@@ -1,6 +1,7 @@
 //! Command that decides an approval request. The first create of the inbox item
 //! `decision-{requestId}` wins; later callers receive the first decision.
 
+use crate::commands::contract::Decider;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -10,8 +11,9 @@ use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::canonical_hash;
-use crate::commands::{CommandError, CommandResponse, wake_worker};
+use crate::commands::wake_worker;
 use crate::ids::{ConversationKey, RequestId, TenantId, UserId};
 use crate::queries::approvals::{Approval, load_approval};
 use crate::queries::load;
@@ -20,61 +22,6 @@ use crate::store::Write;
 use crate::telemetry::trace;
 use crate::turn::documents;
 use crate::turn::expiry::decision_id;
-
-/// Caller that sends a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decider {
-    User {
-        tenant: TenantId,
-        user: UserId,
-        roles: Vec<String>,
-    },
-    /// Any caller with a signed link.
-    Link,
-}
-
-impl Decider {
-    fn name(&self) -> &str {
-        match self {
-            Self::User { user, .. } => user.as_str(),
-            Self::Link => "link",
-        }
-    }
-
-    /// True if the caller may learn that the conversation exists.
-    fn is_owner(&self, key: &ConversationKey) -> bool {
-        match self {
-            Self::User { tenant, user, .. } => tenant == &key.tenant && user == &key.user,
-            Self::Link => true,
-        }
-    }
-
-    /// True if the request names the caller and does not exclude it.
-    pub fn can_decide(&self, key: &ConversationKey, request: &Request) -> bool {
-        self.is_approver(key, request) && !self.is_excluded(request)
-    }
-
-    fn is_approver(&self, key: &ConversationKey, request: &Request) -> bool {
-        request.approvers.iter().any(|approver| match self {
-            Self::Link => approver == "link",
-            Self::User { tenant, roles, .. } => {
-                let by_role = approver.strip_prefix("role:").is_some_and(|role| {
-                    tenant == &key.tenant && roles.iter().any(|own_role| own_role == role)
-                });
-                by_role || (approver == "owner" && self.is_owner(key))
-            }
-        })
-    }
-
-    fn is_excluded(&self, request: &Request) -> bool {
-        match self {
-            Self::User { user, .. } => {
-                request.is_requester_excluded && user == &request.requested_by
-            }
-            Self::Link => false,
-        }
-    }
-}
 
 /// Body of a decision.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -284,7 +231,7 @@ fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError
     let errors: Vec<_> = validator
         .iter_errors(&value)
         .map(|error| {
-            crate::commands::FieldError::new(
+            crate::commands::contract::FieldError::new(
                 format!("/value{}", error.instance_path()),
                 error.to_string(),
             )

@@ -1,6 +1,7 @@
 //! Command that deletes a conversation. The first commit hides it from every caller; the purge then
 //! removes its documents and artifacts in two passes.
 
+use crate::agent::head::is_model_call_due;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use crate::agent::usage::{Usage, UsageTotals};
 use crate::artifacts::ArtifactScope;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{write_and_confirm_head, write_head, write_until_certain};
+use crate::commands::contract::CommandError;
 use crate::commands::import::is_importing;
 use crate::commands::key_reservation;
-use crate::commands::{CommandError, wake_worker};
+use crate::commands::wake_worker;
 use crate::ids::ConversationKey;
 use crate::ledger;
 use crate::live::LiveEvent;
@@ -115,7 +117,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
     let now = services.clock.now();
     // The worker of a running model call reports its cost. Without a report the reservation counts
     // as the cost.
-    if budget_check::is_model_call_due(&head, now) {
+    if is_model_call_due(&head, now) {
         head.unreported_call = Some(now.plus(REPORT_DEADLINE));
     } else {
         head.record_lost_reservation((now, now));

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::agent::inbox::{IdempotencyRecord, InboxItem, Receipt};
 use crate::agent::raw::RawJson;
-use crate::commands::{CommandError, CommandResponse, Owner};
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load::parse_body;
 use crate::services::Services;

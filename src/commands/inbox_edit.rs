@@ -13,10 +13,11 @@ use crate::agent::inbox::{
 };
 use crate::agent::raw::RawJson;
 use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
+use crate::commands::contract::{CommandError, CommandResponse, STEER_WITHOUT_INPUT};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::prompt::Mode;
-use crate::commands::{CommandError, CommandResponse, STEER_WITHOUT_INPUT, input, wake_worker};
+use crate::commands::{input, wake_worker};
 use crate::ids::ConversationKey;
 use crate::queries::inbox::{
     InputView, StoredInput, find_input, input_etag, is_user_input, queued_view, receipt_view,

@@ -10,7 +10,7 @@ use crate::agent::message::Message;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::strict::pointer_token;
 use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope};
-use crate::commands::{CommandError, FieldError};
+use crate::commands::contract::{CommandError, FieldError};
 use crate::ids::{ArtifactId, EffectId, InputId};
 use crate::services::Services;
 use crate::tools::sha256_hex;

@@ -10,11 +10,12 @@ use crate::agent::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
 use crate::agent::raw::RawJson;
+use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::idempotency::Idempotency;
+use crate::commands::input;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::prompt::Disposition;
 use crate::commands::routing::find_running_prompt;
-use crate::commands::{CommandError, CommandResponse, FieldError, input};
 use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
 use crate::services::Services;
 

@@ -13,12 +13,12 @@ use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::strict::{self, JsonError};
 use crate::agent::workspace::is_deceptive;
 use crate::commands::certain_write::{receipt_document, write_head};
+use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::conversation::{
     NAME_BYTES_MAX, append_entry, find_agent, validate_metadata, validate_settings,
 };
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::{CommandError, CommandResponse, FieldError};
 use crate::ids::ConversationKey;
 use crate::queries::conversation::conversation_view;
 use crate::queries::{conversation_etag, load};

@@ -4,8 +4,9 @@
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
-use crate::commands::{CommandError, CommandResponse, import, wake_worker};
+use crate::commands::{import, wake_worker};
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load;
 use crate::services::Services;

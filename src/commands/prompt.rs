@@ -10,11 +10,12 @@ use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
 use crate::agent::settings::Settings;
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::{Route, route_first_input, route_input};
-use crate::commands::{CommandError, CommandResponse, Owner, input, key_reservation};
+use crate::commands::{input, key_reservation};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
 

@@ -16,11 +16,11 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::idempotency::{Idempotency, canonical_hash};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::commands::{CommandError, CommandResponse, Owner};
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::queries::load;
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_queue};

@@ -2,9 +2,9 @@
 
 use crate::agent::head::Head;
 use crate::agent::inbox::WhenIdle;
+use crate::commands::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use crate::commands::conversation::find_model_error;
 use crate::commands::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
-use crate::commands::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use crate::ids::PromptId;
 use crate::queries::load;
 use crate::services::Services;

@@ -4,7 +4,7 @@
 use http::Uri;
 
 use crate::agent::head::Head;
-use crate::commands::Owner;
+use crate::commands::contract::Owner;
 use crate::commands::conversation::ID_LENGTH_MAX;
 use crate::http::Api;
 use crate::http::auth::Caller;
@@ -120,5 +120,5 @@ async fn find_in_tenant(
 }
 
 pub(crate) fn store_problem(error: crate::store::StoreError) -> Problem {
-    crate::commands::CommandError::from(error).into()
+    crate::commands::contract::CommandError::from(error).into()
 }

@@ -1,5 +1,6 @@
 //! Shared state of all routes: services, access rules and the keys of approval links.
 
+use crate::http::auth::Access;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,42 +14,6 @@ use crate::services::Services;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
-
-/// Authentication mode and allowed browser origins.
-#[derive(Clone, Debug)]
-pub struct Access {
-    pub auth: Auth,
-    /// True if App Service Authentication is on. Without it, any client can send its header.
-    pub is_sign_in_on: bool,
-    /// True in `dev`: a request without `Turnwheel-User` belongs to user `default`.
-    pub is_dev: bool,
-    pub allowed_origins: AllowedOrigins,
-    /// Public address, without a trailing slash. `None` if only the `Host` header names the app.
-    pub public_url: Option<String>,
-}
-
-impl Access {
-    pub fn from_settings(settings: &Settings) -> Self {
-        Self {
-            auth: settings.auth.unwrap_or(Auth::Keys),
-            is_sign_in_on: settings.is_sign_in_on,
-            is_dev: settings.is_dev,
-            allowed_origins: settings.allowed_origins.clone(),
-            public_url: settings.public_url.clone(),
-        }
-    }
-
-    /// The rules of `dev`.
-    pub fn dev() -> Self {
-        Self {
-            auth: Auth::Header,
-            is_sign_in_on: false,
-            is_dev: true,
-            allowed_origins: AllowedOrigins::default().with_loopback(),
-            public_url: None,
-        }
-    }
-}
 
 pub struct Api {
     pub services: Services,

@@ -10,8 +10,9 @@ use http::{HeaderMap, StatusCode};
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
-use crate::commands::decide::{Decider, DecisionRequest, decide};
-use crate::commands::{CommandError, FieldError};
+use crate::commands::contract::Decider;
+use crate::commands::contract::{CommandError, FieldError};
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::http::approval_page::{self, PageState, page_response, set_security_headers};
 use crate::http::problem::{self, Problem};
 use crate::http::{Api, SharedApi, body, into_response, json};

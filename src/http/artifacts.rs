@@ -10,8 +10,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::artifacts::{ArtifactMetadata, ArtifactScope, ContentHeaders};
-use crate::commands::CommandError;
 use crate::commands::artifact::{NewArtifact, add_artifact};
+use crate::commands::contract::CommandError;
 use crate::digest::sha256_hex;
 use crate::http::auth::Caller;
 use crate::http::idempotency::resolve_idempotency;

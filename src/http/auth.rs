@@ -1,19 +1,20 @@
 //! Authentication of callers: by function keys, App Service Authentication, or headers of a
 //! gateway.
 
+use crate::settings::origins::AllowedOrigins;
 use axum::extract::FromRequestParts;
 use base64::Engine as _;
 use http::HeaderMap;
 use http::request::Parts;
 use serde::Deserialize;
 
-use crate::commands::Owner;
-use crate::commands::decide::Decider;
+use crate::commands::contract::Decider;
+use crate::commands::contract::Owner;
 use crate::digest::sha256_hex;
 use crate::http::SharedApi;
-use crate::http::api::Access;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain_text};
+use crate::settings::Settings;
 use crate::settings::links::Auth;
 
 /// The role that reads all conversations of its tenant. It can neither prompt nor decide.
@@ -183,6 +184,42 @@ fn to_plain_id(id: String) -> String {
     let mut hash = sha256_hex(id.as_bytes());
     hash.truncate(32);
     format!("h_{hash}")
+}
+
+/// Authentication mode and allowed browser origins.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub auth: Auth,
+    /// True if App Service Authentication is on. Without it, any client can send its header.
+    pub is_sign_in_on: bool,
+    /// True in `dev`: a request without `Turnwheel-User` belongs to user `default`.
+    pub is_dev: bool,
+    pub allowed_origins: AllowedOrigins,
+    /// Public address, without a trailing slash. `None` if only the `Host` header names the app.
+    pub public_url: Option<String>,
+}
+
+impl Access {
+    pub fn from_settings(settings: &Settings) -> Self {
+        Self {
+            auth: settings.auth.unwrap_or(Auth::Keys),
+            is_sign_in_on: settings.is_sign_in_on,
+            is_dev: settings.is_dev,
+            allowed_origins: settings.allowed_origins.clone(),
+            public_url: settings.public_url.clone(),
+        }
+    }
+
+    /// The rules of `dev`.
+    pub fn dev() -> Self {
+        Self {
+            auth: Auth::Header,
+            is_sign_in_on: false,
+            is_dev: true,
+            allowed_origins: AllowedOrigins::default().with_loopback(),
+            public_url: None,
+        }
+    }
 }
 
 #[cfg(test)]

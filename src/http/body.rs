@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
-use crate::commands::FieldError;
+use crate::commands::contract::FieldError;
 use crate::commands::idempotency::canonical_hash;
 use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};

@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::api::Access;
 use super::approval_token::SigningKeys;
 use super::body::{Json, parse_json};
 use super::lists::QueryParams;
@@ -21,6 +20,7 @@ use crate::commands::inbox_edit::InputChange;
 use crate::commands::message::MessageRequest;
 use crate::commands::prompt::{FirstPromptRequest, PromptRequest};
 use crate::fuzz::check;
+use crate::http::auth::Access;
 use crate::ids::is_plain_text;
 use crate::schedules::create::NewSchedule;
 use crate::settings::links::Auth;

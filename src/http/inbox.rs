@@ -5,7 +5,7 @@ use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
-use crate::commands::FieldError;
+use crate::commands::contract::FieldError;
 use crate::commands::inbox_edit;
 use crate::commands::inbox_edit::InputChange;
 use crate::commands::message::{MessageAccepted, MessageRequest, accept_message};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
-use crate::commands::FieldError;
+use crate::commands::contract::FieldError;
 use crate::digest::sha256_hex;
 use crate::http::problem::Problem;
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::agent::entry::PromptState;
 use crate::agent::head::{Head, State};
 use crate::agent::prompt_view::PromptView;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::live::{Interest, LiveEvent, LiveReader};
 use crate::queries::conversation::{ConversationView, current_view};

@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use crate::http::SharedApi;
-use crate::http::api::Access;
+use crate::http::auth::Access;
 use crate::http::problem::{self, Problem};
 use crate::settings::origins::Allowance;
 

@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPT
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::commands::{CommandError, FieldError};
+use crate::commands::contract::{CommandError, FieldError};
 use crate::error_chain::error_chain;
 use crate::http::SharedApi;
 use crate::telemetry::{error_class, trace};

@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
 use crate::agent::prompt_receipt::PromptReceipt;
-use crate::commands::CommandResponse;
+use crate::commands::contract::CommandResponse;
 use crate::commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,

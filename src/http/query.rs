@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 use serde_json::Value;
 
-use crate::commands::FieldError;
+use crate::commands::contract::FieldError;
 use crate::http::openapi::DOCUMENT;
 use crate::http::origin::APPROVAL_LINKS_PATH;
 use crate::http::problem::Problem;

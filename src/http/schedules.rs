@@ -5,7 +5,7 @@ use axum::response::IntoResponse;
 use http::{HeaderMap, StatusCode};
 
 use crate::agent::schedule::Schedule;
-use crate::commands::Owner;
+use crate::commands::contract::Owner;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;

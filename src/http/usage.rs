@@ -4,7 +4,7 @@ use axum::extract::{OriginalUri, State};
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::commands::FieldError;
+use crate::commands::contract::FieldError;
 use crate::http::access::store_problem;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;

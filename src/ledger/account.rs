@@ -1,6 +1,10 @@
 //! A budget account of a tenant: usage and reservations of a user, an agent or the whole tenant,
 //! checked against limits.
 
+use crate::ledger::is_plain_text;
+use crate::settings::budgets::ConfiguredLimit;
+use crate::settings::budgets::ConfiguredLimits;
+use crate::tools::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::budget::{
@@ -9,8 +13,6 @@ use crate::agent::budget::{
 };
 use crate::agent::head::Head;
 use crate::agent::usage::UsageTotals;
-use crate::ledger::safe_name;
-use crate::ledger::spending_limits::PeriodLimits;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -231,6 +233,44 @@ fn is_exhausted(limit: &Limit, increases: &[LimitIncrease], used: UsageTotals) -
 fn is_same_limit(one: &ApprovedIncrease, other: &ApprovedIncrease) -> bool {
     (one.period, &one.date, one.increase.unit, one.increase.from)
         == (other.period, &other.date, other.increase.unit, other.increase.from)
+}
+
+/// Limits of an account in a day, in a month, and in total.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PeriodLimits {
+    pub(crate) day: Option<Limit>,
+    pub(crate) month: Option<Limit>,
+    pub(crate) total: Option<Limit>,
+}
+
+impl PeriodLimits {
+    pub(crate) fn from_bounds(bounds: &ConfiguredLimits) -> Self {
+        let limit = |bound: Option<ConfiguredLimit>| {
+            bound.map(|bound| Limit { tokens: bound.tokens, usd: bound.usd })
+        };
+        Self { day: limit(bounds.day), month: limit(bounds.month), total: limit(bounds.total) }
+    }
+
+    pub(crate) fn by_period(&self) -> impl Iterator<Item = (BudgetPeriod, &Limit)> {
+        let periods = [
+            (BudgetPeriod::Day, &self.day),
+            (BudgetPeriod::Month, &self.month),
+            (BudgetPeriod::Total, &self.total),
+        ];
+        periods.into_iter().filter_map(|(period, limit)| Some((period, limit.as_ref()?)))
+    }
+
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.by_period().next().is_none()
+    }
+}
+
+/// Longer names are hashed in document ids.
+const NAME_BYTES_MAX: usize = 200;
+
+pub(crate) fn safe_name(name: &str) -> String {
+    let is_short = name.len() <= NAME_BYTES_MAX && is_plain_text(name);
+    if is_short { name.to_owned() } else { sha256_hex(name.as_bytes()) }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use crate::agent::budget::{BudgetLevel, BudgetPeriod, Limit};
 use crate::agent::head::Head;
 use crate::ledger::account;
+use crate::ledger::account::PeriodLimits;
 use crate::ledger::rate_limit::RateLimiter;
 use crate::settings::budgets::{Budgets, ConfiguredLimit, ConfiguredLimits};
 use crate::settings::rate_limits::RateLimits;
@@ -18,36 +19,6 @@ pub struct SpendingLimits {
     /// Approvers of increases of an account's limit.
     pub(crate) approvers: Vec<String>,
     pub rate_limiter: RateLimiter,
-}
-
-/// Limits of an account in a day, in a month, and in total.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct PeriodLimits {
-    pub(crate) day: Option<Limit>,
-    pub(crate) month: Option<Limit>,
-    pub(crate) total: Option<Limit>,
-}
-
-impl PeriodLimits {
-    fn from_bounds(bounds: &ConfiguredLimits) -> Self {
-        let limit = |bound: Option<ConfiguredLimit>| {
-            bound.map(|bound| Limit { tokens: bound.tokens, usd: bound.usd })
-        };
-        Self { day: limit(bounds.day), month: limit(bounds.month), total: limit(bounds.total) }
-    }
-
-    pub(crate) fn by_period(&self) -> impl Iterator<Item = (BudgetPeriod, &Limit)> {
-        let periods = [
-            (BudgetPeriod::Day, &self.day),
-            (BudgetPeriod::Month, &self.month),
-            (BudgetPeriod::Total, &self.total),
-        ];
-        periods.into_iter().filter_map(|(period, limit)| Some((period, limit.as_ref()?)))
-    }
-
-    fn is_unlimited(&self) -> bool {
-        self.by_period().next().is_none()
-    }
 }
 
 impl SpendingLimits {

@@ -16,7 +16,7 @@ use sha2::Sha256;
 use crate::agent::notification::Notification;
 use crate::clock::{Clock, Timestamp, parse_iso};
 use crate::ids::{ConversationKey, RequestId};
-use crate::notifications::{NotificationSender, SendOutcome};
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::telemetry::trace;
 
 /// Time-out of one request to a receiver.
@@ -232,7 +232,7 @@ mod tests {
         );
         let key = |user: &str| {
             let id = crate::ids::ConversationId::new("c1");
-            crate::commands::Owner {
+            crate::commands::contract::Owner {
                 tenant: crate::ids::TenantId::new("default"),
                 user: crate::ids::UserId::new(user),
             }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, TenantId};
 use crate::queries::why::{ServiceStatus, WaitsFor, WhyView, explain_conversation};
 use crate::schedules;

@@ -14,7 +14,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId};
 use crate::queries::approvals::{Approval, ApprovalView, pending_approvals};
 use crate::queries::load;

@@ -21,7 +21,7 @@ use crate::agent::phase::Phase;
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{
     Interest, LiveEvent, LiveReader, LiveResponse, ModelIdentity, RemoteSubscription, Snapshot,

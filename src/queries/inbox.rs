@@ -9,7 +9,7 @@ use crate::agent::inbox::{
 };
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso};
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, InputId, PromptId, is_plain_text};
 use crate::queries::load;
 use crate::queries::load::parse_body;

@@ -10,7 +10,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, InputQueue};
 use crate::agent::phase::Phase;
 use crate::agent::step::CompactInput;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
 use crate::services::Services;
 use crate::store::{

@@ -9,7 +9,7 @@ use crate::agent::prompt_receipt::{PromptReceipt, build_receipt};
 use crate::agent::prompt_view::{PromptView, build_prompt_view};
 use crate::agent::usage::Usage;
 use crate::agents::Agent;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::commands::idempotency::{PreviousRequest, find_previous_request};
 use crate::ids::{PromptId, RequestId};
 use crate::queries::approvals::{Approval, pending_approvals};

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::{Timestamp, days_between};
-use crate::commands::{CommandError, FieldError};
+use crate::commands::contract::{CommandError, FieldError};
 use crate::ids::{TenantId, UserId};
 use crate::ledger::{UsageDay, usage_id};
 use crate::store::{ConversationStore, DocumentKind, Freshness, Partition, Selection, StoreError};

@@ -17,7 +17,7 @@ use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::Phase;
 use crate::agents::SharedCatalog;
 use crate::clock::{Timestamp, iso, iso_option};
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationId, ConversationKey, WorkerId};
 use crate::queries::conversation::OwnerView;
 use crate::queries::load;

@@ -13,9 +13,11 @@ use crate::agent::schedule::rule::{ScheduleRule, Timing};
 use crate::agent::schedule::{Schedule, ScheduleMode, ScheduleTarget};
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
+use crate::commands::contract::{
+    CommandError, CommandResponse, FieldError, Owner, STEER_WITHOUT_INPUT,
+};
 use crate::commands::conversation::{find_agent, validate_metadata};
 use crate::commands::idempotency::Idempotency;
-use crate::commands::{CommandError, CommandResponse, FieldError, Owner, STEER_WITHOUT_INPUT};
 use crate::ids::{ConversationId, ScheduleId, is_plain_text};
 use crate::queries::load;
 use crate::queries::schedules::ScheduleView;

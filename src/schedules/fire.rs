@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::agent::entry::Source;
 use crate::agent::schedule::{FiringOutcome, Schedule, ScheduleMode};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::idempotency::{Idempotency, find_previous_request};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode as PromptMode, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
 };
-use crate::commands::{CommandError, CommandResponse, Owner};
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::load;
 use crate::queue;

@@ -10,13 +10,14 @@ use tokio::time::{Instant, timeout_at};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
-use crate::tools::http::attempt::{AttemptOutcome, ToolResponse, send_once};
+use crate::tools::http::attempt::{AttemptOutcome, send_once};
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::request::RequestTemplate;
 use crate::tools::http::response::error_text;
 use crate::tools::http::stream::ProgressCallback;
 use crate::tools::http::template::{CallArguments, Redactor, Template};
 use crate::tools::http::text::sanitize_line;
+use crate::tools::http::tool_response::ToolResponse;
 use crate::tools::result_limits::limit_progress;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
@@ -34,6 +35,7 @@ mod response;
 mod stream;
 pub mod template;
 mod text;
+mod tool_response;
 pub mod url_template;
 
 /// Attempts of a repeatable call. All attempts have the same idempotency key.

@@ -1,5 +1,6 @@
 //! Abort signals: immediate within this process, polled once a second across processes.
 
+use crate::turn::abort_channel::abort_id;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -23,30 +24,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const POLLS_PER_HEAD_READ: u32 = 5;
 /// Time for a running write to finish after an abort.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(2);
-/// Signals that a receiver may lag behind. Beyond that it reads the store.
-const CHANNEL_CAPACITY: usize = 64;
-
-/// Id of the inbox item and the receipt that abort a prompt: at most one exists.
-pub fn abort_id(prompt: &PromptId) -> InputId {
-    InputId::new(format!("stop-{prompt}"))
-}
-
-/// Aborts accepted by this process. Missing a signal is harmless: the abort is in the store.
-#[derive(Clone, Debug)]
-pub struct AbortSignals(broadcast::Sender<ConversationKey>);
-
-impl Default for AbortSignals {
-    fn default() -> Self {
-        Self(broadcast::Sender::new(CHANNEL_CAPACITY))
-    }
-}
-
-impl AbortSignals {
-    pub(crate) fn emit(&self, key: &ConversationKey) {
-        // An error only means that this process has no receivers.
-        let _ = self.0.send(key.clone());
-    }
-}
 
 /// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
 /// on, not from the first poll.

@@ -3,6 +3,7 @@
 
 mod estimate;
 
+use crate::agent::head::is_model_call_due;
 use std::time::Duration;
 
 use crate::agent::budget::{AccountAlert, BudgetLevel};
@@ -202,17 +203,6 @@ fn approval_spec(now: Timestamp, approvers: Vec<String>) -> BudgetApprovalSpec {
         expires_at: now.plus(BUDGET_REQUEST_EXPIRES),
         recheck_at: now.plus(RECHECK_MIN),
     }
-}
-
-/// True if this delivery has to make a model call.
-pub(crate) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
-    let is_call = match head.phase {
-        Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
-            not_before.is_none_or(|time| time <= now)
-        }
-        Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
-    };
-    is_call && !head.is_waiting_for_budget() && head.pause.is_none()
 }
 
 fn recheck_at(head: &Head, now: Timestamp) -> Timestamp {

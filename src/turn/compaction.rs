@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::agent::compaction::{
-    CompactionPlan, CompactionReason, ContextBudget, TokenCounter, plan_compaction, tokens,
+    CompactionPlan, ContextBudget, TokenCounter, plan_compaction, tokens,
 };
 use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
+use crate::agent::phase::CompactionReason;
 use crate::agent::phase::Phase;
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,

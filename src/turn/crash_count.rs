@@ -1,6 +1,7 @@
 //! Counts worker deaths that no commit of the dead worker could count (invariant 13): a process
 //! that died during turns, or one that ran a suspect step alone.
 
+use crate::turn::leased_conversation::LEASE_DURATION;
 use std::time::Duration;
 
 use crate::agent::phase::Phase;
@@ -175,7 +176,7 @@ async fn find_open_conversations(
     let mut keys = Vec::new();
     let mut continuation = None;
     // Leased heads are due only after their lease; none has outlived the process.
-    let horizon = now.plus(lease::LEASE_DURATION * 2);
+    let horizon = now.plus(LEASE_DURATION * 2);
     loop {
         let page = services.store.list_due(horizon, PAGE_SIZE, continuation.as_deref()).await?;
         keys.extend(page.items.into_iter().filter_map(|document| {

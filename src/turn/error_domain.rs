@@ -2,9 +2,9 @@
 //! metrics.
 
 use crate::agent::message::StopReason;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::model::ModelResponse;
-use crate::notifications::SendOutcome;
+use crate::notifications::sender::SendOutcome;
 use crate::store::StoreError;
 use crate::telemetry::error_class::{ErrorClass, ErrorDomain};
 use crate::tools::ToolOutcome;

@@ -1,5 +1,6 @@
 //! Lease of a conversation: renewal, expiry, and the check after a lost commit.
 
+use crate::turn::leased_conversation::LEASE_DURATION;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -10,8 +11,6 @@ use crate::turn::documents;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
-/// Time until a lease expires without renewal.
-pub(crate) const LEASE_DURATION: Duration = Duration::from_mins(1);
 /// Interval between renewals.
 pub(crate) const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 /// Usable part of a lease one [`RENEWAL_INTERVAL`] after it began, before [`STOP_MARGIN`].

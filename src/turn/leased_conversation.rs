@@ -23,8 +23,7 @@ use crate::turn::context::TurnContext;
 use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
-use crate::turn::isolation::Isolation;
-use crate::turn::lease::LEASE_DURATION;
+use crate::turn::isolator::Isolation;
 use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
 use crate::turn::turn_progress::TurnProgress;
 
@@ -288,3 +287,6 @@ impl LeasedConversation<'_> {
         Lease { worker: self.worker.clone(), epoch: self.epoch, until }
     }
 }
+
+/// Time until a lease expires without renewal.
+pub(crate) const LEASE_DURATION: Duration = Duration::from_mins(1);

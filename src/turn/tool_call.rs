@@ -7,12 +7,13 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::content::{Block, ToolCall};
-use crate::agent::entry::{CallRef, Entry, EntryBody, ToolReturned};
+use crate::agent::entry::{Entry, EntryBody, ToolReturned};
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem, LateResult};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::CallStatus;
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::CallRef;
 use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{CallResult, Input};

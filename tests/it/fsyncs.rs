@@ -13,7 +13,7 @@ use turnwheel::agent::settings::Settings;
 use turnwheel::agents::{Agent, Catalog};
 use turnwheel::artifacts::MemoryArtifacts;
 use turnwheel::clock::{Clock, SystemClock};
-use turnwheel::commands::Owner;
+use turnwheel::commands::contract::Owner;
 use turnwheel::commands::idempotency::Idempotency;
 use turnwheel::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
 use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};

@@ -1,13 +1,14 @@
 //! Applying inbox items: an item becomes entries, events and a receipt.
 
 use crate::agent::content::Block;
-use crate::agent::entry::{CallRef, Custom, DecisionEntry, EntryBody, PromptEntry};
+use crate::agent::entry::{Custom, DecisionEntry, EntryBody, PromptEntry};
 use crate::agent::event::{Empty, EventBody, RequestRef};
 use crate::agent::head::{PROMPT_SPANS_MAX, PromptRun, PromptSpan};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
 use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::RawJson;
+use crate::agent::request::CallRef;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;

@@ -1,8 +1,8 @@
 //! The outcome of the open calls, for the receipts of aborts and steers.
 
-use crate::agent::entry::CallRef;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
+use crate::agent::request::CallRef;
 use crate::agent::request::{Request, RequestKind, Verdict};
 use crate::agent::step::calls;
 use crate::agent::transition::Transition;

@@ -1,11 +1,12 @@
 //! Tool calls of a model response: each gets exactly one result, in source order (invariant 5).
 
 use crate::agent::content::ToolCall;
-use crate::agent::entry::{CallRef, EntryBody, RequestEntry, ToolStarted};
+use crate::agent::entry::{EntryBody, RequestEntry, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
+use crate::agent::request::CallRef;
 use crate::agent::request::{Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;

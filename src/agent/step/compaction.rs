@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::compaction::{CompactionReason, detect_silent_overflow};
+use crate::agent::compaction::detect_silent_overflow;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::phase::CompactionReason;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::step::next::{Next, PromptEnding};

@@ -1,7 +1,7 @@
 //! The outcome of a handler: it names what follows the input that the handler applied.
 
-use crate::agent::compaction::CompactionReason;
 use crate::agent::entry::{PromptError, PromptState, PromptStop};
+use crate::agent::phase::CompactionReason;
 
 /// What follows an applied input. `advance` carries it out.
 #[derive(Debug)]

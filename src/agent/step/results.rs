@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use crate::agent::content::Block;
-use crate::agent::entry::{
-    CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, ToolReturned,
-};
+use crate::agent::entry::{Entry, EntryBody, MessageEntry, Output, OutputEntry, ToolReturned};
 use crate::agent::event::{EventBody, OutputRef, ToolExecutionEnd};
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::CallStatus;
 use crate::agent::raw::RawJson;
+use crate::agent::request::CallRef;
 use crate::agent::step::next::Next;
 use crate::agent::transition::Transition;
 

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::*;
-use crate::agent::compaction::{CompactionReason, ContextBudget, detect_silent_overflow};
+use crate::agent::compaction::{ContextBudget, detect_silent_overflow};
 use crate::agent::entry::Compaction;
+use crate::agent::phase::CompactionReason;
 use crate::agent::settings::CompactionSettings;
 use crate::agent::step::{CompactInput, FailureKind, SummaryAttempt, SummaryOutcome};
 use crate::agent::usage::Usage;

@@ -17,11 +17,11 @@ use crate::app::agent::state::ObservedState;
 use crate::app::agent::{Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, RunState, lock};
 use crate::app::model::create_model;
 use crate::app::ports::open_embedded_queue;
-use crate::app::service::{StartError, io_error};
+use crate::app::start_error::{StartError, io_error};
 use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
-use crate::commands::Owner;
+use crate::commands::contract::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
@@ -192,10 +192,14 @@ async fn find_newest_conversation(
         limit: 1,
         continuation: None,
     };
-    let page =
-        services.store.list_heads(&query).await.map_err(crate::commands::CommandError::from)?;
+    let page = services
+        .store
+        .list_heads(&query)
+        .await
+        .map_err(crate::commands::contract::CommandError::from)?;
     let Some(stored) = page.items.first() else { return Ok(None) };
-    let head = documents::read_head(stored).map_err(crate::commands::CommandError::from)?;
+    let head =
+        documents::read_head(stored).map_err(crate::commands::contract::CommandError::from)?;
     Ok(Some(head.key()))
 }
 

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use crate::app::arguments::{MaintenanceArguments, RedriveQueue};
-use crate::app::commands::{
-    SUCCESS, block_on, print_argument_error, print_error, print_line, read_settings,
-};
+use crate::app::commands::{SUCCESS, block_on, print_argument_error, print_error, read_settings};
+use crate::app::console::print_line;
 use crate::app::maintenance;
 use crate::app::pending_work::{self, ConversationSelector};
-use crate::app::service::StartError;
+use crate::app::start_error::StartError;
 use crate::app::usage::{self, UsageQuery};
 use crate::queries::backlog::BacklogQuery;
 use crate::settings::Settings;

@@ -19,18 +19,20 @@ use super::remote_ports::ParentConnection;
 use crate::agent::notification::Notification;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
-use crate::app::service::{self, ServiceOptions, StartError, io_error};
+use crate::app::options::ServiceOptions;
+use crate::app::service::{self};
+use crate::app::start_error::{StartError, io_error};
 use crate::app::telemetry_setup;
 use crate::azure::credential::Credentials;
 use crate::clock::SystemClock;
 use crate::ids::{ConversationKey, SystemIds};
 use crate::ledger::spending_limits::SpendingLimits;
-use crate::notifications::{NotificationSender, SendOutcome};
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::{self, Settings};
 use crate::telemetry::{LogStyle, Telemetry};
 use crate::turn::delivery::handle;
-use crate::turn::isolation::Isolation;
+use crate::turn::isolator::Isolation;
 
 /// Runs the turn that the parent assigns.
 ///

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::agent::entry::{CallRef, Entry, EntryBody};
+use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
     CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, ToolExecutionEnd,
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
-use crate::commands::CommandError;
+use crate::agent::request::CallRef;
+use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::approvals::{call_arguments, load_approval};
 use crate::queries::event_stream::event::{

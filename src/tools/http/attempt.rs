@@ -1,5 +1,6 @@
 //! One HTTP attempt. It distinguishes requests that were not sent, responses, and lost responses.
 
+use crate::tools::http::ToolResponse;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
@@ -17,20 +18,10 @@ use crate::tools::http::address_rules::AddressNotAllowed;
 use crate::tools::http::request::ToolRequest;
 use crate::tools::http::stream::{self, ProgressCallback, ReadError};
 
-/// Bytes of a response body after decompression. More bytes are not read.
-pub const RESPONSE_BYTES_MAX: usize = 5 * 1024 * 1024;
 /// Bytes of the body of an error response.
 const ERROR_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Time limit for the body of an error response, whose status is already known.
 const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
-
-pub(super) struct ToolResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    /// True if the body has more than [`RESPONSE_BYTES_MAX`] bytes.
-    pub(super) is_cut: bool,
-}
 
 /// Outcome of an attempt.
 pub(super) enum AttemptOutcome {

@@ -1,5 +1,6 @@
 //! Full results: JSON responses with content, details, files, widgets, usage and an error flag.
 
+use crate::agent::entry::FileOutput;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -13,7 +14,6 @@ use crate::agent::content::Block;
 use crate::agent::entry::{Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
-use crate::tools::http::response::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use crate::tools::{ToolContext, ToolResult};
 
 /// Files and widgets of one result.
@@ -247,6 +247,47 @@ fn convert_widget(raw: &RawJson) -> Option<Output> {
         data: widget.data.unwrap_or_else(|| RawJson::from_value(&Value::Null)),
         extra: Extra::new(),
     }))
+}
+
+/// Bytes of an image in a result. A larger image is a file for the user only, so that an entry
+/// stays small.
+pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
+
+/// Saves a file for the user.
+///
+/// # Errors
+/// The file is not saved. The text is a sentence for the model.
+pub(super) async fn save_file(
+    path: &str,
+    mime_type: &str,
+    bytes: Bytes,
+    description: Option<String>,
+    context: &ToolContext,
+) -> Result<Output, String> {
+    let metadata = context
+        .save_artifact(path, mime_type, bytes)
+        .await
+        .map_err(|error| format!("The file `{path}` could not be saved: {error}."))?;
+    Ok(Output::File(FileOutput {
+        artifact_id: metadata.id,
+        path: path.to_owned(),
+        mime_type: metadata.mime_type,
+        size: metadata.size,
+        description,
+        extra: Extra::new(),
+    }))
+}
+
+/// Removes `.`, `..`, empty parts and control characters from a path. Returns `None` if nothing is
+/// left, or more than 255 bytes.
+pub(super) fn sanitize_path(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path
+        .split(['/', '\\'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty() && *part != "." && *part != "..")
+        .collect();
+    let sanitized: String = parts.join("/").chars().filter(|letter| !letter.is_control()).collect();
+    (!sanitized.is_empty() && sanitized.len() <= 255).then_some(sanitized)
 }
 
 #[cfg(test)]

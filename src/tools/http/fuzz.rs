@@ -8,7 +8,6 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use super::attempt::ToolResponse;
 use super::request::{BodyTemplate, RequestTemplate};
 use super::response;
 use super::template::{CallArguments, Template};
@@ -19,6 +18,7 @@ use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::fuzz::check;
+use crate::tools::http::tool_response::ToolResponse;
 use crate::tools::result_limits::{IMAGE_BYTES_MAX, ReadAccess, limit_result};
 use crate::tools::test_env::TestEnv;
 use crate::tools::validate::validate;

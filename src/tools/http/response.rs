@@ -1,6 +1,7 @@
 //! Conversion of responses to tool results: text, JSON, a full result, an image, a file or an
 //! error.
 
+use crate::tools::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,14 +13,11 @@ use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;
-use crate::tools::http::attempt::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::tools::http::full_result;
 use crate::tools::http::text::{byte_prefix, decode_body, extract_page_text};
+use crate::tools::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::tools::{ToolContext, ToolDefinition, ToolResult};
 
-/// Bytes of an image in a result. A larger image is a file for the user only, so that an entry
-/// stays small.
-pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
 const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
 const PAGE_TEXT_BYTES_MAX: usize = 20 * 1024;
 
@@ -85,43 +83,6 @@ pub(super) fn image_block(bytes: &[u8], mime_type: &str) -> Block {
         mime_type: mime_type.to_owned(),
         extra: Extra::new(),
     })
-}
-
-/// Saves a file for the user.
-///
-/// # Errors
-/// The file is not saved. The text is a sentence for the model.
-pub(super) async fn save_file(
-    path: &str,
-    mime_type: &str,
-    bytes: Bytes,
-    description: Option<String>,
-    context: &ToolContext,
-) -> Result<Output, String> {
-    let metadata = context
-        .save_artifact(path, mime_type, bytes)
-        .await
-        .map_err(|error| format!("The file `{path}` could not be saved: {error}."))?;
-    Ok(Output::File(FileOutput {
-        artifact_id: metadata.id,
-        path: path.to_owned(),
-        mime_type: metadata.mime_type,
-        size: metadata.size,
-        description,
-        extra: Extra::new(),
-    }))
-}
-
-/// Removes `.`, `..`, empty parts and control characters from a path. Returns `None` if nothing is
-/// left, or more than 255 bytes.
-pub(super) fn sanitize_path(path: &str) -> Option<String> {
-    let parts: Vec<&str> = path
-        .split(['/', '\\'])
-        .map(str::trim)
-        .filter(|part| !part.is_empty() && *part != "." && *part != "..")
-        .collect();
-    let sanitized: String = parts.join("/").chars().filter(|letter| !letter.is_control()).collect();
-    (!sanitized.is_empty() && sanitized.len() <= 255).then_some(sanitized)
 }
 
 enum ContentKind {

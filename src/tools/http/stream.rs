@@ -9,8 +9,8 @@ use sse_stream::{Sse, SseByteStream};
 
 use crate::agent::raw::RawJson;
 use crate::tools::ToolResult;
-use crate::tools::http::attempt::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::tools::http::full_result;
+use crate::tools::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
 pub(super) type ProgressCallback<'a> = &'a (dyn Fn(&str) + Send + Sync);

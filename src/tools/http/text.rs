@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use axum::http::header;
 
-use crate::tools::http::attempt::ToolResponse;
+use crate::tools::http::tool_response::ToolResponse;
 
 /// Decodes the body by its charset. Invalid bytes become replacement characters.
 pub(super) fn decode_body(response: &ToolResponse) -> Cow<'_, str> {

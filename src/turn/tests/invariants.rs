@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, call, idempotency, text};
 use crate::agent::entry::EntryBody;
 use crate::agent::message::Message;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
 use crate::fail_points::NoFailPoints;

@@ -21,8 +21,8 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::services::Services;
 use crate::turn::delivery::handle;
 use crate::turn::error::DeliveryOutcome;
-use crate::turn::isolation::Isolation;
-use crate::turn::isolation::{IsolatedOutcome, Isolator};
+use crate::turn::isolator::Isolation;
+use crate::turn::isolator::{IsolatedOutcome, Isolator};
 use crate::turn::nudge::Nudge;
 
 const NEIGHBOURS: usize = 6;

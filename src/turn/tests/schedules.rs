@@ -15,7 +15,7 @@ use crate::agent::entry::{EntryBody, Source};
 use crate::agent::inbox::Receipt;
 use crate::agent::schedule::Schedule;
 use crate::clock::{Clock as _, Timestamp};
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::fail_points::NoFailPoints;
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::test_env::{TestEnv, idempotency};
 use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::commands::patch::patch_conversation;
 use crate::fail_points::NoFailPoints;
 use crate::queries::load;

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::test_env::{DeterministicStore, PauseFailPoint, Script, TestEnv, call, text};
 use crate::clock::Clock as _;
-use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::contract::Decider;
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};

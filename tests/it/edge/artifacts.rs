@@ -10,7 +10,8 @@ use serde_json::json;
 use turnwheel::artifacts::{
     ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts, ContentHeaders, MemoryArtifacts,
 };
-use turnwheel::http::api::{Access, Api};
+use turnwheel::http::api::Api;
+use turnwheel::http::auth::Access;
 use turnwheel::ids::ArtifactId;
 use turnwheel::services::Services;
 use url::Url;

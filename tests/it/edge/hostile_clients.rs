@@ -286,7 +286,7 @@ async fn approval_link_survives_signing_key_rotation() {
     for (keys, status) in [(vec![new.clone()], 404), (vec![new, old], 200)] {
         let keys = turnwheel::http::approval_token::SigningKeys::new(keys).unwrap();
         let services = turnwheel::services::Services::clone(&app.services);
-        let api = turnwheel::http::Api::new(services, turnwheel::http::api::Access::dev(), keys);
+        let api = turnwheel::http::Api::new(services, turnwheel::http::auth::Access::dev(), keys);
         app.router = turnwheel::http::router(std::sync::Arc::new(api));
         app.get(&link).send().await.expect_status(status);
     }

@@ -2,7 +2,8 @@
 
 use http::Method;
 use serde_json::json;
-use turnwheel::http::api::{Access, Api};
+use turnwheel::http::api::Api;
+use turnwheel::http::auth::Access;
 use turnwheel::services::Services;
 use turnwheel::settings::Settings;
 

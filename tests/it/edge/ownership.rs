@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use turnwheel::fail_points::NoFailPoints;
-use turnwheel::http::api::Access;
+use turnwheel::http::auth::Access;
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
 

@@ -12,7 +12,7 @@ use super::approvals::set_budget;
 use super::*;
 use crate::agent::notification::Notification;
 use crate::commands::delete::TOMBSTONE_RETENTION;
-use crate::notifications::{NotificationSender, SendOutcome};
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::store::{ConversationStore as _, DocumentKind, Selection};
 use crate::telemetry::testing::Recorder;
 

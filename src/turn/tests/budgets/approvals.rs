@@ -11,7 +11,8 @@ use super::{
 };
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::raw::RawJson;
-use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::contract::Decider;
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::patch::patch_conversation;
 use crate::fail_points::NoFailPoints;
 use crate::ids::{TenantId, UserId};

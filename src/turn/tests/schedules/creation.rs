@@ -10,8 +10,8 @@ use super::{
 };
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
+use crate::commands::contract::{CommandError, Owner};
 use crate::commands::idempotency::Idempotency;
-use crate::commands::{CommandError, Owner};
 use crate::fail_points::NoFailPoints;
 use crate::ids::UserId;
 use crate::schedules::create::{NewSchedule, accept_schedule};

@@ -10,12 +10,13 @@ use super::{TestEnv, idempotency, owner};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::RequestKind;
-use crate::commands::decide::{Decider, DecisionRequest, decide};
+use crate::commands::contract::Decider;
+use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::commands::{CommandError, CommandResponse};
 use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, EffectId, TenantId, UserId};
 use crate::services::Services;

@@ -12,7 +12,7 @@ use super::run_log::POSITION;
 use super::{DeterministicStore, TestEnv, WorkerPosition};
 use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
-use crate::turn::isolation::Isolation;
+use crate::turn::isolator::Isolation;
 use crate::turn::nudge::Nudge;
 use crate::turn::{crash_count, delivery};
 

@@ -8,7 +8,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::inbox::WhenIdle;
 use crate::agent::message::Message;
-use crate::commands::CommandError;
+use crate::commands::contract::CommandError;
 use crate::commands::inbox_edit::{InputChange, clear_input, edit_input};
 use crate::commands::prompt::{Mode, PromptAccepted, PromptRequest, accept_prompt};
 use crate::fail_points::NoFailPoints;

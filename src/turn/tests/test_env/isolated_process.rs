@@ -11,11 +11,11 @@ use super::fail_points::CrashFailPoints;
 use crate::ids::WorkerId;
 use crate::ids::fault_plan::FaultPlan;
 use crate::services::Services;
-use crate::turn::abort_signal::AbortSignals;
+use crate::turn::abort_channel::AbortSignals;
 use crate::turn::delivery;
 use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolation::Isolation;
-use crate::turn::isolation::{IsolatedOutcome, Isolator};
+use crate::turn::isolator::Isolation;
+use crate::turn::isolator::{IsolatedOutcome, Isolator};
 use crate::turn::nudge::Nudge;
 
 /// Simulates the isolated process of a worker.

@@ -1,0 +1,82 @@
+//! The parts of an agent file that its readers share.
+
+use crate::agents::ToolSet;
+use crate::agents::mistakes::Findings;
+use crate::agents::yaml::Member;
+use crate::agents::yaml::Node;
+use crate::agents::yaml::Position;
+use crate::agents::yaml::Yaml;
+use crate::tools::http::client::HttpClient;
+use crate::tools::sha256_hex;
+use serde_json::Value;
+
+/// Tools, app settings and address rules that an agent file may refer to.
+pub(super) struct AgentFileContext<'s> {
+    pub(super) tools: &'s ToolSet,
+    pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
+    pub(super) client: &'s HttpClient,
+}
+
+/// Parses a member as a JSON Schema. Returns the schema and its validator.
+pub(super) fn parse_schema(
+    member: &Member,
+    findings: &mut Findings,
+) -> Option<(Value, jsonschema::Validator)> {
+    if !matches!(member.value.yaml, Yaml::Map(_)) {
+        let kind = member.value.kind();
+        findings.add(
+            member.value.position,
+            format!("`{}` is a JSON Schema, a map, not {kind}", member.key),
+        );
+        return None;
+    }
+    let schema = member.value.to_json();
+    match jsonschema::options().with_draft(jsonschema::Draft::Draft202012).build(&schema) {
+        Ok(validator) => Some((schema, validator)),
+        Err(error) => {
+            let place = error.instance_path().to_string();
+            let at = position_at_pointer(&member.value, &place).unwrap_or(member.value.position);
+            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
+            findings.add(at, format!("`{}` is not a JSON Schema{place}: {error}", member.key));
+            None
+        }
+    }
+}
+
+/// Adds a finding for `${NAME}` in a place where it would not be replaced.
+pub(super) fn reject_app_settings(node: &Node, findings: &mut Findings) {
+    match &node.yaml {
+        Yaml::Text(text) if text.contains("${") => findings.add(
+            node.position,
+            "app settings (`${NAME}`) may stand only in the url, headers and body of an http tool",
+        ),
+        Yaml::List(items) => items.iter().for_each(|item| reject_app_settings(item, findings)),
+        Yaml::Map(members) => {
+            for member in members {
+                reject_app_settings(&member.value, findings);
+            }
+        }
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {}
+    }
+}
+
+/// The first 16 hex digits of the text's SHA-256.
+pub(super) fn hash_prefix(text: &str) -> String {
+    sha256_hex(text.as_bytes()).chars().take(16).collect()
+}
+
+/// Position of the node at a JSON pointer.
+fn position_at_pointer(node: &Node, pointer: &str) -> Option<Position> {
+    let mut current = node;
+    for step in pointer.split('/').skip(1) {
+        let step = step.replace("~1", "/").replace("~0", "~");
+        current = match &current.yaml {
+            Yaml::Map(_) => &current.find_member(&step)?.value,
+            Yaml::List(items) => items.get(step.parse::<usize>().ok()?)?,
+            Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => {
+                return Some(current.position);
+            }
+        };
+    }
+    Some(current.position)
+}

@@ -1,0 +1,28 @@
+//! Options of the service, from the command line or an app in Rust.
+
+use crate::app::Storage;
+use crate::telemetry::Telemetry;
+use std::path::PathBuf;
+
+/// Folders, ports and mode of the service.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceOptions {
+    /// Folder of `host.json` and `functions/`. If they are missing, the embedded copies are used.
+    pub root: PathBuf,
+    /// Data folder.
+    pub data: PathBuf,
+    /// Folder of the agent files. `None`: the folder of the settings.
+    pub agents: Option<PathBuf>,
+    /// Port of the local host; 0 selects a free port.
+    pub port: u16,
+    /// Port of the handler; 0 selects a free port.
+    pub handler_port: u16,
+    pub storage: Storage,
+    /// True if a Functions host drives the handler. Then no local host is started.
+    pub is_hosted: bool,
+    /// True for a developer's machine: changed agent files take effect at once, and the start fails
+    /// without a model.
+    pub is_dev: bool,
+    /// Telemetry. The default emits nothing.
+    pub telemetry: Telemetry,
+}

@@ -1,0 +1,189 @@
+//! Types that commands and queries share: owners, responses and errors.
+
+use crate::agent::request::Request;
+use crate::commands::RawJson;
+use crate::commands::Timestamp;
+use crate::commands::join_details;
+use crate::ids::ConversationKey;
+use crate::ids::EffectId;
+use crate::ids::PromptId;
+use crate::ids::TenantId;
+use crate::ids::UserId;
+use crate::store::StoreError;
+use std::time::Duration;
+
+pub(crate) const STEER_WITHOUT_INPUT: &str = "a steer needs an `input`";
+
+/// Owner of conversations: the first two parts of every conversation key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub tenant: TenantId,
+    pub user: UserId,
+}
+
+impl Owner {
+    pub fn from_key(key: &ConversationKey) -> Self {
+        Self { tenant: key.tenant.clone(), user: key.user.clone() }
+    }
+
+    pub fn conversation_key(&self, conversation: &str) -> ConversationKey {
+        ConversationKey {
+            tenant: self.tenant.clone(),
+            user: self.user.clone(),
+            conversation_id: crate::ids::ConversationId::new(conversation),
+        }
+    }
+}
+
+/// Response of a command. It is stored, and returned again when the same request is repeated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandResponse {
+    pub status: u16,
+    pub body: Option<RawJson>,
+    /// Path below the API's root, without a leading slash.
+    pub location: Option<String>,
+    /// `ETag` of the conversation, if the body shows its current state.
+    pub etag: Option<String>,
+    /// True if an earlier request with the same key received this response.
+    pub is_replayed: bool,
+}
+
+/// One error in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// JSON pointer into the body, or `?name` for a query parameter; empty for the whole body.
+    pub pointer: String,
+    pub detail: String,
+}
+
+impl FieldError {
+    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), detail: detail.into() }
+    }
+}
+
+/// Reason why a request was not accepted. After `Unavailable` the outcome is unknown; otherwise
+/// nothing was stored.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("The {0} does not exist, or belongs to another user.")]
+    NotFound(&'static str),
+    /// Never empty.
+    #[error("{}", join_details(.0))]
+    Invalid(Vec<FieldError>),
+    #[error("{detail}")]
+    Conflict { detail: String, retry_after: Option<Duration> },
+    #[error("A prompt is already running in this conversation ({prompt_id}). {}", .intent.remedy())]
+    AlreadyProcessing { prompt_id: PromptId, intent: RequestIntent },
+    /// The input is no longer queued: `input` is its current view.
+    #[error("{detail}, so it can no longer be changed or removed.")]
+    AlreadyApplied { detail: String, input: RawJson },
+    /// View of the approval with its first decision.
+    #[error(
+        "This approval was already decided otherwise. `decision`, `decidedBy` and `decidedAt` show how."
+    )]
+    AlreadyDecided(RawJson),
+    #[error("The approval expired{}, so it can no longer be decided.", .at.map(|at| format!(" at {at}")).unwrap_or_default())]
+    Expired { at: Option<Timestamp> },
+    #[error("{0}")]
+    Forbidden(String),
+    #[error(
+        "The Idempotency-Key was already used with another body. Send a new key with a new request."
+    )]
+    KeyReused,
+    #[error("The write {effect_id} is running. Repeat the request when its outcome is known.")]
+    EffectInFlight { effect_id: EffectId, retry_after: Duration },
+    #[error(
+        "The resource changed since it was read. Read it again, and repeat the change with its current ETag {etag}."
+    )]
+    PreconditionFailed { etag: String },
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("{what} did not respond. Repeat the request with the same Idempotency-Key.")]
+    Unavailable {
+        what: &'static str,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The agent file cannot be used.
+    #[error("{0}")]
+    AgentUnavailable(String),
+    #[error("The record of this conversation is damaged. An operator must inspect it.")]
+    Corrupt(#[source] StoreError),
+}
+
+impl CommandError {
+    pub fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Invalid(vec![FieldError::new(pointer, detail)])
+    }
+
+    pub(crate) fn contended() -> Self {
+        Self::Conflict {
+            detail: "Other requests changed the conversation at the same time. Repeat the request."
+                .to_owned(),
+            retry_after: Some(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// Kind of request that was sent while a prompt was running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestIntent {
+    Prompt,
+    Continue,
+}
+
+/// Caller that sends a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decider {
+    User {
+        tenant: TenantId,
+        user: UserId,
+        roles: Vec<String>,
+    },
+    /// Any caller with a signed link.
+    Link,
+}
+
+impl Decider {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::User { user, .. } => user.as_str(),
+            Self::Link => "link",
+        }
+    }
+
+    /// True if the caller may learn that the conversation exists.
+    pub(crate) fn is_owner(&self, key: &ConversationKey) -> bool {
+        match self {
+            Self::User { tenant, user, .. } => tenant == &key.tenant && user == &key.user,
+            Self::Link => true,
+        }
+    }
+
+    /// True if the request names the caller and does not exclude it.
+    pub fn can_decide(&self, key: &ConversationKey, request: &Request) -> bool {
+        self.is_approver(key, request) && !self.is_excluded(request)
+    }
+
+    pub(crate) fn is_approver(&self, key: &ConversationKey, request: &Request) -> bool {
+        request.approvers.iter().any(|approver| match self {
+            Self::Link => approver == "link",
+            Self::User { tenant, roles, .. } => {
+                let by_role = approver.strip_prefix("role:").is_some_and(|role| {
+                    tenant == &key.tenant && roles.iter().any(|own_role| own_role == role)
+                });
+                by_role || (approver == "owner" && self.is_owner(key))
+            }
+        })
+    }
+
+    pub(crate) fn is_excluded(&self, request: &Request) -> bool {
+        match self {
+            Self::User { user, .. } => {
+                request.is_requester_excluded && user == &request.requested_by
+            }
+            Self::Link => false,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The port that sends notifications.
+
+use crate::notifications::ConversationKey;
+use crate::notifications::Notification;
+use async_trait::async_trait;
+use std::fmt;
+
+/// Outcome of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    Accepted,
+    /// The receiver wants no further attempt (HTTP 410).
+    Gone,
+    /// Try again later. Holds the reason.
+    RetryLater(String),
+}
+
+/// Sends notifications to their receiver.
+#[async_trait]
+pub trait NotificationSender: Send + Sync + fmt::Debug {
+    async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome;
+}

@@ -1,0 +1,91 @@
+//! The port that runs suspect steps in isolation.
+
+use crate::ids::WorkerId;
+use crate::services::Services;
+use crate::turn::error::DeliveryOutcome;
+use crate::turn::error::TurnError;
+use crate::turn::nudge::Nudge;
+use async_trait::async_trait;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedRwLockReadGuard;
+use tokio::sync::OwnedRwLockWriteGuard;
+use tokio::sync::RwLock;
+
+/// Longest wait of a suspect step for the other turns of its process, if no separate process can be
+/// started.
+const EXCLUSIVE_WAIT: Duration = Duration::from_secs(20);
+
+/// Delay of the next attempt if the other turns did not end in time.
+const EXCLUSIVE_RETRY: Duration = Duration::from_secs(30);
+
+/// Where suspect steps run.
+#[derive(Clone, Debug)]
+pub enum Isolation {
+    /// In this process, which was started for one suspect step.
+    InIsolatedProcess,
+    Isolator(Arc<dyn Isolator>),
+}
+
+impl Default for Isolation {
+    fn default() -> Self {
+        Self::Isolator(Arc::<InProcessIsolator>::default())
+    }
+}
+
+/// The permit of an ordinary turn, which may run beside others.
+pub type SharedTurnPermit = OwnedRwLockReadGuard<()>;
+
+/// Runs a delivery so that the death of its process ends no other.
+#[async_trait]
+pub trait Isolator: Send + Sync + fmt::Debug {
+    /// `worker` is the id under which the isolated process takes its lease.
+    async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome;
+
+    /// The permit that an ordinary turn keeps while it runs, if suspect steps share its process.
+    async fn acquire_shared(&self) -> Option<SharedTurnPermit> {
+        None
+    }
+}
+
+/// Outcome of an isolated delivery.
+#[derive(Debug)]
+pub enum IsolatedOutcome {
+    /// The delivery ended normally or with an error.
+    Completed(Result<DeliveryOutcome, TurnError>),
+    /// The process died. Holds a description.
+    ProcessDied(String),
+    /// No capacity at the moment: try again after `wait`.
+    RetryLater { wait: Duration },
+    /// No process can be started for it, so it may run here. No other turn runs in this process
+    /// while the guard lives.
+    RunHere(OwnedRwLockWriteGuard<()>),
+}
+
+/// For programs that cannot start themselves again: a suspect step runs in this process, after its
+/// other turns.
+#[derive(Debug, Default)]
+pub struct InProcessIsolator {
+    turns: Arc<RwLock<()>>,
+}
+
+#[async_trait]
+impl Isolator for InProcessIsolator {
+    async fn run(
+        &self,
+        _services: &Services,
+        _nudge: &Nudge,
+        _worker: &WorkerId,
+    ) -> IsolatedOutcome {
+        let exclusive = Arc::clone(&self.turns).write_owned();
+        match tokio::time::timeout(EXCLUSIVE_WAIT, exclusive).await {
+            Ok(guard) => IsolatedOutcome::RunHere(guard),
+            Err(_elapsed) => IsolatedOutcome::RetryLater { wait: EXCLUSIVE_RETRY },
+        }
+    }
+
+    async fn acquire_shared(&self) -> Option<SharedTurnPermit> {
+        Some(Arc::clone(&self.turns).read_owned().await)
+    }
+}
