@@ -21,7 +21,7 @@ pub mod as_text {
 
     type BoxedError = Box<dyn Error + Send + Sync>;
 
-    #[expect(clippy::borrowed_box, clippy::missing_errors_doc, reason = "the signature is serde's")]
+    #[expect(clippy::missing_errors_doc, reason = "the signature is serde's")]
     pub fn serialize<S: Serializer>(error: &BoxedError, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&super::error_chain(error.as_ref()))
     }

@@ -206,7 +206,7 @@ impl Transition {
     }
 
     /// Emits `agent_settled` if it is planned. The commit calls it after the last input.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if let Some(event) = self.settled_event.take() {
             self.push_event(event);
         }

@@ -20,17 +20,18 @@ use crate::app::isolation;
 use crate::app::options::ServiceOptions;
 use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
-use crate::app::start_error::StartError;
+use crate::app::start_error::{StartError, io_error};
 use crate::app::usage::UsageQuery;
 use crate::app::{App, bench, certify, function_handlers, telemetry_setup};
 use crate::azure::credential::Credentials;
+use crate::error_chain::error_chain;
 use crate::ids::TenantId;
 use crate::package::{self, PackageOptions, Script};
 use crate::queries::backlog::BacklogQuery;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::telemetry::{LogStyle, Telemetry};
+use crate::telemetry::LogStyle;
 
 /// Default data folder.
 const DATA_DIR: &str = ".turnwheel";
@@ -39,7 +40,17 @@ const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 
 pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
-    let code = match arguments.command {
+    let code = match run_command(app, arguments.command) {
+        Ok(code) => code,
+        Err(StartError::Arguments(text)) => print_argument_error(&text),
+        Err(error) => print_error(&error),
+    };
+    ExitCode::from(code)
+}
+
+/// Returns the exit code.
+fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
+    match command {
         None => serve(app),
         Some(Command::Dev { port, data, agents, storage }) => {
             run_dev(app, port, (data, agents), &storage)
@@ -54,18 +65,14 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
             &data,
             json,
         ),
-        Some(Command::Bench(arguments)) => block_on(async {
-            Box::pin(bench::run_bench(&arguments))
-                .await
-                .map_or_else(|error| print_error(&error), |()| SUCCESS)
-        }),
+        Some(Command::Bench(arguments)) => {
+            block_on(async { Box::pin(bench::run_bench(&arguments)).await.map(|()| SUCCESS) })
+        }
         Some(Command::BenchWorker { data, agents }) => run_bench_worker(app, (data, agents)),
         #[cfg(unix)]
-        Some(Command::IsolatedTurn) => block_on(async {
-            Box::pin(isolation::child::run(app))
-                .await
-                .map_or_else(|error| print_error(&error), |()| SUCCESS)
-        }),
+        Some(Command::IsolatedTurn) => {
+            block_on(async { Box::pin(isolation::child::run(app)).await.map(|()| SUCCESS) })
+        }
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
@@ -82,23 +89,16 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
             CertifyRequest { names, agents, tools: tools.to_tools(), junit, only },
             json,
         ),
-        Some(Command::Doctor { offline, format, agents, data }) => doctor::run_doctor(
+        Some(Command::Doctor { offline, format, agents, data }) => Ok(doctor::run_doctor(
             &app,
             &doctor::DoctorOptions { agents, data, is_offline: offline },
             format,
-        ),
-    };
-    ExitCode::from(code)
+        )),
+    }
 }
 
 fn print_error(error: &dyn std::error::Error) -> u8 {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    let _ = writeln!(std::io::stderr(), "turnwheel: {text}");
+    let _ = writeln!(std::io::stderr(), "turnwheel: {}", error_chain(error));
     FAILED
 }
 
@@ -117,46 +117,34 @@ fn run_dev(
     port: u16,
     (data, agents): (PathBuf, Option<PathBuf>),
     storage: &StorageArguments,
-) -> u8 {
-    let storage = match storage.dev_storage() {
-        Ok(storage) => storage,
-        Err(text) => return print_argument_error(text),
-    };
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return print_error(&StartError::from(mistakes)),
-    };
-    let settings = settings.with_dev_defaults();
+) -> Result<u8, StartError> {
+    let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
+    let settings = read_settings()?.with_dev_defaults();
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data,
         agents,
         port,
-        handler_port: 0,
         storage,
-        is_hosted: false,
         is_dev: true,
-        telemetry: Telemetry::default(),
+        ..ServiceOptions::default()
     };
     block_on(run_with_telemetry(app.with_isolation(true), settings, options, true))
 }
 
-fn serve(app: App) -> u8 {
-    let settings = match Settings::from_environment() {
-        Ok(settings) => settings,
-        Err(mistakes) => return print_error(&StartError::from(mistakes)),
-    };
+fn serve(app: App) -> Result<u8, StartError> {
+    let settings = Settings::from_environment()?;
     let Some(port) = settings.port else {
         let help = <Arguments as clap::CommandFactory>::command().render_help();
         let _ = writeln!(
             std::io::stderr(),
             "{help}\nFUNCTIONS_CUSTOMHANDLER_PORT is not set; the Functions host sets it. To run locally: turnwheel dev"
         );
-        return BAD_ARGUMENTS;
+        return Ok(BAD_ARGUMENTS);
     };
     let missing = settings.missing_required();
     if !missing.is_empty() {
-        return print_error(&StartError::from(missing));
+        return Err(missing.into());
     }
     // Without a storage account the queues are in this process, which an external Functions host
     // cannot read. The built-in host then reads them.
@@ -169,57 +157,44 @@ fn serve(app: App) -> u8 {
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::from(DATA_DIR),
-        agents: None,
-        port: 0,
         handler_port: port,
         storage,
         is_hosted,
-        is_dev: false,
-        telemetry: Telemetry::default(),
+        ..ServiceOptions::default()
     };
     block_on(run_with_telemetry(app.with_isolation(false), settings, options, false))
 }
 
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
 /// the current folder.
-fn run_bench_worker(app: App, locations: (PathBuf, PathBuf)) -> u8 {
-    let settings = match Settings::from_environment() {
-        Ok(settings) => settings,
-        Err(mistakes) => return print_error(&StartError::from(mistakes)),
-    };
-    let settings = settings.with_dev_defaults();
+fn run_bench_worker(app: App, locations: (PathBuf, PathBuf)) -> Result<u8, StartError> {
+    let settings = Settings::from_environment()?.with_dev_defaults();
     block_on(async {
         let telemetry = match telemetry_setup::start_telemetry(&settings, LogStyle::dev(), false) {
             Ok(telemetry) => telemetry,
-            Err(error) => return print_error(&error),
+            Err(error) => return Ok(print_error(&error)),
         };
         let outcome =
             Box::pin(bench::run_worker(app, settings, locations, telemetry.clone())).await;
         telemetry.stop().await;
-        outcome.map_or_else(|error| print_error(&error), |()| SUCCESS)
+        outcome.map(|()| SUCCESS)
     })
 }
 
-fn run_certify(app: App, request: CertifyRequest, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return print_error(&StartError::from(mistakes)),
-    };
+fn run_certify(app: App, request: CertifyRequest, is_json: bool) -> Result<u8, StartError> {
+    let settings = read_settings()?;
     block_on(async {
-        let report = match Box::pin(certify::run(app, settings, request)).await {
-            Ok(report) => report,
-            Err(error) => return print_error(&error),
-        };
+        let report = Box::pin(certify::run(app, settings, request)).await?;
         if let Some(missed) = report.unmatched_filter() {
             let _ = writeln!(std::io::stderr(), "turnwheel: {missed}");
-            return BAD_ARGUMENTS;
+            return Ok(BAD_ARGUMENTS);
         }
         if is_json {
             print_line(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
         } else {
             print_line(&report.to_string());
         }
-        if report.is_ok() { SUCCESS } else { FAILED }
+        Ok(if report.is_ok() { SUCCESS } else { FAILED })
     })
 }
 
@@ -229,11 +204,11 @@ async fn run_with_telemetry(
     settings: Settings,
     options: ServiceOptions,
     is_dev: bool,
-) -> u8 {
+) -> Result<u8, StartError> {
     let style = if is_dev { LogStyle::dev() } else { LogStyle::for_handler(settings.is_in_azure) };
     let telemetry = match telemetry_setup::start_telemetry(&settings, style, !is_dev) {
         Ok(telemetry) => telemetry,
-        Err(error) => return print_error(&error),
+        Err(error) => return Ok(print_error(&error)),
     };
     let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
     let code = Box::pin(run_service(app, settings, options, is_dev)).await;
@@ -241,25 +216,22 @@ async fn run_with_telemetry(
     code
 }
 
-async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
+async fn run_service(
+    app: App,
+    settings: Settings,
+    options: ServiceOptions,
+    is_dev: bool,
+) -> Result<u8, StartError> {
     let source = ModelSource::from_settings(&settings);
     let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
-    let running = match Box::pin(app.start(settings, options)).await {
-        Ok(running) => running,
-        Err(error) => return print_error(&error),
-    };
+    let running = Box::pin(app.start(settings, options)).await?;
     if is_dev {
-        match running.address() {
-            Ok(address) => {
-                let services = running.services();
-                let (catalog, model) = (services.agents.current(), &*services.model);
-                let agents_dir = &agents_dir;
-                let banner =
-                    Banner { address, catalog: &catalog, model, source: &source, agents_dir };
-                print_line(&banner.render());
-            }
-            Err(error) => return print_error(&error),
-        }
+        let address = running.address().map_err(io_error("read the port"))?;
+        let services = running.services();
+        let (catalog, model) = (services.agents.current(), &*services.model);
+        let agents_dir = &agents_dir;
+        let banner = Banner { address, catalog: &catalog, model, source: &source, agents_dir };
+        print_line(&banner.render());
     }
     let stop = CancellationToken::new();
     let stop_requested = stop.clone();
@@ -277,11 +249,8 @@ async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_d
         wait_for_stop_signal().await;
     };
     tokio::select! {
-        outcome = Box::pin(running.run(stop)) => match outcome {
-            Ok(()) => SUCCESS,
-            Err(error) => print_error(&error),
-        },
-        () = stopping => FAILED,
+        outcome = Box::pin(running.run(stop)) => outcome.map(|()| SUCCESS),
+        () = stopping => Ok(FAILED),
     }
 }
 
@@ -302,16 +271,12 @@ async fn wait_for_stop_signal() {
     let _ = interrupt.await;
 }
 
-fn block_on(work: impl Future<Output = u8>) -> u8 {
+fn block_on(work: impl Future<Output = Result<u8, StartError>>) -> Result<u8, StartError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    match runtime {
-        Ok(runtime) => {
-            let code = runtime.block_on(Box::pin(work));
-            runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-            code
-        }
-        Err(error) => print_error(&error),
-    }
+    let runtime = runtime.map_err(io_error("start the runtime"))?;
+    let code = runtime.block_on(Box::pin(work));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    code
 }
 
 fn run_package(
@@ -320,11 +285,8 @@ fn run_package(
     binary: Option<&Path>,
     is_forced: bool,
     is_for_azd: bool,
-) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return print_error(&StartError::from(mistakes)),
-    };
+) -> Result<u8, StartError> {
+    let settings = read_settings()?;
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
     let mistakes = load_agents(app, &settings, None).err().unwrap_or_default();
@@ -346,13 +308,12 @@ fn run_package(
             let azd = is_for_azd.then(|| package::write_azd_files(root)).transpose()?;
             Ok(package::Package { azd_files: azd, ..package })
         });
-    match packaged {
-        Ok(package) => {
-            print_line(&package.to_string());
-            SUCCESS
-        }
-        Err(error) => print_error(&error),
-    }
+    let package = match packaged {
+        Ok(package) => package,
+        Err(error) => return Ok(print_error(&error)),
+    };
+    print_line(&package.to_string());
+    Ok(SUCCESS)
 }
 
 /// Loads the agents from `folder`, or from the folder of the settings if it is `None`.
@@ -368,12 +329,7 @@ pub(super) fn load_agents(
         root: PathBuf::from("."),
         data: PathBuf::from(DATA_DIR),
         agents: folder,
-        port: 0,
-        handler_port: 0,
-        storage: Storage::Embedded,
-        is_hosted: false,
-        is_dev: false,
-        telemetry: Telemetry::default(),
+        ..ServiceOptions::default()
     };
     // `dev` provides this setting, and in Azure it is set. Without it, the check would report it
     // as missing.
