@@ -33,7 +33,7 @@ use serde::Serialize;
 use crate::agent::raw::RawJson;
 use crate::artifacts::ArtifactError;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
+use crate::ids::ConversationKey;
 use crate::queue::{self, QueueError};
 use crate::services::Services;
 use crate::store::StoreError;
@@ -63,11 +63,6 @@ impl RequestIntent {
             Self::Continue => "Wait until it ends, or abort it.",
         }
     }
-}
-
-fn join_details(errors: &[FieldError]) -> String {
-    let details: Vec<&str> = errors.iter().map(|fault| fault.detail.as_str()).collect();
-    details.join("; ")
 }
 
 impl From<StoreError> for CommandError {

@@ -29,6 +29,7 @@ pub mod problem;
 mod prompts;
 mod query;
 mod schedules;
+mod schema;
 mod trace_layer;
 mod usage;
 mod why;

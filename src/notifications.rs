@@ -6,10 +6,7 @@ pub mod webhook;
 
 use crate::notifications::sender::NotificationSender;
 use crate::notifications::sender::SendOutcome;
-use std::fmt;
 use std::time::Duration;
-
-use async_trait::async_trait;
 
 use crate::agent::notification::Notification;
 use crate::clock::Timestamp;
@@ -21,8 +18,9 @@ use crate::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
 use crate::telemetry::trace::{self, SpanRole};
+use crate::turn::nudge::NUDGE_WITHIN;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::{documents, error_domain};
 
 /// Age at which a notification is given up, with an error in the log.

@@ -28,6 +28,7 @@ pub(crate) mod lease;
 pub(crate) mod leased_conversation;
 pub(crate) mod model_call;
 pub mod nudge;
+pub(crate) mod nudge_sender;
 pub(crate) mod oversize;
 pub(crate) mod pause;
 pub(crate) mod pending_work;

@@ -7,7 +7,6 @@ pub mod prompts;
 pub mod tokens;
 pub mod transcript;
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::agent::entry::Compaction;

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::head::Head;
-use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 
 /// A pause of the agent or tool that the next step needs. The pending work stays stored and is

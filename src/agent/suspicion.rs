@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::head::Head;
 use crate::clock::Timestamp;
 
 /// Deaths without progress after which a step is suspect and runs in a separate process.

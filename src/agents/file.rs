@@ -6,14 +6,10 @@ use crate::agents::file_context::parse_schema;
 use crate::agents::file_context::reject_app_settings;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, ToolSet, fields, http_tool, settings};
-use crate::digest::sha256_hex;
+use crate::agents::{Agent, fields, http_tool, settings};
 use crate::tools::CallableTool;
-use crate::tools::http::client::HttpClient;
 
 /// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn parse_agent_file(

@@ -1,9 +1,8 @@
 //! Types that commands and queries share: owners, responses and errors.
 
+use crate::agent::raw::RawJson;
 use crate::agent::request::Request;
-use crate::commands::RawJson;
-use crate::commands::Timestamp;
-use crate::commands::join_details;
+use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::ids::EffectId;
 use crate::ids::PromptId;
@@ -186,4 +185,9 @@ impl Decider {
             Self::Link => false,
         }
     }
+}
+
+fn join_details(errors: &[FieldError]) -> String {
+    let details: Vec<&str> = errors.iter().map(|fault| fault.detail.as_str()).collect();
+    details.join("; ")
 }

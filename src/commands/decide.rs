@@ -14,7 +14,7 @@ use crate::commands::certain_write::{BatchOutcome, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::canonical_hash;
 use crate::commands::wake_worker;
-use crate::ids::{ConversationKey, RequestId, TenantId, UserId};
+use crate::ids::{ConversationKey, RequestId};
 use crate::queries::approvals::{Approval, load_approval};
 use crate::queries::load;
 use crate::services::Services;

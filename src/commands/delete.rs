@@ -30,11 +30,10 @@ use crate::store::conditional::{back_off, compare_and_set, write_once};
 use crate::store::{
     BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, HEAD_ID, Partition, Selection, Write,
 };
-use crate::turn::budget_check;
 use crate::turn::event_log::report_alerts;
 use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge_sender::enqueue_nudge;
 
 /// Time until the id of a deleted conversation is free again.
 pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);

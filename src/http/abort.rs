@@ -39,8 +39,8 @@ pub(crate) async fn abort(
     ),
     responses(
         (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "A prompt has not ended, or there is nothing to continue."),
+        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "A prompt has not ended, or there is nothing to continue."),
     )
 )]
 pub(crate) async fn continue_prompt(

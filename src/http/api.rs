@@ -11,9 +11,6 @@ use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::HealthCache;
 use crate::services::Services;
-use crate::settings::Settings;
-use crate::settings::links::Auth;
-use crate::settings::origins::AllowedOrigins;
 
 pub struct Api {
     pub services: Services,

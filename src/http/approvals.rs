@@ -13,7 +13,7 @@ use crate::queries::approvals::{Approval, ApprovalView, SettledView, list_decida
 #[utoipa::path(
     get, path = "/approvals", operation_id = "listApprovals", tag = "approvals",
     params(("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Approvals))
+    responses((status = 200, body = crate::http::schema::Approvals))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
@@ -45,8 +45,8 @@ pub(crate) async fn list(
     ),
     responses(
         (status = 200, body = SettledView),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-decided`: with the decision, its author and its time."),
-        (status = 410, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`approval-expired`"),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-decided`: with the decision, its author and its time."),
+        (status = 410, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`approval-expired`"),
     )
 )]
 pub(crate) async fn decide_approval(

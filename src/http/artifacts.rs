@@ -30,7 +30,7 @@ const DEFAULT_MIME_TYPE: &str = "application/octet-stream";
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts", operation_id = "listArtifacts", tag = "artifacts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Artifacts))
+    responses((status = 200, body = crate::http::schema::Artifacts))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,

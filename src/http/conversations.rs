@@ -54,7 +54,7 @@ pub(crate) async fn create(
         ("continuation" = Option<String>, Query, description = "`continuation` of the previous page."),
         ("userId" = Option<String>, Query, description = "For operators: the owner of the conversations."),
     ),
-    responses((status = 200, body = crate::http::openapi::Conversations))
+    responses((status = 200, body = crate::http::schema::Conversations))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
@@ -123,7 +123,7 @@ pub(crate) async fn read(
         ("If-Match" = Option<String>, Header, description = "`ETag` of the version to change."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
-    request_body = crate::http::openapi::ConversationPatch,
+    request_body = crate::http::schema::ConversationPatch,
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
 pub(crate) async fn change(
@@ -160,7 +160,7 @@ pub(crate) async fn delete(
 #[utoipa::path(
     get, path = "/conversations/{id}/messages", operation_id = "listMessages", tag = "conversations",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Messages))
+    responses((status = 200, body = crate::http::schema::Messages))
 )]
 pub(crate) async fn list_messages(
     State(api): State<SharedApi>,
@@ -183,7 +183,7 @@ pub(crate) async fn list_messages(
         ("id" = String, Path), ("afterSeq" = Option<u64>, Query), ("limit" = Option<u32>, Query),
         ("continuation" = Option<String>, Query),
     ),
-    responses((status = 200, body = crate::http::openapi::Entries))
+    responses((status = 200, body = crate::http::schema::Entries))
 )]
 pub(crate) async fn list_entries(
     State(api): State<SharedApi>,

@@ -1,12 +1,12 @@
 //! Health route, which checks store and queues at most every 30 s; and the list of agents.
 
+use crate::http::schema::AgentView;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -99,7 +99,7 @@ async fn check_dependencies(services: &Services) -> bool {
 /// For load balancers: the response has no details.
 #[utoipa::path(
     get, path = "/health", operation_id = "getHealth", tag = "service",
-    responses((status = 200, body = crate::http::openapi::Health), (status = 503, body = crate::http::openapi::Health))
+    responses((status = 200, body = crate::http::schema::Health), (status = 503, body = crate::http::schema::Health))
 )]
 pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
     let is_healthy = api.health.is_healthy(&api.services).await;
@@ -116,29 +116,10 @@ pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
     response
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct AgentView {
-    name: String,
-    description: String,
-    /// The model id or tier of its prompts. Absent if the agent file is invalid.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
-    tools: Vec<String>,
-    /// Hash of the agent file. Each model response records it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<String>,
-    available: bool,
-    /// Reason why the agent is unavailable. For an available agent: reason why its changed file is
-    /// not in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-}
-
 /// List the agents of the app, by name.
 #[utoipa::path(
     get, path = "/agents", operation_id = "listAgents", tag = "service",
-    responses((status = 200, body = crate::http::openapi::Agents))
+    responses((status = 200, body = crate::http::schema::Agents))
 )]
 pub(crate) async fn agents(State(api): State<SharedApi>, _: Caller) -> Result<Response, Problem> {
     let catalog = api.services.agents.current();

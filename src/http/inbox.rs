@@ -25,7 +25,7 @@ use crate::telemetry::trace;
 #[utoipa::path(
     get, path = "/conversations/{id}/inbox", operation_id = "listInputs", tag = "inbox",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Inputs))
+    responses((status = 200, body = crate::http::schema::Inputs))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
@@ -92,8 +92,8 @@ pub(crate) async fn read(
     ),
     responses(
         (status = 200, body = InputView, headers(("ETag" = String))),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
-        (status = 412, body = crate::http::openapi::Problem, content_type = "application/problem+json"),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
+        (status = 412, body = crate::http::schema::Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn change(
@@ -120,7 +120,7 @@ pub(crate) async fn change(
     params(("id" = String, Path), ("inputId" = String, Path)),
     responses(
         (status = 204),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
     )
 )]
 pub(crate) async fn clear(
@@ -141,7 +141,7 @@ pub(crate) async fn clear(
         ("id" = String, Path),
         ("mode" = Option<String>, Query, description = "`steer` or `followUp`: only inputs of this mode."),
     ),
-    responses((status = 200, body = crate::http::openapi::Inputs))
+    responses((status = 200, body = crate::http::schema::Inputs))
 )]
 pub(crate) async fn clear_all(
     State(api): State<SharedApi>,

@@ -1,5 +1,4 @@
-//! Route table and OpenAPI 3.1 document, which is generated from the routes. Also the schemas that
-//! other modules do not define.
+//! Route table, and the OpenAPI 3.1 document generated from the routes.
 
 mod complete;
 
@@ -11,17 +10,10 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::agent::settings::Settings;
-use crate::http::health::AgentView;
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
     inbox, prompts, schedules, usage, why,
 };
-use crate::queries::ArtifactView;
-use crate::queries::approvals::ApprovalView;
-use crate::queries::conversation::ConversationView;
-use crate::queries::inbox::InputView;
-use crate::queries::schedules::ScheduleView;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -79,79 +71,6 @@ pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let (_, api) = route_table().split_for_parts();
     complete::complete_document(serde_json::to_value(&api).unwrap_or_default())
 });
-
-macro_rules! schema_only {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, ToSchema)]
-        #[schema(rename_all = "camelCase")]
-        #[expect(dead_code, reason = "only the schema is used: other code builds the value")]
-        pub(crate) struct $name { $($(#[$attribute])* $field: $kind,)* }
-    )*};
-}
-
-schema_only! {
-    /// The health of the service.
-    Health {
-        /// `ok` or `unavailable`.
-        status: String,
-    }
-    /// A problem of RFC 9457.
-    Problem {
-        /// `urn:turnwheel:problem:<name>`.
-        #[schema(rename = "type")]
-        kind: String,
-        title: String,
-        status: u16,
-        detail: String,
-        instance: String,
-        trace_id: String,
-        errors: Option<Vec<ProblemFault>>,
-    }
-    ProblemFault {
-        /// JSON pointer into the body, or `?name` for a query parameter.
-        pointer: String,
-        detail: String,
-    }
-    Conversations { items: Vec<ConversationView>, continuation: Option<String>, }
-    Prompts { items: Vec<Prompt>, continuation: Option<String>, }
-    Inputs { items: Vec<InputView>, continuation: Option<String>, }
-    Approvals { items: Vec<ApprovalView>, continuation: Option<String>, }
-    Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
-    Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
-    Agents { items: Vec<AgentView>, }
-    Messages { items: Vec<Value>, continuation: Option<String>, }
-    Entries { items: Vec<Value>, continuation: Option<String>, }
-    /// One execution of a prompt: its input and its outputs.
-    Prompt {
-        id: String,
-        user_id: String,
-        model: String,
-        visible: bool,
-        /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
-        state: String,
-        /// `end`, `max_rounds`, `budget`, `aborted` or `error`.
-        stop_reason: Option<String>,
-        /// Text, or blocks.
-        input: Option<Value>,
-        /// In order: `text`, `tool`, `file`, `widget`, and types that later versions add.
-        output: Vec<Value>,
-        usage: Value,
-        /// The last text as JSON, for agents with a response schema.
-        result: Option<Value>,
-        error: Option<Value>,
-        /// Set if the last response is incomplete: `reason` and `message`.
-        incomplete: Option<Value>,
-        /// Set while a failed model call waits for its next attempt: `attempt`, and its time `at`.
-        retry: Option<Value>,
-    }
-    /// A merge patch of RFC 7396: absent members stay unchanged, `null` removes a member.
-    ConversationPatch {
-        settings: Option<Settings>,
-        metadata: Option<std::collections::HashMap<String, Option<String>>>,
-        name: Option<String>,
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -49,8 +49,8 @@ pub(super) fn request_sender() -> Sender {
     ),
     responses(
         (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`"),
+        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`"),
     )
 )]
 pub(crate) async fn create(
@@ -77,7 +77,7 @@ pub(crate) async fn create(
     ),
     responses(
         (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
+        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
     )
 )]
 pub(crate) async fn start_conversation(
@@ -124,7 +124,7 @@ pub(super) async fn respond_when_finished(
 #[utoipa::path(
     get, path = "/conversations/{id}/prompts", operation_id = "listPrompts", tag = "prompts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Prompts))
+    responses((status = 200, body = crate::http::schema::Prompts))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
@@ -165,7 +165,7 @@ pub(crate) async fn receipt(
         ("id" = String, Path), ("promptId" = String, Path),
         ("wait" = Option<u32>, Query, description = "Seconds to wait until it leaves `running`, at most 60."),
     ),
-    responses((status = 200, body = crate::http::openapi::Prompt))
+    responses((status = 200, body = crate::http::schema::Prompt))
 )]
 pub(crate) async fn read(
     State(api): State<SharedApi>,

@@ -23,8 +23,8 @@ use crate::schedules::{list_tenant_schedules, list_user_schedules};
     params(("Idempotency-Key" = Option<String>, Header, description = "Valid for the lifetime of the schedule.")),
     responses(
         (status = 201, body = ScheduleView, headers(("Location" = String))),
-        (status = 400, body = crate::http::openapi::Problem, content_type = "application/problem+json"),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The id is taken, or the user has 100 schedules."),
+        (status = 400, body = crate::http::schema::Problem, content_type = "application/problem+json"),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "The id is taken, or the user has 100 schedules."),
     )
 )]
 pub(crate) async fn create(
@@ -49,7 +49,7 @@ pub(crate) async fn create(
         ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query),
         ("userId" = Option<String>, Query, description = "For operators: the owner of the schedules."),
     ),
-    responses((status = 200, body = crate::http::openapi::Schedules))
+    responses((status = 200, body = crate::http::schema::Schedules))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,

@@ -1,7 +1,7 @@
 //! A budget account of a tenant: usage and reservations of a user, an agent or the whole tenant,
 //! checked against limits.
 
-use crate::ledger::is_plain_text;
+use crate::ids::is_plain_text;
 use crate::settings::budgets::ConfiguredLimit;
 use crate::settings::budgets::ConfiguredLimits;
 use crate::tools::sha256_hex;

@@ -1,12 +1,12 @@
 //! Spending limits from the settings: limits of tenants, users and agents, the approvers of
 //! increases, and the request rates of owners.
 
-use crate::agent::budget::{BudgetLevel, BudgetPeriod, Limit};
+use crate::agent::budget::BudgetLevel;
 use crate::agent::head::Head;
 use crate::ledger::account;
 use crate::ledger::account::PeriodLimits;
 use crate::ledger::rate_limit::RateLimiter;
-use crate::settings::budgets::{Budgets, ConfiguredLimit, ConfiguredLimits};
+use crate::settings::budgets::Budgets;
 use crate::settings::rate_limits::RateLimits;
 
 /// Limits of accounts, and request rates.

@@ -1,7 +1,7 @@
 //! The port that sends notifications.
 
-use crate::notifications::ConversationKey;
-use crate::notifications::Notification;
+use crate::agent::notification::Notification;
+use crate::ids::ConversationKey;
 use async_trait::async_trait;
 use std::fmt;
 

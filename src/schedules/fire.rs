@@ -26,7 +26,7 @@ use crate::tools::sha256_hex;
 use crate::turn::error::{DeliveryOutcome, TurnError, store_error};
 use crate::turn::error_domain;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge_sender::enqueue_nudge;
 
 /// Maximum time by which a nudge may be early. Such a nudge was sent by a clock that is ahead, and
 /// is enqueued again. An earlier one belongs to a time that is already done.

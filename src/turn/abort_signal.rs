@@ -10,7 +10,7 @@ use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::Phase;
 use crate::agent::request::Verdict;
 use crate::agent::step::Input;
-use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::ids::{ConversationKey, PromptId};
 use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
 use crate::turn::error::TurnError;

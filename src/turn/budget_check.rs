@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::agent::budget::{AccountAlert, BudgetLevel};
 use crate::agent::head::Head;
 use crate::agent::pause::DeferReason;
-use crate::agent::phase::Phase;
 use crate::agent::request::{Decision, RequestKind, Verdict};
 use crate::agent::step::{BudgetApprovalSpec, BudgetInput, Input, find_exceeded_budget};
 use crate::clock::Timestamp;

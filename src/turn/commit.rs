@@ -24,7 +24,7 @@ use crate::turn::lease::STOP_MARGIN;
 use crate::turn::leased_conversation::LEASE_DURATION;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::oversize::reduce_inputs;
 use crate::turn::plan::CommitPlan;
 

@@ -1,6 +1,10 @@
 //! Counts worker deaths that no commit of the dead worker could count (invariant 13): a process
 //! that died during turns, or one that ran a suspect step alone.
 
+use crate::agent::head::Head;
+use crate::agent::phase::CallStatus;
+use crate::agent::request::Effect;
+use crate::turn::error::OUTCOME_REQUEST_EXPIRES;
 use crate::turn::leased_conversation::LEASE_DURATION;
 use std::time::Duration;
 
@@ -15,9 +19,8 @@ use crate::store::{DocumentKind, Partition, StoreError};
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
-use crate::turn::pending_work::lost_writes;
-use crate::turn::{lease, leased_conversation, sweep};
+use crate::turn::nudge_sender::enqueue_nudge;
+use crate::turn::{leased_conversation, sweep};
 
 const PAGE_SIZE: usize = 200;
 /// Delay of the next nudge of a conversation whose nudge was given up.
@@ -190,4 +193,19 @@ async fn find_open_conversations(
             return Ok(keys);
         }
     }
+}
+
+pub(crate) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
+    let batch = head.phase.call_batch();
+    let lost = batch.calls.iter().enumerate().filter(|(_, call)| {
+        matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
+    });
+    lost.map(|(index, _)| Input::ToolOutcomeUnknown {
+        index,
+        reason:
+            "The worker stopped while this call was under way; whether it happened is not known."
+                .to_owned(),
+        expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
+    })
+    .collect()
 }

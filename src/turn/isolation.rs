@@ -4,14 +4,10 @@
 //! Blame is exact: a death counts only if the process ran nothing but the step, and its parent
 //! process lived on.
 
+use crate::turn::isolator::SuspectAction;
 use crate::turn::isolator::IsolatedOutcome;
 use crate::turn::isolator::Isolation;
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
-
-use async_trait::async_trait;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
@@ -24,7 +20,7 @@ use crate::turn::delivery::{self};
 use crate::turn::error::{DeliveryOutcome, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge_sender::enqueue_nudge;
 
 /// Runs the suspect step of the nudged conversation in isolation, and counts the death of its
 /// process.
@@ -58,16 +54,6 @@ pub(crate) async fn run_isolated(
             outcome
         }
     }
-}
-
-/// The next action for a suspect step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SuspectAction {
-    /// Count the death of the last worker first.
-    CountDeath,
-    /// Wait until the retry time.
-    Wait,
-    Isolate,
 }
 
 impl LeasedConversation<'_> {

@@ -89,3 +89,13 @@ impl Isolator for InProcessIsolator {
         Some(Arc::clone(&self.turns).read_owned().await)
     }
 }
+
+/// The next action for a suspect step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuspectAction {
+    /// Count the death of the last worker first.
+    CountDeath,
+    /// Wait until the retry time.
+    Wait,
+    Isolate,
+}

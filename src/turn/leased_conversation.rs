@@ -24,7 +24,8 @@ use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
 use crate::turn::isolator::Isolation;
-use crate::turn::nudge::{NUDGE_WITHIN, enqueue_nudge};
+use crate::turn::nudge::NUDGE_WITHIN;
+use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::turn_progress::TurnProgress;
 
 /// One conversation under this worker's lease, with its loaded state.

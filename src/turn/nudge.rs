@@ -5,9 +5,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::queue::Queue;
-use crate::services::Services;
-use crate::telemetry::Telemetry;
 
 /// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(crate) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
@@ -40,40 +37,5 @@ impl Nudge {
             conversation_id: ConversationId::new(document_id),
         };
         Self { key, traceparent: None, schedule: Some(document_id.to_owned()) }
-    }
-}
-
-/// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
-/// true if the queue accepted it.
-pub(crate) async fn enqueue_nudge(
-    services: &Services,
-    queue: &str,
-    nudge: &Nudge,
-    delay: Duration,
-) -> bool {
-    NudgeSender { queue: &*services.queue, telemetry: &services.telemetry }
-        .send(queue, nudge, delay)
-        .await
-}
-
-/// Sends nudges to a queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NudgeSender<'a> {
-    pub(crate) queue: &'a dyn Queue,
-    pub(crate) telemetry: &'a Telemetry,
-}
-
-impl NudgeSender<'_> {
-    /// As [`enqueue_nudge`].
-    pub(crate) async fn send(self, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
-        let text = serde_json::to_string(nudge).unwrap_or_default();
-        let sent = self.queue.send(queue, text, delay).await;
-        if let Some(metrics) = self.telemetry.metrics() {
-            metrics.record_queue_message(queue, "send", sent.is_ok());
-        }
-        if let Err(error) = &sent {
-            tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
-        }
-        sent.is_ok()
     }
 }

@@ -1,20 +1,19 @@
 //! Pending work of a leased conversation: the inbox with its automatic decisions, what there is to
 //! do, and the first commit of a delivery.
 
+use crate::turn::crash_count::lost_writes;
 use std::sync::Arc;
 
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
-use crate::agent::phase::CallStatus;
-use crate::agent::request::Effect;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::store::StoredDocument;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::trace::Span;
-use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::error::TurnError;
 use crate::turn::inbox::{self, WaitingItem};
-use crate::turn::isolation::SuspectAction;
+use crate::turn::isolator::SuspectAction;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
 use crate::turn::spans::DeliverySpan;
@@ -201,19 +200,4 @@ fn was_interrupted(head: &Head) -> bool {
 /// True if a suspect step waits for its retry time, however often it is nudged.
 fn is_backing_off(head: &Head, now: Timestamp) -> bool {
     head.suspicion.retry_at.is_some_and(|time| time > now)
-}
-
-pub(crate) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
-    let batch = head.phase.call_batch();
-    let lost = batch.calls.iter().enumerate().filter(|(_, call)| {
-        matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
-    });
-    lost.map(|(index, _)| Input::ToolOutcomeUnknown {
-        index,
-        reason:
-            "The worker stopped while this call was under way; whether it happened is not known."
-                .to_owned(),
-        expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
-    })
-    .collect()
 }

@@ -14,7 +14,8 @@ use crate::services::Services;
 use crate::store::{ConversationStore, DocumentKind, DueItem, Partition, StoreError};
 use crate::telemetry::Telemetry;
 use crate::turn::error_domain;
-use crate::turn::nudge::{Nudge, NudgeSender};
+use crate::turn::nudge::Nudge;
+use crate::turn::nudge_sender::NudgeSender;
 
 /// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
 pub const GRACE_PERIOD: Duration = Duration::from_secs(20);

@@ -31,7 +31,7 @@ use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate}
 use crate::turn::documents;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::nudge::enqueue_nudge;
+use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::spans::ToolCallSpan;
 use crate::turn::tool_batch::SentCall;
 

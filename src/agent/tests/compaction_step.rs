@@ -256,9 +256,7 @@ fn prompt_usage_includes_summaries_and_failed_attempts() {
     let summary = finished_summary(&transition);
     apply_inputs(&mut transition, &[summary, response(&["done"])]);
     let id = crate::ids::PromptId::new("pr_1");
-    let view =
-        crate::agent::prompt_view::build_prompt_view(&id, &transition.head, &transition.entries)
-            .unwrap();
+    let view = build_prompt_view(&id, &transition.head, &transition.entries).unwrap();
     assert_eq!(view.usage.total_tokens, 15 + 3 + 7 + 15);
     assert_eq!(view.usage, transition.head.usage);
     let prompt_summary =

@@ -1,7 +1,7 @@
 //! Calls that write and whose response was lost: outcome requests, take-overs and late results.
 
 use super::*;
-use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::entry::EntryBody;
 use crate::agent::phase::{CallStatus, Phase};
 
 #[test]

@@ -4,7 +4,6 @@ use super::*;
 use crate::agent::entry::{Output, PromptState, WidgetOutput};
 use crate::agent::head::State;
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::raw::{Extra, RawJson};
 
 fn with_concurrency(concurrency: u32) -> Transition {

@@ -95,7 +95,7 @@ fn file_message_follows_results_and_widget_is_omitted() {
             "assistant:[File sent to user: \"a.pdf\" — the report]"
         ]
     );
-    let view = crate::agent::prompt_view::build_prompt_view(
+    let view = build_prompt_view(
         &crate::ids::PromptId::new("pr_1"),
         &transition.head,
         &transition.entries,

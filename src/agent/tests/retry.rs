@@ -4,7 +4,7 @@ use super::*;
 use crate::agent::entry::PromptState;
 use crate::agent::phase::Phase;
 use crate::agent::projection::{project_messages, to_model_messages};
-use crate::agent::prompt_view::{RetryView, build_prompt_view};
+use crate::agent::prompt_view::RetryView;
 use crate::agent::settings::RetrySettings;
 
 /// A response that breaks off with a transient failure.

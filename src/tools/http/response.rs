@@ -5,11 +5,9 @@ use crate::tools::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file}
 use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use serde_json::Value;
 
 use crate::agent::content::{Block, Image};
-use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;

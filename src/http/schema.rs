@@ -1,0 +1,104 @@
+//! Schemas of the OpenAPI document that no other module defines.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::agent::settings::Settings;
+use crate::queries::ArtifactView;
+use crate::queries::approvals::ApprovalView;
+use crate::queries::conversation::ConversationView;
+use crate::queries::inbox::InputView;
+use crate::queries::schedules::ScheduleView;
+
+macro_rules! schema_only {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, ToSchema)]
+        #[schema(rename_all = "camelCase")]
+        #[expect(dead_code, reason = "only the schema is used: other code builds the value")]
+        pub(crate) struct $name { $($(#[$attribute])* $field: $kind,)* }
+    )*};
+}
+
+schema_only! {
+    /// The health of the service.
+    Health {
+        /// `ok` or `unavailable`.
+        status: String,
+    }
+    /// A problem of RFC 9457.
+    Problem {
+        /// `urn:turnwheel:problem:<name>`.
+        #[schema(rename = "type")]
+        kind: String,
+        title: String,
+        status: u16,
+        detail: String,
+        instance: String,
+        trace_id: String,
+        errors: Option<Vec<ProblemFault>>,
+    }
+    ProblemFault {
+        /// JSON pointer into the body, or `?name` for a query parameter.
+        pointer: String,
+        detail: String,
+    }
+    Conversations { items: Vec<ConversationView>, continuation: Option<String>, }
+    Prompts { items: Vec<Prompt>, continuation: Option<String>, }
+    Inputs { items: Vec<InputView>, continuation: Option<String>, }
+    Approvals { items: Vec<ApprovalView>, continuation: Option<String>, }
+    Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
+    Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
+    Agents { items: Vec<AgentView>, }
+    Messages { items: Vec<Value>, continuation: Option<String>, }
+    Entries { items: Vec<Value>, continuation: Option<String>, }
+    /// One execution of a prompt: its input and its outputs.
+    Prompt {
+        id: String,
+        user_id: String,
+        model: String,
+        visible: bool,
+        /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
+        state: String,
+        /// `end`, `max_rounds`, `budget`, `aborted` or `error`.
+        stop_reason: Option<String>,
+        /// Text, or blocks.
+        input: Option<Value>,
+        /// In order: `text`, `tool`, `file`, `widget`, and types that later versions add.
+        output: Vec<Value>,
+        usage: Value,
+        /// The last text as JSON, for agents with a response schema.
+        result: Option<Value>,
+        error: Option<Value>,
+        /// Set if the last response is incomplete: `reason` and `message`.
+        incomplete: Option<Value>,
+        /// Set while a failed model call waits for its next attempt: `attempt`, and its time `at`.
+        retry: Option<Value>,
+    }
+    /// A merge patch of RFC 7396: absent members stay unchanged, `null` removes a member.
+    ConversationPatch {
+        settings: Option<Settings>,
+        metadata: Option<std::collections::HashMap<String, Option<String>>>,
+        name: Option<String>,
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentView {
+    pub(super) name: String,
+    pub(super) description: String,
+    /// The model id or tier of its prompts. Absent if the agent file is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<String>,
+    pub(super) tools: Vec<String>,
+    /// Hash of the agent file. Each model response records it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) revision: Option<String>,
+    pub(super) available: bool,
+    /// Reason why the agent is unavailable. For an available agent: reason why its changed file is
+    /// not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) problem: Option<String>,
+}
