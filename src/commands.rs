@@ -22,10 +22,6 @@ pub mod prompt;
 pub mod prompt_queue;
 mod routing;
 
-use crate::commands::contract::CommandError;
-use crate::commands::contract::CommandResponse;
-use crate::commands::contract::FieldError;
-use crate::commands::contract::RequestIntent;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -33,6 +29,7 @@ use serde::Serialize;
 use crate::agent::raw::RawJson;
 use crate::artifacts::ArtifactError;
 use crate::clock::Timestamp;
+use crate::commands::contract::{CommandError, CommandResponse, FieldError, RequestIntent};
 use crate::ids::ConversationKey;
 use crate::queue::{self, QueueError};
 use crate::services::Services;

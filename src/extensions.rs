@@ -11,6 +11,7 @@ use crate::agent::entry::Entry;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::RawJson;
+
 pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;
 use crate::ids::{ConversationKey, EntryId};

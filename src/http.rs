@@ -49,6 +49,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::agent::raw::RawJson;
 use crate::commands::contract::CommandResponse;
+
 pub use api::Api;
 pub(crate) use api::SharedApi;
 

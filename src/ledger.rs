@@ -7,7 +7,6 @@ pub mod locks;
 pub mod rate_limit;
 pub mod spending_limits;
 
-use crate::ledger::account::safe_name;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,7 +20,8 @@ use crate::agent::head::Head;
 use crate::agent::usage::UsageTotals;
 use crate::clock::Timestamp;
 use crate::ids::{UserId, is_plain_text};
-use crate::ledger::account::{Account, Availability};
+use crate::ledger::account::{Account, Availability, safe_name};
+
 pub use crate::ledger::locks::LedgerLocks;
 use crate::services::Services;
 use crate::store::conditional::{back_off_up_to, compare_and_set, write_once};

@@ -4,13 +4,12 @@
 pub mod sender;
 pub mod webhook;
 
-use crate::notifications::sender::NotificationSender;
-use crate::notifications::sender::SendOutcome;
 use std::time::Duration;
 
 use crate::agent::notification::Notification;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::queue;
 use crate::services::Services;
 use crate::store::conditional::write_once;
@@ -18,8 +17,7 @@ use crate::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
 use crate::telemetry::trace::{self, SpanRole};
-use crate::turn::nudge::NUDGE_WITHIN;
-use crate::turn::nudge::Nudge;
+use crate::turn::nudge::{NUDGE_WITHIN, Nudge};
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::{documents, error_domain};
 

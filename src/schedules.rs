@@ -21,8 +21,7 @@ use crate::store::{
 };
 use crate::tools::sha256_hex;
 use crate::turn::documents;
-use crate::turn::nudge::NUDGE_WITHIN;
-use crate::turn::nudge::Nudge;
+use crate::turn::nudge::{NUDGE_WITHIN, Nudge};
 use crate::turn::nudge_sender::enqueue_nudge;
 
 /// Maximum number of schedules of a user. Concurrent requests may exceed it by one or two.

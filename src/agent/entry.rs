@@ -1,14 +1,12 @@
 //! The timeline: immutable entries that form a tree. `seq` orders them, `parentId` links them.
 
-use crate::agent::message::IncompleteDetails;
-use crate::agent::request::CallRef;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::message::{CustomMessage, Message, ToolResultMessage};
+use crate::agent::message::{CustomMessage, IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
-use crate::agent::request::{Decision, Effect, Request};
+use crate::agent::request::{CallRef, Decision, Effect, Request};
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};

@@ -1,10 +1,5 @@
 //! The head: the one small mutable document of a conversation, guarded by its ETag.
 
-use crate::agent::suspicion::DELAY_MAX;
-use crate::agent::suspicion::DELAYS;
-use crate::agent::suspicion::Death;
-use crate::agent::suspicion::ISOLATED_DEATHS_MAX;
-use crate::agent::suspicion::SUSPECT_DEATHS;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +13,9 @@ use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
-use crate::agent::suspicion::Suspicion;
+use crate::agent::suspicion::{
+    DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
+};
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::Timestamp;
 use crate::ids::{

@@ -8,8 +8,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, Source};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::request::CallRef;
-use crate::agent::request::Decision;
+use crate::agent::request::{CallRef, Decision};
 use crate::clock::Timestamp;
 use crate::ids::{InputId, PromptId, UserId};
 

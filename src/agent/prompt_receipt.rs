@@ -13,8 +13,7 @@ use crate::agent::entry::{
 };
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
-use crate::agent::request::CallRef;
-use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
+use crate::agent::request::{CallRef, Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::UNKNOWN_OUTCOME;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso, iso_option};

@@ -12,8 +12,9 @@ use crate::agent::entry::{
     PromptStop, Source,
 };
 use crate::agent::head::{Head, State};
-use crate::agent::message::IncompleteDetails;
-use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
+use crate::agent::message::{
+    AssistantMessage, IncompleteDetails, Message, Rejection, ToolResultMessage,
+};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;

@@ -1,11 +1,10 @@
 //! Parser of one agent file: YAML front matter, then the instructions.
 
-use crate::agents::file_context::AgentFileContext;
-use crate::agents::file_context::hash_prefix;
-use crate::agents::file_context::parse_schema;
-use crate::agents::file_context::reject_app_settings;
 use std::sync::Arc;
 
+use crate::agents::file_context::{
+    AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
+};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
 use crate::agents::{Agent, fields, http_tool, settings};

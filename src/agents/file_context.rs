@@ -1,14 +1,12 @@
 //! The parts of an agent file that its readers share.
 
+use serde_json::Value;
+
 use crate::agents::ToolSet;
 use crate::agents::mistakes::Findings;
-use crate::agents::yaml::Member;
-use crate::agents::yaml::Node;
-use crate::agents::yaml::Position;
-use crate::agents::yaml::Yaml;
+use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
-use serde_json::Value;
 
 /// Tools, app settings and address rules that an agent file may refer to.
 pub(super) struct AgentFileContext<'s> {

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::agents::file::{self};
+use crate::agents::file;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::yaml::Position;

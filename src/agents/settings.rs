@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::agent::settings::CONCURRENCY_MAX;
-use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error};
+use crate::agent::settings::{
+    CONCURRENCY_MAX, LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error,
+};
 use crate::agent::strict;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;

@@ -7,7 +7,7 @@ use crate::agents::Agent;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::options::ServiceOptions;
-use crate::app::service::{self};
+use crate::app::service;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::certify::{self, CertifyOptions, Conversation, Report, RunFilter, ToolMode};

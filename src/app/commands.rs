@@ -3,7 +3,6 @@
 mod doctor;
 mod operator;
 
-use crate::app::console::print_line;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +14,8 @@ use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::banner::{Banner, ModelSource};
 use crate::app::certify::CertifyRequest;
+use crate::app::console::print_line;
+
 #[cfg(unix)]
 use crate::app::isolation;
 use crate::app::options::ServiceOptions;

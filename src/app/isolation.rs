@@ -22,6 +22,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use self::port_server::ChildOutcome;
+
 pub(super) use self::protocol::SettingsSource;
 use self::protocol::{ChildInit, duration_ms};
 use crate::app::agent_files::ActiveAgents;

@@ -1,8 +1,9 @@
 //! Options of the service, from the command line or an app in Rust.
 
+use std::path::PathBuf;
+
 use crate::app::Storage;
 use crate::telemetry::Telemetry;
-use std::path::PathBuf;
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,5 @@
 //! The service: its ports, the handler and, without a Functions host, the built-in local host.
 
-use crate::app::ServiceOptions;
-use crate::app::StartError;
-use crate::app::start_error::io_error;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +11,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::LoadedAgents;
-use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::fail_point::HaltingFailPoints;
 use crate::app::function_handlers::FunctionHandlers;
+use crate::app::start_error::io_error;
+use crate::app::{App, ServiceOptions, StartError};
+
 #[cfg(unix)]
 use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};

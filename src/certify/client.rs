@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::Request;
-use crate::commands::contract::Decider;
-use crate::commands::contract::{CommandError, Owner};
+use crate::commands::contract::{CommandError, Decider, Owner};
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::prompt::{
@@ -15,7 +14,7 @@ use crate::commands::prompt::{
 use crate::ids::{ConversationKey, TenantId, UserId};
 use crate::notifications;
 use crate::services::Services;
-use crate::turn::delivery::{self};
+use crate::turn::delivery;
 use crate::turn::error::TurnError;
 use crate::turn::nudge::Nudge;
 

@@ -1,15 +1,12 @@
 //! Types that commands and queries share: owners, responses and errors.
 
+use std::time::Duration;
+
 use crate::agent::raw::RawJson;
 use crate::agent::request::Request;
 use crate::clock::Timestamp;
-use crate::ids::ConversationKey;
-use crate::ids::EffectId;
-use crate::ids::PromptId;
-use crate::ids::TenantId;
-use crate::ids::UserId;
+use crate::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
 use crate::store::StoreError;
-use std::time::Duration;
 
 pub(crate) const STEER_WITHOUT_INPUT: &str = "a steer needs an `input`";
 

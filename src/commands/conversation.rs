@@ -12,10 +12,9 @@ use crate::agent::head::{Head, SCHEMA_VERSION};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::settings::CONCURRENCY_MAX;
 use crate::agent::settings::{
-    HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
-    model_id_error,
+    CONCURRENCY_MAX, HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS,
+    Settings, model_id_error,
 };
 use crate::agent::strict;
 use crate::agent::suspicion::Suspicion;

@@ -1,7 +1,6 @@
 //! Command that decides an approval request. The first create of the inbox item
 //! `decision-{requestId}` wins; later callers receive the first decision.
 
-use crate::commands::contract::Decider;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -11,7 +10,7 @@ use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
-use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::contract::{CommandError, CommandResponse, Decider};
 use crate::commands::idempotency::canonical_hash;
 use crate::commands::wake_worker;
 use crate::ids::{ConversationKey, RequestId};

@@ -1,12 +1,11 @@
 //! Command that deletes a conversation. The first commit hides it from every caller; the purge then
 //! removes its documents and artifacts in two passes.
 
-use crate::agent::head::is_model_call_due;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::agent::budget::{AccountAlert, Metering};
-use crate::agent::head::Head;
+use crate::agent::head::{Head, is_model_call_due};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
 use crate::agent::settings::Settings;
@@ -16,15 +15,12 @@ use crate::clock::Timestamp;
 use crate::commands::certain_write::{write_and_confirm_head, write_head, write_until_certain};
 use crate::commands::contract::CommandError;
 use crate::commands::import::is_importing;
-use crate::commands::key_reservation;
-use crate::commands::wake_worker;
+use crate::commands::{key_reservation, wake_worker};
 use crate::ids::ConversationKey;
-use crate::ledger;
 use crate::live::LiveEvent;
 use crate::notifications::GIVE_UP_AFTER;
 use crate::queries::load;
 use crate::queries::load::any_head;
-use crate::queue;
 use crate::services::Services;
 use crate::store::conditional::{back_off, compare_and_set, write_once};
 use crate::store::{
@@ -34,6 +30,7 @@ use crate::turn::event_log::report_alerts;
 use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
+use crate::{ledger, queue};
 
 /// Time until the id of a deleted conversation is free again.
 pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);

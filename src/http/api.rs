@@ -1,12 +1,12 @@
 //! Shared state of all routes: services, access rules and the keys of approval links.
 
-use crate::http::auth::Access;
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use crate::http::approval_token::SigningKeys;
+use crate::http::auth::Access;
 use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::HealthCache;

@@ -10,8 +10,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
-use crate::commands::contract::Decider;
-use crate::commands::contract::{CommandError, FieldError};
+use crate::commands::contract::{CommandError, Decider, FieldError};
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::http::approval_page::{self, PageState, page_response, set_security_headers};
 use crate::http::problem::{self, Problem};

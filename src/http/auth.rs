@@ -1,21 +1,20 @@
 //! Authentication of callers: by function keys, App Service Authentication, or headers of a
 //! gateway.
 
-use crate::settings::origins::AllowedOrigins;
 use axum::extract::FromRequestParts;
 use base64::Engine as _;
 use http::HeaderMap;
 use http::request::Parts;
 use serde::Deserialize;
 
-use crate::commands::contract::Decider;
-use crate::commands::contract::Owner;
+use crate::commands::contract::{Decider, Owner};
 use crate::digest::sha256_hex;
 use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::settings::Settings;
 use crate::settings::links::Auth;
+use crate::settings::origins::AllowedOrigins;
 
 /// The role that reads all conversations of its tenant. It can neither prompt nor decide.
 pub const OPERATOR_ROLE: &str = "Turnwheel.Operator";

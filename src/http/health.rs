@@ -1,6 +1,5 @@
 //! Health route, which checks store and queues at most every 30 s; and the list of agents.
 
-use crate::http::schema::AgentView;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -17,6 +16,7 @@ use crate::agents::{Agent, Catalog};
 use crate::error_chain::error_chain;
 use crate::http::auth::Caller;
 use crate::http::problem::Problem;
+use crate::http::schema::AgentView;
 use crate::http::{Api, SharedApi};
 use crate::ids::TenantId;
 use crate::queue::TURNS;

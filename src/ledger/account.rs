@@ -1,10 +1,6 @@
 //! A budget account of a tenant: usage and reservations of a user, an agent or the whole tenant,
 //! checked against limits.
 
-use crate::ids::is_plain_text;
-use crate::settings::budgets::ConfiguredLimit;
-use crate::settings::budgets::ConfiguredLimits;
-use crate::tools::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::budget::{
@@ -13,6 +9,9 @@ use crate::agent::budget::{
 };
 use crate::agent::head::Head;
 use crate::agent::usage::UsageTotals;
+use crate::ids::is_plain_text;
+use crate::settings::budgets::{ConfiguredLimit, ConfiguredLimits};
+use crate::tools::sha256_hex;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,9 +1,11 @@
 //! The port that sends notifications.
 
+use std::fmt;
+
+use async_trait::async_trait;
+
 use crate::agent::notification::Notification;
 use crate::ids::ConversationKey;
-use async_trait::async_trait;
-use std::fmt;
 
 /// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,10 +21,10 @@ use crate::commands::idempotency::Idempotency;
 use crate::ids::{ConversationId, ScheduleId, is_plain_text};
 use crate::queries::load;
 use crate::queries::schedules::ScheduleView;
-use crate::schedules::{ID_LENGTH_MAX, INPUT_BYTES_MAX, RECEIPT_PREFIX, SCHEDULES_MAX};
 use crate::schedules::{
-    enqueue_if_near, find_document, list_user_schedules, owner_prefix, removal_writes,
-    schedule_document, schedule_document_id, scope_partition,
+    ID_LENGTH_MAX, INPUT_BYTES_MAX, RECEIPT_PREFIX, SCHEDULES_MAX, enqueue_if_near, find_document,
+    list_user_schedules, owner_prefix, removal_writes, schedule_document, schedule_document_id,
+    scope_partition,
 };
 use crate::services::Services;
 use crate::store::{Document, DocumentKind, Freshness, Write};

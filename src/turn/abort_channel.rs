@@ -1,9 +1,8 @@
 //! Ids of aborts, and the signal of an abort within this process.
 
-use crate::ids::ConversationKey;
-use crate::ids::InputId;
-use crate::ids::PromptId;
 use tokio::sync::broadcast;
+
+use crate::ids::{ConversationKey, InputId, PromptId};
 
 /// Signals that a receiver may lag behind. Beyond that it reads the store.
 const CHANNEL_CAPACITY: usize = 64;

@@ -1,6 +1,5 @@
 //! Abort signals: immediate within this process, polled once a second across processes.
 
-use crate::turn::abort_channel::abort_id;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -13,6 +12,7 @@ use crate::agent::step::Input;
 use crate::ids::{ConversationKey, PromptId};
 use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
+use crate::turn::abort_channel::abort_id;
 use crate::turn::error::TurnError;
 use crate::turn::inbox::WaitingItem;
 use crate::turn::leased_conversation::LeasedConversation;

@@ -3,11 +3,10 @@
 
 mod estimate;
 
-use crate::agent::head::is_model_call_due;
 use std::time::Duration;
 
 use crate::agent::budget::{AccountAlert, BudgetLevel};
-use crate::agent::head::Head;
+use crate::agent::head::{Head, is_model_call_due};
 use crate::agent::pause::DeferReason;
 use crate::agent::request::{Decision, RequestKind, Verdict};
 use crate::agent::step::{BudgetApprovalSpec, BudgetInput, Input, find_exceeded_budget};

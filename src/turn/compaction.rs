@@ -8,8 +8,7 @@ use crate::agent::compaction::{
 use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
-use crate::agent::phase::CompactionReason;
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };

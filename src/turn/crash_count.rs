@@ -1,14 +1,11 @@
 //! Counts worker deaths that no commit of the dead worker could count (invariant 13): a process
 //! that died during turns, or one that ran a suspect step alone.
 
-use crate::agent::head::Head;
-use crate::agent::phase::CallStatus;
-use crate::agent::request::Effect;
-use crate::turn::error::OUTCOME_REQUEST_EXPIRES;
-use crate::turn::leased_conversation::LEASE_DURATION;
 use std::time::Duration;
 
-use crate::agent::phase::Phase;
+use crate::agent::head::Head;
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::request::Effect;
 use crate::agent::step::Input;
 use crate::agent::suspicion::Death;
 use crate::clock::Timestamp;
@@ -16,8 +13,8 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
 use crate::services::Services;
 use crate::store::{DocumentKind, Partition, StoreError};
-use crate::turn::error::TurnError;
-use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::leased_conversation::{LEASE_DURATION, LeasedConversation};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::{leased_conversation, sweep};

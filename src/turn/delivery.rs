@@ -9,20 +9,18 @@ use futures_util::FutureExt as _;
 
 use crate::agent::phase::Phase;
 use crate::ids::ConversationKey;
-use crate::queue;
-use crate::schedules;
 use crate::services::Services;
 use crate::telemetry::trace::Span;
 use crate::turn::error::{DeliveryOutcome, TurnError, store_error};
-use crate::turn::inbox;
-use crate::turn::isolation::{self};
+use crate::turn::isolation;
 use crate::turn::isolator::Isolation;
 use crate::turn::leased_conversation::{LeasedConversation, acquire_lease};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::pending_work::{NextStep, drain_inputs};
 use crate::turn::spans::{self, DeliverySpan};
-use crate::turn::{crash_count, delivery_cost, error_domain};
+use crate::turn::{crash_count, delivery_cost, error_domain, inbox};
+use crate::{queue, schedules};
 
 /// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
 /// must not occupy a worker for ever.

@@ -4,9 +4,6 @@
 //! Blame is exact: a death counts only if the process ran nothing but the step, and its parent
 //! process lived on.
 
-use crate::turn::isolator::SuspectAction;
-use crate::turn::isolator::IsolatedOutcome;
-use crate::turn::isolator::Isolation;
 use std::time::Duration;
 
 use crate::agent::head::Head;
@@ -16,8 +13,9 @@ use crate::ids::WorkerId;
 use crate::queue;
 use crate::services::Services;
 use crate::turn::crash_count;
-use crate::turn::delivery::{self};
+use crate::turn::delivery;
 use crate::turn::error::{DeliveryOutcome, TurnError};
+use crate::turn::isolator::{IsolatedOutcome, Isolation, SuspectAction};
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;

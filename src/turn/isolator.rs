@@ -1,17 +1,16 @@
 //! The port that runs suspect steps in isolation.
 
-use crate::ids::WorkerId;
-use crate::services::Services;
-use crate::turn::error::DeliveryOutcome;
-use crate::turn::error::TurnError;
-use crate::turn::nudge::Nudge;
-use async_trait::async_trait;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedRwLockReadGuard;
-use tokio::sync::OwnedRwLockWriteGuard;
-use tokio::sync::RwLock;
+
+use async_trait::async_trait;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+use crate::ids::WorkerId;
+use crate::services::Services;
+use crate::turn::error::{DeliveryOutcome, TurnError};
+use crate::turn::nudge::Nudge;
 
 /// Longest wait of a suspect step for the other turns of its process, if no separate process can be
 /// started.

@@ -1,6 +1,5 @@
 //! Lease of a conversation: renewal, expiry, and the check after a lost commit.
 
-use crate::turn::leased_conversation::LEASE_DURATION;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -9,7 +8,7 @@ use crate::agent::phase::Phase;
 use crate::store::{LeaseRequest, StoreError, StoredDocument};
 use crate::turn::documents;
 use crate::turn::error::TurnError;
-use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::leased_conversation::{LEASE_DURATION, LeasedConversation};
 
 /// Interval between renewals.
 pub(crate) const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);

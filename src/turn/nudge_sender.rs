@@ -1,10 +1,11 @@
 //! Sending of nudges.
 
+use std::time::Duration;
+
 use crate::queue::Queue;
 use crate::services::Services;
 use crate::telemetry::Telemetry;
 use crate::turn::nudge::Nudge;
-use std::time::Duration;
 
 /// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
 /// true if the queue accepted it.

@@ -1,7 +1,6 @@
 //! Pending work of a leased conversation: the inbox with its automatic decisions, what there is to
 //! do, and the first commit of a delivery.
 
-use crate::turn::crash_count::lost_writes;
 use std::sync::Arc;
 
 use crate::agent::head::Head;
@@ -11,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::store::StoredDocument;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::trace::Span;
+use crate::turn::crash_count::lost_writes;
 use crate::turn::error::TurnError;
 use crate::turn::inbox::{self, WaitingItem};
 use crate::turn::isolator::SuspectAction;

@@ -8,8 +8,7 @@ use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, Prompt
 use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::RawJson;
-use crate::agent::request::CallRef;
-use crate::agent::request::{Decision, Request, RequestKind, Verdict};
+use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
 use crate::agent::step::{budget, calls, queue};

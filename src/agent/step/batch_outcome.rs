@@ -2,8 +2,7 @@
 
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
-use crate::agent::request::CallRef;
-use crate::agent::request::{Request, RequestKind, Verdict};
+use crate::agent::request::{CallRef, Request, RequestKind, Verdict};
 use crate::agent::step::calls;
 use crate::agent::transition::Transition;
 use crate::ids::RequestId;

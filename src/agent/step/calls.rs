@@ -6,8 +6,7 @@ use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart
 use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
-use crate::agent::request::CallRef;
-use crate::agent::request::{Effect, Request, RequestKind};
+use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};

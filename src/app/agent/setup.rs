@@ -12,9 +12,10 @@ use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
 use crate::agents::{self, Catalog, SharedCatalog};
-use crate::app::agent::driver;
 use crate::app::agent::state::ObservedState;
-use crate::app::agent::{Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, RunState, lock};
+use crate::app::agent::{
+    Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, RunState, driver, lock,
+};
 use crate::app::model::create_model;
 use crate::app::ports::open_embedded_queue;
 use crate::app::start_error::{StartError, io_error};

@@ -17,12 +17,11 @@ use super::protocol::{
 };
 use super::remote_ports::ParentConnection;
 use crate::agent::notification::Notification;
-use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::options::ServiceOptions;
-use crate::app::service::{self};
+use crate::app::service;
 use crate::app::start_error::{StartError, io_error};
-use crate::app::telemetry_setup;
+use crate::app::{App, telemetry_setup};
 use crate::azure::credential::Credentials;
 use crate::clock::SystemClock;
 use crate::ids::{ConversationKey, SystemIds};

@@ -1,6 +1,5 @@
 //! One HTTP attempt. It distinguishes requests that were not sent, responses, and lost responses.
 
-use crate::tools::http::ToolResponse;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
@@ -14,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
+use crate::tools::http::ToolResponse;
 use crate::tools::http::address_rules::AddressNotAllowed;
 use crate::tools::http::request::ToolRequest;
 use crate::tools::http::stream::{self, ProgressCallback, ReadError};

@@ -1,6 +1,5 @@
 //! Full results: JSON responses with content, details, files, widgets, usage and an error flag.
 
-use crate::agent::entry::FileOutput;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -11,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::agent::content::Block;
-use crate::agent::entry::{Output, WidgetOutput};
+use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
 use crate::tools::{ToolContext, ToolResult};

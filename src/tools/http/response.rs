@@ -1,7 +1,6 @@
 //! Conversion of responses to tool results: text, JSON, a full result, an image, a file or an
 //! error.
 
-use crate::tools::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +11,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;
 use crate::tools::http::full_result;
+use crate::tools::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use crate::tools::http::text::{byte_prefix, decode_body, extract_page_text};
 use crate::tools::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::tools::{ToolContext, ToolDefinition, ToolResult};

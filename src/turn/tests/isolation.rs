@@ -21,8 +21,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::services::Services;
 use crate::turn::delivery::handle;
 use crate::turn::error::DeliveryOutcome;
-use crate::turn::isolator::Isolation;
-use crate::turn::isolator::{IsolatedOutcome, Isolator};
+use crate::turn::isolator::{IsolatedOutcome, Isolation, Isolator};
 use crate::turn::nudge::Nudge;
 
 const NEIGHBOURS: usize = 6;

@@ -10,8 +10,7 @@ use super::{TestEnv, idempotency, owner};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::request::RequestKind;
-use crate::commands::contract::Decider;
-use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::contract::{CommandError, CommandResponse, Decider};
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{

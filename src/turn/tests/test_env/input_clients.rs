@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clients::sender;
+use super::{TestEnv, idempotency};
 use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::inbox::WhenIdle;
@@ -15,9 +17,6 @@ use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::queries::inbox::{InputState, InputView, read_input};
 use crate::services::Services;
-
-use super::clients::sender;
-use super::{TestEnv, idempotency};
 
 /// An input sent by a client, and its changes while it was queued.
 #[derive(Clone, Debug)]

@@ -14,8 +14,7 @@ use crate::services::Services;
 use crate::turn::abort_channel::AbortSignals;
 use crate::turn::delivery;
 use crate::turn::entry_cache::EntryCache;
-use crate::turn::isolator::Isolation;
-use crate::turn::isolator::{IsolatedOutcome, Isolator};
+use crate::turn::isolator::{IsolatedOutcome, Isolation, Isolator};
 use crate::turn::nudge::Nudge;
 
 /// Simulates the isolated process of a worker.
