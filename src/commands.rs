@@ -28,8 +28,7 @@ use serde::Serialize;
 
 use crate::agent::raw::RawJson;
 use crate::artifacts::ArtifactError;
-use crate::clock::Timestamp;
-use crate::commands::contract::{CommandError, CommandResponse, FieldError, RequestIntent};
+use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::ids::ConversationKey;
 use crate::queue::{self, QueueError};
 use crate::services::Services;

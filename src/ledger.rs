@@ -19,7 +19,7 @@ use crate::agent::budget::{AccountAlert, BudgetAlert, BudgetExceeded, BudgetLeve
 use crate::agent::head::Head;
 use crate::agent::usage::UsageTotals;
 use crate::clock::Timestamp;
-use crate::ids::{UserId, is_plain_text};
+use crate::ids::UserId;
 use crate::ledger::account::{Account, Availability, safe_name};
 
 pub use crate::ledger::locks::LedgerLocks;

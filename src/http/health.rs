@@ -8,7 +8,6 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use serde_json::json;
 use tokio::sync::Mutex;
-use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;

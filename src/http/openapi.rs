@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use utoipa::{OpenApi, ToSchema};
+use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::agent::step::{BudgetInput, Input};
 use crate::agent::usage::Usage;
 
-/// What the next commit and the ledger have to know of the model calls.
+/// Costs of model calls for the next commit and the ledger.
 #[derive(Default)]
 pub(crate) struct CallCosts {
     has_passed_rate_limit: bool,

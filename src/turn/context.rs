@@ -21,7 +21,7 @@ const DRAIN_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes that draining may use: an item is written as entry and as receipt.
 const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
 
-/// What a conversation's agent and settings determine about its next step.
+/// The agent, settings and tools of a conversation's next step.
 pub(crate) struct TurnContext {
     /// Without an agent the model is not called, and no tool is found.
     pub(crate) agent: Result<Arc<Agent>, AgentLookupError>,

@@ -104,7 +104,7 @@ async fn commit_take_over(
     inputs.extend(lost_writes(&conversation.head, now));
     let mut plan = conversation.plan(inputs);
     conversation.leave_turn_open(&mut plan);
-    conversation.commit("take-in", plan, &[]).await
+    Box::pin(conversation.commit("take-in", plan, &[])).await
 }
 
 /// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then

@@ -157,7 +157,7 @@ impl LeasedConversation<'_> {
             self.pause_model_call(&mut plan);
             self.reserve_next(&mut plan).await?;
         }
-        self.commit(name, plan, waiting.as_deref().unwrap_or_default()).await
+        Box::pin(self.commit(name, plan, waiting.as_deref().unwrap_or_default())).await
     }
 }
 

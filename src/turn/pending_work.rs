@@ -19,7 +19,7 @@ use crate::turn::plan::CommitPlan;
 use crate::turn::spans::DeliverySpan;
 use crate::turn::{budget_check, error_domain, expiry};
 
-/// What a delivery does with a conversation that it leased.
+/// The work of a delivery on its leased conversation.
 pub(crate) enum NextStep {
     /// Nothing is due.
     Release,

@@ -29,7 +29,7 @@ const PAGE_SIZE: usize = 800;
 /// Number of nudges sent concurrently.
 const SEND_CONCURRENCY: usize = 16;
 
-/// What the sweep needs of a process. A process that runs no turns builds it from its ports.
+/// The parts of a process that the sweep needs. A process that runs no turns builds it from its ports.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverySweep<'a> {
     pub store: &'a dyn ConversationStore,

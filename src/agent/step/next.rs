@@ -3,7 +3,7 @@
 use crate::agent::entry::{PromptError, PromptState, PromptStop};
 use crate::agent::phase::CompactionReason;
 
-/// What follows an applied input. `advance` carries it out.
+/// The consequence of an applied input, for `advance`.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Nothing in this transition: the phase names the pending work.

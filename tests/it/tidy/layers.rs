@@ -18,19 +18,14 @@ const LAYERS: &[&[&str]] = &[
     &["queries"],
     &["commands::idempotency"],
     &["queries::load"],
-    &["commands::error"],
-    &["ledger", "notifications", "turn::event_log", "turn::expiry"],
-    &["turn::nudge"],
+    &["ledger", "notifications", "turn::expiry", "turn::head_commit"],
+    &["turn::error_domain", "turn::event_log", "turn::nudge_sender"],
+    &["commands::contract"],
     &["services"],
-    &[
-        "ledger::locks",
-        "ledger::spending_limits",
-        "notifications::sender",
-        "turn::abort_signals",
-        "turn::entry_cache",
-        "turn::isolation::isolator",
-    ],
-    &["turn::documents", "turn::error"],
+    &["ledger::spending_limits", "turn::isolator"],
+    &["ledger::account", "ledger::locks", "ledger::rate_limit"],
+    &["notifications::sender", "turn::abort_channel", "turn::entry_cache"],
+    &["turn::documents", "turn::error", "turn::nudge"],
     &["agents", "extensions", "fail_points", "payments"],
     &["artifacts", "live", "model", "queue", "store", "tools"],
     &["agent", "azure"],
@@ -45,6 +40,8 @@ const LAYERS: &[&[&str]] = &[
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("tools", "artifacts", "a tool's output is stored before the commit that names it"),
     ("live", "store", "the store is the only channel between instances"),
+    ("queries", "schedules", "the backlog recognises the documents of schedules"),
+    ("turn::isolator", "services", "an isolator runs a turn with the services that hold it"),
 ];
 
 /// The unit of a module or of a path below it.
@@ -130,7 +127,7 @@ fn modules_use_only_lower_layers() {
 
 #[test]
 fn import_circles_have_at_most_two_files() {
-    assert_eq!(import_circles(&import_graph(&product_sources())), [vec![String::new(); 0]; 0]);
+    assert_eq!(import_circles(&import_graph(&product_sources())), Vec::<Vec<String>>::new());
 }
 
 #[test]
@@ -170,7 +167,7 @@ fn layer_violations_are_detected() {
         ["src/store/memory.rs: `store` must not use `queue`"]
     );
     assert_eq!(
-        violations_of("src/turn/nudge.rs", "use super::{documents, delivery::handle};"),
+        violations_of("src/turn/nudge.rs", "use super::{super::store::Store, delivery::handle};"),
         ["src/turn/nudge.rs: `turn::nudge` must not use `turn`"]
     );
     assert_eq!(
@@ -188,7 +185,7 @@ fn import_circles_are_detected() {
         import_circles(&import_graph(&sources))
     };
     let pair = [("src/a.rs", "use crate::b::B;"), ("src/b.rs", "use crate::{c, a::A};")];
-    assert_eq!(of(&pair), [vec![String::new(); 0]; 0]);
+    assert_eq!(of(&pair), Vec::<Vec<String>>::new());
     let circle = [pair[0], pair[1], ("src/c.rs", "fn f() { crate::a::f() }")];
     assert_eq!(of(&circle), [["a", "b", "c"]]);
     let family = [
@@ -196,5 +193,5 @@ fn import_circles_are_detected() {
         ("src/a/b.rs", "use super::A;"),
         ("src/a/c.rs", "use super::A;"),
     ];
-    assert_eq!(of(&family), [vec![String::new(); 0]; 0]);
+    assert_eq!(of(&family), Vec::<Vec<String>>::new());
 }

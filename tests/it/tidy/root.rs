@@ -243,7 +243,7 @@ fn tests_named_in_documents_exist() {
             assert!(code.contains(&format!("fn {name}(")), "{page}: there is no test `{name}`");
         }
     }
-    for page in files("docs/decisions", |path| is_markdown(path)) {
+    for page in files("docs/decisions", is_markdown) {
         let text = read(&page);
         let tests = text.split("\n## Tests\n").nth(1).unwrap_or_default();
         for test in path.captures_iter(tests) {

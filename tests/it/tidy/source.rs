@@ -74,14 +74,12 @@ fn expand_path<'t>(text: &'t str, prefix: &str, paths: &mut BTreeSet<String>) ->
         word if prefix.is_empty() => word.to_owned(),
         word => format!("{prefix}::{word}"),
     };
-    match rest.strip_prefix("::") {
-        Some(rest) => expand_path(rest, &path, paths),
-        None => {
-            paths.insert(path);
-            let alias = rest.trim_start().strip_prefix("as ").unwrap_or(rest);
-            alias.trim_start_matches(|c: char| is_word(c) || c == '*')
-        }
+    if let Some(rest) = rest.strip_prefix("::") {
+        return expand_path(rest, &path, paths);
     }
+    paths.insert(path);
+    let alias = rest.trim_start().strip_prefix("as ").unwrap_or(rest);
+    alias.trim_start_matches(|c: char| is_word(c) || c == '*')
 }
 
 /// Removes test files and files below them.

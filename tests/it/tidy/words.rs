@@ -33,7 +33,6 @@ const SKIPPED: &[&str] = &["tests/it/tidy/words.rs", "tests/fixtures/", "tests/c
 const OPENINGS: &[&str] = &["What", "Whatever", "Whether", "Who", "Whoever"];
 
 fn is_text(path: &str) -> bool {
-    let is_text = |end: &&str| path.ends_with(*end);
     is_rust(path)
         || [
             ".md", ".json", ".jsonl", ".yaml", ".yml", ".bicep", ".sh", ".ps1", ".snap", ".mjs",
