@@ -39,7 +39,7 @@ fn is_text(path: &str) -> bool {
             ".py",
         ]
         .iter()
-        .any(|end| is_text(&end))
+        .any(|end| path.ends_with(end))
 }
 
 fn checked_files() -> Vec<String> {
