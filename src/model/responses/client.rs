@@ -159,7 +159,7 @@ impl AzureResponses {
         if matches!(response.status().as_u16(), 401 | 403)
             && let Some((name, other)) = self.access.successor_of(&shown).await
         {
-            tracing::info!("model key rejected; retrying with its successor");
+            tracing::warn!("model key rejected; retrying with its successor");
             shown = other;
             response = self.post(request, (name, &shown), &body).await?;
         }
