@@ -17,7 +17,7 @@ pub(super) const DELAYS: [Duration; 3] =
 pub(super) const DELAY_MAX: Duration = Duration::from_mins(10);
 
 /// Evidence that a step kills its process. Progress resets it, together with
-/// [`Head::leases_without_progress`], which counts deaths that other turns may have caused.
+/// `Head::leases_without_progress`, which counts deaths that other turns may have caused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Suspicion {

@@ -146,8 +146,19 @@ pub(super) fn kill(process: u32) {
     assert!(killed.success());
 }
 
-/// Id of the process at the other end of a connection on this machine.
+/// Id of the process at the other end of a connection on this machine. The kernel's table of
+/// connections is not read atomically: one read can miss a row while other connections change.
 pub(super) fn process_of_peer(peer: SocketAddr) -> Option<u32> {
+    (0..100).find_map(|_| {
+        let process = find_process_of_peer(peer);
+        if process.is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        process
+    })
+}
+
+fn find_process_of_peer(peer: SocketAddr) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let local = format!("0100007F:{:04X}", peer.port());
     let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
