@@ -149,13 +149,7 @@ pub(super) fn kill(process: u32) {
 /// Id of the process at the other end of a connection on this machine. The kernel's table of
 /// connections is not read atomically: one read can miss a row while other connections change.
 pub(super) fn process_of_peer(peer: SocketAddr) -> Option<u32> {
-    (0..100).find_map(|_| {
-        let process = find_process_of_peer(peer);
-        if process.is_none() {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        process
-    })
+    (0..200).find_map(|_| find_process_of_peer(peer))
 }
 
 fn find_process_of_peer(peer: SocketAddr) -> Option<u32> {
