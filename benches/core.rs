@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use serde_json::json;
-use turnwheel::agent::compaction::ContextBudget;
-use turnwheel::agent::entry::Entry;
-use turnwheel::agent::head::Head;
-use turnwheel::agent::message::Message;
-use turnwheel::agent::path::path_to_leaf;
-use turnwheel::agent::projection;
-use turnwheel::agent::settings::{QueueMode, RetrySettings, ThinkingLevel};
-use turnwheel::agent::step::{FailureKind, Input, ResponseInput, step};
-use turnwheel::agent::transition::{Policy, Transition};
-use turnwheel::clock::Timestamp;
-use turnwheel::model::ModelRequest;
-use turnwheel::model::catalogue::{Catalogue, find_tariff};
-use turnwheel::model::responses::body::build_request_body;
-use turnwheel::model::responses::fold::ResponseFold;
-use turnwheel::model::responses::names::ToolNames;
+use turnwheel::agent_settings::{QueueMode, RetrySettings, ThinkingLevel};
+use turnwheel::messages::Message;
+use turnwheel::models::ModelRequest;
+use turnwheel::testing::agent::compaction::ContextBudget;
+use turnwheel::testing::agent::entry::Entry;
+use turnwheel::testing::agent::head::Head;
+use turnwheel::testing::agent::path::path_to_leaf;
+use turnwheel::testing::agent::projection;
+use turnwheel::testing::agent::step::{FailureKind, Input, ResponseInput, step};
+use turnwheel::testing::agent::transition::{Policy, Transition};
+use turnwheel::testing::clock::Timestamp;
+use turnwheel::testing::model::catalogue::{Catalogue, find_tariff};
+use turnwheel::testing::model::responses::body::build_request_body;
+use turnwheel::testing::model::responses::fold::ResponseFold;
+use turnwheel::testing::model::responses::names::ToolNames;
 
 fn main() {
     divan::main();

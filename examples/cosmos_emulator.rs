@@ -8,7 +8,7 @@ mod emulator;
 use std::io::{self, Write as _};
 
 use clap::Parser;
-use turnwheel::azure::cosmos::CONTAINERS;
+use turnwheel::testing::azure::cosmos::CONTAINERS;
 
 use emulator::{Container, CosmosHost, KEY};
 

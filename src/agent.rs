@@ -1,35 +1,35 @@
 //! The core: the state of a conversation and its transitions. Pure: no I/O, no clock, no
 //! randomness, no logging.
 
-pub mod budget;
-pub mod call_batch;
-pub mod compaction;
-pub mod content;
-pub mod entry;
-pub mod event;
+pub(crate) mod budget;
+pub(crate) mod call_batch;
+pub(crate) mod compaction;
+pub(crate) mod content;
+pub(crate) mod entry;
+pub(crate) mod event;
 #[cfg(test)]
 mod fuzz;
-pub mod head;
-pub mod inbox;
-pub mod message;
-pub mod notification;
-pub mod path;
-pub mod pause;
-pub mod phase;
-pub mod projection;
-pub mod prompt_receipt;
-pub mod prompt_view;
-pub mod raw;
-pub mod request;
-pub mod schedule;
-pub mod settings;
-pub mod step;
-pub mod strict;
-pub mod suspicion;
-pub mod text;
-pub mod transition;
-pub mod usage;
-pub mod workspace;
+pub(crate) mod head;
+pub(crate) mod inbox;
+pub(crate) mod message;
+pub(crate) mod notification;
+pub(crate) mod path;
+pub(crate) mod pause;
+pub(crate) mod phase;
+pub(crate) mod projection;
+pub(crate) mod prompt_receipt;
+pub(crate) mod prompt_view;
+pub(crate) mod raw;
+pub(crate) mod request;
+pub(crate) mod schedule;
+pub(crate) mod settings;
+pub(crate) mod step;
+pub(crate) mod strict;
+pub(crate) mod suspicion;
+pub(crate) mod text;
+pub(crate) mod transition;
+pub(crate) mod usage;
+pub(crate) mod workspace;
 
 #[cfg(test)]
 mod tests;

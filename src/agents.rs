@@ -25,9 +25,9 @@ mod tests;
 mod unread_files;
 mod yaml;
 
-pub use load::{LoadedAgents, list_agent_files, load_folder, load_texts};
-pub use mistakes::Mistake;
-pub use unread_files::find_unread_files;
+pub use load::load_folder;
+pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
 pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;

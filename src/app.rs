@@ -40,7 +40,7 @@ pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, EventStream, Subscription,
 };
 pub use options::ServiceOptions;
-pub use ports::Storage;
+pub(crate) use ports::Storage;
 pub use service::RunningService;
 pub use start_error::StartError;
 

@@ -15,15 +15,17 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-pub use self::blob::BlobArtifacts;
-pub use self::embedded::EmbeddedArtifacts;
-pub use self::memory::{ArtifactFaults, MemoryArtifacts};
+pub(crate) use self::blob::BlobArtifacts;
+pub(crate) use self::embedded::EmbeddedArtifacts;
+#[cfg(test)]
+pub(crate) use self::memory::ArtifactFaults;
+pub use self::memory::MemoryArtifacts;
 use crate::clock::Timestamp;
 use crate::error_chain::as_text;
 use crate::ids::{ArtifactId, ConversationKey, is_plain_text};
 
 /// Bytes of one artifact.
-pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
+pub(crate) const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
 /// Blob container of a storage account for all artifacts.
 pub const CONTAINER: &str = "agent-artifacts";

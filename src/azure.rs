@@ -1,6 +1,6 @@
 //! Azure credentials and clients, built from settings here and nowhere else.
 
-pub mod cosmos;
-pub mod credential;
-pub mod storage;
-pub mod vault;
+pub(crate) mod cosmos;
+pub(crate) mod credential;
+pub(crate) mod storage;
+pub(crate) mod vault;

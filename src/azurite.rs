@@ -119,7 +119,7 @@ impl Azurite {
 }
 
 /// Returns the account that `UseDevelopmentStorage=true` names, without connecting to it.
-pub fn development_account() -> Option<StorageAccount> {
+pub(crate) fn development_account() -> Option<StorageAccount> {
     let at = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}/{ACCOUNT}")).ok();
     Some(storage_account(Endpoints {
         blob: at(Ports::DEVELOPMENT.blob)?,

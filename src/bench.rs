@@ -1,12 +1,12 @@
 //! A repeatable benchmark: conversations on a separate worker process, with a model that takes no
 //! time, over HTTP as a client would, every turn durable.
 
-pub mod case;
-pub mod fake_model;
+pub(crate) mod case;
+pub(crate) mod fake_model;
 mod load;
-pub mod process;
-pub mod report;
-pub mod worker;
+pub(crate) mod process;
+pub(crate) mod report;
+pub(crate) mod worker;
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::bench::worker::Worker;
 
 /// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum BenchError {
+pub(crate) enum BenchError {
     #[error("could not {doing}")]
     Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the worker process ended: {0}")]
@@ -39,7 +39,7 @@ fn io_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 ///
 /// # Errors
 /// Show the error and exit.
-pub async fn run_cases(
+pub(crate) async fn run_cases(
     program: &Path,
     arguments: &BenchArguments,
     report_line: impl Fn(&str),

@@ -23,10 +23,8 @@ use crate::agents::Agent;
 use crate::extensions::Extension;
 use crate::store::embedded::OpenError;
 
-pub use self::conversation::{
-    ApprovalDecision, Call, Conversation, Prompt, RecordedResponse, file_name,
-};
-pub use self::filter::RunFilter;
+pub(crate) use self::conversation::{Conversation, file_name};
+pub(crate) use self::filter::RunFilter;
 
 use self::fault_run::InjectionPoint;
 use self::oracle::{ExpectedRecord, Outcome};
@@ -97,7 +95,7 @@ impl Fault {
 /// The tools that are called. File tools of the conversation always run, since they affect nothing
 /// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToolMode {
+pub(crate) enum ToolMode {
     /// HTTP tools and the app's tools return at once and do nothing.
     Stub,
     Real,
@@ -105,7 +103,7 @@ pub enum ToolMode {
 
 /// Input of `certify`.
 #[derive(Debug)]
-pub struct CertifyOptions {
+pub(crate) struct CertifyOptions {
     pub agents: Vec<(Arc<Agent>, Conversation)>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub tools: ToolMode,
@@ -119,7 +117,7 @@ pub struct CertifyOptions {
 
 /// One run: a fault at the n-th hit of a fail point.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub(crate) struct Run {
     pub fail_point: &'static str,
     /// From 1.
     pub occurrence: u32,
@@ -128,7 +126,7 @@ pub struct Run {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Ok,
     /// The fault cannot happen there, or the run took another path; with the reason.
     Skipped(&'static str),
@@ -142,7 +140,7 @@ pub enum Verdict {
 
 /// The results of one agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AgentReport {
+pub(crate) struct AgentReport {
     pub agent: String,
     /// Prompts and model responses in the run without faults.
     pub prompts: usize,
@@ -163,7 +161,7 @@ pub struct AgentReport {
 }
 
 impl AgentReport {
-    pub fn failure_count(&self) -> usize {
+    pub(crate) fn failure_count(&self) -> usize {
         let broken = self.runs.iter().filter(|run| matches!(run.verdict, Verdict::Broken { .. }));
         broken.count() + usize::from(!self.faultless_problems.is_empty())
     }
@@ -171,7 +169,7 @@ impl AgentReport {
 
 /// The results of all agents. The text form is a table for each.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub(crate) struct Report {
     pub tools: &'static str,
     /// [`CertifyOptions::command`].
     pub command: String,
@@ -180,23 +178,23 @@ pub struct Report {
 
 impl Report {
     /// The reason why nothing ran: no agent has the requested run.
-    pub fn unmatched_filter(&self) -> Option<String> {
+    pub(crate) fn unmatched_filter(&self) -> Option<String> {
         let missed: Option<Vec<&str>> =
             self.agents.iter().map(|agent| agent.unmatched_filter.as_deref()).collect();
         missed.filter(|missed| !missed.is_empty()).map(|missed| missed.join("\n"))
     }
 
-    pub fn is_ok(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         self.agents.iter().all(|agent| agent.failure_count() == 0)
     }
 
     /// The report for programs.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         render::render_json(self)
     }
 
     /// XML for build servers, one test case per run.
-    pub fn junit(&self) -> String {
+    pub(crate) fn junit(&self) -> String {
         render::render_junit(self)
     }
 }
@@ -212,7 +210,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// There is no folder for the stores of runs: show the error and exit.
-pub async fn run_certify(options: &CertifyOptions) -> Result<Report, OpenError> {
+pub(crate) async fn run_certify(options: &CertifyOptions) -> Result<Report, OpenError> {
     let mut agents = Vec::new();
     for (agent, conversation) in &options.agents {
         agents.push(Box::pin(certify_agent(options, agent, conversation)).await?);

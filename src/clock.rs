@@ -20,7 +20,7 @@ impl Timestamp {
     }
 
     #[must_use]
-    pub fn minus(self, span: Duration) -> Self {
+    pub(crate) fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(millis(span)))
     }
 
@@ -30,13 +30,13 @@ impl Timestamp {
     }
 
     /// Time from `self` to `later`; zero if `later` is past.
-    pub fn until(self, later: Self) -> Duration {
+    pub(crate) fn until(self, later: Self) -> Duration {
         Duration::from_millis(later.0.saturating_sub(self.0))
     }
 }
 
 /// Converts to whole milliseconds, at most `u64::MAX`.
-pub fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -56,14 +56,19 @@ impl fmt::Display for Timestamp {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signatures are serde's"
 )]
-pub mod iso {
+pub(crate) mod iso {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
 
-    pub fn serialize<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Timestamp,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_str(time)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Timestamp, D::Error> {
         let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
         super::parse_iso(&text)
             .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not an ISO 8601 time")))
@@ -72,10 +77,10 @@ pub mod iso {
 
 /// `#[serde(with = "iso_option")]`: as [`iso`]; absent if `None`.
 #[expect(clippy::missing_errors_doc, clippy::ref_option, reason = "the signatures are serde's")]
-pub mod iso_option {
+pub(crate) mod iso_option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
 
-    pub fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         time: &Option<Timestamp>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -85,7 +90,7 @@ pub mod iso_option {
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Timestamp>, D::Error> {
         let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
@@ -97,7 +102,7 @@ pub mod iso_option {
 
 /// Returns the days from `from` to `to`, both included; empty if `to` is before `from`, `None` if
 /// one is not a date.
-pub fn days_between(from: &str, to: &str) -> Option<Vec<String>> {
+pub(crate) fn days_between(from: &str, to: &str) -> Option<Vec<String>> {
     let (from, to): (jiff::civil::Date, jiff::civil::Date) = (from.parse().ok()?, to.parse().ok()?);
     let days = from.series(jiff::Span::new().days(1)).take_while(|day| *day <= to);
     // Limits the result; the calendar has an end too.

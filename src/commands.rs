@@ -1,25 +1,25 @@
 //! Commands: the write side of the API. A 2xx response follows the commit of the request. After a
 //! crash in a command, the caller repeats it with the same key; no effect happens twice.
 
-pub mod abort;
-pub mod artifact;
-pub mod certain_write;
-pub mod compact;
-pub mod continue_prompt;
-pub mod contract;
-pub mod conversation;
-pub mod decide;
-pub mod delete;
-pub mod idempotency;
-pub mod import;
-pub mod inbox_edit;
-pub mod input;
+pub(crate) mod abort;
+pub(crate) mod artifact;
+pub(crate) mod certain_write;
+pub(crate) mod compact;
+pub(crate) mod continue_prompt;
+pub(crate) mod contract;
+pub(crate) mod conversation;
+pub(crate) mod decide;
+pub(crate) mod delete;
+pub(crate) mod idempotency;
+pub(crate) mod import;
+pub(crate) mod inbox_edit;
+pub(crate) mod input;
 mod key_reservation;
-pub mod message;
-pub mod patch;
+pub(crate) mod message;
+pub(crate) mod patch;
 mod pipeline;
-pub mod prompt;
-pub mod prompt_queue;
+pub(crate) mod prompt;
+pub(crate) mod prompt_queue;
 mod routing;
 
 use std::time::Duration;
@@ -91,7 +91,11 @@ impl From<ArtifactError> for CommandError {
 
 /// Sends a nudge for the conversation. A failure is only logged: the work is stored, and the
 /// recovery sweep finds it.
-pub async fn wake_worker(services: &Services, key: &ConversationKey, traceparent: Option<&str>) {
+pub(crate) async fn wake_worker(
+    services: &Services,
+    key: &ConversationKey,
+    traceparent: Option<&str>,
+) {
     services.fail_points.hit("admission.nudge").await;
     let nudge = Nudge::for_conversation(key.clone(), traceparent.map(ToOwned::to_owned));
     let text = RawJson::from_value(&nudge).text().to_owned();

@@ -10,14 +10,14 @@ mod round_cost;
 #[cfg(test)]
 mod tests;
 
-pub use configuration::{configuration_checks, program_check};
-pub use identity::identity_checks;
-pub use read_charge::{ReadCharges, measure_read_charges, quorum_check};
-pub use round_cost::measure_round_cost;
+pub(crate) use configuration::{configuration_checks, program_check};
+pub(crate) use identity::identity_checks;
+pub(crate) use read_charge::{measure_read_charges, quorum_check};
+pub(crate) use round_cost::measure_round_cost;
 
 /// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     #[default]
     Text,
     Json,
@@ -29,7 +29,7 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "camelCase")]
-pub enum Area {
+pub(crate) enum Area {
     Configuration,
     Identity,
     Storage,
@@ -39,7 +39,7 @@ pub enum Area {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The result of the check.
     Ok(String),
     /// The problem and its fix.
@@ -50,7 +50,7 @@ pub enum Outcome {
 
 /// The position of a mistake, for tools that open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePosition {
+pub(crate) struct FilePosition {
     pub file: PathBuf,
     /// From 1.
     pub line: Option<u32>,
@@ -58,7 +58,7 @@ pub struct FilePosition {
 
 /// One line of the report. No text holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub(crate) struct Check {
     pub area: Area,
     pub name: String,
     pub outcome: Outcome,
@@ -66,20 +66,20 @@ pub struct Check {
 }
 
 impl Check {
-    pub fn ok(area: Area, name: impl Into<String>, found: impl Into<String>) -> Self {
+    pub(crate) fn ok(area: Area, name: impl Into<String>, found: impl Into<String>) -> Self {
         Self { area, name: name.into(), outcome: Outcome::Ok(found.into()), position: None }
     }
 
-    pub fn fix(area: Area, name: impl Into<String>, to_do: impl Into<String>) -> Self {
+    pub(crate) fn fix(area: Area, name: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self { area, name: name.into(), outcome: Outcome::Fix(to_do.into()), position: None }
     }
 
-    pub fn skipped(area: Area, name: impl Into<String>, why: impl Into<String>) -> Self {
+    pub(crate) fn skipped(area: Area, name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), position: None }
     }
 
     /// Parses the mistake of an agent file: `agents/clerk.agent.md:7: reason`.
-    pub fn from_agent_mistake(text: &str) -> Self {
+    pub(crate) fn from_agent_mistake(text: &str) -> Self {
         let mut parts = text.splitn(3, ':');
         let (file, line, reason) = (parts.next(), parts.next(), parts.next());
         let line = line.and_then(|line| line.trim().parse().ok());
@@ -93,33 +93,29 @@ impl Check {
 
 /// All checks of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     checks: Vec<Check>,
 }
 
 impl Report {
     /// Sorts the checks by area; keeps their order within an area.
-    pub fn new(mut checks: Vec<Check>) -> Self {
+    pub(crate) fn new(mut checks: Vec<Check>) -> Self {
         checks.sort_by_key(|check| check.area);
         Self { checks }
     }
 
-    pub fn checks(&self) -> &[Check] {
-        &self.checks
-    }
-
     /// Number of problems to fix.
-    pub fn count_to_fix(&self) -> usize {
+    pub(crate) fn count_to_fix(&self) -> usize {
         self.checks.iter().filter(|check| matches!(check.outcome, Outcome::Fix(_))).count()
     }
 
     /// Exit status of the process: 0 if there is nothing to fix, else 1.
-    pub fn exit_status(&self) -> u8 {
+    pub(crate) fn exit_status(&self) -> u8 {
         u8::from(self.count_to_fix() > 0)
     }
 
     /// Renders the report, with a final line break.
-    pub fn render(&self, format: Format) -> String {
+    pub(crate) fn render(&self, format: Format) -> String {
         match format {
             Format::Text => render::render_text(self),
             Format::Json => render::render_json(self),

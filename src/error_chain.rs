@@ -3,18 +3,18 @@
 use std::error::Error;
 
 /// Renders an error and its causes, separated by colons.
-pub fn error_chain(error: &dyn Error) -> String {
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// True if the error or one of its causes is a `T`.
-pub fn has_cause<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn has_cause<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     std::iter::successors(Some(error), |cause| (*cause).source()).any(<dyn Error>::is::<T>)
 }
 
 /// `#[serde(with = "as_text")]`: the error and its causes as text.
-pub mod as_text {
+pub(crate) mod as_text {
     use std::error::Error;
 
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -22,12 +22,12 @@ pub mod as_text {
     type BoxedError = Box<dyn Error + Send + Sync>;
 
     #[expect(clippy::missing_errors_doc, reason = "the signature is serde's")]
-    pub fn serialize<S: Serializer>(error: &BoxedError, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(error: &BoxedError, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&super::error_chain(error.as_ref()))
     }
 
     #[expect(clippy::missing_errors_doc, reason = "the signature is serde's")]
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BoxedError, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BoxedError, D::Error> {
         String::deserialize(from).map(Into::into)
     }
 }

@@ -16,7 +16,7 @@ mod origin_check;
 mod output;
 mod package;
 mod problem;
-pub mod program;
+pub(crate) mod program;
 mod proxy;
 mod root;
 mod routes;
@@ -37,15 +37,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{HostConfig, QueueConfig};
+pub(crate) use config::HostConfig;
 pub use function::{Function, Trigger};
-pub use invoke::InvocationError;
-pub use output::Output;
-pub use package::check_package;
-pub use problem::Problem;
+pub(crate) use invoke::InvocationError;
+pub(crate) use package::check_package;
+pub(crate) use problem::Problem;
 pub use root::ScriptRoot;
-pub use routes::RouteTemplate;
-pub use schedule::Schedule;
+pub(crate) use schedule::Schedule;
 
 use admin::ManualRun;
 use invoke::Handler;
@@ -57,7 +55,7 @@ use crate::server::{self, ServerLimits};
 use crate::settings::origins::AllowedOrigins;
 
 /// The same port as `func start`.
-pub const PORT: u16 = 7071;
+pub(crate) const PORT: u16 = 7071;
 /// How long a received message stays hidden. The lease is renewed at half of this time.
 pub const LEASE: Duration = Duration::from_mins(10);
 /// How long a stop waits for running invocations.

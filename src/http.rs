@@ -3,18 +3,18 @@
 
 mod abort;
 mod access;
-pub mod api;
+pub(crate) mod api;
 mod approval_links;
 mod approval_page;
-pub mod approval_token;
+pub(crate) mod approval_token;
 mod approvals;
 mod artifacts;
-pub mod auth;
+pub(crate) mod auth;
 mod body;
 mod compact;
 mod conversations;
-pub mod events;
-pub mod functions;
+pub(crate) mod events;
+pub(crate) mod functions;
 #[cfg(test)]
 mod fuzz;
 mod health;
@@ -22,10 +22,10 @@ mod idempotency;
 mod inbox;
 mod lists;
 mod long_poll;
-pub mod openapi;
+pub(crate) mod openapi;
 mod origin;
 mod precondition;
-pub mod problem;
+pub(crate) mod problem;
 mod prompts;
 mod query;
 mod schedules;
@@ -50,7 +50,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::agent::raw::RawJson;
 use crate::commands::contract::CommandResponse;
 
-pub use api::Api;
+pub(crate) use api::Api;
 pub(crate) use api::SharedApi;
 
 /// Result of a route's handler.

@@ -1,6 +1,6 @@
 //! Id types, and the only source of randomness.
 
-pub mod fault_plan;
+pub(crate) mod fault_plan;
 
 use std::fmt;
 
@@ -78,7 +78,7 @@ impl fmt::Display for ConversationKey {
 
 impl PromptId {
     /// Id of the prompt that an accepted input starts. It is known before a worker runs.
-    pub fn from_input(input: &InputId) -> Self {
+    pub(crate) fn from_input(input: &InputId) -> Self {
         let text = input.as_str();
         Self(format!("pr_{}", text.strip_prefix("in_").unwrap_or(text)))
     }
@@ -93,7 +93,7 @@ impl EntryId {
 
     /// Id of the response of a conversation's `number`-th model call. It is known before the
     /// response, so that deltas can name their message. No value equals one of [`Self::from_seq`].
-    pub fn from_call_number(incarnation: &str, number: u64) -> Self {
+    pub(crate) fn from_call_number(incarnation: &str, number: u64) -> Self {
         Self::scramble(incarnation, 0x8000_0000 | u32::try_from(number & 0x7fff_ffff).unwrap_or(0))
     }
 
@@ -122,13 +122,13 @@ impl EffectId {
 }
 
 impl ArtifactId {
-    pub fn from_hash(effect: &EffectId, sha256: &str) -> Self {
+    pub(crate) fn from_hash(effect: &EffectId, sha256: &str) -> Self {
         Self(format!("{effect}.{sha256}"))
     }
 
     /// Returns the effect that created the artifact and the hash of its bytes; `None` if the text
     /// is no artifact id.
-    pub fn parts(&self) -> Option<(EffectId, &str)> {
+    pub(crate) fn parts(&self) -> Option<(EffectId, &str)> {
         let (effect, sha256) = self.0.rsplit_once('.')?;
         let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
         (is_hash && is_plain_text(effect)).then(|| (EffectId::new(effect), sha256))
@@ -138,7 +138,7 @@ impl ArtifactId {
 /// True if an external text may be part of a key or a document id: 1 to 255 characters of `A-Z a-z
 /// 0-9 _ . -`, and not only dots. Cosmos accepts `/ \ ? #` and cannot read them back, and blob
 /// paths must not traverse upwards.
-pub fn is_plain_text(text: &str) -> bool {
+pub(crate) fn is_plain_text(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && text
             .bytes()
@@ -195,7 +195,7 @@ impl Ids for SeededIds {
 ///
 /// # Errors
 /// The operating system has no randomness. Stop: a guessable key is worse than none.
-pub fn secret_bytes(bytes_count: usize) -> std::io::Result<Vec<u8>> {
+pub(crate) fn secret_bytes(bytes_count: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; bytes_count];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
     Ok(bytes)

@@ -3,9 +3,9 @@
 //! posting late loses nothing.
 
 pub(crate) mod account;
-pub mod locks;
-pub mod rate_limit;
-pub mod spending_limits;
+pub(crate) mod locks;
+pub(crate) mod rate_limit;
+pub(crate) mod spending_limits;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,6 @@ use crate::clock::Timestamp;
 use crate::ids::UserId;
 use crate::ledger::account::{Account, Availability, safe_name};
 
-pub use crate::ledger::locks::LedgerLocks;
 use crate::services::Services;
 use crate::store::conditional::{back_off_up_to, compare_and_set, write_once};
 use crate::store::{Document, DocumentKind, ETag, Freshness, Partition, StoreError, Write};

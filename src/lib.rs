@@ -1,46 +1,125 @@
 //! Turnwheel: a durable agent runtime. Each queue message starts one delivery, which continues one
 //! conversation and commits its progress.
 
-pub mod agent;
-pub mod agents;
-pub mod app;
-pub mod artifacts;
-pub mod azure;
-pub mod azurite;
-pub mod bench;
-pub mod certify;
-pub mod clock;
-pub mod commands;
-pub mod digest;
-pub mod doctor;
-pub mod error_chain;
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(dead_code, unreachable_pub, unused_imports, reason = "`testing` exports them")
+)]
+
+mod agent;
+mod agents;
+mod app;
+mod artifacts;
+mod azure;
+mod azurite;
+mod bench;
+mod certify;
+mod clock;
+mod commands;
+mod digest;
+mod doctor;
+mod error_chain;
 pub mod extensions;
-pub mod fail_points;
+mod fail_points;
 #[cfg(test)]
 mod fuzz;
-pub mod host;
-pub mod http;
-pub mod ids;
-pub mod ledger;
-pub mod live;
-pub mod model;
-pub mod notifications;
-pub mod package;
-pub mod payments;
-pub mod queries;
-pub mod queue;
-pub mod schedules;
-pub mod server;
-pub mod services;
-pub mod settings;
-pub mod store;
-pub mod telemetry;
-pub mod tools;
-pub mod turn;
+mod host;
+mod http;
+mod ids;
+mod ledger;
+mod live;
+mod model;
+mod notifications;
+mod package;
+mod payments;
+mod queries;
+mod queue;
+mod schedules;
+mod server;
+mod services;
+mod settings;
+mod store;
+mod telemetry;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
+mod tools;
+mod turn;
 
-pub use app::{Agent, App};
-pub use tools::ToolResult;
-pub use tools::code::{Approval, CallContext as ToolContext, Tool, ToolError};
+pub use agent::phase::OnUnknown;
+pub use agent::request::Effect;
+pub use app::{Agent, AgentBuilder, AgentError, AgentState, App, Subscription};
+pub use tools::code::{Approval, CallContext as ToolContext, DynTool, Tool, ToolError, Workspace};
+pub use tools::{Arguments, ToolResult};
+
+/// Settings of an embedded agent.
+pub mod agent_settings {
+    pub use crate::agent::settings::{
+        CompactionSettings, Continuation, LoopKind, QueueMode, RetrySettings, Settings,
+        ThinkingLevel, ToolExecution,
+    };
+}
+
+/// Entries of the record of a conversation.
+pub mod entries {
+    pub use crate::agent::entry::*;
+    pub use crate::agent::phase::CompactionReason;
+    pub use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
+}
+
+/// Errors of the methods of an embedded agent.
+pub mod errors {
+    pub use crate::agent::strict::JsonError;
+    pub use crate::commands::contract::{CommandError, FieldError, RequestIntent};
+    pub use crate::store::StoreError;
+}
+
+/// Events of an embedded agent.
+pub mod events {
+    pub use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
+    pub use crate::app::{AgentEvent, AgentEvents, EventStream};
+}
+
+/// Identifiers, and the time stamps of messages and entries.
+pub mod identifiers {
+    pub use crate::clock::Timestamp;
+    pub use crate::ids::{
+        ArtifactId, ConversationId, ConversationKey, EffectId, EntryId, InputId, PromptId,
+        RequestId, ScheduleId, TenantId, UserId,
+    };
+}
+
+/// Messages and their content.
+pub mod messages {
+    pub use crate::agent::content::*;
+    pub use crate::agent::message::*;
+    pub use crate::agent::raw::{Extra, RawJson};
+    pub use crate::agent::usage::{Cost, Usage, UsageTotals};
+}
+
+/// The model port. Implement [`Model`](models::Model) to connect another model service.
+pub mod models {
+    pub use crate::model::compat::Compat;
+    pub use crate::model::responses::headers::ModelHeaders;
+    pub use crate::model::scripted::ScriptedModel;
+    pub use crate::model::*;
+}
+
+/// Views that the methods of an embedded agent return, and the decision of an approval request.
+pub mod views {
+    pub use crate::agent::prompt_view::*;
+    pub use crate::commands::decide::DecisionRequest;
+    pub use crate::queries::approvals::ApprovalView;
+}
+
+/// The imports of most programs with tools, extensions or an embedded agent.
+pub mod prelude {
+    pub use crate::events::AgentEvent;
+    pub use crate::extensions::{Extension, HookError};
+    pub use crate::{
+        Agent, AgentError, App, Approval, Effect, Tool, ToolContext, ToolError, ToolResult,
+    };
+}
 
 /// Compiles the code examples of `docs/rust.md`.
 #[cfg(doctest)]

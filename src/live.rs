@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use self::embedded::EmbeddedLive;
-pub use self::memory::MemoryLive;
+pub(crate) use self::memory::MemoryLive;
 pub(crate) use self::partial_response::PartialResponse;
 pub use self::shared::SharedLive;
 use crate::agent::content::Block;

@@ -1,10 +1,10 @@
 //! The model port: one request, one model response. Failures are part of the response.
 
-pub mod catalogue;
-pub mod compat;
-pub mod responses;
-pub mod scripted;
-pub mod tokens;
+pub(crate) mod catalogue;
+pub(crate) mod compat;
+pub(crate) mod responses;
+pub(crate) mod scripted;
+pub(crate) mod tokens;
 
 use std::fmt;
 use std::time::Duration;

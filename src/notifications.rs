@@ -1,8 +1,8 @@
 //! Notifications: outgoing webhooks, sent until the receiver accepts them or three days have
 //! passed.
 
-pub mod sender;
-pub mod webhook;
+pub(crate) mod sender;
+pub(crate) mod webhook;
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::{documents, error_domain};
 
 /// Age at which a notification is given up, with an error in the log.
-pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
+pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
 
 /// Waits between attempts; the last one repeats.
 const RETRY_WAITS: [Duration; 7] = [
@@ -43,7 +43,7 @@ const RESERVATION: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// The store is unavailable: deliver the message again. Notifications stay pending.
-pub async fn notify(services: &Services, nudge: &Nudge) -> Result<(), StoreError> {
+pub(crate) async fn notify(services: &Services, nudge: &Nudge) -> Result<(), StoreError> {
     let id = nudge.key.conversation_id.to_string();
     let span = services
         .telemetry

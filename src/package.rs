@@ -17,14 +17,14 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-pub use azd::{AzdFiles, write_azd_files};
-pub use report::{Package, StagedFile};
-pub use script::{Script, ScriptError};
+pub(crate) use azd::{AzdFiles, write_azd_files};
+pub(crate) use report::{Package, StagedFile};
+pub(crate) use script::{Script, ScriptError};
 
 use crate::settings::links::Auth;
 
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
-pub const BINARY: &str = "turnwheel";
+pub(crate) const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
 const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 
@@ -36,7 +36,7 @@ const IGNORED_FILES: &str =
 
 /// Input of `package`.
 #[derive(Debug)]
-pub struct PackageOptions<'a> {
+pub(crate) struct PackageOptions<'a> {
     /// The project's folder: relative paths are relative to it.
     pub root: &'a Path,
     pub out: &'a Path,
@@ -50,7 +50,7 @@ pub struct PackageOptions<'a> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum PackageError {
+pub(crate) enum PackageError {
     /// One line per mistake, with file and line.
     #[error("the agents have mistakes; correct them and package again:\n  {}", .0.join("\n  "))]
     Agents(Vec<String>),
@@ -80,7 +80,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Packa
 ///
 /// # Errors
 /// Nothing was changed at `order.out`, unless the very last moves failed: the text says what to do.
-pub fn package(
+pub(crate) fn package(
     options: &PackageOptions<'_>,
     script: &Script,
     agent_mistakes: &[String],

@@ -1,15 +1,15 @@
 //! Queries: the read side of the API. Queries decide nothing, and include the queued inbox items.
 
-pub mod approvals;
-pub mod backlog;
-pub mod conversation;
-pub mod event_stream;
-pub mod inbox;
-pub mod load;
-pub mod prompts;
-pub mod schedules;
-pub mod usage;
-pub mod why;
+pub(crate) mod approvals;
+pub(crate) mod backlog;
+pub(crate) mod conversation;
+pub(crate) mod event_stream;
+pub(crate) mod inbox;
+pub(crate) mod load;
+pub(crate) mod prompts;
+pub(crate) mod schedules;
+pub(crate) mod usage;
+pub(crate) mod why;
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -20,7 +20,7 @@ use crate::clock::{Timestamp, iso};
 use crate::ids::ArtifactId;
 
 /// Name of a state in JSON.
-pub fn state_name(state: State) -> &'static str {
+pub(crate) fn state_name(state: State) -> &'static str {
     match state {
         State::Idle => "idle",
         State::Running => "running",
@@ -30,13 +30,13 @@ pub fn state_name(state: State) -> &'static str {
 
 /// `ETag` of a conversation. It changes with the members that clients may change, not with every
 /// stored version.
-pub fn conversation_etag(head: &Head) -> String {
+pub(crate) fn conversation_etag(head: &Head) -> String {
     format!("\"{}-{}\"", head.incarnation, head.revision)
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ArtifactView {
+pub(crate) struct ArtifactView {
     #[schema(value_type = String)]
     pub id: ArtifactId,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ pub struct ArtifactView {
     pub created_at: Timestamp,
 }
 
-pub fn artifact_view(metadata: &ArtifactMetadata) -> ArtifactView {
+pub(crate) fn artifact_view(metadata: &ArtifactMetadata) -> ArtifactView {
     ArtifactView {
         id: metadata.id.clone(),
         name: metadata.name.clone(),

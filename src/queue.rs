@@ -8,7 +8,7 @@
 mod contract;
 mod embedded;
 mod memory;
-pub mod output_binding;
+pub(crate) mod output_binding;
 #[cfg(test)]
 mod properties;
 mod redrive;
@@ -22,19 +22,19 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-pub use self::embedded::{EmbeddedQueue, PeekedMessage};
+pub(crate) use self::embedded::EmbeddedQueue;
 pub use self::memory::{MemoryQueue, QueueFaults};
-pub use self::redrive::redrive;
+pub(crate) use self::redrive::redrive;
 pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
 use crate::error_chain::as_text;
 
 /// Maximum bytes of one message (Storage: 64 KiB).
-pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// The expiry of a message that never expires: the last second that [`Timestamp`] can format as
 /// ISO 8601.
-pub const NEVER: Timestamp = Timestamp(253_402_207_200_000);
+pub(crate) const NEVER: Timestamp = Timestamp(253_402_207_200_000);
 
 pub const TURNS: &str = "agent-turns";
 pub const PROMPTS: &str = "agent-prompts";
@@ -46,7 +46,7 @@ pub fn poison_queue(queue: &str) -> String {
 }
 
 /// True if Azure Storage allows the name for a queue.
-pub fn is_queue_name(name: &str) -> bool {
+pub(crate) fn is_queue_name(name: &str) -> bool {
     (3..=63).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         && !name.starts_with('-')

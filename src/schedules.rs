@@ -1,8 +1,8 @@
 //! Schedules in the store. Each is a document in its tenant's scope whose `due` is its next firing.
 //! This module reads, lists and cancels schedules; [`create`] creates and [`fire`] fires them.
 
-pub mod create;
-pub mod fire;
+pub(crate) mod create;
+pub(crate) mod fire;
 mod tool_adapter;
 
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::turn::nudge::{NUDGE_WITHIN, Nudge};
 use crate::turn::nudge_sender::enqueue_nudge;
 
 /// Maximum number of schedules of a user. Concurrent requests may exceed it by one or two.
-pub const SCHEDULES_MAX: usize = 100;
+pub(crate) const SCHEDULES_MAX: usize = 100;
 /// Maximum length of a schedule's id, in characters.
-pub const ID_LENGTH_MAX: usize = 64;
+pub(crate) const ID_LENGTH_MAX: usize = 64;
 /// Maximum bytes of a schedule's input as JSON.
-pub const INPUT_BYTES_MAX: usize = 32 * 1024;
+pub(crate) const INPUT_BYTES_MAX: usize = 32 * 1024;
 /// Number of writes lost to other writers after which a change gives up.
 const ATTEMPTS_MAX: usize = 10;
 
@@ -89,7 +89,7 @@ async fn find_document(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn load_schedule(
+pub(crate) async fn load_schedule(
     services: &Services,
     owner: &Owner,
     id: &str,
@@ -115,7 +115,7 @@ async fn find_owned_schedule(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn list_user_schedules(
+pub(crate) async fn list_user_schedules(
     services: &Services,
     owner: &Owner,
 ) -> Result<Vec<Schedule>, CommandError> {
@@ -133,7 +133,7 @@ pub async fn list_user_schedules(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn list_tenant_schedules(
+pub(crate) async fn list_tenant_schedules(
     services: &Services,
     tenant: &TenantId,
     limit: usize,
@@ -162,7 +162,7 @@ fn parse_all(found: &[StoredDocument]) -> Result<Vec<Schedule>, StoreError> {
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn cancel_schedule(
+pub(crate) async fn cancel_schedule(
     services: &Services,
     owner: &Owner,
     id: &str,

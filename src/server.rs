@@ -22,7 +22,8 @@ use tower::ServiceExt as _;
 
 use self::min_throughput::{TimedBody, TimedStream};
 
-pub use self::min_throughput::{MinThroughput, is_client_too_slow};
+pub use self::min_throughput::MinThroughput;
+pub(crate) use self::min_throughput::is_client_too_slow;
 
 /// Maximum bytes of a request line with its headers. Also the maximum of response bytes that a
 /// connection buffers while the client does not read.

@@ -109,7 +109,7 @@ pub struct Limits {
 }
 
 /// Default time-out of an extension hook.
-pub const HOOK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+pub(crate) const HOOK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
     fn default() -> Self {

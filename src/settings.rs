@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub mod azure;
-pub mod budgets;
-pub mod fail_point;
+pub(crate) mod azure;
+pub(crate) mod budgets;
+pub(crate) mod fail_point;
 mod hook_timeout;
-pub mod links;
-pub mod local_file;
-pub mod mistake;
-pub mod model;
-pub mod origins;
-pub mod pauses;
-pub mod rate_limits;
+pub(crate) mod links;
+pub(crate) mod local_file;
+pub(crate) mod mistake;
+pub(crate) mod model;
+pub(crate) mod origins;
+pub(crate) mod pauses;
+pub(crate) mod rate_limits;
 mod reader;
-pub mod secret;
-pub mod table;
-pub mod telemetry;
+pub(crate) mod secret;
+pub(crate) mod table;
+pub(crate) mod telemetry;
 #[cfg(test)]
 mod tests;
 mod unknown_names;
@@ -34,7 +34,7 @@ use origins::AllowedOrigins;
 use pauses::Pauses;
 use rate_limits::RateLimits;
 use reader::Reader;
-pub use reader::{UNRESOLVED, is_unresolved};
+pub(crate) use reader::{UNRESOLVED, is_unresolved};
 use secret::Secret;
 use telemetry::TelemetrySettings;
 
@@ -86,7 +86,7 @@ pub struct Settings {
 }
 
 /// Looks up a setting by name.
-pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub(crate) type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// The source of values, kept for the `${NAME}` references of agent files, which are read later.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl fmt::Debug for AppSettings {
 /// One variable of the process. Text that is not UTF-8 is converted with losses, so that the
 /// validation of that setting fails and names it.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of the environment")]
-pub fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     match std::env::var(name) {
         Ok(value) => Some(value),
         Err(std::env::VarError::NotPresent) => None,

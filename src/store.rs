@@ -6,13 +6,13 @@
 pub(crate) mod conditional;
 #[cfg(test)]
 pub(crate) mod contract;
-pub mod cosmos;
+pub(crate) mod cosmos;
 pub(crate) mod cursor;
-pub mod embedded;
+pub(crate) mod embedded;
 mod head_lease;
 #[cfg(test)]
 pub(crate) mod interceptor;
-pub mod memory;
+pub(crate) mod memory;
 pub(crate) mod validate;
 
 use std::fmt;
@@ -26,11 +26,11 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
 
 /// Operations of one batch (Cosmos: 100).
-pub const BATCH_OPERATIONS_MAX: usize = 80;
+pub(crate) const BATCH_OPERATIONS_MAX: usize = 80;
 /// Bytes of one batch (Cosmos: 2 MB).
-pub const BATCH_BYTES_MAX: usize = 1_500_000;
+pub(crate) const BATCH_BYTES_MAX: usize = 1_500_000;
 /// Delay between the end of a lease and its take-over by another worker.
-pub const TAKE_OVER_DELAY: Duration = Duration::from_secs(5);
+pub(crate) const TAKE_OVER_DELAY: Duration = Duration::from_secs(5);
 
 /// The unit of atomic writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -93,15 +93,15 @@ impl DocumentKind {
 }
 
 /// Id of a conversation's head.
-pub const HEAD_ID: &str = "head";
+pub(crate) const HEAD_ID: &str = "head";
 
 /// Id of the entry with that `seq`. Ids sort like the numbers.
-pub fn entry_id(seq: u64) -> String {
+pub(crate) fn entry_id(seq: u64) -> String {
     format!("{seq:012}")
 }
 
 /// Id of the events document whose first event has that number.
-pub fn events_id(first: u64) -> String {
+pub(crate) fn events_id(first: u64) -> String {
     format!("ev-{first:012}")
 }
 

@@ -7,14 +7,14 @@
 //! Prompts, responses, arguments, results, keys and addresses are in no line above `debug`. They
 //! are exported only if OpenTelemetry's own switch allows content.
 
-pub mod cost_meter;
-pub mod error_class;
+pub(crate) mod cost_meter;
+pub(crate) mod error_class;
 mod export;
 mod format;
-pub mod metrics;
+pub(crate) mod metrics;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod trace;
+pub(crate) mod trace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ use opentelemetry_sdk::trace::SdkTracer;
 use crate::clock::Clock;
 use crate::settings::secret::Secret;
 use crate::settings::telemetry::TelemetrySettings;
-pub use format::LogStyle;
+pub(crate) use format::LogStyle;
 use metrics::Metrics;
 
 /// Time that a stop waits for collectors.
-pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The reason why telemetry cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum TelemetryError {
+pub(crate) enum TelemetryError {
     #[error("invalid RUST_LOG")]
     Filter(#[source] tracing_subscriber::filter::ParseError),
     /// The process already has a global log subscriber. Continue without starting telemetry.
@@ -46,14 +46,14 @@ pub enum TelemetryError {
 
 /// Source of the tokens that authenticate the app to Application Insights.
 #[async_trait]
-pub trait TokenSource: Send + Sync + fmt::Debug {
+pub(crate) trait TokenSource: Send + Sync + fmt::Debug {
     /// Returns the reason as text if no token is available. The export fails; log the reason.
     async fn token(&self) -> Result<Secret<String>, String>;
 }
 
 /// The log format and the destinations of telemetry.
 #[derive(Debug)]
-pub struct TelemetryConfig<'a> {
+pub(crate) struct TelemetryConfig<'a> {
     /// Directives of `RUST_LOG`.
     pub log_directives: &'a str,
     pub style: LogStyle,
@@ -87,7 +87,7 @@ impl fmt::Debug for Telemetry {
 /// # Errors
 /// The directives are invalid (`Settings::log_filter` never is), an exporter cannot be built, or the
 /// process already has a log subscriber. Report the error at start-up.
-pub fn start(
+pub(crate) fn start(
     config: &TelemetryConfig<'_>,
     clock: Arc<dyn Clock>,
 ) -> Result<Telemetry, TelemetryError> {

@@ -1,13 +1,13 @@
 //! The tool port: definitions, calls and results. Each tool declares the effect of its calls.
 
-pub mod call_attempt;
-pub mod code;
-pub mod http;
-pub mod result_limits;
-pub mod schedule;
-pub mod strict_schema;
-pub mod validate;
-pub mod workspace;
+pub(crate) mod call_attempt;
+pub(crate) mod code;
+pub(crate) mod http;
+pub(crate) mod result_limits;
+pub(crate) mod schedule;
+pub(crate) mod strict_schema;
+pub(crate) mod validate;
+pub(crate) mod workspace;
 
 #[cfg(test)]
 mod test_env;
@@ -35,7 +35,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 /// Longest time-out of a tool. A longer one is an error in the agent file.
-pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_mins(4);
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Declaration of a tool: name, parameters, effect and bounds.
@@ -185,7 +185,7 @@ impl ToolContext {
 }
 
 /// Returns one error message for each tool that has the name of an earlier tool.
-pub fn find_name_conflicts(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
+pub(crate) fn find_name_conflicts(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
     let earlier = |index: usize, name: &str| {
         tools.iter().take(index).find(|tool| tool.definition().name == name)
     };

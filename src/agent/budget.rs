@@ -7,15 +7,15 @@ mod metering;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::alert::{AccountAlert, AlertMark, BudgetAlert, Crossing};
-pub use self::exceeded::{BudgetExceeded, ExceededLimit};
-pub use self::metering::{DayEnd, Metering, Reservation};
+pub(crate) use self::alert::{AccountAlert, AlertMark, BudgetAlert, Crossing};
+pub(crate) use self::exceeded::{BudgetExceeded, ExceededLimit};
+pub(crate) use self::metering::{Metering, Reservation};
 
 use crate::agent::usage::{UsageTotals, dollars_to_nanos, nanos_to_dollars};
 
 /// Largest accepted limit in dollars. A higher one is probably a typing error.
-pub const USD_MAX: f64 = 1e9;
-pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
+pub(crate) const USD_MAX: f64 = 1e9;
+pub(crate) const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// A spending limit. An absent unit is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

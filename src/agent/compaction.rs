@@ -1,11 +1,11 @@
 //! Compaction: a summary replaces the older part of the model's input before it exceeds the context
 //! window. The stored conversation stays complete.
 
-pub mod cut;
-pub mod file_lists;
-pub mod prompts;
-pub mod tokens;
-pub mod transcript;
+pub(crate) mod cut;
+pub(crate) mod file_lists;
+pub(crate) mod prompts;
+pub(crate) mod tokens;
+pub(crate) mod transcript;
 
 use serde_json::json;
 
@@ -16,10 +16,12 @@ use crate::agent::settings::CompactionSettings;
 use crate::agent::usage::Usage;
 use crate::ids::EntryId;
 
-pub use cut::{CompactionPlan, CutError, plan_compaction};
+#[cfg(test)]
+pub(crate) use cut::CutError;
+pub(crate) use cut::{CompactionPlan, plan_compaction};
 
 /// Counts the tokens of a text. The core has no tokenizer, so the caller supplies one.
-pub type TokenCounter<'a> = &'a dyn Fn(&str) -> u64;
+pub(crate) type TokenCounter<'a> = &'a dyn Fn(&str) -> u64;
 
 /// Division of a model's context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl ContextBudget {
 
 /// Detects a response to truncated input, or one cut because the window was full, and returns its
 /// error text. The context must shrink before the next model call.
-pub fn detect_silent_overflow(response: &AssistantMessage, window: u64) -> Option<String> {
+pub(crate) fn detect_silent_overflow(response: &AssistantMessage, window: u64) -> Option<String> {
     let usage = &response.usage;
     let sent = usage.input + usage.cache_read + usage.cache_write;
     if window == 0 {
@@ -96,7 +98,7 @@ pub fn detect_silent_overflow(response: &AssistantMessage, window: u64) -> Optio
 
 /// The parts of a finished summary.
 #[derive(Clone, Debug)]
-pub struct SummaryParts {
+pub(crate) struct SummaryParts {
     /// Summary of everything before the cut, or before the turn that the cut divides.
     pub history: String,
     /// Summary of the divided turn's first part.
@@ -107,7 +109,7 @@ pub struct SummaryParts {
 
 impl SummaryParts {
     /// The text that replaces everything before the cut.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = self.history.clone();
         if let Some(prefix) = &self.prefix {
             text.push_str(prompts::SPLIT_TURN);
@@ -118,7 +120,7 @@ impl SummaryParts {
     }
 
     /// The body of the compaction entry.
-    pub fn to_entry(
+    pub(crate) fn to_entry(
         &self,
         first_kept: &EntryId,
         (tokens_before, tokens_after): (u64, u64),

@@ -58,7 +58,7 @@ pub struct Image {
 }
 
 /// Media type of an image that models accept, detected by its first bytes.
-pub fn detect_image_type(bytes: &[u8]) -> Option<&'static str> {
+pub(crate) fn detect_image_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
         [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),

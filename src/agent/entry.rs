@@ -215,7 +215,7 @@ pub struct CustomMessageEntry {
 
 impl CustomMessageEntry {
     /// The message of this entry, which has the entry's `timestamp`.
-    pub fn to_message(&self, timestamp: Timestamp) -> CustomMessage {
+    pub(crate) fn to_message(&self, timestamp: Timestamp) -> CustomMessage {
         CustomMessage {
             custom_type: self.custom_type.clone(),
             content: self.content.clone(),

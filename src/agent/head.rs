@@ -23,13 +23,13 @@ use crate::ids::{
 };
 
 /// Schema version that this version writes.
-pub const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub const READER_VERSION: u32 = 4;
+pub(crate) const READER_VERSION: u32 = 4;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
-pub const PROMPT_SPANS_MAX: usize = 20;
+pub(crate) const PROMPT_SPANS_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -111,7 +111,7 @@ impl AssistantMessage {
     }
 
     /// False for texts of the service, such as that of an aborted turn. They cost nothing.
-    pub fn is_from_model(&self) -> bool {
+    pub(crate) fn is_from_model(&self) -> bool {
         self.provider != "turnwheel"
     }
 
@@ -147,7 +147,7 @@ impl AssistantMessage {
     }
 
     /// True if the response failed. It is not sent to the model, and its calls do not run.
-    pub fn is_failed(&self) -> bool {
+    pub(crate) fn is_failed(&self) -> bool {
         matches!(self.stop_reason, StopReason::Error | StopReason::Aborted)
     }
 }

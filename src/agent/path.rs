@@ -30,7 +30,7 @@ pub fn path_to_leaf(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<E
 
 /// The path, leaf first, as an iterator for callers that read only its end. `entries` are in order
 /// of `seq`, and each parent precedes its children.
-pub fn path_from_leaf<'a>(
+pub(crate) fn path_from_leaf<'a>(
     entries: impl DoubleEndedIterator<Item = &'a Arc<Entry>>,
     leaf: Option<&'a EntryId>,
 ) -> impl Iterator<Item = &'a Arc<Entry>> {

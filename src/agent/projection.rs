@@ -2,7 +2,7 @@
 //! the messages of the path, which extensions may change, and convert them to a well-formed list
 //! (invariant 8).
 
-pub mod render;
+pub(crate) mod render;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 
 /// Encodes the text of error results as a JSON string, as the prompt loop requires (PR-05).
-pub fn encode_errors_as_json(messages: &mut [Cow<'_, Message>]) {
+pub(crate) fn encode_errors_as_json(messages: &mut [Cow<'_, Message>]) {
     for message in messages {
         let Message::ToolResult(result) = message.as_ref() else { continue };
         if !result.is_error {
@@ -37,7 +37,7 @@ pub fn encode_errors_as_json(messages: &mut [Cow<'_, Message>]) {
 }
 
 /// Text that replaces a missing result.
-pub const NO_RESULT: &str = "No result provided";
+pub(crate) const NO_RESULT: &str = "No result provided";
 
 /// The messages of the path. After a compaction: its summary, the entries that it kept, and all
 /// later ones.
@@ -65,14 +65,16 @@ pub fn project_messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
 }
 
 /// The newest compaction of a path and its index.
-pub fn find_last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
+pub(crate) fn find_last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
     path.iter().enumerate().rev().find_map(|(at, entry)| Some((at, entry.body.compaction()?)))
 }
 
 /// The messages of the entries, in order, whatever their role. Files that tools sent to the user
 /// become a sentence after the results of their batch. Stored messages are borrowed, because
 /// copying the history would cost too much.
-pub fn entry_messages<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a, Message>> {
+pub(crate) fn entry_messages<'a>(
+    path: impl IntoIterator<Item = &'a Arc<Entry>>,
+) -> Vec<Cow<'a, Message>> {
     let mut messages = Vec::new();
     let mut files: Vec<Message> = Vec::new();
     let mut pending: Vec<(CallRef, &str)> = Vec::new();

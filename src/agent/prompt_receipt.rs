@@ -21,7 +21,7 @@ use crate::ids::{PromptId, RequestId, UserId};
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct PromptReceipt {
+pub(crate) struct PromptReceipt {
     #[schema(value_type = String)]
     pub prompt_id: PromptId,
     #[schema(value_type = String)]
@@ -64,7 +64,7 @@ pub struct PromptReceipt {
 /// Counts of calls with the effect `write`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WriteCounts {
+pub(crate) struct WriteCounts {
     pub done: u64,
     /// Calls that failed for certain.
     pub failed: u64,
@@ -81,7 +81,7 @@ pub struct WriteCounts {
 /// An approval request of the prompt, with its decision.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct RequestSummary {
+pub(crate) struct RequestSummary {
     #[schema(value_type = String)]
     pub id: RequestId,
     #[schema(value_type = String)]
@@ -133,7 +133,7 @@ enum CallOutcome {
 
 /// Builds the receipt of a prompt. `None` if the prompt has not started.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are not in the receipt")]
-pub fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
+pub(crate) fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
     let mut receipt: Option<PromptReceipt> = None;
     let mut calls: BTreeMap<(u64, usize), CallRecord> = BTreeMap::new();
     let mut has_failed = false;

@@ -73,7 +73,7 @@ pub struct RetryView {
 }
 
 impl RetryView {
-    pub fn from_head(head: &Head) -> Option<Self> {
+    pub(crate) fn from_head(head: &Head) -> Option<Self> {
         match head.phase {
             Phase::Model { attempt, not_before: Some(at) } if attempt > 1 => {
                 Some(Self { attempt: attempt - 1, at, error: None })
@@ -148,7 +148,7 @@ pub enum OutputResult {
 
 /// The origin of an output, so that an event can reference it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OutputOrigin {
+pub(crate) enum OutputOrigin {
     Text { seq: u64, block: usize },
     Call(CallRef),
     SideOutput { seq: u64 },
@@ -157,7 +157,7 @@ pub enum OutputOrigin {
 impl PromptView {
     /// Sets `result` from the last text, for an agent with a response schema. It stays absent while
     /// the prompt runs, unless the prompt completed normally, and if the text is not valid.
-    pub fn set_result(&mut self, is_valid: impl Fn(&str) -> bool) {
+    pub(crate) fn set_result(&mut self, is_valid: impl Fn(&str) -> bool) {
         let is_completed =
             self.state == PromptState::Completed && self.stop_reason == Some(PromptStop::End);
         let last = self.output.iter().rev().find_map(|output| match output {
@@ -175,7 +175,11 @@ impl PromptView {
 
 /// Builds the view of a prompt from `entries`, which hold at least its span. `None` if the prompt
 /// is not among them.
-pub fn build_prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option<PromptView> {
+pub(crate) fn build_prompt_view(
+    id: &PromptId,
+    head: &Head,
+    entries: &[Arc<Entry>],
+) -> Option<PromptView> {
     let mut view: Option<PromptView> = None;
     let mut has_no_input = false;
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
@@ -269,7 +273,10 @@ fn last_error_message(id: &PromptId, entries: &[Arc<Entry>]) -> Option<String> {
 
 /// The prompt's outputs, each with its origin.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry have no output")]
-pub fn collect_outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(OutputOrigin, PromptOutput)> {
+pub(crate) fn collect_outputs(
+    id: &PromptId,
+    entries: &[Arc<Entry>],
+) -> Vec<(OutputOrigin, PromptOutput)> {
     let mut builder = OutputBuilder::default();
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         match &entry.body {

@@ -40,14 +40,14 @@ impl RawJson {
     }
 
     /// The value of a top-level member, if it is a string.
-    pub fn string_member(&self, name: &str) -> Option<String> {
+    pub(crate) fn string_member(&self, name: &str) -> Option<String> {
         self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
 
     /// Removes duplicate members and keeps the last, which readers then agree on, approvers
     /// included. Text without duplicates stays unchanged.
     #[must_use]
-    pub fn with_unique_members(self) -> Self {
+    pub(crate) fn with_unique_members(self) -> Self {
         match self.read::<Value>() {
             Ok(value) if self.has_duplicate_member() => Self::from_value(&value),
             // Validation reports JSON that nests too deep for a tree.
@@ -72,7 +72,7 @@ impl RawJson {
 
 /// Describes a JSON error and its position without quoting content, for logs and errors. serde's
 /// own texts quote it.
-pub fn redacted_error(error: &serde_json::Error) -> String {
+pub(crate) fn redacted_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     // This text names only a member of our own types.
     if text.starts_with("missing field `") {

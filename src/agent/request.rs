@@ -23,7 +23,7 @@ pub enum RequestKind {
 
 impl RequestKind {
     /// The possible decisions, in display order.
-    pub fn decisions(self) -> &'static [Verdict] {
+    pub(crate) fn decisions(self) -> &'static [Verdict] {
         match self {
             Self::Tool | Self::Budget => &[Verdict::Approve, Verdict::Reject],
             Self::Outcome => &[Verdict::Happened, Verdict::DidNotHappen, Verdict::Again],
@@ -136,7 +136,7 @@ pub struct Decision {
 
 impl Decision {
     /// True if both decisions have the same content. Author and time are ignored.
-    pub fn has_same_content(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_content(&self, other: &Self) -> bool {
         self.request_id == other.request_id
             && self.verdict == other.verdict
             && self.reason == other.reason

@@ -1,10 +1,10 @@
 //! Schedules: prompts that start at set times, once or repeatedly. The stored form, and its state
 //! after each firing.
 
-pub mod rule;
+pub(crate) mod rule;
 #[cfg(test)]
 mod tests;
-pub mod zone;
+pub(crate) mod zone;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
 /// Delay between attempts of a firing that failed for a temporary reason.
-pub const RETRY_INTERVAL: Duration = Duration::from_mins(5);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_mins(5);
 /// Duration of these attempts, unless the next firing comes earlier.
-pub const RETRY_WINDOW: Duration = Duration::from_hours(24);
+pub(crate) const RETRY_WINDOW: Duration = Duration::from_hours(24);
 
 /// Behaviour of a firing in a busy conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum ScheduleMode {
+pub(crate) enum ScheduleMode {
     /// The firing is skipped.
     Prompt,
     /// The input joins the running prompt.
@@ -39,7 +39,7 @@ pub enum ScheduleMode {
 /// A stored schedule. Without `next_at` it never fires again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Schedule {
+pub(crate) struct Schedule {
     pub id: ScheduleId,
     /// Owner of the schedule and user of its prompts.
     pub user: UserId,
@@ -86,14 +86,14 @@ pub struct Schedule {
 /// match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ScheduleTarget {
+pub(crate) struct ScheduleTarget {
     pub id: ConversationId,
     pub incarnation: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LastFiring {
+pub(crate) struct LastFiring {
     pub at: Timestamp,
     pub conversation_id: ConversationId,
     pub input_id: InputId,
@@ -104,7 +104,7 @@ pub struct LastFiring {
 /// Why a firing was not made, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct FiringProblem {
+pub(crate) struct FiringProblem {
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -113,7 +113,7 @@ pub struct FiringProblem {
 
 /// Result of a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FiringOutcome {
+pub(crate) enum FiringOutcome {
     Accepted {
         conversation_id: ConversationId,
         input_id: InputId,
@@ -129,13 +129,13 @@ pub enum FiringOutcome {
 
 impl Schedule {
     /// Time of the next firing or attempt.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub(crate) fn due(&self) -> Option<Timestamp> {
         self.next_at.map(|at| self.retry_at.unwrap_or(at))
     }
 
     /// The schedule after a firing. Firings missed meanwhile are not made up for.
     #[must_use]
-    pub fn after_firing(self, outcome: FiringOutcome, now: Timestamp) -> Self {
+    pub(crate) fn after_firing(self, outcome: FiringOutcome, now: Timestamp) -> Self {
         let Some(at) = self.next_at else { return self };
         let rule = ScheduleRule::parse(&self.timing, self.created_at).ok();
         let next_after = |moment: Timestamp| rule.as_ref().and_then(|rule| rule.next_after(moment));

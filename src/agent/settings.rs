@@ -66,7 +66,7 @@ pub enum LoopKind {
 
 impl LoopKind {
     /// Error text of a kind that cannot be set.
-    pub fn validation_error(self) -> Option<&'static str> {
+    pub(crate) fn validation_error(self) -> Option<&'static str> {
         match self {
             Self::Prompt | Self::Agent => None,
             Self::Protocol => {
@@ -129,9 +129,9 @@ pub struct RetrySettings {
 }
 
 /// Maximum retries of one model call. Each adds a message to the conversation.
-pub const RETRIES_MAX: u32 = 100;
+pub(crate) const RETRIES_MAX: u32 = 100;
 /// One day. For a longer wait, a schedule is the better tool.
-pub const RETRY_DELAY_MAX_MS: u64 = 86_400_000;
+pub(crate) const RETRY_DELAY_MAX_MS: u64 = 86_400_000;
 
 impl Default for RetrySettings {
     fn default() -> Self {
@@ -160,15 +160,15 @@ impl Default for CompactionSettings {
 }
 
 /// Model tier if no model is named.
-pub const DEFAULT_MODEL: &str = "normal";
+pub(crate) const DEFAULT_MODEL: &str = "normal";
 
 /// Maximum bytes of a model id.
-pub const MODEL_BYTES_MAX: usize = 128;
+pub(crate) const MODEL_BYTES_MAX: usize = 128;
 /// Upper bound of `maxOutputTokens`, above every model's own limit.
-pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
+pub(crate) const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
 
 /// Error text of an invalid model id. It does not check whether the model exists.
-pub fn model_id_error(model: &str) -> Option<String> {
+pub(crate) fn model_id_error(model: &str) -> Option<String> {
     let is_fit = (1..=MODEL_BYTES_MAX).contains(&model.len())
         && model.trim() == model
         && !model.chars().any(char::is_control);
@@ -178,7 +178,7 @@ pub fn model_id_error(model: &str) -> Option<String> {
 }
 
 /// Rounds after which the service ends a prompt, whatever its settings are.
-pub const HARD_ROUNDS_MAX: u32 = 200;
+pub(crate) const HARD_ROUNDS_MAX: u32 = 200;
 
 /// Default number of parallel tool calls.
 const CONCURRENCY_DEFAULT: u32 = 8;
@@ -186,7 +186,7 @@ const CONCURRENCY_DEFAULT: u32 = 8;
 impl Settings {
     /// The settings in `self`, with `fallback` for absent ones.
     #[must_use]
-    pub fn with_fallback(&self, fallback: &Self) -> Self {
+    pub(crate) fn with_fallback(&self, fallback: &Self) -> Self {
         Self {
             loop_kind: self.loop_kind.or(fallback.loop_kind),
             model: self.model.clone().or_else(|| fallback.model.clone()),
@@ -209,7 +209,7 @@ impl Settings {
     }
 
     /// Maximum rounds of model calls in one prompt. `None`: only the hard limit applies.
-    pub fn rounds_max(&self) -> Option<u32> {
+    pub(crate) fn rounds_max(&self) -> Option<u32> {
         self.max_rounds.or(match self.loop_kind.unwrap_or_default() {
             LoopKind::Prompt => Some(25),
             LoopKind::Agent => None,
@@ -218,12 +218,12 @@ impl Settings {
     }
 
     /// The budget. `None`: unlimited.
-    pub fn parse_budget(&self) -> Option<Budget> {
+    pub(crate) fn parse_budget(&self) -> Option<Budget> {
         self.budget.as_ref()?.read().ok()
     }
 
     /// Error of an invalid budget.
-    pub fn budget_error(&self) -> Option<JsonError> {
+    pub(crate) fn budget_error(&self) -> Option<JsonError> {
         match strict::from_str::<Budget>(self.budget.as_ref()?.text()) {
             Ok(budget) => budget
                 .validation_error()
@@ -233,7 +233,7 @@ impl Settings {
     }
 
     /// Calls of one response that may run in parallel. 1: one after the other.
-    pub fn concurrency(&self) -> u32 {
+    pub(crate) fn concurrency(&self) -> u32 {
         match self.tool_execution.unwrap_or_default() {
             ToolExecution::Sequential => 1,
             ToolExecution::Parallel => {
@@ -242,7 +242,7 @@ impl Settings {
         }
     }
 
-    pub fn hard_rounds_limit(&self) -> u32 {
+    pub(crate) fn hard_rounds_limit(&self) -> u32 {
         self.hard_rounds_max.unwrap_or(HARD_ROUNDS_MAX).min(HARD_ROUNDS_MAX)
     }
 }
@@ -260,4 +260,4 @@ fn merge_budgets(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<Raw
 
 /// Upper bound for parallel calls, whatever the settings are: one worker can run so many, and a
 /// take-over can request decisions on so many.
-pub const CONCURRENCY_MAX: u32 = 16;
+pub(crate) const CONCURRENCY_MAX: u32 = 16;

@@ -31,13 +31,15 @@ use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::transition::Transition;
 
 pub use crate::agent::transition::FinishTurn;
-pub use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
-pub use calls::UNKNOWN_OUTCOME;
-pub use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
-pub use inbox::{is_skipped_by_steer, is_supported};
-pub use input::{ApprovalSpec, CallPlan, CallResult, Input, Preflight, ResponseInput};
-pub use response::CALLS_MAX;
-pub use retry::{FailureKind, retry_delay};
+pub(crate) use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
+pub(crate) use calls::UNKNOWN_OUTCOME;
+pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
+pub(crate) use inbox::{is_skipped_by_steer, is_supported};
+pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
+pub use input::{Input, ResponseInput};
+#[cfg(test)]
+pub(crate) use response::CALLS_MAX;
+pub use retry::FailureKind;
 
 /// Applies one input to the transition.
 pub fn step(transition: &mut Transition, input: &Input) {

@@ -44,7 +44,7 @@ impl JsonError {
 ///
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
-pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+pub(crate) fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = from_deserializer(&mut deserializer)?;
     deserializer.end().map_err(|error| JsonError {
@@ -58,7 +58,7 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError
 ///
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
-pub fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(crate) fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     source: D,
 ) -> Result<T, JsonError> {
     serde_path_to_error::deserialize(Strict(source)).map_err(|error| {
@@ -104,7 +104,7 @@ fn strip_position(text: &str) -> &str {
 }
 
 /// Rewrites a message of serde for users of the API. Other messages stay unchanged.
-pub fn plain_message(text: &str) -> String {
+pub(crate) fn plain_message(text: &str) -> String {
     for start in ["invalid type: ", "invalid value: ", "invalid length "] {
         if let Some((found, expected)) =
             text.strip_prefix(start).and_then(|rest| rest.rsplit_once(", expected "))
@@ -174,7 +174,7 @@ fn describe_found(found: &str) -> String {
 }
 
 /// Escapes one segment of an RFC 6901 pointer.
-pub fn pointer_token(name: &str) -> String {
+pub(crate) fn pointer_token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 
 /// Deaths without progress after which a step is suspect and runs in a separate process.
-pub const SUSPECT_DEATHS: u32 = 2;
+pub(crate) const SUSPECT_DEATHS: u32 = 2;
 /// Deaths of a process that ran only this step, after which its prompt fails.
-pub const ISOLATED_DEATHS_MAX: u32 = 3;
+pub(crate) const ISOLATED_DEATHS_MAX: u32 = 3;
 /// Delays before each further attempt of a suspect step; [`DELAY_MAX`] after the last one.
 pub(super) const DELAYS: [Duration; 3] =
     [Duration::from_secs(5), Duration::from_secs(30), Duration::from_mins(2)];

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Removes one code fence around the whole text, because models often wrap their JSON in one.
-pub fn strip_code_fence(text: &str) -> &str {
+pub(crate) fn strip_code_fence(text: &str) -> &str {
     let text = text.trim();
     let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     let body = inside.and_then(|inside| inside.split_once('\n')).map(|(_language, body)| body);
@@ -12,7 +12,7 @@ pub fn strip_code_fence(text: &str) -> &str {
 
 /// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text. A
 /// Rust string cannot hold one, so escapes are the only source. Text without any is borrowed.
-pub fn repair_surrogates(json: &str) -> Cow<'_, str> {
+pub(crate) fn repair_surrogates(json: &str) -> Cow<'_, str> {
     if !json.contains("\\u") {
         return Cow::Borrowed(json);
     }

@@ -41,7 +41,7 @@ impl Cost {
     /// Rounds to 12 decimals: a sum of floats is `0.0008`, not `0.0008000000000000001`. Values are
     /// rounded where they arise, so that a stored value equals the one in memory.
     #[must_use]
-    pub fn rounded(self) -> Self {
+    pub(crate) fn rounded(self) -> Self {
         let round = |dollars: f64| (dollars * 1e12).round() / 1e12;
         Self {
             input: round(self.input),
@@ -58,7 +58,7 @@ impl Usage {
     /// becomes the sum of the parts. `None` if the report is unusable: negative, or implausibly
     /// high.
     #[must_use]
-    pub fn validate_tool_report(mut self) -> Option<Self> {
+    pub(crate) fn validate_tool_report(mut self) -> Option<Self> {
         let cost = &mut self.cost;
         let parts = [cost.input, cost.output, cost.cache_read, cost.cache_write];
         if cost.total == 0.0 {
@@ -135,7 +135,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl UsageTotals {
     /// The totals of one call.
-    pub fn from_usage(usage: &Usage) -> Self {
+    pub(crate) fn from_usage(usage: &Usage) -> Self {
         Self {
             calls: 1,
             input: usage.input,
@@ -148,24 +148,24 @@ impl UsageTotals {
         }
     }
 
-    pub fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
     #[must_use]
-    pub fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         self.combine(other, u64::saturating_add)
     }
 
     /// The excess of `self` over `other`, per number; 0 where it has less.
     #[must_use]
-    pub fn minus(self, other: Self) -> Self {
+    pub(crate) fn minus(self, other: Self) -> Self {
         self.combine(other, u64::saturating_sub)
     }
 
     /// The greater of both, per number.
     #[must_use]
-    pub fn max_each(self, other: Self) -> Self {
+    pub(crate) fn max_each(self, other: Self) -> Self {
         self.combine(other, u64::max)
     }
 
@@ -183,7 +183,7 @@ impl UsageTotals {
     }
 
     /// Converts to the form of a response's usage. Only the total of the cost is known.
-    pub fn to_usage(self) -> Usage {
+    pub(crate) fn to_usage(self) -> Usage {
         Usage {
             input: self.input,
             output: self.output,
@@ -202,7 +202,7 @@ impl UsageTotals {
     clippy::cast_sign_loss,
     reason = "a cast from a float stops at the bounds of the number"
 )]
-pub fn dollars_to_nanos(dollars: f64) -> u64 {
+pub(crate) fn dollars_to_nanos(dollars: f64) -> u64 {
     (dollars * 1e9).round() as u64
 }
 
@@ -210,7 +210,7 @@ pub fn dollars_to_nanos(dollars: f64) -> u64 {
     clippy::cast_precision_loss,
     reason = "display only: 2^53 billionths are 9 million dollars"
 )]
-pub fn nanos_to_dollars(nanos: u64) -> f64 {
+pub(crate) fn nanos_to_dollars(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 

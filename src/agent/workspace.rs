@@ -19,7 +19,7 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// Every file that a tool call at the end of the path can read. The entries alone determine it, so
 /// a repeated delivery, a compaction and another branch each find the files of their own path.
-pub fn collect_files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
+pub(crate) fn collect_files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
     let mut files = BTreeMap::new();
     for entry in path {
         if let EntryBody::Output(output) = &entry.body {
@@ -40,7 +40,10 @@ pub fn collect_files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
 }
 
 /// Applies the changes of one tool result.
-pub fn apply_result(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
+pub(crate) fn apply_result(
+    files: &mut BTreeMap<String, WorkspaceFile>,
+    result: &ToolResultMessage,
+) {
     for (path, file) in &result.workspace {
         match file {
             Some(file) => files.insert(path.clone(), file.clone()),
@@ -62,12 +65,12 @@ fn add_inputs(files: &mut BTreeMap<String, WorkspaceFile>, content: &Content) {
 }
 
 /// Path of a file that a user sent: `.turnwheel/inputs/3f9a1c02/report.pdf`.
-pub fn input_path(file: &FileBlock) -> String {
+pub(crate) fn input_path(file: &FileBlock) -> String {
     scoped_path(INPUTS, &file.artifact_id, file.path.as_deref().unwrap_or_default())
 }
 
 /// Path of a file that a tool sent to the user.
-pub fn output_path(file: &FileOutput) -> String {
+pub(crate) fn output_path(file: &FileOutput) -> String {
     scoped_path(OUTPUTS, &file.artifact_id, &file.path)
 }
 
@@ -90,7 +93,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// Invisible marks that make a name look like another one.
-pub fn is_deceptive(letter: char) -> bool {
+pub(crate) fn is_deceptive(letter: char) -> bool {
     matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 

@@ -67,7 +67,7 @@ pub fn load_folder(
 }
 
 /// Like [`load_folder`], but from the texts of agent files by agent name.
-pub fn load_texts(
+pub(crate) fn load_texts(
     texts: &BTreeMap<String, String>,
     display_path: &str,
     tools: &ToolSet,
@@ -113,7 +113,7 @@ impl LoadedAgents {
 ///
 /// # Errors
 /// The folder cannot be read. Report it with the folder's path.
-pub fn list_agent_files(folder: &Path) -> std::io::Result<Vec<String>> {
+pub(crate) fn list_agent_files(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let file_name = entry?.file_name();

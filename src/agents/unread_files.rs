@@ -12,7 +12,7 @@ const CERTIFY_SUFFIX: &str = ".certify.yaml";
 /// Returns one mistake per file that is never read: an ending in other letter case, or a `certify`
 /// conversation without its agent. Returns none if the folder cannot be read, which
 /// [`super::load_folder`] reports.
-pub fn find_unread_files(folder: &Path) -> Vec<Mistake> {
+pub(crate) fn find_unread_files(folder: &Path) -> Vec<Mistake> {
     let folder_name =
         folder.file_name().map_or_else(|| "agents".into(), |name| name.to_string_lossy());
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -55,10 +55,10 @@ use state::ObservedState;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), turnwheel::app::AgentError> {
+/// # async fn main() -> Result<(), turnwheel::AgentError> {
 /// use turnwheel::Agent;
-/// use turnwheel::app::AgentEvent;
-/// use turnwheel::model::scripted::ScriptedModel;
+/// use turnwheel::events::AgentEvent;
+/// use turnwheel::models::ScriptedModel;
 ///
 /// let agent = Agent::builder()
 ///     .system_prompt("You are a helpful assistant.")
@@ -97,9 +97,15 @@ pub enum AgentError {
     Mistakes(Vec<String>),
     /// The data folder cannot be opened.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
     Refused(CommandError),
+}
+
+impl From<StartError> for AgentError {
+    fn from(error: StartError) -> Self {
+        Self::Start(error.into())
+    }
 }
 
 impl From<CommandError> for AgentError {
@@ -303,9 +309,9 @@ impl Agent {
     /// new messages of that run.
     ///
     /// ```
-    /// # use turnwheel::model::scripted::ScriptedModel;
+    /// # use turnwheel::models::ScriptedModel;
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), turnwheel::app::AgentError> {
+    /// # async fn main() -> Result<(), turnwheel::AgentError> {
     /// # let agent = turnwheel::Agent::builder().models(std::sync::Arc::new(ScriptedModel)).start().await?;
     /// let mut events = agent.events();
     /// let (prompt, count) = tokio::join!(agent.prompt("Hello!"), async {

@@ -109,7 +109,7 @@ impl App {
     ///
     /// # Errors
     /// Print the error and exit; each names the fix.
-    pub async fn start(
+    pub(crate) async fn start(
         self,
         settings: Settings,
         options: ServiceOptions,

@@ -39,7 +39,7 @@ const BLOCK_BYTES: u64 = 4 * 1024 * 1024;
 const BLOCK_CONCURRENCY: NonZero<usize> = NonZero::new(4).expect("four is not zero");
 const DELETE_CONCURRENCY: usize = 8;
 
-pub struct BlobArtifacts {
+pub(crate) struct BlobArtifacts {
     service: BlobServiceClient,
     container: BlobContainerClient,
     /// Signs links; requires an identity.
@@ -54,7 +54,7 @@ impl BlobArtifacts {
     ///
     /// # Errors
     /// The account is not usable. Show the error and do not start.
-    pub fn connect(
+    pub(crate) fn connect(
         account: &StorageAccount,
         credential: Option<Arc<dyn TokenCredential>>,
         prefix: &str,
@@ -70,7 +70,7 @@ impl BlobArtifacts {
     /// # Errors
     /// The account uses a key or a SAS token, whose links could be neither traced nor revoked. Show
     /// the error and do not start.
-    pub fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageError> {
+    pub(crate) fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageError> {
         match &account.access {
             StorageAccess::Identity(_) => {
                 self.link_signer = Some(LinkSigner::new(&account.blob));
@@ -87,7 +87,7 @@ impl BlobArtifacts {
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`]: show its source, which states what to do.
-    pub async fn create(&self) -> Result<(), ArtifactError> {
+    pub(crate) async fn create(&self) -> Result<(), ArtifactError> {
         let options = BlobContainerClientCreateOptions {
             method_options: method_options("blob.create"),
             ..Default::default()

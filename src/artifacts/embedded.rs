@@ -23,7 +23,7 @@ use super::{
 use crate::ids::ArtifactId;
 
 #[derive(Clone)]
-pub struct EmbeddedArtifacts {
+pub(crate) struct EmbeddedArtifacts {
     tree: Arc<FileTree>,
 }
 
@@ -59,7 +59,7 @@ impl EmbeddedArtifacts {
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`]: the folder cannot be created or written; do not start.
-    pub async fn open(folder: &Path) -> Result<Self, ArtifactError> {
+    pub(crate) async fn open(folder: &Path) -> Result<Self, ArtifactError> {
         let tree = FileTree {
             scopes: folder.join("shelves"),
             unfinished: folder.join("unfinished"),

@@ -39,7 +39,7 @@ pub struct ContainerShape {
 /// Excludes bodies from the index: no query searches them, and indexing costs request units.
 pub const EXCLUDED_PATH: &str = "/*";
 
-pub const CONVERSATIONS: ContainerShape = ContainerShape {
+pub(crate) const CONVERSATIONS: ContainerShape = ContainerShape {
     name: "conversations",
     key_paths: &["/tenant", "/user", "/conversationId"],
     indexed_paths: &[
@@ -55,7 +55,7 @@ pub const CONVERSATIONS: ContainerShape = ContainerShape {
     default_ttl_seconds: -1,
 };
 
-pub const SCOPES: ContainerShape = ContainerShape {
+pub(crate) const SCOPES: ContainerShape = ContainerShape {
     name: "scopes",
     key_paths: &["/tenant"],
     indexed_paths: &["/tenant/?", "/id/?", "/kind/?", "/due/?"],
@@ -65,7 +65,7 @@ pub const SCOPES: ContainerShape = ContainerShape {
 pub const CONTAINERS: [&ContainerShape; 2] = [&CONVERSATIONS, &SCOPES];
 
 #[derive(Clone)]
-pub struct Containers {
+pub(crate) struct Containers {
     pub conversations: ContainerClient,
     pub scopes: ContainerClient,
 }
@@ -78,7 +78,7 @@ impl fmt::Debug for Containers {
 
 /// Errors of connecting to the containers. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     #[error(
         "the Cosmos account {endpoint} was not reached: check its name, its firewall and the network"
     )]
@@ -106,7 +106,7 @@ impl Containers {
     /// # Errors
     /// Show the error to the operator and do not start. Only [`ConnectError::Unreachable`] may be
     /// temporary.
-    pub async fn connect(
+    pub(crate) async fn connect(
         builder: CosmosClientBuilder,
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
@@ -179,14 +179,16 @@ async fn build_client(
 /// # Errors
 /// The SDK cannot open sockets, or rejects one of its environment variables: show the error and do
 /// not start.
-pub async fn client_builder(account: &CosmosAccount) -> Result<CosmosClientBuilder, ConnectError> {
+pub(crate) async fn client_builder(
+    account: &CosmosAccount,
+) -> Result<CosmosClientBuilder, ConnectError> {
     let runtime = CosmosRuntime::builder().build().await;
     let runtime = runtime.map_err(|error| connect_error(account, error))?;
     Ok(CosmosClient::builder().with_runtime(runtime))
 }
 
 /// Returns the default options of every operation.
-pub fn default_options() -> OperationOptions {
+pub(crate) fn default_options() -> OperationOptions {
     OperationOptionsBuilder::new()
         .with_end_to_end_latency_policy(EndToEndOperationLatencyPolicy::new(OPERATION_TIMEOUT))
         .build()
@@ -194,7 +196,7 @@ pub fn default_options() -> OperationOptions {
 
 /// Returns the options for reads that decide something: a quorum read, at about twice the price.
 /// Instances do not share session tokens, so the account's own consistency is not enough.
-pub fn latest_committed_options() -> OperationOptions {
+pub(crate) fn latest_committed_options() -> OperationOptions {
     let mut options = default_options();
     options.read_consistency_strategy = Some(ReadConsistencyStrategy::LatestCommitted);
     options

@@ -80,7 +80,7 @@ impl IdentityTokenSource {
 ///
 /// # Errors
 /// The reason as one sentence: show it to the operator.
-pub fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+pub(crate) fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
     match identity {
         Identity::Managed { client_id } => {
             let options = ManagedIdentityCredentialOptions {

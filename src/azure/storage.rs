@@ -17,7 +17,7 @@ use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
 use azure_storage_queue::{QueueServiceClient, QueueServiceClientOptions};
 use url::Url;
 
-pub use self::error::{StorageError, error_code, http_status, to_storage_error};
+pub(crate) use self::error::{StorageError, error_code, http_status, to_storage_error};
 use self::shared_key::SharedKeyPolicy;
 use super::credential;
 use crate::clock::SystemClock;
@@ -74,7 +74,7 @@ pub fn queue_client(
 ///
 /// # Errors
 /// See [`queue_client`].
-pub fn blob_client(
+pub(crate) fn blob_client(
     account: &StorageAccount,
     credential: Option<Arc<dyn TokenCredential>>,
     settings: &TransportSettings,
@@ -160,7 +160,7 @@ fn is_loopback(endpoint: &Url) -> bool {
 struct OperationName(&'static str);
 
 /// Returns a context that names the operation for the cost meter.
-pub fn operation_context(name: &'static str) -> Context<'static> {
+pub(crate) fn operation_context(name: &'static str) -> Context<'static> {
     Context::new().with_value(OperationName(name))
 }
 

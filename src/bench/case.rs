@@ -13,7 +13,7 @@ const TURNS_MIN: usize = 4_000;
 
 /// The command line of `turnwheel bench`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct BenchArguments {
+pub(crate) struct BenchArguments {
     /// Concurrent conversations; several numbers make several cases.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64", value_parser = parse_positive)]
     pub conversations: Vec<usize>,
@@ -73,7 +73,7 @@ pub struct Case {
 
 impl BenchArguments {
     /// Returns every combination, in the order given.
-    pub fn cases(&self) -> Vec<Case> {
+    pub(crate) fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &continuation in &self.continuation {
             for &conversations in &self.conversations {

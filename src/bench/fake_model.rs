@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::bench::case::Case;
 
 /// The only tool that is called: it is built in, reads nothing and takes no time.
-pub const TOOL: &str = "ls";
+pub(crate) const TOOL: &str = "ls";
 
 const HEAD: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -27,7 +27,7 @@ const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Serves until dropped.
 #[derive(Debug)]
-pub struct FakeModel {
+pub(crate) struct FakeModel {
     address: SocketAddr,
     log: Arc<Mutex<ModelLog>>,
     _server: AbortOnDropHandle<()>,
@@ -53,7 +53,7 @@ pub(super) struct Measurements {
 impl FakeModel {
     /// # Errors
     /// No port is free.
-    pub async fn start(case: &Case) -> std::io::Result<Self> {
+    pub(crate) async fn start(case: &Case) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let notes = Arc::<Mutex<ModelLog>>::default();
@@ -70,7 +70,7 @@ impl FakeModel {
         Ok(Self { address, log: notes, _server: AbortOnDropHandle::new(server) })
     }
 
-    pub fn base_url(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("http://{}/openai/v1", self.address)
     }
 

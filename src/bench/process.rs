@@ -8,7 +8,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Resources used since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResourceUsage {
+pub(crate) struct ResourceUsage {
     pub cpu: Option<Duration>,
     /// Bytes sent to the disk, in whole pages; excludes data that was deleted before it got there.
     pub written_bytes: Option<u64>,
@@ -16,7 +16,7 @@ pub struct ResourceUsage {
     pub peak_bytes: Option<u64>,
 }
 
-pub fn read_usage(pid: u32) -> ResourceUsage {
+pub(crate) fn read_usage(pid: u32) -> ResourceUsage {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
     ResourceUsage {
         cpu: read("stat").and_then(|text| parse_cpu_time(&text)),
@@ -41,7 +41,7 @@ pub(super) fn number_after(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Bytes of all files below a folder.
-pub fn folder_bytes(folder: &Path) -> u64 {
+pub(crate) fn folder_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => folder_bytes(&entry.path()),

@@ -22,21 +22,21 @@ use crate::bench::{BenchError, io_error};
 use crate::settings::table::ROWS;
 
 /// The hidden command.
-pub const COMMAND: &str = "bench-worker";
+pub(crate) const COMMAND: &str = "bench-worker";
 /// The agent that receives the prompts.
-pub const AGENT: &str = "bench";
+pub(crate) const AGENT: &str = "bench";
 
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ReadyLine {
+pub(crate) struct ReadyLine {
     pub address: String,
 }
 
 /// Each further line.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct StoreCounters {
+pub(crate) struct StoreCounters {
     /// Writing transactions: one fsync each.
     pub commits: u64,
     /// Checkpoints of the log into the database: three fsyncs each.
@@ -44,7 +44,7 @@ pub struct StoreCounters {
 }
 
 impl StoreCounters {
-    pub fn fsyncs(self) -> u64 {
+    pub(crate) fn fsyncs(self) -> u64 {
         self.commits + 3 * self.checkpoints
     }
 }

@@ -12,14 +12,14 @@ use crate::model::scripted::sample;
 
 /// Prompts sent one after the other, each when the previous one has ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conversation {
+pub(crate) struct Conversation {
     /// Never empty.
     pub prompts: Vec<Prompt>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Prompt {
+pub(crate) struct Prompt {
     /// The user's text.
     pub prompt: String,
     /// The model's responses, in order; empty: the fake model (scripted) runs the prompt.
@@ -35,7 +35,7 @@ pub struct Prompt {
 /// A model response: text, calls, or both.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RecordedResponse {
+pub(crate) struct RecordedResponse {
     #[serde(default)]
     #[serde(rename = "say")]
     pub text: String,
@@ -45,7 +45,7 @@ pub struct RecordedResponse {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Call {
+pub(crate) struct Call {
     pub tool: String,
     #[serde(default)]
     pub arguments: Map<String, Value>,
@@ -53,14 +53,14 @@ pub struct Call {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ApprovalDecision {
+pub(crate) enum ApprovalDecision {
     #[default]
     Approve,
     Reject,
 }
 
 /// `clerk.certify.yaml`
-pub fn file_name(agent: &str) -> String {
+pub(crate) fn file_name(agent: &str) -> String {
     format!("{agent}.certify.yaml")
 }
 
@@ -69,7 +69,7 @@ impl Conversation {
     ///
     /// # Errors
     /// A sentence with the problem of the file.
-    pub fn for_agent(agent: &Agent, folder: &Path) -> Result<Self, String> {
+    pub(crate) fn for_agent(agent: &Agent, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
         match std::fs::read_to_string(folder.join(&name)) {
             Ok(text) => {
@@ -85,7 +85,7 @@ impl Conversation {
 
     /// # Errors
     /// A sentence with the problem.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         let prompts: Vec<Prompt> = serde_saphyr::from_str(text).map_err(|error| {
             let whole = error.without_snippet().render();
             let reason = whole.lines().next().unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::certify::fault_run::InjectionPoint;
 use crate::fail_points::FAIL_POINTS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunFilter {
+pub(crate) struct RunFilter {
     fail_point: &'static str,
     /// `None`: every occurrence.
     occurrence: Option<u32>,

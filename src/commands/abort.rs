@@ -20,7 +20,7 @@ use crate::turn::documents;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AbortRequest {
+pub(crate) struct AbortRequest {
     /// Prompt to end; absent: the prompt that runs or waits now. The id of any other prompt changes
     /// nothing.
     #[schema(value_type = Option<String>)]
@@ -29,7 +29,7 @@ pub struct AbortRequest {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct AbortAccepted {
+pub(crate) struct AbortAccepted {
     /// Id of the receipt that lists what had already happened.
     #[schema(value_type = String)]
     pub input_id: InputId,
@@ -45,7 +45,7 @@ pub struct AbortAccepted {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn abort(
+pub(crate) async fn abort(
     services: &Services,
     key: &ConversationKey,
     request: AbortRequest,

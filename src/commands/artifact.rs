@@ -15,7 +15,7 @@ use crate::store::Write;
 use crate::tools::sha256_hex;
 
 #[derive(Debug)]
-pub struct NewArtifact {
+pub(crate) struct NewArtifact {
     pub name: Option<String>,
     pub mime_type: String,
     pub bytes: Bytes,
@@ -26,7 +26,7 @@ pub struct NewArtifact {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn add_artifact(
+pub(crate) async fn add_artifact(
     services: &Services,
     key: &ConversationKey,
     artifact: NewArtifact,

@@ -20,14 +20,14 @@ const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CompactRequest {
+pub(crate) struct CompactRequest {
     /// Topics that the summary should emphasise.
     pub instructions: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CompactAccepted {
+pub(crate) struct CompactAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
 }
@@ -38,7 +38,7 @@ pub struct CompactAccepted {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn compact(
+pub(crate) async fn compact(
     services: &Services,
     key: &ConversationKey,
     request: CompactRequest,

@@ -24,7 +24,7 @@ const LAST_MESSAGE_IS_RESPONSE: &str = "Cannot continue from message role: assis
 /// Body without members.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ContinueRequest {}
+pub(crate) struct ContinueRequest {}
 
 /// Continues a conversation: from an input or results without a response, or from a response if
 /// inputs are queued.
@@ -32,7 +32,7 @@ pub struct ContinueRequest {}
 /// # Errors
 /// Returns [`CommandError::AlreadyProcessing`] and [`CommandError::Conflict`] with the texts of the
 /// source document. Returns any other [`CommandError`] to report to the client.
-pub async fn accept_continue(
+pub(crate) async fn accept_continue(
     services: &Services,
     key: &ConversationKey,
     idempotency: &Idempotency,

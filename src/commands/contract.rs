@@ -109,7 +109,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    pub fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError::new(pointer, detail)])
     }
 
@@ -131,7 +131,7 @@ pub enum RequestIntent {
 
 /// Caller that sends a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decider {
+pub(crate) enum Decider {
     User {
         tenant: TenantId,
         user: UserId,
@@ -158,7 +158,7 @@ impl Decider {
     }
 
     /// True if the request names the caller and does not exclude it.
-    pub fn can_decide(&self, key: &ConversationKey, request: &Request) -> bool {
+    pub(crate) fn can_decide(&self, key: &ConversationKey, request: &Request) -> bool {
         self.is_approver(key, request) && !self.is_excluded(request)
     }
 

@@ -37,9 +37,9 @@ use crate::tools::sha256_hex;
 use crate::turn::head_commit::HeadCommit;
 
 /// Maximum length of a conversation id, in characters.
-pub const ID_LENGTH_MAX: usize = 128;
+pub(crate) const ID_LENGTH_MAX: usize = 128;
 /// Maximum number of messages in a request that creates a conversation.
-pub const MESSAGES_MAX: usize = 1_000;
+pub(crate) const MESSAGES_MAX: usize = 1_000;
 const METADATA_ENTRIES_MAX: usize = 64;
 /// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
@@ -48,7 +48,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NewConversation {
+pub(crate) struct NewConversation {
     /// 1 to 128 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
     pub id: Option<String>,
     /// Name of an agent; if absent, the default agent.
@@ -65,7 +65,7 @@ pub struct NewConversation {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn create_conversation(
+pub(crate) async fn create_conversation(
     services: &Services,
     owner: &Owner,
     request: NewConversation,

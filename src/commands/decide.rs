@@ -43,7 +43,7 @@ const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn decide(
+pub(crate) async fn decide(
     services: &Services,
     key: &ConversationKey,
     name: &str,

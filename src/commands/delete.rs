@@ -33,7 +33,7 @@ use crate::turn::nudge_sender::enqueue_nudge;
 use crate::{ledger, queue};
 
 /// Time until the id of a deleted conversation is free again.
-pub const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);
+pub(crate) const TOMBSTONE_RETENTION: Duration = Duration::from_hours(7 * 24);
 /// Delay until an unfinished purge is retried.
 const PURGE_RETRY_AFTER: Duration = Duration::from_mins(1);
 const ATTEMPTS_MAX: usize = 10;
@@ -57,7 +57,7 @@ const PURGED_KINDS: [DocumentKind; 7] = [
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn delete_conversation(
+pub(crate) async fn delete_conversation(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(), CommandError> {

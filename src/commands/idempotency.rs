@@ -84,7 +84,7 @@ impl Idempotency {
 }
 
 /// SHA-256 of JSON with sorted members and without white space.
-pub fn canonical_hash(value: &Value) -> String {
+pub(crate) fn canonical_hash(value: &Value) -> String {
     let mut text = String::new();
     write_canonical(value, &mut text);
     sha256_hex(text.as_bytes())
@@ -124,21 +124,21 @@ fn write_canonical(value: &Value, text: &mut String) {
 
 /// Stored state of an earlier request with the same input id.
 #[derive(Debug)]
-pub enum PreviousRequest {
+pub(crate) enum PreviousRequest {
     /// Accepted, and not yet applied by a worker.
     Queued(Box<InboxItem>),
     Finished(Box<Receipt>),
 }
 
 impl PreviousRequest {
-    pub fn record(&self) -> &IdempotencyRecord {
+    pub(crate) fn record(&self) -> &IdempotencyRecord {
         match self {
             Self::Queued(item) => &item.idempotency,
             Self::Finished(receipt) => &receipt.idempotency,
         }
     }
 
-    pub fn is_queued(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         matches!(self, Self::Queued(_))
     }
 
@@ -146,7 +146,10 @@ impl PreviousRequest {
     ///
     /// # Errors
     /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
-    pub fn replay(&self, idempotency: &Idempotency) -> Result<CommandResponse, CommandError> {
+    pub(crate) fn replay(
+        &self,
+        idempotency: &Idempotency,
+    ) -> Result<CommandResponse, CommandError> {
         idempotency.replay(self.record())
     }
 }
@@ -155,7 +158,7 @@ impl PreviousRequest {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn find_previous_request(
+pub(crate) async fn find_previous_request(
     services: &Services,
     key: &ConversationKey,
     id: &str,

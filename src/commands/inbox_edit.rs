@@ -35,7 +35,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Change of a queued input. Absent members stay as they are.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct InputChange {
+pub(crate) struct InputChange {
     /// Text, or text, image and file blocks.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
@@ -80,7 +80,7 @@ fn already_applied_error(receipt: &Receipt) -> CommandError {
 /// # Errors
 /// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
 /// [`CommandError`] to report to the client.
-pub async fn edit_input(
+pub(crate) async fn edit_input(
     services: &Services,
     key: &ConversationKey,
     id: &str,
@@ -194,7 +194,7 @@ fn resolve_mode(mode: Mode, change: &InputChange) -> Result<Mode, CommandError> 
 /// # Errors
 /// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
 /// [`CommandError`] to report to the client.
-pub async fn clear_input(
+pub(crate) async fn clear_input(
     services: &Services,
     key: &ConversationKey,
     id: &str,
@@ -212,7 +212,7 @@ pub async fn clear_input(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn clear_queues(
+pub(crate) async fn clear_queues(
     services: &Services,
     key: &ConversationKey,
     queue: Option<Mode>,

@@ -16,7 +16,7 @@ use crate::services::Services;
 use crate::tools::sha256_hex;
 
 /// Maximum bytes of text in one input. Longer text becomes an artifact.
-pub const TEXT_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const TEXT_BYTES_MAX: usize = 256 * 1024;
 /// Image types that models accept. Any other would make every later request of the conversation
 /// fail.
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];

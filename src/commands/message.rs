@@ -24,7 +24,7 @@ const DETAILS_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MessageRequest {
+pub(crate) struct MessageRequest {
     /// Type name for programs; 1 to 128 bytes.
     pub custom_type: String,
     /// Text, or text, image and file blocks; the model receives it like a user message.
@@ -44,7 +44,7 @@ pub struct MessageRequest {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct MessageAccepted {
+pub(crate) struct MessageAccepted {
     #[schema(value_type = String)]
     pub conversation_id: ConversationId,
     /// Id of the input; `GET …/inbox/{inputId}` returns its state.
@@ -62,7 +62,7 @@ pub struct MessageAccepted {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn accept_message(
+pub(crate) async fn accept_message(
     services: &Services,
     key: &ConversationKey,
     request: MessageRequest,

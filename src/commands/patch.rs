@@ -36,7 +36,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn patch_conversation(
+pub(crate) async fn patch_conversation(
     services: &Services,
     key: &ConversationKey,
     patch: &Map<String, Value>,

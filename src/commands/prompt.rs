@@ -21,7 +21,7 @@ use crate::services::Services;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PromptRequest {
+pub(crate) struct PromptRequest {
     /// Text, or text, image and file blocks; absent: the prompt starts without a user message.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
@@ -89,7 +89,7 @@ pub enum WhenBusy {
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct PromptAccepted {
+pub(crate) struct PromptAccepted {
     #[schema(value_type = String)]
     pub conversation_id: crate::ids::ConversationId,
     /// Prompt that it starts or joins.
@@ -103,7 +103,7 @@ pub struct PromptAccepted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Disposition {
+pub(crate) enum Disposition {
     Started,
     Queued,
 }
@@ -113,7 +113,7 @@ pub enum Disposition {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn accept_prompt(
+pub(crate) async fn accept_prompt(
     services: &Services,
     key: &ConversationKey,
     request: PromptRequest,

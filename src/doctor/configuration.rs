@@ -12,7 +12,7 @@ use crate::settings::model::Provider;
 const AREA: Area = Area::Configuration;
 
 /// Returns every mistake, or the effect of the settings. Never empty.
-pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check> {
+pub(crate) fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check> {
     match read {
         Ok(settings) => {
             let mut checks = vec![Check::ok(AREA, "settings", "all settings are valid")];
@@ -34,7 +34,7 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
 }
 
 /// Checks if Azure could start this program; on a machine with another system it need not.
-pub fn program_check(program: &Path) -> Check {
+pub(crate) fn program_check(program: &Path) -> Check {
     let found = match program::read_requirements(program) {
         Ok(needs) => needs.warning().unwrap_or_else(|| format!("{needs}: Azure can start it")),
         Err(misfit) => format!("runs here, but not in Azure: it {misfit}"),

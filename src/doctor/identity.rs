@@ -24,7 +24,7 @@ struct ServiceAccess<'a> {
 
 /// Returns one check per Azure service that the settings name. `model_scope` is the scope of the
 /// model's tokens, if it needs any.
-pub async fn identity_checks(
+pub(crate) async fn identity_checks(
     settings: &Settings,
     model_scope: Option<&str>,
     credentials: &Credentials,

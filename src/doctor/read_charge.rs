@@ -19,7 +19,7 @@ const QUORUM_RATIO_MIN: f64 = 1.5;
 
 /// Request units of two reads of one small document.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReadCharges {
+pub(crate) struct ReadCharges {
     /// A read that may lag.
     pub plain: f64,
     /// A `LatestCommitted` read.
@@ -30,7 +30,7 @@ pub struct ReadCharges {
 ///
 /// # Errors
 /// The store rejects the write, or does not return the document.
-pub async fn measure_read_charges(
+pub(crate) async fn measure_read_charges(
     store: &dyn ConversationStore,
     fresh: &str,
 ) -> Result<ReadCharges, StoreError> {
@@ -57,7 +57,7 @@ pub async fn measure_read_charges(
 }
 
 /// Interprets the charges. An emulator charges both reads alike.
-pub fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
+pub(crate) fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
     let (area, name) = (Area::Store, "reads that decide");
     let ReadCharges { plain, latest } = charges;
     let found =

@@ -24,7 +24,7 @@ const ENTRY_BYTES: usize = 1_000;
 ///
 /// # Errors
 /// The store rejects a request; documents may then remain, in a conversation that no list shows.
-pub async fn measure_round_cost(
+pub(crate) async fn measure_round_cost(
     store: &dyn ConversationStore,
     fresh: &str,
     now: Timestamp,

@@ -39,7 +39,7 @@ const ERRORS_MAX: usize = 20;
 
 /// The reason why an invocation failed. The texts hold no content.
 #[derive(Debug, thiserror::Error)]
-pub enum InvocationError {
+pub(crate) enum InvocationError {
     #[error("the handler could not be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the handler responded with {0}")]

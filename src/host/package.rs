@@ -18,7 +18,7 @@ use crate::queue::{self, output_binding};
 const DEPTH_MAX: usize = 4;
 
 /// Returns every problem of a staged folder; empty: upload it.
-pub fn check_package(dir: &Path) -> Vec<Problem> {
+pub(crate) fn check_package(dir: &Path) -> Vec<Problem> {
     let mut problems = Vec::new();
     find_misplaced_files(dir, "", DEPTH_MAX, &mut problems);
     let functions = match root::read_function_files(dir, "") {

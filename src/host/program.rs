@@ -17,7 +17,7 @@ mod tests;
 
 /// glibc of Debian 12, the oldest base of an image of the Functions host that is still updated
 /// (`docs/deploy.md`, "The program").
-pub const AZURE_GLIBC: GlibcVersion = GlibcVersion { major: 2, minor: 36 };
+pub(crate) const AZURE_GLIBC: GlibcVersion = GlibcVersion { major: 2, minor: 36 };
 
 /// glibc of Debian 11: every image of the Functions host has this version or a newer one.
 const OLDEST_IMAGE_GLIBC: GlibcVersion = GlibcVersion { major: 2, minor: 31 };
@@ -41,7 +41,7 @@ const BUILD_COMMAND: &str = "`cargo zigbuild --release --target x86_64-unknown-l
 
 /// A version of glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GlibcVersion {
+pub(crate) struct GlibcVersion {
     pub major: u32,
     pub minor: u32,
 }
@@ -54,7 +54,7 @@ impl fmt::Display for GlibcVersion {
 
 /// Requirements of a program that Azure can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Requirements {
+pub(crate) enum Requirements {
     /// Linked statically.
     Nothing,
     /// This version or a newer one.
@@ -63,7 +63,7 @@ pub enum Requirements {
 
 impl Requirements {
     /// Returns a warning for a program that an older image of the Functions host could not start.
-    pub fn warning(self) -> Option<String> {
+    pub(crate) fn warning(self) -> Option<String> {
         match self {
             Self::Glibc(version) if version > OLDEST_IMAGE_GLIBC => Some(format!(
                 "it needs glibc {version}, so it starts on Debian 12 and not on an older image: to be safe, build with {BUILD_COMMAND}"
@@ -84,7 +84,7 @@ impl fmt::Display for Requirements {
 
 /// The reason why Azure could not start a program, and what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum Incompatibility {
+pub(crate) enum Incompatibility {
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
     #[error("is {0}, and Azure runs programs for Linux on x86-64: build one with {BUILD_COMMAND}")]
@@ -111,7 +111,7 @@ pub enum Incompatibility {
 ///
 /// # Errors
 /// Azure could not start the program: show the text after the file's name.
-pub fn read_requirements(path: &Path) -> Result<Requirements, Incompatibility> {
+pub(crate) fn read_requirements(path: &Path) -> Result<Requirements, Incompatibility> {
     let mut header = Vec::with_capacity(20);
     let file = File::open(path).map_err(Incompatibility::Unreadable)?;
     file.take(20).read_to_end(&mut header).map_err(Incompatibility::Unreadable)?;

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, RequestId, TenantId, UserId};
 
 /// Minimum bytes of a signing key.
-pub const KEY_BYTES_MIN: usize = 32;
+pub(crate) const KEY_BYTES_MIN: usize = 32;
 const TOKEN_BYTES_MAX: usize = 2_048;
 /// Separates these signatures from others made with the same key.
 const SIGNATURE_CONTEXT: &[u8] = b"turnwheel approval link 1\n";

@@ -17,7 +17,7 @@ use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 
 /// The role that reads all conversations of its tenant. It can neither prompt nor decide.
-pub const OPERATOR_ROLE: &str = "Turnwheel.Operator";
+pub(crate) const OPERATOR_ROLE: &str = "Turnwheel.Operator";
 const PRINCIPAL_HEADER: &str = "x-ms-client-principal";
 const TENANT_HEADER: &str = "turnwheel-tenant";
 const USER_HEADER: &str = "turnwheel-user";
@@ -25,17 +25,17 @@ const ROLES_HEADER: &str = "turnwheel-roles";
 const ID_LENGTH_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     pub owner: Owner,
     pub roles: Vec<String>,
 }
 
 impl Caller {
-    pub fn is_operator(&self) -> bool {
+    pub(crate) fn is_operator(&self) -> bool {
         self.roles.iter().any(|role| role == OPERATOR_ROLE)
     }
 
-    pub fn decider(&self) -> Decider {
+    pub(crate) fn decider(&self) -> Decider {
         Decider::User {
             tenant: self.owner.tenant.clone(),
             user: self.owner.user.clone(),

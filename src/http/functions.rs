@@ -25,15 +25,13 @@ use tracing::Instrument;
 use crate::queue::output_binding;
 use crate::telemetry::trace;
 
-pub use invocation::{
-    EnvelopeError, Invocation, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,
-    binding_text,
-};
-pub use response::{failure_response, success_response};
+pub(crate) use invocation::Invocation;
+pub use invocation::{InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo, binding_text};
+pub(crate) use response::{failure_response, success_response};
 
 /// Maximum bytes of an envelope. A message of 64 KiB fits, escaped twice and copied into the
 /// metadata.
-pub const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
+pub(crate) const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The reason why an invocation failed. The host delivers a queue message again. The text is
 /// logged, so it holds no content.

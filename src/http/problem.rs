@@ -18,7 +18,7 @@ use crate::turn::error_domain;
 
 /// A problem type: name, title and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProblemKind {
+pub(crate) struct ProblemKind {
     pub name: &'static str,
     pub title: &'static str,
     pub status: StatusCode,
@@ -26,7 +26,7 @@ pub struct ProblemKind {
 
 macro_rules! kinds {
     ($($constant:ident $name:literal $title:literal $status:ident;)*) => {
-        $(pub const $constant: ProblemKind = ProblemKind { name: $name, title: $title, status: StatusCode::$status };)*
+        $(pub(crate) const $constant: ProblemKind = ProblemKind { name: $name, title: $title, status: StatusCode::$status };)*
     };
 }
 
@@ -59,7 +59,7 @@ const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub kind: ProblemKind,
     pub detail: String,
     extras: Box<ProblemExtras>,
@@ -78,28 +78,28 @@ struct ProblemExtras {
 }
 
 impl Problem {
-    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), extras: Box::default() }
     }
 
-    pub fn bad_request(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(BAD_REQUEST, detail)
     }
 
     /// The caller exceeds the rate limit. The next request is allowed after `wait`.
-    pub fn rate_limited(wait: Duration) -> Self {
+    pub(crate) fn rate_limited(wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let detail =
             format!("The request rate exceeds TURNWHEEL_RATE_LIMITS. Try again in {seconds} s.");
         Self::new(RATE_LIMITED, detail).retry_after(seconds)
     }
 
-    pub fn not_found(resource: &str) -> Self {
+    pub(crate) fn not_found(resource: &str) -> Self {
         Self::new(NOT_FOUND, format!("The {resource} does not exist, or belongs to another user."))
     }
 
     #[must_use]
-    pub fn with_errors(mut self, errors: Vec<FieldError>) -> Self {
+    pub(crate) fn with_errors(mut self, errors: Vec<FieldError>) -> Self {
         self.extras.errors = errors;
         self
     }
@@ -111,7 +111,7 @@ impl Problem {
     }
 
     #[must_use]
-    pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(crate) fn with_header(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.extras.headers.insert(name, value);
         }
@@ -119,7 +119,7 @@ impl Problem {
     }
 
     #[must_use]
-    pub fn retry_after(self, seconds: u64) -> Self {
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
         self.with_header(RETRY_AFTER, &seconds.max(1).to_string())
     }
 

@@ -6,7 +6,7 @@ use super::{EmbeddedLive, Live, LiveEvent, LiveReader, Snapshot};
 use crate::ids::ConversationKey;
 
 #[derive(Debug)]
-pub struct MemoryLive {
+pub(crate) struct MemoryLive {
     inner: EmbeddedLive,
     rng: Mutex<fastrand::Rng>,
     loss_percent: u8,
@@ -14,7 +14,7 @@ pub struct MemoryLive {
 
 impl MemoryLive {
     /// `loss_percent` is the percentage of deltas and tool updates that are lost.
-    pub fn new(seed: u64, loss_percent: u8) -> Self {
+    pub(crate) fn new(seed: u64, loss_percent: u8) -> Self {
         let rng = Mutex::new(fastrand::Rng::with_seed(seed));
         Self { inner: EmbeddedLive::default(), rng, loss_percent }
     }

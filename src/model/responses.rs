@@ -1,28 +1,28 @@
 //! Client of Azure OpenAI's Responses API over server-sent events. Building requests, parsing
 //! events and classifying errors are pure; only the client does I/O.
 
-pub mod body;
-pub mod client;
-pub mod config;
-pub mod credential;
-pub mod effort;
-pub mod event;
-pub mod fold;
+pub(crate) mod body;
+pub(crate) mod client;
+pub(crate) mod config;
+pub(crate) mod credential;
+pub(crate) mod effort;
+pub(crate) mod event;
+pub(crate) mod fold;
 #[cfg(test)]
 mod fuzz;
-pub mod headers;
-pub mod ids;
-pub mod input;
-pub mod item;
-pub mod names;
-pub mod provider_error;
-pub mod stream;
-pub mod validate;
+pub(crate) mod headers;
+pub(crate) mod ids;
+pub(crate) mod input;
+pub(crate) mod item;
+pub(crate) mod names;
+pub(crate) mod provider_error;
+pub(crate) mod stream;
+pub(crate) mod validate;
 
 pub use client::AzureResponses;
 pub use config::{ResponsesConfig, Secret};
 
 /// API name in recorded messages. The newer provider name is `azure`; the older one equals the API
 /// name.
-pub const API: &str = "azure-openai-responses";
-pub const PROVIDER: &str = "azure";
+pub(crate) const API: &str = "azure-openai-responses";
+pub(crate) const PROVIDER: &str = "azure";

@@ -20,13 +20,13 @@ use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::telemetry::trace;
 
 /// Time-out of one request to a receiver.
-pub const TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Returns the address at which any holder of the link can decide the request.
-pub type ApprovalLinkMaker =
+pub(crate) type ApprovalLinkMaker =
     Arc<dyn Fn(&ConversationKey, &RequestId, Timestamp) -> Option<String> + Send + Sync>;
 
-pub struct WebhookSender {
+pub(crate) struct WebhookSender {
     url: reqwest::Url,
     /// Each secret adds a signature, so that a receiver can change its key without a gap.
     secrets: Vec<Vec<u8>>,
@@ -45,7 +45,7 @@ impl fmt::Debug for WebhookSender {
 impl WebhookSender {
     /// # Errors
     /// The TLS set-up of this machine failed: check its certificates.
-    pub fn new(
+    pub(crate) fn new(
         url: reqwest::Url,
         secrets: Vec<Vec<u8>>,
         clock: Arc<dyn Clock>,
@@ -97,7 +97,7 @@ impl NotificationSender for WebhookSender {
 }
 
 /// `{type, timestamp, data, text}`. An approval request that a link may decide includes the link.
-pub fn notification_body(
+pub(crate) fn notification_body(
     key: &ConversationKey,
     notification: &Notification,
     links: &ApprovalLinkMaker,
@@ -137,7 +137,7 @@ fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> Stri
 }
 
 /// Prints approval requests. `dev` uses it if no webhook is configured.
-pub struct ConsoleSender {
+pub(crate) struct ConsoleSender {
     links: ApprovalLinkMaker,
     /// Base URL of the API, without `/api`.
     base_url: String,
@@ -151,7 +151,7 @@ impl fmt::Debug for ConsoleSender {
 }
 
 impl ConsoleSender {
-    pub fn new(
+    pub(crate) fn new(
         links: ApprovalLinkMaker,
         base_url: String,
         print: Arc<dyn Fn(&str) + Send + Sync>,

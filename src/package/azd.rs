@@ -40,7 +40,7 @@ const FILES: [(&str, &str); 24] = [
 
 /// Result of `--azd` in the project's folder, by the names of its two parts.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct AzdFiles {
+pub(crate) struct AzdFiles {
     pub written: Vec<&'static str>,
     /// Parts that existed: none of their files is changed.
     pub unchanged: Vec<&'static str>,
@@ -50,7 +50,7 @@ pub struct AzdFiles {
 ///
 /// # Errors
 /// The folder cannot be written to.
-pub fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
+pub(crate) fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
     let mut result = AzdFiles::default();
     for part in ["azure.yaml", INFRA] {
         if root.join(part).symlink_metadata().is_ok() {

@@ -8,7 +8,7 @@ use crate::settings::links::Auth;
 
 /// A staged package. Its text form is the command's whole output.
 #[derive(Debug)]
-pub struct Package {
+pub(crate) struct Package {
     /// The path as requested.
     pub out: PathBuf,
     pub auth: Auth,
@@ -23,7 +23,7 @@ pub struct Package {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct StagedFile {
+pub(crate) struct StagedFile {
     /// Relative to the package, with `/`.
     pub path: String,
     pub size_bytes: u64,

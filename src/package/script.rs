@@ -15,7 +15,7 @@ const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script {
+pub(crate) struct Script {
     pub host_json: String,
     /// Name of the function → text of its function.json; never empty.
     pub functions: BTreeMap<String, String>,
@@ -24,7 +24,7 @@ pub struct Script {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ScriptError {
+pub(crate) enum ScriptError {
     #[error("{0}")]
     Unreadable(Problem),
     #[error(
@@ -49,7 +49,7 @@ impl Script {
     ///
     /// # Errors
     /// Show the text: it says what to do.
-    pub fn read(root: &Path) -> Result<Self, ScriptError> {
+    pub(crate) fn read(root: &Path) -> Result<Self, ScriptError> {
         let found = ScriptRoot::find(root).map_err(ScriptError::Unreadable)?;
         let is_own = root.join(HOST_JSON).exists();
         let own_functions = ScriptRoot::read_functions(root).map_err(ScriptError::Unreadable)?;

@@ -25,7 +25,7 @@ const PAGE_SIZE: usize = 100;
 
 /// A request with its decision, if there is one.
 #[derive(Clone, Debug)]
-pub struct Approval {
+pub(crate) struct Approval {
     pub key: ConversationKey,
     /// Name of the conversation's agent.
     pub agent: String,
@@ -89,7 +89,7 @@ pub struct ApprovalView {
 /// An approval with its decision.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct SettledView {
+pub(crate) struct SettledView {
     #[serde(flatten)]
     pub approval: ApprovalView,
     #[schema(value_type = String)]
@@ -111,11 +111,11 @@ pub struct SettledView {
 }
 
 impl Approval {
-    pub fn view(&self) -> ApprovalView {
+    pub(crate) fn view(&self) -> ApprovalView {
         approval_view(&self.key, &self.request, self.arguments.clone())
     }
 
-    pub fn settled_view(&self, decision: &Decision) -> SettledView {
+    pub(crate) fn settled_view(&self, decision: &Decision) -> SettledView {
         SettledView {
             approval: self.view(),
             decision: decision.verdict,
@@ -160,7 +160,7 @@ fn approval_view(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn load_approval(
+pub(crate) async fn load_approval(
     services: &Services,
     head: &Head,
     id: &RequestId,
@@ -239,7 +239,7 @@ async fn load_arguments(
 }
 
 /// Arguments of a call of a model response.
-pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
+pub(crate) fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
     let Some(Message::Assistant(response)) = entry.body.message() else { return None };
     response.tool_calls().nth(index).map(|call| call.arguments.clone())
 }
@@ -273,7 +273,7 @@ pub(crate) async fn pending_approvals(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn list_decidable(
+pub(crate) async fn list_decidable(
     services: &Services,
     tenant: &TenantId,
     user: &UserId,

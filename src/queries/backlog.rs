@@ -16,7 +16,7 @@ use crate::schedules;
 use crate::store::{ConversationStore, DocumentKind, DueItem, Partition, StoreError};
 
 /// Maximum number of conversations in a report.
-pub const BACKLOG_MAX: usize = 1_000;
+pub(crate) const BACKLOG_MAX: usize = 1_000;
 const PAGE_SIZE: usize = 200;
 /// Number of conversations that are read concurrently.
 const CONCURRENCY_MAX: usize = 16;
@@ -25,7 +25,7 @@ const HORIZON: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// Selection of conversations.
 #[derive(Clone, Debug, Default)]
-pub struct BacklogQuery {
+pub(crate) struct BacklogQuery {
     /// Absent: all tenants.
     pub tenant: Option<TenantId>,
     /// Only work that was due this long ago and is not paused. A worker should have processed it.
@@ -37,7 +37,7 @@ pub struct BacklogQuery {
 /// Conversations with pending work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct BacklogReport {
+pub(crate) struct BacklogReport {
     /// The longest pending conversation first.
     pub items: Vec<WhyView>,
     /// `tenant/user/id` of conversations whose record cannot be read.
@@ -62,7 +62,7 @@ struct DueWork {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn report_backlog(
+pub(crate) async fn report_backlog(
     store: &dyn ConversationStore,
     query: &BacklogQuery,
     service: ServiceStatus<'_>,

@@ -22,7 +22,7 @@ use crate::services::Services;
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ConversationView {
+pub(crate) struct ConversationView {
     #[schema(value_type = String)]
     pub id: ConversationId,
     pub agent: String,
@@ -56,7 +56,7 @@ pub struct ConversationView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct OwnerView {
+pub(crate) struct OwnerView {
     #[schema(value_type = String)]
     pub tenant_id: TenantId,
     #[schema(value_type = String)]
@@ -65,7 +65,7 @@ pub struct OwnerView {
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct PromptSummary {
+pub(crate) struct PromptSummary {
     #[schema(value_type = String)]
     pub id: PromptId,
     /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
@@ -82,7 +82,7 @@ pub(crate) fn new_conversation_view(services: &Services, head: &Head) -> Convers
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn conversation_list_view(
+pub(crate) async fn conversation_list_view(
     services: &Services,
     head: &Head,
 ) -> Result<ConversationView, CommandError> {
@@ -95,7 +95,7 @@ pub async fn conversation_list_view(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn conversation_view(
+pub(crate) async fn conversation_view(
     services: &Services,
     head: &Head,
 ) -> Result<ConversationView, CommandError> {
@@ -108,7 +108,7 @@ pub async fn conversation_view(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn current_view(
+pub(crate) async fn current_view(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(ConversationView, Head), CommandError> {
@@ -194,7 +194,7 @@ fn build_view(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn read_messages(
+pub(crate) async fn read_messages(
     services: &Services,
     head: &Head,
     after: Option<&str>,
@@ -264,7 +264,7 @@ const PUBLIC_NAMES: [(&str, &str, &str); 3] = [
 ];
 
 /// View of an entry, with `id` instead of `entryId`, and with public names besides stored names.
-pub fn entry_view(entry: &Entry) -> Value {
+pub(crate) fn entry_view(entry: &Entry) -> Value {
     let mut view = RawJson::from_value(entry).to_value();
     for (at, stored, public) in PUBLIC_NAMES {
         if let Some(members) = view.pointer_mut(at).and_then(Value::as_object_mut)

@@ -31,7 +31,7 @@ use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, Partition, Selection, StoreError, events_id};
 use crate::turn::documents::{self, EventsBody};
 
-pub use event::{EventMessage, EventPayload, StreamEvent, StreamItem};
+pub(crate) use event::{EventMessage, EventPayload, StreamEvent, StreamItem};
 
 use dedup::LiveDedup;
 use hydrate::Hydrator;

@@ -20,7 +20,7 @@ use crate::tools::sha256_hex;
 /// An accepted input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InputView {
+pub(crate) struct InputView {
     #[schema(value_type = String)]
     pub input_id: InputId,
     /// `queued`, `landed`, `cleared`, or `ignored`: it arrived too late to change anything.
@@ -51,7 +51,7 @@ pub struct InputView {
 /// Content of a queued input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct QueuedInputView {
+pub(crate) struct QueuedInputView {
     /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult`, `command` or
     /// `custom`.
     #[schema(value_type = String)]
@@ -75,7 +75,7 @@ pub struct QueuedInputView {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum InputState {
+pub(crate) enum InputState {
     Queued,
     #[serde(rename = "landed")]
     Applied,
@@ -88,7 +88,7 @@ pub enum InputState {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn list_inputs(
+pub(crate) async fn list_inputs(
     services: &Services,
     key: &ConversationKey,
     after: Option<&str>,
@@ -149,7 +149,7 @@ pub(crate) async fn find_input(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn read_input(
+pub(crate) async fn read_input(
     services: &Services,
     key: &ConversationKey,
     id: &str,

@@ -54,7 +54,7 @@ pub(crate) fn newer_version_error() -> CommandError {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn find_head(
+pub(crate) async fn find_head(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<Option<(Head, ETag)>, CommandError> {
@@ -66,7 +66,7 @@ pub async fn find_head(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn head(
+pub(crate) async fn head(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(Head, ETag), CommandError> {
@@ -79,7 +79,7 @@ pub async fn head(
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request. Returns
 /// [`CommandError::Corrupt`] if an entry is missing for good: an operator must inspect the store.
-pub async fn entries(
+pub(crate) async fn entries(
     services: &Services,
     key: &ConversationKey,
     from: u64,
@@ -108,7 +108,7 @@ pub async fn entries(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn all_entries(
+pub(crate) async fn all_entries(
     services: &Services,
     head: &Head,
 ) -> Result<Arc<Vec<Arc<Entry>>>, CommandError> {
@@ -119,7 +119,7 @@ pub async fn all_entries(
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn inbox(
+pub(crate) async fn inbox(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<Vec<InboxItem>, CommandError> {
@@ -141,7 +141,7 @@ pub async fn inbox(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn inbox_then_head(
+pub(crate) async fn inbox_then_head(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(Vec<InboxItem>, Head), CommandError> {
@@ -165,7 +165,7 @@ const PAGE_SIZE: usize = 100;
 ///
 /// # Errors
 /// Returns an error if the store does not respond: repeat the request.
-pub async fn find_conversations_by_id(
+pub(crate) async fn find_conversations_by_id(
     store: &dyn ConversationStore,
     tenant: &TenantId,
     id: &ConversationId,
@@ -197,7 +197,7 @@ pub async fn find_conversations_by_id(
 
 /// A prompt that an inbox item may start.
 #[derive(Clone, Copy, Debug)]
-pub struct QueuedPrompt<'a> {
+pub(crate) struct QueuedPrompt<'a> {
     pub prompt_id: &'a PromptId,
     pub user: &'a UserId,
     pub source: Source,
@@ -208,7 +208,7 @@ pub struct QueuedPrompt<'a> {
 
 /// The prompt that an inbox item starts if no prompt precedes it. A steer joins a running prompt,
 /// and a held input waits for one.
-pub fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
+pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
     match &item.body {
         InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
             Some(QueuedPrompt {
@@ -245,14 +245,14 @@ pub fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
 }
 
 /// True if queued items will start a prompt or a requested summary.
-pub fn has_pending_work(head: &Head, inbox: &[InboxItem]) -> bool {
+pub(crate) fn has_pending_work(head: &Head, inbox: &[InboxItem]) -> bool {
     let is_summary_request = |item: &InboxItem| CompactInput::from_item(item).is_some();
     inbox.iter().any(is_summary_request) || queued_prompts(head, inbox).next().is_some()
 }
 
 /// Prompts that the queued items will start, an estimate until a worker has read them: each prompt
 /// and follow-up that is not held. A steer counts only if there is no prompt to join.
-pub fn queued_prompts<'a>(
+pub(crate) fn queued_prompts<'a>(
     head: &Head,
     inbox: &'a [InboxItem],
 ) -> impl Iterator<Item = QueuedPrompt<'a>> {

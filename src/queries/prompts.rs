@@ -24,7 +24,7 @@ use crate::tools::validate::response::find_mismatch;
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn read_prompt(
+pub(crate) async fn read_prompt(
     services: &Services,
     head: &Head,
     id: &PromptId,
@@ -115,7 +115,7 @@ pub(super) async fn load_span(
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn read_receipt(
+pub(crate) async fn read_receipt(
     services: &Services,
     head: &Head,
     id: &PromptId,
@@ -188,7 +188,7 @@ fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
 ///
 /// # Errors
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
-pub async fn list_prompts(
+pub(crate) async fn list_prompts(
     services: &Services,
     head: &Head,
     after: usize,

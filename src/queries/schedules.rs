@@ -11,7 +11,7 @@ use crate::clock::{Timestamp, iso, iso_option};
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ScheduleView {
+pub(crate) struct ScheduleView {
     pub id: String,
     pub user_id: String,
     pub agent: String,
@@ -52,7 +52,7 @@ pub struct ScheduleView {
 }
 
 impl ScheduleView {
-    pub fn from_schedule(schedule: &Schedule) -> Self {
+    pub(crate) fn from_schedule(schedule: &Schedule) -> Self {
         let timing = schedule.timing.clone();
         let firing = schedule.last_firing.as_ref();
         let target = schedule.conversation.as_ref();

@@ -21,7 +21,7 @@ const DAYS_MAX: usize = 92;
 const READS_CONCURRENT_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageGrouping {
+pub(crate) enum UsageGrouping {
     Tenant,
     User,
     Agent,
@@ -30,11 +30,11 @@ pub enum UsageGrouping {
 
 impl UsageGrouping {
     /// Inverse of [`Self::name`].
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::Tenant, Self::User, Self::Agent, Self::Day].into_iter().find(|by| by.name() == name)
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tenant => "tenant",
             Self::User => "user",
@@ -46,14 +46,14 @@ impl UsageGrouping {
 
 /// Scope of a report: a whole tenant, or one user.
 #[derive(Clone, Debug)]
-pub struct UsageScope {
+pub(crate) struct UsageScope {
     pub tenant: TenantId,
     pub user: Option<UserId>,
 }
 
 /// Range of UTC days, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DayRange {
+pub(crate) struct DayRange {
     pub from: String,
     pub to: String,
     all: Vec<String>,
@@ -65,7 +65,7 @@ impl DayRange {
     /// # Errors
     /// Returns [`CommandError::Invalid`] if an end is not a day, or the range is too long: correct
     /// it.
-    pub fn parse(
+    pub(crate) fn parse(
         from: Option<&str>,
         to: Option<&str>,
         now: Timestamp,
@@ -99,7 +99,7 @@ fn invalid_day(name: &str) -> CommandError {
 /// Usage in a range of days.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct UsageReport {
+pub(crate) struct UsageReport {
     /// `tenant`, `user`, `agent` or `day`.
     pub by: String,
     /// UTC, as `2026-11-22`; both days are included.
@@ -111,7 +111,7 @@ pub struct UsageReport {
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct UsageItem {
+pub(crate) struct UsageItem {
     /// The tenant, user, agent or day.
     pub name: String,
     pub model_calls: u64,
@@ -123,7 +123,7 @@ pub struct UsageItem {
 ///
 /// # Errors
 /// Returns an error if the store does not respond: repeat the request.
-pub async fn report_usage(
+pub(crate) async fn report_usage(
     store: &dyn ConversationStore,
     scope: &UsageScope,
     by: UsageGrouping,

@@ -35,7 +35,7 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(150);
 /// Reason why a conversation waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WhyView {
+pub(crate) struct WhyView {
     #[schema(value_type = String)]
     pub id: ConversationId,
     pub owner: OwnerView,
@@ -63,7 +63,7 @@ pub struct WhyView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LeaseView {
+pub(crate) struct LeaseView {
     #[schema(value_type = String)]
     pub worker: WorkerId,
     #[serde(with = "iso")]
@@ -74,7 +74,7 @@ pub struct LeaseView {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum WaitsFor {
+pub(crate) enum WaitsFor {
     /// No work is pending.
     Nothing,
     /// The next prompt: inputs are held for it.
@@ -122,7 +122,7 @@ pub enum WaitsFor {
 
 impl WaitsFor {
     /// True if an approver must decide first.
-    pub fn is_decision(self) -> bool {
+    pub(crate) fn is_decision(self) -> bool {
         matches!(self, Self::Approval | Self::Outcome | Self::Answer | Self::Budget)
     }
 }
@@ -171,7 +171,7 @@ impl WhyFacts {
 
 /// Service that processes the conversations, as far as the caller knows.
 #[derive(Clone, Copy, Debug)]
-pub enum ServiceStatus<'a> {
+pub(crate) enum ServiceStatus<'a> {
     /// It runs in another process.
     Remote,
     /// It runs in this process, with these agents.
@@ -186,7 +186,7 @@ pub enum ServiceStatus<'a> {
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
 /// request.
-pub async fn explain_conversation(
+pub(crate) async fn explain_conversation(
     store: &dyn ConversationStore,
     key: &ConversationKey,
     service: ServiceStatus<'_>,

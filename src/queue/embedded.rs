@@ -19,33 +19,16 @@ use self::queue_file::{MessageRow, QueueFile};
 use self::queues::LocalQueues;
 use super::visibility_queue::HeldMessage;
 use super::{Queue, QueueError, QueueMessage, validate_text};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::ids::Ids;
 
-pub struct EmbeddedQueue {
+pub(crate) struct EmbeddedQueue {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     queues: Arc<LocalQueues>,
     disk: Arc<QueueFile>,
     durable: BTreeSet<String>,
     timer: AbortOnDropHandle<()>,
-}
-
-/// A message as an operator sees it, hidden ones included.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PeekedMessage {
-    pub id: String,
-    pub dequeue_count: u32,
-    pub text: String,
-    pub inserted_at: Timestamp,
-    /// In the past if the message is visible.
-    pub next_visible_at: Timestamp,
-}
-
-impl fmt::Debug for PeekedMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PeekedMessage({}, {} bytes)", self.id, self.text.len())
-    }
 }
 
 impl EmbeddedQueue {
@@ -58,7 +41,7 @@ impl EmbeddedQueue {
     /// # Errors
     /// [`QueueError::Unavailable`]: the file cannot be used, another process has it, or a newer
     /// version wrote it. Show the source of the error and do not start.
-    pub async fn open(
+    pub(crate) async fn open(
         file: &Path,
         durable: &[&str],
         clock: Arc<dyn Clock>,
@@ -90,25 +73,8 @@ impl EmbeddedQueue {
         Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, timer })
     }
 
-    /// Returns at most `count_max` messages, hidden ones included, the earliest visible first.
-    /// Hides and counts nothing.
-    pub fn peek(&self, queue: &str, count_max: usize) -> Vec<PeekedMessage> {
-        self.queues.with_messages(queue, |line, now| {
-            line.iter(now)
-                .take(count_max)
-                .map(|(message, next_visible_at)| PeekedMessage {
-                    id: message.id.clone(),
-                    dequeue_count: message.dequeue_count,
-                    text: message.text.clone(),
-                    inserted_at: message.inserted_at,
-                    next_visible_at,
-                })
-                .collect()
-        })
-    }
-
     /// Returns the sorted names of the queues with a message or listener so far.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.queues.names()
     }
 

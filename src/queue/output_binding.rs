@@ -15,7 +15,7 @@ use crate::queue::{Queue, QueueError, QueueMessage, TURNS};
 use crate::telemetry::cost_meter;
 
 /// The output binding's name in every background function's `function.json`.
-pub const NUDGES: &str = "nudges";
+pub(crate) const NUDGES: &str = "nudges";
 
 /// Maximum nudges in the response of one invocation: the host writes all of them at the same time.
 const OUTPUTS_MAX: usize = 64;
@@ -27,15 +27,15 @@ tokio::task_local! {
 /// Nudges of one invocation, each text once, in order. They take effect when they are returned to
 /// the host, or sent.
 #[derive(Debug, Default)]
-pub struct BufferedNudges(Vec<(String, Arc<dyn Queue>)>);
+pub(crate) struct BufferedNudges(Vec<(String, Arc<dyn Queue>)>);
 
 impl BufferedNudges {
-    pub fn texts(&self) -> Vec<&str> {
+    pub(crate) fn texts(&self) -> Vec<&str> {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
     /// Sends the nudges of a failed invocation, whose outputs the host does not write.
-    pub async fn send(self) {
+    pub(crate) async fn send(self) {
         for (text, queue) in self.0 {
             if let Err(error) = queue.send(TURNS, text, Duration::ZERO).await {
                 tracing::warn!(error = %error, "nudge not sent; the recovery sweep will find the work");
@@ -55,7 +55,7 @@ impl OutputBindingQueue {
 }
 
 /// Runs the work of an invocation and buffers its undelayed nudges.
-pub async fn buffer_nudges<T>(work: impl Future<Output = T>) -> (T, BufferedNudges) {
+pub(crate) async fn buffer_nudges<T>(work: impl Future<Output = T>) -> (T, BufferedNudges) {
     let buffered = Arc::<Mutex<BufferedNudges>>::default();
     let outcome = BUFFERED_NUDGES.scope(Arc::clone(&buffered), work).await;
     let buffered = std::mem::take(&mut *buffered.lock().unwrap_or_else(PoisonError::into_inner));

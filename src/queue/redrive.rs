@@ -25,7 +25,7 @@ struct WrappedPoisonMessage {
 ///
 /// # Errors
 /// The queue is unavailable. The remaining messages are still on the poison queue: try again.
-pub async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
+pub(crate) async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
     let poison = poison_queue(queue);
     let total = queues.length(&poison).await?;
     let mut moved = 0;

@@ -157,14 +157,6 @@ impl VisibilityQueue {
         self.messages.len()
     }
 
-    /// Returns all messages with the time each becomes visible, the earliest first.
-    pub(super) fn iter(
-        &self,
-        now: ClockReading,
-    ) -> impl Iterator<Item = (&HeldMessage, Timestamp)> {
-        self.messages.iter().map(move |(key, message)| (message, now.wall_at(key.0)))
-    }
-
     /// Returns the time at which the next message after `moment` becomes visible.
     pub(super) fn first_visible_after(&self, moment: Duration) -> Option<Duration> {
         let later = (moment, u64::MAX);

@@ -32,7 +32,7 @@ use crate::turn::documents;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NewSchedule {
+pub(crate) struct NewSchedule {
     /// 1 to 64 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
     pub id: Option<String>,
     /// Name of an agent; if absent, the agent of the conversation, else the default agent.
@@ -71,7 +71,7 @@ struct KeyReceipt {
 /// # Errors
 /// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
 /// with the same key.
-pub async fn accept_schedule(
+pub(crate) async fn accept_schedule(
     services: &Services,
     owner: &Owner,
     request: NewSchedule,

@@ -34,7 +34,7 @@ impl MinThroughput {
 pub(super) struct ClientTooSlow;
 
 /// True if a request body failed because its client was below the minimum throughput.
-pub fn is_client_too_slow(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_client_too_slow(error: &(dyn Error + 'static)) -> bool {
     has_cause::<ClientTooSlow>(error)
 }
 

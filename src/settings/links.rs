@@ -11,9 +11,9 @@ use super::reader::{Reader, parse_address, split_list};
 use super::secret::Secret;
 
 /// Minimum length of a signing key in bytes.
-pub const SIGNING_KEY_MIN: usize = 32;
+pub(crate) const SIGNING_KEY_MIN: usize = 32;
 /// Minimum length of a webhook secret in bytes (Standard Webhooks 1.0).
-pub const WEBHOOK_SECRET_MIN: usize = 24;
+pub(crate) const WEBHOOK_SECRET_MIN: usize = 24;
 
 const SECRET_PREFIX: &str = "whsec_";
 
@@ -123,7 +123,7 @@ pub(super) fn read_public_url(reader: &mut Reader<'_>) -> Option<String> {
 
 /// True if an address (`host`, `host:port` or a whole URL) is this machine, as it is for the local
 /// Functions host.
-pub fn is_loopback(text: &str) -> bool {
+pub(crate) fn is_loopback(text: &str) -> bool {
     let url =
         if text.contains("://") { Url::parse(text) } else { Url::parse(&format!("http://{text}")) };
     url.is_ok_and(|url| match url.host() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::mistake::Mistake;
 
-pub const FILE_NAME: &str = "local.settings.json";
+pub(crate) const FILE_NAME: &str = "local.settings.json";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -25,7 +25,7 @@ const EXPECTED_SHAPE: &str = r#"{"IsEncrypted": false, "Values": {"TURNWHEEL_MOD
 ///
 /// # Errors
 /// The file is invalid; the text explains the correction. Show it and do not start.
-pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
+pub(crate) fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
     let text = match std::fs::read_to_string(folder.join(FILE_NAME)) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -38,7 +38,7 @@ pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
 ///
 /// # Errors
 /// As [`read`]. The error never quotes a value, because the file contains secrets.
-pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
+pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let to_mistake = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
@@ -76,7 +76,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
 }
 
 /// A lookup in which the environment overrides the file, as in the Functions tools.
-pub fn lookup_environment_first(
+pub(crate) fn lookup_environment_first(
     values: BTreeMap<String, String>,
 ) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     move |name| super::environment(name).or_else(|| values.get(name).cloned())

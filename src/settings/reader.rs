@@ -10,7 +10,7 @@ use super::table::{self, SetBy};
 
 const KEY_VAULT_REFERENCE: &str = "@Microsoft.KeyVault(";
 /// A clause that follows the setting's name.
-pub const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
+pub(crate) const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
 
 /// The default of `RUST_LOG`: our lines, and only warnings of verbose libraries. The OpenTelemetry
 /// SDK is off, because Turnwheel logs an unreachable collector once instead of at each export.
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
 
 /// True if the value is a Key Vault reference, which the platform failed to replace with the
 /// secret.
-pub fn is_unresolved(value: &str) -> bool {
+pub(crate) fn is_unresolved(value: &str) -> bool {
     let start = value.trim_start().get(..KEY_VAULT_REFERENCE.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(KEY_VAULT_REFERENCE))
 }

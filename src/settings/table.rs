@@ -88,7 +88,7 @@ pub fn find_row(name: &str) -> Option<&'static SettingRow> {
 }
 
 /// The index of a setting in the table; unknown names come last.
-pub fn row_index(name: &str) -> usize {
+pub(crate) fn row_index(name: &str) -> usize {
     ROWS.iter().position(|row| row.name == name).unwrap_or(usize::MAX)
 }
 

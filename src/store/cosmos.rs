@@ -46,7 +46,7 @@ const SENT_BYTES_MAX: usize = 1_950_000;
 const OPERATION_BYTES: usize = 1_500;
 
 #[derive(Debug)]
-pub struct CosmosStore {
+pub(crate) struct CosmosStore {
     containers: Containers,
 }
 
@@ -56,7 +56,7 @@ impl CosmosStore {
     ///
     /// # Errors
     /// Show the error to the operator and do not start.
-    pub async fn connect(
+    pub(crate) async fn connect(
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {

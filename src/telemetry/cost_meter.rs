@@ -10,23 +10,23 @@ tokio::task_local! {
 
 /// Costs of one unit of work. Clones of the `Arc` share them.
 #[derive(Debug, Default)]
-pub struct CostMeter(Mutex<BTreeMap<&'static str, Cost>>);
+pub(crate) struct CostMeter(Mutex<BTreeMap<&'static str, Cost>>);
 
 /// Cost of one operation, such as `cosmos.write` or `queue.send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub(crate) struct Cost {
     pub requests: u32,
     pub request_units: f64,
 }
 
 impl CostMeter {
     /// Returns the costs by operation.
-    pub fn costs(&self) -> BTreeMap<&'static str, Cost> {
+    pub(crate) fn costs(&self) -> BTreeMap<&'static str, Cost> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the sum of the operations whose name starts with `prefix`.
-    pub fn total(&self, prefix: &str) -> Cost {
+    pub(crate) fn total(&self, prefix: &str) -> Cost {
         let costs = self.costs();
         let parts = costs.iter().filter(|(operation, _)| operation.starts_with(prefix));
         parts.fold(Cost::default(), |sum, (_, cost)| Cost {
@@ -44,17 +44,17 @@ impl CostMeter {
 }
 
 /// Runs the work and counts its requests on `meter`, as long as the work stays in its task.
-pub async fn with_meter<T>(meter: Arc<CostMeter>, work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_meter<T>(meter: Arc<CostMeter>, work: impl Future<Output = T>) -> T {
     METER.scope(meter, work).await
 }
 
 /// Returns the meter of this task.
-pub fn current_meter() -> Option<Arc<CostMeter>> {
+pub(crate) fn current_meter() -> Option<Arc<CostMeter>> {
     METER.try_with(Arc::clone).ok()
 }
 
 /// Counts one request. Without a meter it does nothing.
-pub fn count_request(operation: &'static str, request_units: f64) {
+pub(crate) fn count_request(operation: &'static str, request_units: f64) {
     let _ = METER.try_with(|meter| meter.add(operation, request_units));
 }
 

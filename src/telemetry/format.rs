@@ -24,7 +24,7 @@ pub(super) type FilteredRegistry = tracing_subscriber::layer::Layered<EnvFilter,
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogStyle {
+pub(crate) enum LogStyle {
     /// For a terminal: time, level, message, fields.
     Dev { is_colored: bool },
     /// Text for log collectors: with the date and the target.
@@ -35,12 +35,12 @@ pub enum LogStyle {
 
 impl LogStyle {
     /// The format of `turnwheel dev`, with colours only on a terminal.
-    pub fn dev() -> Self {
+    pub(crate) fn dev() -> Self {
         Self::Dev { is_colored: std::io::stdout().is_terminal() }
     }
 
     /// The format of the custom handler.
-    pub fn for_handler(is_in_azure: bool) -> Self {
+    pub(crate) fn for_handler(is_in_azure: bool) -> Self {
         if is_in_azure { Self::Json } else { Self::Plain }
     }
 }

@@ -186,12 +186,12 @@ impl Drop for Span {
 }
 
 /// Returns the `traceparent` of the current span, for outgoing requests and stored documents.
-pub fn current_traceparent() -> Option<String> {
+pub(crate) fn current_traceparent() -> Option<String> {
     Context::map_current(|context| format_traceparent(context.span().span_context()))
 }
 
 /// Returns the trace id and span id of the current span, as hex.
-pub fn current_ids() -> Option<(String, String)> {
+pub(crate) fn current_ids() -> Option<(String, String)> {
     Context::map_current(|context| {
         let span = context.span();
         let ids = span.span_context();
@@ -200,7 +200,7 @@ pub fn current_ids() -> Option<(String, String)> {
 }
 
 /// Runs the work with a caller's `traceparent` as the current context. Starts no span.
-pub async fn run_with_caller<F: Future>(traceparent: Option<&str>, work: F) -> F::Output {
+pub(crate) async fn run_with_caller<F: Future>(traceparent: Option<&str>, work: F) -> F::Output {
     match traceparent.and_then(parse_traceparent) {
         Some(caller) => work.with_context(Context::new().with_remote_span_context(caller)).await,
         None => work.await,
@@ -208,7 +208,7 @@ pub async fn run_with_caller<F: Future>(traceparent: Option<&str>, work: F) -> F
 }
 
 /// Returns the current time in the clock of spans.
-pub fn now() -> SystemTime {
+pub(crate) fn now() -> SystemTime {
     opentelemetry::time::now()
 }
 

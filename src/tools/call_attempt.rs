@@ -19,7 +19,7 @@ use crate::tools::{Arguments, CallableTool, ToolContext, ToolDefinition, ToolOut
 ///
 /// A lost response of an [`Effect::Write`] is [`ToolOutcome::Unknown`], because the write may have
 /// had its effect. A lost response of any other call is an error that the model reads.
-pub async fn attempt_call(
+pub(crate) async fn attempt_call(
     tool: &dyn CallableTool,
     arguments: Arguments,
     context: ToolContext,

@@ -214,6 +214,18 @@ pub fn build_code_tool<T: Tool>(tool: T) -> Result<Arc<dyn CallableTool>, String
     build_code_tool_with_services(tool, ServiceRegistry::default())
 }
 
+/// A tool of any type, for [`Agent::set_tools`](crate::Agent::set_tools).
+#[derive(Clone, Debug)]
+pub struct DynTool(pub(crate) Arc<dyn CallableTool>);
+
+impl DynTool {
+    /// # Errors
+    /// The declaration is invalid: the name, the time-out, or arguments that are not a struct.
+    pub fn new(tool: impl Tool) -> Result<Self, String> {
+        build_code_tool(tool).map(Self)
+    }
+}
+
 /// Like [`build_code_tool`], with the services that [`CallContext::service`] returns.
 pub(crate) fn build_code_tool_with_services<T: Tool>(
     tool: T,

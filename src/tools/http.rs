@@ -24,19 +24,19 @@ use crate::tools::{
     ToolOutcome, ToolResult,
 };
 
-pub mod address_rules;
-pub mod attempt;
-pub mod client;
+pub(crate) mod address_rules;
+pub(crate) mod attempt;
+pub(crate) mod client;
 mod full_result;
 #[cfg(test)]
 mod fuzz;
-pub mod request;
+pub(crate) mod request;
 mod response;
 mod stream;
-pub mod template;
+pub(crate) mod template;
 mod text;
 mod tool_response;
-pub mod url_template;
+pub(crate) mod url_template;
 
 /// Attempts of a repeatable call. All attempts have the same idempotency key.
 const ATTEMPTS_MAX: u32 = 3;
@@ -49,7 +49,7 @@ const REASON_CHARS_MAX: usize = 1_000;
 
 /// Approval rule of an HTTP tool.
 #[derive(Debug)]
-pub struct ApprovalRule {
+pub(crate) struct ApprovalRule {
     /// Calls whose arguments are valid by this schema need an approval; `None`: all calls.
     pub condition: Option<jsonschema::Validator>,
     pub reason: Template,
@@ -60,7 +60,7 @@ pub struct ApprovalRule {
 }
 
 /// An HTTP tool of an agent file.
-pub struct HttpTool {
+pub(crate) struct HttpTool {
     definition: ToolDefinition,
     request: RequestTemplate,
     /// Time-out of one attempt.
@@ -103,7 +103,7 @@ enum NextStep {
 impl HttpTool {
     /// `definition.timeout` is the time-out of one attempt. The tool's own definition has the
     /// time-out of all attempts together.
-    pub fn new(
+    pub(crate) fn new(
         definition: ToolDefinition,
         request: RequestTemplate,
         approval: Option<ApprovalRule>,

@@ -18,16 +18,16 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::workspace::output_path;
 use crate::artifacts::ArtifactMetadata;
 use crate::tools::workspace::{
-    FILE_BYTES_MAX, Files, LINES_MAX, TEXT_BYTES_MAX, find_builtin, format_size, text_prefix,
+    FILE_BYTES_MAX, Files, LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix,
 };
-use crate::tools::{CallableTool, ToolContext, ToolResult};
+use crate::tools::{ToolContext, ToolResult};
 
 /// Extra bytes and lines for the notices of tools that truncate their own output.
 const NOTICE_BYTES: usize = 4 * 1024;
 const NOTICE_LINES: usize = 20;
 /// Bytes of all images of one result: as base64 and with the rest of the result they fit one
 /// commit.
-pub const IMAGE_BYTES_MAX: usize = 384 * 1024;
+pub(crate) const IMAGE_BYTES_MAX: usize = 384 * 1024;
 /// Images of one result.
 const IMAGES_MAX: usize = 20;
 /// Bytes of each of `details` and `structured`.
@@ -41,25 +41,15 @@ const SAVE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Access of the model to the rest of truncated output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadAccess {
+pub(crate) enum ReadAccess {
     /// The agent has the built-in `read`.
     Available,
     Unavailable,
 }
 
-impl ReadAccess {
-    /// Derives the access from the tools that the model may call.
-    pub fn from_tools(tools: &[Arc<dyn CallableTool>]) -> Self {
-        let read = find_builtin("read");
-        let has_read = read
-            .is_some_and(|read| tools.iter().any(|tool| tool.definition() == read.definition()));
-        if has_read { Self::Available } else { Self::Unavailable }
-    }
-}
-
 /// Limits a result to its bounds. Nothing is truncated silently: the model reads what is missing,
 /// and the whole content is an artifact if the store is available.
-pub async fn limit_result(
+pub(crate) async fn limit_result(
     mut result: ToolResult,
     context: &ToolContext,
     read_access: ReadAccess,

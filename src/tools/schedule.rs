@@ -122,7 +122,7 @@ fn missing_member(action: &str, member: &str) -> ToolError {
 }
 
 /// The built-in `schedule` tool.
-pub fn schedule_tool() -> Option<Arc<dyn CallableTool>> {
+pub(crate) fn schedule_tool() -> Option<Arc<dyn CallableTool>> {
     let tool = build_code_tool(ScheduleTool);
     debug_assert!(tool.is_ok(), "{tool:?}");
     tool.ok()

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Returns the first part of a strict schema that the service would reject; `None` if no problem is
 /// known.
-pub fn find_violation(schema: &Value) -> Option<String> {
+pub(crate) fn find_violation(schema: &Value) -> Option<String> {
     find_violation_at("#", schema)
 }
 

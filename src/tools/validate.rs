@@ -3,7 +3,7 @@
 
 mod ajv_messages;
 mod coerce;
-pub mod response;
+pub(crate) mod response;
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache:
 /// # Errors
 /// The arguments are invalid, or the tool's parameters are not a JSON Schema. Return the text to
 /// the model.
-pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
+pub(crate) fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
     let key = sha256_hex(definition.parameters.to_string().as_bytes());
     let checker = CHECKERS
         .get_or_insert_with(&key, || Checker::new(&definition.parameters).map(Arc::new))
@@ -179,7 +179,7 @@ fn count_members(value: &Value) -> usize {
 }
 
 /// Prefix of the error text for arguments that are not a JSON object.
-pub const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
+pub(crate) const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
 
 fn invalid_json_error(tool_name: &str, why: &str) -> String {
     format!("{INVALID_JSON} \"{tool_name}\": {why}. Send one complete JSON object.")

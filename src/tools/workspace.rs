@@ -24,8 +24,8 @@ use std::sync::{Arc, LazyLock};
 use crate::tools::CallableTool;
 use crate::tools::code::{Tool, build_code_tool};
 
-pub use files::{FILE_BYTES_MAX, FILES_MAX, Files, TOTAL_BYTES_MAX};
-pub use path::{FolderPath, WorkspacePath};
+pub(crate) use files::{FILE_BYTES_MAX, Files};
+pub(crate) use path::{FolderPath, WorkspacePath};
 pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix};
 
 static BUILTINS: LazyLock<Vec<Arc<dyn CallableTool>>> = LazyLock::new(|| {
@@ -54,6 +54,7 @@ pub fn builtins() -> Vec<Arc<dyn CallableTool>> {
 }
 
 /// Returns the built-in tool of that name, if there is one.
-pub fn find_builtin(name: &str) -> Option<Arc<dyn CallableTool>> {
+#[cfg(test)]
+pub(crate) fn find_builtin(name: &str) -> Option<Arc<dyn CallableTool>> {
     BUILTINS.iter().find(|tool| tool.definition().name == name).map(Arc::clone)
 }

@@ -8,7 +8,7 @@ use crate::ids::{ConversationKey, InputId, PromptId};
 const CHANNEL_CAPACITY: usize = 64;
 
 /// Id of the inbox item and the receipt that abort a prompt: at most one exists.
-pub fn abort_id(prompt: &PromptId) -> InputId {
+pub(crate) fn abort_id(prompt: &PromptId) -> InputId {
     InputId::new(format!("stop-{prompt}"))
 }
 

@@ -25,7 +25,7 @@ const NUDGE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Enqueues a delayed nudge for a conversation whose message the queue gave up. That says nothing
 /// about any step.
-pub async fn requeue_nudge(services: &Services, nudge: &Nudge) {
+pub(crate) async fn requeue_nudge(services: &Services, nudge: &Nudge) {
     enqueue_nudge(services, queue::TURNS, nudge, NUDGE_RETRY_DELAY).await;
 }
 
@@ -112,7 +112,7 @@ async fn commit_take_over(
 ///
 /// # Errors
 /// The store is unavailable: do not start.
-pub async fn recover_at_start_up(services: &Services) -> Result<usize, StoreError> {
+pub(crate) async fn recover_at_start_up(services: &Services) -> Result<usize, StoreError> {
     let now = services.clock.now();
     for key in find_open_conversations(services, now).await? {
         match Box::pin(recover_conversation(services, &key)).await {

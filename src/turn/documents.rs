@@ -20,7 +20,7 @@ use crate::store::{
 /// The events document of a commit with events. It also proves which commit won.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EventsBody {
+pub(crate) struct EventsBody {
     pub commit_id: CommitId,
     pub first: u64,
     pub events: Vec<Event>,
@@ -37,7 +37,7 @@ struct EventsBodyRef<'a> {
 
 /// # Errors
 /// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
-pub fn head_document(head: &Head) -> Result<Document, StoreError> {
+pub(crate) fn head_document(head: &Head) -> Result<Document, StoreError> {
     let body = RawJson::from_value(head);
     if body.text().len() > HEAD_BYTES_MAX {
         return Err(StoreError::TooLarge(format!(
@@ -57,7 +57,7 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
 }
 
 /// State of a head in lists and queries.
-pub fn state_name(head: &Head) -> &'static str {
+pub(crate) fn state_name(head: &Head) -> &'static str {
     if head.phase == Phase::Deleted {
         return "deleted";
     }
@@ -68,19 +68,19 @@ pub fn state_name(head: &Head) -> &'static str {
     }
 }
 
-pub fn entry_document(entry: &Entry) -> Document {
+pub(crate) fn entry_document(entry: &Entry) -> Document {
     Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
 }
 
-pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
+pub(crate) fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
     Document::new(item.input_id.as_str(), DocumentKind::Inbox, item, due)
 }
 
-pub fn receipt_document(receipt: &Receipt) -> Document {
+pub(crate) fn receipt_document(receipt: &Receipt) -> Document {
     Document::new(receipt.input_id.as_str(), DocumentKind::Receipt, receipt, None)
 }
 
-pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Document {
+pub(crate) fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Document {
     Document::new(notice.id.clone(), DocumentKind::Notification, notice, due)
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn events_document(commit_id: &CommitId, events: &[Event]) -> Option<
 
 /// # Errors
 /// [`StoreError::Corrupt`]: an operator has to inspect the document.
-pub fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
+pub(crate) fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
     let mut head: Head = read(&stored.document)?;
     // The document's own members are not unknown members: kept as such, they would be written
     // twice, the second time stale.
@@ -104,7 +104,7 @@ pub fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
 }
 
 /// True if the head needs a reader newer than `reader`. Other members are not read.
-pub fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
+pub(crate) fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct ReaderRequirement {
@@ -115,13 +115,13 @@ pub fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
 
 /// # Errors
 /// [`StoreError::Corrupt`]: an operator has to inspect the document.
-pub fn read_entries(stored: &[StoredDocument]) -> Result<Vec<Arc<Entry>>, StoreError> {
+pub(crate) fn read_entries(stored: &[StoredDocument]) -> Result<Vec<Arc<Entry>>, StoreError> {
     stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
 }
 
 /// # Errors
 /// [`StoreError::Corrupt`]: an operator has to inspect the document.
-pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
+pub(crate) fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
     document.body.read().map_err(|error| {
         StoreError::Corrupt(format!(
             "document {} of kind {}: {}",

@@ -13,14 +13,14 @@ use crate::turn::error::TurnError;
 /// Model name of a response that no model gave.
 pub(crate) const NO_MODEL: &str = "none";
 
-pub fn classify_turn_error(error: &TurnError) -> ErrorClass {
+pub(crate) fn classify_turn_error(error: &TurnError) -> ErrorClass {
     match error {
         TurnError::LeaseLost { .. } => ErrorClass::new(ErrorDomain::Runtime, "claim_lost"),
         TurnError::Store { source, .. } => classify_store_error(source),
     }
 }
 
-pub fn classify_store_error(error: &StoreError) -> ErrorClass {
+pub(crate) fn classify_store_error(error: &StoreError) -> ErrorClass {
     match error {
         StoreError::Unavailable(_) => ErrorClass::new(ErrorDomain::Platform, "store_unavailable"),
         StoreError::Conflict => ErrorClass::new(ErrorDomain::Runtime, "conflict"),
@@ -31,7 +31,7 @@ pub fn classify_store_error(error: &StoreError) -> ErrorClass {
 }
 
 /// Returns `None` for errors of the caller: no component of ours failed.
-pub fn classify_command_error(error: &CommandError) -> Option<ErrorClass> {
+pub(crate) fn classify_command_error(error: &CommandError) -> Option<ErrorClass> {
     match error {
         CommandError::Unavailable { .. } => {
             Some(ErrorClass::new(ErrorDomain::Platform, "unavailable"))
@@ -55,7 +55,7 @@ pub fn classify_command_error(error: &CommandError) -> Option<ErrorClass> {
     }
 }
 
-/// A step that five workers attempted without progress.
+/// A step that failed its prompt after three deaths in isolation.
 pub(crate) fn poisoned_step() -> ErrorClass {
     ErrorClass::new(ErrorDomain::Runtime, "poisoned")
 }

@@ -12,7 +12,7 @@ use crate::store::{Partition, StoreError, Write};
 use crate::turn::documents;
 
 /// Id of the inbox item and the receipt of a request's decision: at most one exists.
-pub fn decision_id(request: &RequestId) -> InputId {
+pub(crate) fn decision_id(request: &RequestId) -> InputId {
     InputId::new(format!("decision-{request}"))
 }
 

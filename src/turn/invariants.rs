@@ -16,8 +16,7 @@ use crate::agent::phase::Phase;
 use crate::agent::projection;
 
 /// An idle conversation and the effects of its tools.
-#[expect(missing_debug_implementations, reason = "`is_write` is a closure")]
-pub struct IdleConversation<'a> {
+pub(crate) struct IdleConversation<'a> {
     pub head: &'a Head,
     /// All entries, by `seq`.
     pub entries: &'a [Entry],
@@ -34,7 +33,7 @@ pub struct IdleConversation<'a> {
 
 /// A violated invariant of `docs/architecture.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub(crate) struct Violation {
     pub invariant: u8,
     pub description: String,
 }
@@ -52,7 +51,7 @@ impl fmt::Display for Violation {
 }
 
 /// The name of an invariant, as in `docs/architecture.md`.
-pub fn invariant_name(invariant: u8) -> &'static str {
+pub(crate) fn invariant_name(invariant: u8) -> &'static str {
     match invariant {
         1 => "accepted means kept",
         2 => "queues are disposable",
@@ -78,7 +77,7 @@ impl Violations {
 }
 
 /// The violations of all invariants; empty if there are none.
-pub fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violation> {
+pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violation> {
     let IdleConversation { head, entries, events, inbox: (waiting, held), accepted, .. } =
         *conversation;
     let mut violations = Violations::default();
@@ -208,7 +207,7 @@ fn check_model_input(path: &[Arc<Entry>], violations: &mut Violations) {
 
 /// The entries without the parts that differ between runs. It omits the traces of faults: attempts
 /// after the first, and model calls whose end is unknown.
-pub fn normalise(entries: &[Entry]) -> Vec<Value> {
+pub(crate) fn normalise(entries: &[Entry]) -> Vec<Value> {
     entries.iter().filter_map(|entry| normalise_entry(&entry.body)).collect()
 }
 
@@ -238,7 +237,7 @@ fn is_fault_trace(body: &EntryBody) -> bool {
 
 /// The sequence of prompts and messages without their text. Compare it if an approver had to settle
 /// an unknown outcome, or if tool results vary.
-pub fn shape(entries: &[Entry]) -> Vec<String> {
+pub(crate) fn shape(entries: &[Entry]) -> Vec<String> {
     let messages = entries.iter().filter(|entry| {
         matches!(entry.body, EntryBody::Prompt(_) | EntryBody::PromptEnd(_) | EntryBody::Message(_))
     });

@@ -34,7 +34,7 @@ impl Default for Isolation {
 }
 
 /// The permit of an ordinary turn, which may run beside others.
-pub type SharedTurnPermit = OwnedRwLockReadGuard<()>;
+pub(crate) type SharedTurnPermit = OwnedRwLockReadGuard<()>;
 
 /// Runs a delivery so that the death of its process ends no other.
 #[async_trait]
@@ -65,7 +65,7 @@ pub enum IsolatedOutcome {
 /// For programs that cannot start themselves again: a suspect step runs in this process, after its
 /// other turns.
 #[derive(Debug, Default)]
-pub struct InProcessIsolator {
+pub(crate) struct InProcessIsolator {
     turns: Arc<RwLock<()>>,
 }
 

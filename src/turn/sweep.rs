@@ -18,9 +18,9 @@ use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::NudgeSender;
 
 /// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
-pub const GRACE_PERIOD: Duration = Duration::from_secs(20);
+pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(20);
 /// Work due within this time is enqueued with the remaining delay.
-pub const HORIZON: Duration = Duration::from_secs(90);
+pub(crate) const HORIZON: Duration = Duration::from_secs(90);
 /// Longest normal sweep. With one sweep a minute, work read first by one sweep and last by the next
 /// is still enqueued in time.
 const SLOW_SWEEP: Duration = Duration::from_secs(30);

@@ -1,8 +1,8 @@
 //! Argument validation with the error texts of the source.
 
 use serde_json::Value;
-use turnwheel::agent::raw::RawJson;
-use turnwheel::tools::validate::Checker;
+use turnwheel::messages::RawJson;
+use turnwheel::testing::tools::validate::Checker;
 
 use crate::support::shared_data::find_shared_data;
 

@@ -8,14 +8,14 @@ use std::time::Duration;
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use turnwheel::agent::content::joined_text;
-use turnwheel::agent::event::AssistantMessageEvent;
-use turnwheel::agent::message::{Message, StopReason};
-use turnwheel::agent::settings::ThinkingLevel;
-use turnwheel::model::responses::{AzureResponses, ResponsesConfig, Secret};
-use turnwheel::model::{
+use turnwheel::agent_settings::ThinkingLevel;
+use turnwheel::events::AssistantMessageEvent;
+use turnwheel::messages::{Message, StopReason};
+use turnwheel::models::{
     Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
 };
+use turnwheel::testing::agent::content::joined_text;
+use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig, Secret};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use turnwheel::bench::report::{MeasuredCase, Report};
+use turnwheel::testing::bench::report::{MeasuredCase, Report};
 
 fn bench_command(folder: &Path, arguments: &[&str], settings: &[(&str, String)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use turnwheel::payments::PaymentsServer;
+use turnwheel::testing::payments::PaymentsServer;
 
 use self::scenario::{
     ScenarioKind, ScenarioResult, check_result, comparable_entries, count_responses, longest_pause,

@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use turnwheel::agent::content::Content;
-use turnwheel::agent::entry::Source;
-use turnwheel::agent::message::Message;
-use turnwheel::agent::settings::Settings;
-use turnwheel::agents::{Agent, Catalog};
-use turnwheel::artifacts::MemoryArtifacts;
-use turnwheel::clock::{Clock, SystemClock};
-use turnwheel::commands::contract::Owner;
-use turnwheel::commands::idempotency::Idempotency;
-use turnwheel::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
-use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
-use turnwheel::live::EmbeddedLive;
-use turnwheel::model::scripted::ScriptedModel;
-use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
-use turnwheel::queue::{self, MemoryQueue};
-use turnwheel::services::{ServicePorts, Services};
-use turnwheel::store::embedded::{DATABASE_FILE, EmbeddedStore};
-use turnwheel::tools::code::build_code_tool;
-use turnwheel::turn::delivery;
+use turnwheel::agent_settings::Settings;
+use turnwheel::messages::{Content, Message};
+use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
+use turnwheel::testing::agent::entry::Source;
+use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::artifacts::MemoryArtifacts;
+use turnwheel::testing::clock::{Clock, SystemClock};
+use turnwheel::testing::commands::contract::Owner;
+use turnwheel::testing::commands::idempotency::Idempotency;
+use turnwheel::testing::commands::prompt::{
+    FirstPromptRequest, Sender, WhenBusy, begin_conversation,
+};
+use turnwheel::testing::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
+use turnwheel::testing::live::EmbeddedLive;
+use turnwheel::testing::queue;
+use turnwheel::testing::queue::MemoryQueue;
+use turnwheel::testing::services::{ServicePorts, Services};
+use turnwheel::testing::store::embedded::{DATABASE_FILE, EmbeddedStore};
+use turnwheel::testing::tools::code::build_code_tool;
+use turnwheel::testing::turn::delivery;
 
 use crate::support::tools::Echo;
 
@@ -54,7 +55,7 @@ impl Model for ToolRoundsModel {
         ModelResponse {
             message: serde_json::from_str(&message.to_string()).unwrap(),
             failure: None,
-            metadata: turnwheel::model::CallMetadata::default(),
+            metadata: turnwheel::models::CallMetadata::default(),
         }
     }
 

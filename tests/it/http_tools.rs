@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use self::server::{Reply, Server};
 use self::tool_caller::{ToolCaller, tool, tool_at_url};
-use turnwheel::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::address_rules::AddressRules;
 
 mod address_rules;
 mod identity;

@@ -14,8 +14,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use turnwheel::azure::cosmos::CONTAINERS;
-use turnwheel::azurite::{Azurite, AzuriteOptions, Tls};
+use turnwheel::testing::azure::cosmos::CONTAINERS;
+use turnwheel::testing::azurite::{Azurite, AzuriteOptions, Tls};
 
 use crate::support::cosmos_emulator::CosmosHost;
 use crate::support::dev_process::DevProcess;

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use turnwheel::host::{Function, ScriptRoot, Trigger};
-use turnwheel::settings::table;
+use turnwheel::testing::host::{Function, ScriptRoot, Trigger};
+use turnwheel::testing::settings::table;
 
 use self::bicep::Bicep;
 use self::names::app_settings;

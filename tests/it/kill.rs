@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use turnwheel::payments::PaymentsServer;
+use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::normalise::normalise_entries;
@@ -217,8 +217,8 @@ async fn kill_at_any_fail_point_pays_once() {
         assert_eq!(*paid, 1);
     }
     let expected = Arc::new(normalise_entries(&references[0].0.entries));
-    let report =
-        futures_util::stream::iter(turnwheel::fail_points::FAIL_POINTS).map(|fail_point| {
+    let report = futures_util::stream::iter(turnwheel::testing::fail_points::FAIL_POINTS).map(
+        |fail_point| {
             let expected = Arc::clone(&expected);
             async move {
                 // Kill at the n-th hit, until a scenario has fewer hits.
@@ -231,7 +231,8 @@ async fn kill_at_any_fail_point_pays_once() {
                     }
                 }
             }
-        });
+        },
+    );
     let report = report.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await;
     let mut recoveries: Vec<(Duration, String)> = report.into_iter().flatten().collect();
     let kills = recoveries.len();

@@ -4,12 +4,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use turnwheel::App;
-use turnwheel::agent::content::{Block, Image};
-use turnwheel::agent::raw::Extra;
-use turnwheel::agent::request::Effect;
-use turnwheel::tools::ToolResult;
-use turnwheel::tools::code::{CallContext, Tool, ToolError};
+use turnwheel::messages::{Block, Extra, Image};
+use turnwheel::{App, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
@@ -39,7 +35,7 @@ impl Tool for Camera {
         Effect::Read
     }
 
-    async fn call(&self, _args: Nothing, _cx: CallContext) -> Result<ToolResult, ToolError> {
+    async fn call(&self, _args: Nothing, _cx: ToolContext) -> Result<ToolResult, ToolError> {
         let image =
             Image { data: PNG.to_owned(), mime_type: "image/png".to_owned(), extra: Extra::new() };
         Ok(ToolResult { content: vec![Block::Image(image)], ..ToolResult::default() })

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use turnwheel::azure::storage::TransportSettings;
-use turnwheel::queue::{Queue as _, StorageQueue, TURNS};
+use turnwheel::testing::azure::storage::TransportSettings;
+use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 
 use crate::support::azure::storage_settings;
 use crate::support::azurite::shared_azurite;

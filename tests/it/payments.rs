@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use turnwheel::agents::{ToolSet, load_folder};
-use turnwheel::payments::PaymentsServer;
-use turnwheel::tools::http::address_rules::AddressRules;
-use turnwheel::tools::http::client::HttpClient;
+use turnwheel::testing::agents::{ToolSet, load_folder};
+use turnwheel::testing::payments::PaymentsServer;
+use turnwheel::testing::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::client::HttpClient;
 
 use crate::http_tools::tool_caller::{ToolCaller, text};
 
@@ -92,8 +92,9 @@ async fn repeated_call_of_clerk_pays_once() {
     let server = PaymentsServer::start().await.unwrap();
     let app_settings = |name: &str| (name == "PAYMENTS_URL").then(|| server.base_url.clone());
     let client = HttpClient::new(AddressRules::default().with_loopback()).unwrap();
-    let tool =
-        |name: &str| Arc::new(placeholder_tool(name)) as Arc<dyn turnwheel::tools::CallableTool>;
+    let tool = |name: &str| {
+        Arc::new(placeholder_tool(name)) as Arc<dyn turnwheel::testing::tools::CallableTool>
+    };
     let tools: ToolSet = ["read", "write", "edit", "ls", "find", "grep"]
         .into_iter()
         .map(|name| (name.to_owned(), tool(name)))
@@ -117,40 +118,40 @@ async fn repeated_call_of_clerk_pays_once() {
 
 /// Placeholder for a built-in tool that no test here calls.
 #[derive(Debug)]
-struct PlaceholderTool(turnwheel::tools::ToolDefinition);
+struct PlaceholderTool(turnwheel::testing::tools::ToolDefinition);
 
 fn placeholder_tool(name: &str) -> PlaceholderTool {
-    PlaceholderTool(turnwheel::tools::ToolDefinition {
+    PlaceholderTool(turnwheel::testing::tools::ToolDefinition {
         is_strict: false,
         name: name.to_owned(),
         label: name.to_owned(),
         description: String::new(),
         parameters: json!({"type": "object"}),
-        effect: turnwheel::agent::request::Effect::Read,
-        on_unknown: turnwheel::agent::phase::OnUnknown::Ask,
-        timeout: turnwheel::tools::TIMEOUT_DEFAULT,
+        effect: turnwheel::Effect::Read,
+        on_unknown: turnwheel::OnUnknown::Ask,
+        timeout: turnwheel::testing::tools::TIMEOUT_DEFAULT,
         revision: String::new(),
     })
 }
 
 #[async_trait::async_trait]
-impl turnwheel::tools::CallableTool for PlaceholderTool {
-    fn definition(&self) -> &turnwheel::tools::ToolDefinition {
+impl turnwheel::testing::tools::CallableTool for PlaceholderTool {
+    fn definition(&self) -> &turnwheel::testing::tools::ToolDefinition {
         &self.0
     }
 
     fn required_approval(
         &self,
-        _: &turnwheel::tools::Arguments,
-    ) -> Option<turnwheel::tools::ApprovalRequirement> {
+        _: &turnwheel::testing::tools::Arguments,
+    ) -> Option<turnwheel::testing::tools::ApprovalRequirement> {
         None
     }
 
     async fn call(
         &self,
-        _: turnwheel::tools::Arguments,
-        _: turnwheel::tools::ToolContext,
-    ) -> turnwheel::tools::ToolOutcome {
-        turnwheel::tools::ToolOutcome::Returned(turnwheel::tools::ToolResult::default())
+        _: turnwheel::testing::tools::Arguments,
+        _: turnwheel::testing::tools::ToolContext,
+    ) -> turnwheel::testing::tools::ToolOutcome {
+        turnwheel::testing::tools::ToolOutcome::Returned(turnwheel::ToolResult::default())
     }
 }

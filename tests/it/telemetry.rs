@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use turnwheel::payments::PaymentsServer;
+use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use collector::{Collector, Exports};

@@ -118,7 +118,7 @@ fn fail_points_are_listed() {
         for fail_point in named.captures_iter(&read(&name)) {
             found += 1;
             assert!(
-                turnwheel::fail_points::FAIL_POINTS.contains(&&fail_point[1]),
+                turnwheel::testing::fail_points::FAIL_POINTS.contains(&&fail_point[1]),
                 "{name}: {}",
                 &fail_point[1]
             );

@@ -10,7 +10,7 @@ use crate::ids::EntryId;
 
 /// The parts of a compaction, as slices of the path.
 #[derive(Debug)]
-pub struct CompactionPlan<'a> {
+pub(crate) struct CompactionPlan<'a> {
     /// Entries to summarise, up to the divided turn if the cut divides one. May be empty.
     pub history: &'a [Arc<Entry>],
     /// First part of the turn that the cut divides, otherwise empty.
@@ -22,14 +22,14 @@ pub struct CompactionPlan<'a> {
 
 /// Why nothing can be compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutError {
+pub(crate) enum CutError {
     /// No message since the last compaction.
     AlreadyCompacted,
     TooSmall,
 }
 
 impl CutError {
-    pub fn message(self) -> &'static str {
+    pub(crate) fn message(self) -> &'static str {
         match self {
             Self::AlreadyCompacted => "Already compacted",
             Self::TooSmall => "Nothing to compact (session too small)",
@@ -41,7 +41,7 @@ impl CutError {
 ///
 /// # Errors
 /// There is nothing to summarise: end the compaction and report the text.
-pub fn plan_compaction<'a>(
+pub(crate) fn plan_compaction<'a>(
     path: &'a [Arc<Entry>],
     keep_recent: u64,
     count: TokenCounter<'_>,
@@ -75,15 +75,8 @@ pub fn plan_compaction<'a>(
 }
 
 impl CompactionPlan<'_> {
-    /// Tokens of the summarised entries and the previous summary.
-    pub fn count_tokens(&self, count: TokenCounter<'_>) -> u64 {
-        let entries = self.history.iter().chain(self.prefix);
-        let summarised: u64 = entries.map(|entry| tokens::count_entry(entry, count)).sum();
-        summarised + self.previous.map_or(0, |previous| count(&previous.summary))
-    }
-
     /// Files read and changed before the cut.
-    pub fn collect_files(&self) -> FileLists {
+    pub(crate) fn collect_files(&self) -> FileLists {
         let mut files = self.previous.map(FileLists::from_compaction).unwrap_or_default();
         for entry in self.history.iter().chain(self.prefix) {
             if let Some(response) = entry.body.message().and_then(Message::as_assistant) {

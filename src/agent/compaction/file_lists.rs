@@ -10,7 +10,7 @@ use crate::agent::message::AssistantMessage;
 
 /// Paths in the calls of the file tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileLists {
+pub(crate) struct FileLists {
     read: BTreeSet<String>,
     modified: BTreeSet<String>,
 }
@@ -18,7 +18,7 @@ pub struct FileLists {
 impl FileLists {
     /// The files listed by an earlier compaction. An extension's own summary has details of another
     /// shape, which are ignored.
-    pub fn from_compaction(compaction: &Compaction) -> Self {
+    pub(crate) fn from_compaction(compaction: &Compaction) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         struct StoredLists {
@@ -31,7 +31,7 @@ impl FileLists {
         Self { read: stored.read_files, modified: stored.modified_files }
     }
 
-    pub fn add_calls(&mut self, response: &AssistantMessage) {
+    pub(crate) fn add_calls(&mut self, response: &AssistantMessage) {
         for call in response.tool_calls() {
             let files = match call.name.as_str() {
                 "read" => &mut self.read,
@@ -43,16 +43,16 @@ impl FileLists {
     }
 
     /// Paths that were read and not changed.
-    pub fn read_only(&self) -> Vec<&str> {
+    pub(crate) fn read_only(&self) -> Vec<&str> {
         self.read.difference(&self.modified).map(String::as_str).collect()
     }
 
-    pub fn modified(&self) -> Vec<&str> {
+    pub(crate) fn modified(&self) -> Vec<&str> {
         self.modified.iter().map(String::as_str).collect()
     }
 
     /// The lists below a summary. Empty without files.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let list = |tag: &str, files: &[&str]| match files {
             [] => String::new(),
             files => format!("\n\n<{tag}>\n{}\n</{tag}>", files.join("\n")),
@@ -62,7 +62,7 @@ impl FileLists {
 }
 
 /// Removes the file lists below a summary, because the next summary renders them anew.
-pub fn strip_file_lists(summary: &str) -> &str {
+pub(crate) fn strip_file_lists(summary: &str) -> &str {
     let mut text = summary;
     for tag in ["modified-files", "read-files"] {
         let bare = text.trim_end();

@@ -1,15 +1,15 @@
 //! Prompts for the model that writes a summary.
 
 /// System prompt, instead of the agent's instructions.
-pub const SYSTEM_PROMPT: &str = "You are a context summarization assistant. Your task is to read a conversation between a user and an AI \
+pub(crate) const SYSTEM_PROMPT: &str = "You are a context summarization assistant. Your task is to read a conversation between a user and an AI \
      assistant, then produce a structured summary following the exact format specified.\n\nDo NOT continue the conversation. Do NOT \
      respond to any questions in the conversation. ONLY output the structured summary.";
 
 /// Separates the summary of the history from that of the divided turn.
-pub const SPLIT_TURN: &str = "\n\n---\n\n**Turn Context (split turn):**\n\n";
+pub(crate) const SPLIT_TURN: &str = "\n\n---\n\n**Turn Context (split turn):**\n\n";
 
 /// Replaces the history's summary if the divided turn is the first.
-pub const NO_HISTORY: &str = "No prior history.";
+pub(crate) const NO_HISTORY: &str = "No prior history.";
 
 const FIRST: &str = "The messages above are a conversation to summarize. Create a structured context checkpoint summary that another LLM \
      will use to continue the work.";
@@ -71,7 +71,7 @@ Summarize the prefix to provide context for the retained suffix:
 Be concise. Focus on what's needed to understand the kept suffix.";
 
 /// The task of a summary, without the conversation.
-pub fn summary_prompt(previous: Option<&str>, focus: Option<&str>) -> String {
+pub(crate) fn summary_prompt(previous: Option<&str>, focus: Option<&str>) -> String {
     let (task, previous) = match previous {
         Some(previous) => {
             (UPDATE, format!("<previous-summary>\n{previous}\n</previous-summary>\n\n"))
@@ -83,11 +83,11 @@ pub fn summary_prompt(previous: Option<&str>, focus: Option<&str>) -> String {
 }
 
 /// The task of a summary of a divided turn's first part.
-pub fn prefix_prompt() -> String {
+pub(crate) fn prefix_prompt() -> String {
     PREFIX.to_owned()
 }
 
 /// The user message of a summary request.
-pub fn request_text(conversation: &str, asked: &str) -> String {
+pub(crate) fn request_text(conversation: &str, asked: &str) -> String {
     format!("<conversation>\n{conversation}\n</conversation>\n\n{asked}")
 }

@@ -16,7 +16,7 @@ use crate::agent::usage::Usage;
 const IMAGE_TOKENS: u64 = 1_200;
 
 /// Tokens that the provider counted, input and output together.
-pub fn count_usage(usage: &Usage) -> u64 {
+pub(crate) fn count_usage(usage: &Usage) -> u64 {
     match usage.total_tokens {
         0 => usage.input + usage.output + usage.cache_read + usage.cache_write,
         total => total,
@@ -24,7 +24,7 @@ pub fn count_usage(usage: &Usage) -> u64 {
 }
 
 /// Tokens of one message in the model's input. 0 if it is not sent.
-pub fn count_message(message: &Message, count: TokenCounter<'_>) -> u64 {
+pub(crate) fn count_message(message: &Message, count: TokenCounter<'_>) -> u64 {
     match message {
         Message::User(user) => count_content(&user.content, count),
         Message::Assistant(response) if response.is_failed() => 0,
@@ -40,7 +40,7 @@ pub fn count_message(message: &Message, count: TokenCounter<'_>) -> u64 {
 }
 
 /// Tokens of an entry in the model's input.
-pub fn count_entry(entry: &Entry, count: TokenCounter<'_>) -> u64 {
+pub(crate) fn count_entry(entry: &Entry, count: TokenCounter<'_>) -> u64 {
     if let Some(message) = entry.body.message() {
         count_message(message, count)
     } else if let EntryBody::CustomMessage(custom) = &entry.body {
@@ -74,7 +74,7 @@ fn count_blocks(blocks: &[Block], count: TokenCounter<'_>) -> u64 {
 /// Tokens of the next model input. `back` is the path from the leaf to the root. It is read only up
 /// to the last response with usage, so the cost does not grow with the conversation. `frame` counts
 /// instructions and tools.
-pub fn count_context<'a>(
+pub(crate) fn count_context<'a>(
     back: impl Iterator<Item = &'a Arc<Entry>>,
     frame: &dyn Fn() -> u64,
     count: TokenCounter<'_>,

@@ -17,7 +17,7 @@ const EXCERPT_CHARS: usize = 2_000;
 /// Content omitted so that the transcript fits the context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OmittedContent {
+pub(crate) struct OmittedContent {
     /// Tool results reduced to beginning and end.
     pub tool_results: usize,
     /// Other parts reduced to beginning and end.
@@ -44,7 +44,7 @@ struct TranscriptPart {
 /// Renders the messages as one text of at most `tokens_max` tokens, and returns the omissions. It
 /// first cuts the middle of long tool results, oldest first, then of other long parts, then drops
 /// the oldest parts.
-pub fn render_transcript(
+pub(crate) fn render_transcript(
     messages: &[Cow<'_, Message>],
     tokens_max: u64,
     count: TokenCounter<'_>,

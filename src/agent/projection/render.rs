@@ -9,7 +9,7 @@ use crate::agent::workspace::input_path;
 use crate::clock::Timestamp;
 
 /// Text that replaces everything before a compaction's cut.
-pub fn render_compaction_summary(summary: &str) -> String {
+pub(crate) fn render_compaction_summary(summary: &str) -> String {
     format!(
         "The conversation history before this point was compacted into the following summary:\n\n<summary>\n{summary}\n</summary>"
     )
@@ -17,7 +17,7 @@ pub fn render_compaction_summary(summary: &str) -> String {
 
 /// Text that replaces an abandoned branch. It has no line end before the closing tag, as in the
 /// source projects.
-pub fn render_branch_summary(summary: &str) -> String {
+pub(crate) fn render_branch_summary(summary: &str) -> String {
     format!(
         "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n{summary}</summary>"
     )
@@ -25,7 +25,7 @@ pub fn render_branch_summary(summary: &str) -> String {
 
 /// How the model can read the content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileAccess {
+pub(crate) enum FileAccess {
     /// The image follows in the next block.
     Inline,
     /// Through the tool `read`.
@@ -35,7 +35,7 @@ pub enum FileAccess {
 }
 
 /// Text that replaces a file block: name, type, size, and how to read it.
-pub fn render_file(file: &FileBlock, access: FileAccess) -> String {
+pub(crate) fn render_file(file: &FileBlock, access: FileAccess) -> String {
     let path = input_path(file);
     let name = file.path.as_deref().or_else(|| path.rsplit('/').next()).unwrap_or_default();
     let kind = file.mime_type.as_deref().unwrap_or("unknown type");

@@ -17,7 +17,7 @@ use super::zone::Zone;
 use crate::clock::{Timestamp, millis, parse_iso};
 
 /// The shortest time from one firing to the next.
-pub const INTERVAL_MIN: Duration = Duration::from_mins(1);
+pub(crate) const INTERVAL_MIN: Duration = Duration::from_mins(1);
 const TEXT_BYTES_MAX: usize = 128;
 /// Local times that may repeat after a clock change: two days of minutes.
 const REPEATED_TIMES_MAX: usize = 2 * 24 * 60;
@@ -45,13 +45,13 @@ pub struct Timing {
 
 /// An error in one member of a [`Timing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimingError {
+pub(crate) struct TimingError {
     pub member: &'static str,
     pub detail: String,
 }
 
 #[derive(Clone, Debug)]
-pub struct ScheduleRule {
+pub(crate) struct ScheduleRule {
     zone: Zone,
     start: StartTime,
     every: Recurrence,
@@ -90,7 +90,7 @@ impl ScheduleRule {
     ///
     /// # Errors
     /// All errors, by member: return them to the client. The texts state what to write.
-    pub fn parse(timing: &Timing, created_at: Timestamp) -> Result<Self, Vec<TimingError>> {
+    pub(crate) fn parse(timing: &Timing, created_at: Timestamp) -> Result<Self, Vec<TimingError>> {
         let mut errors = Vec::new();
         let mut add_error = |member, detail| errors.push(TimingError { member, detail });
         let zone = match timing.time_zone.as_deref().map(Zone::from_name) {
@@ -136,16 +136,16 @@ impl ScheduleRule {
         Ok(Self { zone, start, every, until })
     }
 
-    pub fn zone(&self) -> &Zone {
+    pub(crate) fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    pub fn is_recurring(&self) -> bool {
+    pub(crate) fn is_recurring(&self) -> bool {
         !matches!(self.every, Recurrence::Once)
     }
 
     /// The first firing after `moment`. `None`: never again.
-    pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let next = match &self.every {
             Recurrence::Once => Some(self.start.moment).filter(|at| *at > moment),
             Recurrence::Cron(cron) => self.next_cron(cron, moment),

@@ -14,10 +14,10 @@ static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundl
 const SHOWN_CHARS_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Zone(TimeZone);
+pub(crate) struct Zone(TimeZone);
 
 impl Zone {
-    pub fn utc() -> Self {
+    pub(crate) fn utc() -> Self {
         Self(TimeZone::UTC)
     }
 
@@ -25,25 +25,21 @@ impl Zone {
     ///
     /// # Errors
     /// Unknown zone: return the text to the client. It states what to write.
-    pub fn from_name(name: &str) -> Result<Self, String> {
+    pub(crate) fn from_name(name: &str) -> Result<Self, String> {
         ZONES.get(name).map(Self).map_err(|_| {
             let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
             format!("there is no time zone `{shown}`: write an IANA name such as Europe/Berlin")
         })
     }
 
-    pub fn name(&self) -> &str {
-        self.0.iana_name().unwrap_or("UTC")
-    }
-
     /// The local time in the zone.
-    pub fn to_local(&self, time: Timestamp) -> DateTime {
+    pub(crate) fn to_local(&self, time: Timestamp) -> DateTime {
         self.0.to_datetime(to_jiff(time))
     }
 
     /// The first instant with that local time. For a local time in a gap, the first instant after
     /// the gap. `None`: after the year 9999 or before 1970.
-    pub fn resolve_local(&self, local: DateTime) -> Option<Timestamp> {
+    pub(crate) fn resolve_local(&self, local: DateTime) -> Option<Timestamp> {
         let moment = match self.0.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset }
             | AmbiguousOffset::Fold { before: offset, after: _ } => offset.to_timestamp(local),
@@ -61,7 +57,7 @@ impl Zone {
 
     /// The time with offset and zone name, for display and models:
     /// `2027-01-05T09:00:00+01:00[Europe/Berlin]`.
-    pub fn format(&self, time: Timestamp) -> String {
+    pub(crate) fn format(&self, time: Timestamp) -> String {
         to_jiff(time).to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z[%Q]").to_string()
     }
 }

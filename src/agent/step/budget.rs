@@ -183,7 +183,7 @@ fn reserve(transition: &mut Transition, estimate: UsageTotals, approval: &Budget
 /// The exhausted limit of the prompt's or the conversation's own budget, if any. A summary that is
 /// created after the prompt's end, or by a command, belongs to no prompt that could wait. It is
 /// counted, but never rejected.
-pub fn find_exceeded_budget(head: &Head, budget: Option<&Budget>) -> Option<BudgetExceeded> {
+pub(crate) fn find_exceeded_budget(head: &Head, budget: Option<&Budget>) -> Option<BudgetExceeded> {
     let budget = budget?;
     let run = head.prompt.as_ref()?;
     let of_prompt = budget.prompt.and_then(|limit| {

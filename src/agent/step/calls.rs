@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
 /// Text that the model receives for a write whose result was lost.
-pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
+pub(crate) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
 /// Value in `unknownWrites` in place of a request id: no decision about this write will follow.
 pub(super) const UNRESOLVED: &str = "told";

@@ -21,14 +21,14 @@ pub(super) const COMPACT_COMMAND: &str = "compact";
 /// Arguments of the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct CompactInput {
+pub(crate) struct CompactInput {
     /// Topics that the summary should emphasise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }
 
 impl CompactInput {
-    pub fn to_inbox_body(&self) -> InboxBody {
+    pub(crate) fn to_inbox_body(&self) -> InboxBody {
         InboxBody::Command(CommandInput {
             name: COMPACT_COMMAND.to_owned(),
             args: Some(RawJson::from_value(self)),
@@ -36,7 +36,7 @@ impl CompactInput {
     }
 
     /// Returns `None` if the item is not a compaction command.
-    pub fn from_item(item: &InboxItem) -> Option<Self> {
+    pub(crate) fn from_item(item: &InboxItem) -> Option<Self> {
         let InboxBody::Command(command) = &item.body else { return None };
         if command.name != COMPACT_COMMAND {
             return None;
@@ -72,7 +72,7 @@ const CANCELLED: &str = "Compaction cancelled";
 
 /// True if the model input should be measured now: it has grown and is sent next, or its response
 /// has just ended the prompt. After a compaction, there is no other one before a new entry.
-pub fn should_measure_context(transition: &Transition) -> bool {
+pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     let head = &transition.head;
     if !transition.policy.context_budget.is_automatic()
         || transition.entries.is_empty()

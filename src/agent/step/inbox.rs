@@ -21,7 +21,7 @@ const SKIPPED: &str = "Skipped due to queued user message.";
 
 /// True if this version can apply such an item. Other items stay unchanged and due, for a newer
 /// version. Counting them as waiting would make this version poll for ever.
-pub fn is_supported(body: &InboxBody) -> bool {
+pub(crate) fn is_supported(body: &InboxBody) -> bool {
     match body {
         InboxBody::Prompt(_)
         | InboxBody::Steer(_)
@@ -158,7 +158,7 @@ pub(super) fn append_steers(transition: &mut Transition) {
 }
 
 /// True if a waiting steer will skip this call as soon as the running calls have ended.
-pub fn is_skipped_by_steer(transition: &Transition, index: usize) -> bool {
+pub(crate) fn is_skipped_by_steer(transition: &Transition, index: usize) -> bool {
     transition.policy.should_steer_skip_tools
         && transition.calls().get(index).is_some_and(is_skippable)
         && transition.call_batch().is_running()

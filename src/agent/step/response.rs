@@ -16,7 +16,7 @@ use crate::ids::EntryId;
 
 /// Maximum number of tool calls in one response. Each has a result entry, and all results must fit
 /// into one commit when a prompt fails.
-pub const CALLS_MAX: usize = 64;
+pub(crate) const CALLS_MAX: usize = 64;
 
 pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInput) -> Next {
     if !matches!(transition.head.phase, Phase::Model { .. }) {

@@ -39,7 +39,7 @@ pub enum FailureKind {
 ///
 /// A delay that the service requests replaces the back-off, and `maxDelayMs` bounds both. The
 /// jitter is added on top, so that clients which were rejected together do not return together.
-pub fn retry_delay(
+pub(crate) fn retry_delay(
     attempt: u32,
     failure_kind: FailureKind,
     retry: &RetrySettings,

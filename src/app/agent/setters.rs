@@ -1,12 +1,10 @@
 //! Setters for the configuration and messages of an agent.
 
-use std::sync::Arc;
-
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, ThinkingLevel};
 use crate::app::agent::{Agent, AgentConfig, AgentError, lock, setup};
-use crate::tools::code::{Tool, build_code_tool};
-use crate::tools::{CallableTool, find_name_conflicts};
+use crate::tools::code::{DynTool, Tool, build_code_tool};
+use crate::tools::find_name_conflicts;
 
 impl Agent {
     /// Sets the system prompt from the next model call on.
@@ -46,11 +44,12 @@ impl Agent {
         self.update_config(|config| config.session_id = id);
     }
 
-    /// Replaces the tools from the next model call on; [`build_code_tool`] creates them.
+    /// Replaces the tools from the next model call on.
     ///
     /// # Errors
     /// Two tools have the same name: rename one. The tools stay unchanged.
-    pub fn set_tools(&self, tools: Vec<Arc<dyn CallableTool>>) -> Result<(), AgentError> {
+    pub fn set_tools(&self, tools: Vec<DynTool>) -> Result<(), AgentError> {
+        let tools: Vec<_> = tools.into_iter().map(|DynTool(tool)| tool).collect();
         let conflicts = find_name_conflicts(&tools);
         if !conflicts.is_empty() {
             return Err(AgentError::Mistakes(conflicts));

@@ -15,18 +15,18 @@ impl StorageError {
 }
 
 /// Returns the error code of Azure Storage, such as `QueueNotFound`.
-pub fn error_code(error: &azure_core::Error) -> Option<&str> {
+pub(crate) fn error_code(error: &azure_core::Error) -> Option<&str> {
     let ErrorKind::HttpResponse { error_code, .. } = error.kind() else { return None };
     error_code.as_deref()
 }
 
 /// Returns the HTTP status; `None` if there was no response.
-pub fn http_status(error: &azure_core::Error) -> Option<u16> {
+pub(crate) fn http_status(error: &azure_core::Error) -> Option<u16> {
     error.http_status().map(u16::from)
 }
 
 /// Builds the error text. Omits the SDK's own texts, which may contain a URL with a signature.
-pub fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageError {
+pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageError {
     let url = redacted_url(endpoint);
     let text = match error.kind() {
         ErrorKind::HttpResponse { status, error_code, .. } => {

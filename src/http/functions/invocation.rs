@@ -15,7 +15,7 @@ pub const MESSAGE_BINDING: &str = "message";
 pub const TIMER_BINDING: &str = "timer";
 
 #[derive(Debug, thiserror::Error)]
-pub enum EnvelopeError {
+pub(crate) enum EnvelopeError {
     /// Names the position only: the JSON error itself quotes content.
     #[error("the envelope is not the host's JSON (line {line}, column {column})")]
     NotJson { line: usize, column: usize },
@@ -27,7 +27,7 @@ pub enum EnvelopeError {
 
 /// One invocation by the host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Invocation {
+pub(crate) struct Invocation {
     /// Name of the function folder, from the path.
     pub function: String,
     pub data: BTreeMap<String, RawJson>,
@@ -68,7 +68,7 @@ impl Invocation {
     ///
     /// # Errors
     /// The body is not an envelope. Respond to the host that the invocation failed.
-    pub fn decode(
+    pub(crate) fn decode(
         function: String,
         headers: &HeaderMap,
         body: &[u8],
@@ -92,7 +92,7 @@ impl Invocation {
     /// # Errors
     /// The trigger has another name, a mistake in `function.json`. Respond that the invocation
     /// failed.
-    pub fn message(&self) -> Result<(String, InvocationMeta), EnvelopeError> {
+    pub(crate) fn message(&self) -> Result<(String, InvocationMeta), EnvelopeError> {
         let binding = self.data.get(MESSAGE_BINDING).ok_or_else(|| EnvelopeError::NoBinding {
             function: self.function.clone(),
             name: MESSAGE_BINDING,
@@ -103,7 +103,7 @@ impl Invocation {
     }
 
     /// Returns the timer data. Unreadable timer data counts as a regular run.
-    pub fn timer(&self) -> TimerInfo {
+    pub(crate) fn timer(&self) -> TimerInfo {
         let is_past_due = self
             .data
             .get(TIMER_BINDING)
@@ -114,7 +114,7 @@ impl Invocation {
     }
 
     /// Returns the metadata. `message` is the text of the queue message, if there is one.
-    pub fn meta(&self, message: Option<&str>) -> InvocationMeta {
+    pub(crate) fn meta(&self, message: Option<&str>) -> InvocationMeta {
         let message_id = message
             .filter(|text| !is_metadata_overwritten(text, "id"))
             .and_then(|_| self.metadata.get("Id"))

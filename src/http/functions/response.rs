@@ -16,7 +16,7 @@ const SUCCESS: &str = r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#;
 /// Response of a successful invocation. The host enqueues the nudges, then deletes the queue
 /// message. Nudges are in an array, because the host would decode a single string that happens to
 /// be base64.
-pub fn success_response(nudges: &[&str]) -> Response {
+pub(crate) fn success_response(nudges: &[&str]) -> Response {
     if nudges.is_empty() {
         return ([(CONTENT_TYPE, JSON)], SUCCESS).into_response();
     }
@@ -27,7 +27,7 @@ pub fn success_response(nudges: &[&str]) -> Response {
 
 /// Response of a failed invocation. The host delivers a queue message again. `text` is logged, so
 /// it holds no content.
-pub fn failure_response(text: &str) -> Response {
+pub(crate) fn failure_response(text: &str) -> Response {
     let body = serde_json::json!({ "error": text }).to_string();
     (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, JSON)], body).into_response()
 }

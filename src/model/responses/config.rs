@@ -70,7 +70,7 @@ pub enum CacheRetention {
 }
 
 /// Reasoning models may send nothing for minutes.
-pub const IDLE_DEFAULT: Duration = Duration::from_mins(3);
+pub(crate) const IDLE_DEFAULT: Duration = Duration::from_mins(3);
 
 /// A string that is never printed.
 #[derive(Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use crate::agent::settings::ThinkingLevel;
 /// Returns the effort that the model supports and that is nearest to the level, by the provider's
 /// table of September 2026. `None` if the model family has no value for it: nothing is sent and the
 /// model's default applies.
-pub fn nearest_effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
+pub(crate) fn nearest_effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
     let steps = supported_efforts(model);
     if level == ThinkingLevel::Off {
         return steps.contains(&"none").then_some("none");
@@ -19,7 +19,7 @@ pub fn nearest_effort(model: &str, level: ThinkingLevel) -> Option<&'static str>
 }
 
 /// True if a request with this effort may ask for parallel tool calls.
-pub fn allows_parallel_calls(effort: Option<&str>) -> bool {
+pub(crate) fn allows_parallel_calls(effort: Option<&str>) -> bool {
     effort != Some("minimal")
 }
 

@@ -5,21 +5,21 @@ use std::borrow::Cow;
 use sha2::{Digest as _, Sha256};
 
 /// The provider's limit on `call_id`, item ids, tool names and the cache key.
-pub const WIRE_ID_MAX: usize = 64;
+pub(crate) const WIRE_ID_MAX: usize = 64;
 
 /// Returns `call_id|item_id`, or the bare `call_id` without an item id.
-pub fn join_call_id(call_id: &str, item_id: &str) -> String {
+pub(crate) fn join_call_id(call_id: &str, item_id: &str) -> String {
     if item_id.is_empty() { call_id.to_owned() } else { format!("{call_id}|{item_id}") }
 }
 
 /// Splits an id of [`join_call_id`]. The second part is empty for another id.
-pub fn split_call_id(id: &str) -> (&str, &str) {
+pub(crate) fn split_call_id(id: &str) -> (&str, &str) {
     id.split_once('|').unwrap_or((id, ""))
 }
 
 /// Replaces characters outside `[A-Za-z0-9_-]` by `_` and removes trailing `_`. A text over the
 /// limit keeps its beginning and gets a hash, so that long texts stay distinct.
-pub fn plain_id(text: &str) -> Cow<'_, str> {
+pub(crate) fn plain_id(text: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if text.len() <= WIRE_ID_MAX && text.chars().all(is_plain) {
         return Cow::Borrowed(text.trim_end_matches('_'));
@@ -35,7 +35,7 @@ pub fn plain_id(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns 16 hex digits of the text's SHA-256.
-pub fn short_hash(text: &str) -> String {
+pub(crate) fn short_hash(text: &str) -> String {
     use std::fmt::Write as _;
     Sha256::digest(text.as_bytes()).iter().take(8).fold(
         String::with_capacity(16),

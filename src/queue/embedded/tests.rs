@@ -220,25 +220,6 @@ async fn queue_rejects_writes_when_disk_fails() {
     queue.send(TURNS, "a nudge".to_owned(), NOW).await.unwrap();
 }
 
-#[tokio::test]
-async fn peek_shows_hidden_messages_without_changes() {
-    let place = TestQueueFolder::new();
-    let queue = place.open().await;
-    queue.send(NOTIFY, "first".to_owned(), NOW).await.unwrap();
-    queue.send(NOTIFY, "later".to_owned(), HIDE).await.unwrap();
-    for _ in 0..2 {
-        let all = queue.peek(NOTIFY, 10);
-        let seen: Vec<_> = all
-            .iter()
-            .map(|peeked| (peeked.text.as_str(), peeked.dequeue_count, peeked.next_visible_at))
-            .collect();
-        assert_eq!(seen, [("first", 0, Timestamp(1_000_000)), ("later", 0, Timestamp(1_030_000))]);
-    }
-    assert_eq!(queue.peek(NOTIFY, 1).len(), 1);
-    assert_eq!(queue.names(), [NOTIFY]);
-    assert!(!format!("{queue:?} {:?}", queue.peek(NOTIFY, 1)).contains("first"));
-}
-
 /// Opens a queue in Tokio's paused time, with a listener.
 async fn open_with_listener(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
     let clock = Arc::new(TokioClock(tokio::time::Instant::now()));

@@ -27,7 +27,7 @@ pub trait HostResolver: Send + Sync + fmt::Debug {
 
 /// The operating system's resolver.
 #[derive(Debug)]
-pub struct SystemResolver;
+pub(crate) struct SystemResolver;
 
 #[async_trait]
 impl HostResolver for SystemResolver {

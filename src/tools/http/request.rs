@@ -15,7 +15,7 @@ const HEADER_ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Template of a tool's request, from an agent file.
 #[derive(Debug)]
-pub struct RequestTemplate {
+pub(crate) struct RequestTemplate {
     pub method: Method,
     pub url: UrlTemplate,
     pub headers: Vec<(HeaderName, Template)>,
@@ -29,7 +29,7 @@ pub struct RequestTemplate {
 
 /// Template of a JSON body.
 #[derive(Clone, Debug)]
-pub enum BodyTemplate {
+pub(crate) enum BodyTemplate {
     Fixed(Value),
     Text(Template),
     List(Vec<BodyTemplate>),
@@ -67,12 +67,12 @@ const CONVERSATION: HeaderName = HeaderName::from_static("turnwheel-conversation
 const TOOL_CALL: HeaderName = HeaderName::from_static("turnwheel-tool-call");
 
 /// True if an agent file must not set the header.
-pub fn is_reserved(name: &HeaderName) -> bool {
+pub(crate) fn is_reserved(name: &HeaderName) -> bool {
     RESERVED.contains(name) || name.as_str().starts_with("turnwheel-")
 }
 
 impl RequestTemplate {
-    pub fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         let mut in_body = Vec::new();
         if let Some(body) = &self.body {
             body.visit_templates(&mut |template| in_body.extend(template.secrets()));
@@ -163,7 +163,7 @@ impl RequestTemplate {
 
 impl BodyTemplate {
     /// Calls `see` with every template in the body.
-    pub fn visit_templates<'t>(&'t self, visitor: &mut dyn FnMut(&'t Template)) {
+    pub(crate) fn visit_templates<'t>(&'t self, visitor: &mut dyn FnMut(&'t Template)) {
         match self {
             Self::Fixed(_) => {}
             Self::Text(template) => visitor(template),

@@ -9,7 +9,7 @@ use crate::tools::Arguments;
 
 /// The value of an app setting. It is never printed and never sent to the model.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SettingSecret {
+pub(crate) struct SettingSecret {
     pub name: String,
     pub value: String,
 }
@@ -21,21 +21,21 @@ impl fmt::Debug for SettingSecret {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub(crate) enum Piece {
     Text(String),
     Setting(SettingSecret),
     Argument(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Template(pub Vec<Piece>);
+pub(crate) struct Template(pub Vec<Piece>);
 
 /// Function that looks up an app setting by name.
-pub type SettingLookup<'a> = &'a dyn Fn(&str) -> Result<String, TemplateError>;
+pub(crate) type SettingLookup<'a> = &'a dyn Fn(&str) -> Result<String, TemplateError>;
 
 /// Error of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TemplateError {
+pub(crate) enum TemplateError {
     Invalid(String),
     /// The template is valid, but this app setting is not set.
     MissingSetting(String),
@@ -44,7 +44,10 @@ pub enum TemplateError {
 impl Template {
     /// # Errors
     /// All errors of the template. Report each as a mistake of the agent file.
-    pub fn parse(text: &str, settings: SettingLookup<'_>) -> Result<Self, Vec<TemplateError>> {
+    pub(crate) fn parse(
+        text: &str,
+        settings: SettingLookup<'_>,
+    ) -> Result<Self, Vec<TemplateError>> {
         let mut reader =
             TemplateParser { pieces: Vec::new(), text: String::new(), errors: Vec::new() };
         let mut rest = text;
@@ -58,14 +61,14 @@ impl Template {
         if reader.errors.is_empty() { Ok(Self(reader.pieces)) } else { Err(reader.errors) }
     }
 
-    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Argument(name) => Some(name.as_str()),
             Piece::Text(_) | Piece::Setting(_) => None,
         })
     }
 
-    pub fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Setting(secret) => Some(secret),
             Piece::Text(_) | Piece::Argument(_) => None,
@@ -76,7 +79,10 @@ impl Template {
     ///
     /// # Errors
     /// The first error of `fill`. Handle it as that error requires.
-    pub fn render<E>(&self, mut fill: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
+    pub(crate) fn render<E>(
+        &self,
+        mut fill: impl FnMut(&str) -> Result<String, E>,
+    ) -> Result<String, E> {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
@@ -173,7 +179,7 @@ fn is_argument_name(name: &str) -> bool {
 }
 
 /// The arguments of a call by name, each as the JSON text that the model wrote.
-pub struct CallArguments(BTreeMap<String, RawJson>);
+pub(crate) struct CallArguments(BTreeMap<String, RawJson>);
 
 impl fmt::Debug for CallArguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,7 +190,7 @@ impl fmt::Debug for CallArguments {
 impl CallArguments {
     /// # Errors
     /// The arguments are not a JSON object. Return the text to the model.
-    pub fn from_arguments(arguments: &Arguments) -> Result<Self, String> {
+    pub(crate) fn from_arguments(arguments: &Arguments) -> Result<Self, String> {
         if arguments.value.is_null() {
             return Ok(Self(BTreeMap::new()));
         }
@@ -195,11 +201,11 @@ impl CallArguments {
             .map_err(|_| "The arguments must be a JSON object.".to_owned())
     }
 
-    pub fn get(&self, name: &str) -> Option<&RawJson> {
+    pub(crate) fn get(&self, name: &str) -> Option<&RawJson> {
         self.0.get(name)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &RawJson)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &RawJson)> {
         self.0.iter()
     }
 
@@ -208,7 +214,7 @@ impl CallArguments {
     ///
     /// # Errors
     /// The argument is a list or an object. Return the text to the model.
-    pub fn argument_text(&self, name: &str) -> Result<Option<String>, String> {
+    pub(crate) fn argument_text(&self, name: &str) -> Result<Option<String>, String> {
         let Some(raw) = self.0.get(name) else { return Ok(None) };
         match raw.text().as_bytes().first() {
             Some(b'"') => Ok(raw.read().ok()),
@@ -223,7 +229,7 @@ impl CallArguments {
 
 /// Replaces values of app settings in responses, because some servers echo the request.
 #[derive(Clone, Default)]
-pub struct Redactor {
+pub(crate) struct Redactor {
     /// All secrets, longest first. A URL is included twice: whole, and without its host, which is
     /// the part that a server may echo.
     secrets: Vec<SettingSecret>,
@@ -240,7 +246,7 @@ impl fmt::Debug for Redactor {
 impl Redactor {
     /// Creates a redactor. It ignores values with fewer than eight bytes, which would match by
     /// accident.
-    pub fn new<'s>(secrets: impl Iterator<Item = &'s SettingSecret>) -> Self {
+    pub(crate) fn new<'s>(secrets: impl Iterator<Item = &'s SettingSecret>) -> Self {
         let mut redactor = Self::default();
         for secret in secrets {
             match secret.value.split_once("://") {
@@ -261,13 +267,13 @@ impl Redactor {
     }
 
     /// Replaces all secrets. For error responses, where URLs are not needed.
-    pub fn redact(&self, text: &str) -> String {
+    pub(crate) fn redact(&self, text: &str) -> String {
         replace_secrets(&self.secrets, text)
     }
 
     /// Replaces secrets that are not URLs. For successful responses, whose links may begin with the
     /// tool's URL. Returns `None` if the text contains none of them.
-    pub fn redact_non_urls(&self, text: &str) -> Option<String> {
+    pub(crate) fn redact_non_urls(&self, text: &str) -> Option<String> {
         let is_there = self.non_url_secrets.iter().any(|secret| text.contains(&secret.value));
         is_there.then(|| replace_secrets(&self.non_url_secrets, text))
     }

@@ -12,7 +12,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// A URL whose scheme, host and port are fixed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct UrlTemplate {
+pub(crate) struct UrlTemplate {
     origin: String,
     path: Vec<UrlPart>,
     /// One list per pair. A pair whose argument is missing is left out.
@@ -37,7 +37,7 @@ impl UrlTemplate {
     /// # Errors
     /// The template is not a valid URL of a tool. Report the text, which contains no value of an
     /// app setting.
-    pub fn new(template: &Template) -> Result<Self, String> {
+    pub(crate) fn new(template: &Template) -> Result<Self, String> {
         let secrets = template.secrets().cloned().collect();
         let mut parts = split_template(template);
         for part in &parts {
@@ -86,19 +86,19 @@ impl UrlTemplate {
         Ok(())
     }
 
-    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.path.iter().chain(self.query.iter().flatten()).filter_map(|part| match part {
             UrlPart::Argument(name) => Some(name.as_str()),
             UrlPart::Fixed(_) => None,
         })
     }
 
-    pub fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         self.secrets.iter()
     }
 
     /// The URL with a plain word for every argument, for checks before any call.
-    pub fn trial_url(&self) -> Option<Url> {
+    pub(crate) fn trial_url(&self) -> Option<Url> {
         self.build(&mut |_| Ok(Some("x".to_owned()))).ok()
     }
 

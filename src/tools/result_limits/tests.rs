@@ -89,12 +89,6 @@ async fn truncated_text_names_only_artifact_without_read_tool() {
 }
 
 #[test]
-fn read_access_needs_the_builtin_read_tool() {
-    assert_eq!(ReadAccess::from_tools(&crate::tools::workspace::builtins()), ReadAccess::Available);
-    assert_eq!(ReadAccess::from_tools(&[find_builtin("write").unwrap()]), ReadAccess::Unavailable);
-}
-
-#[test]
 fn progress_is_bounded_like_a_result() {
     assert_eq!(limit_progress(&ToolResult::text("half way")), None);
     let capped = limit_progress(&ToolResult::text("x\n".repeat(9_000))).unwrap();

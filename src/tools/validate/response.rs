@@ -13,7 +13,7 @@ const MISTAKE_BYTES_MAX: usize = 300;
 
 /// Returns the reason why a final response is invalid by the schema. Returns `None` if it is valid,
 /// failed, or calls tools.
-pub fn find_message_mismatch(schema: &Value, message: &AssistantMessage) -> Option<String> {
+pub(crate) fn find_message_mismatch(schema: &Value, message: &AssistantMessage) -> Option<String> {
     if message.is_failed() || message.tool_calls().next().is_some() {
         return None;
     }
@@ -34,7 +34,7 @@ pub fn find_message_mismatch(schema: &Value, message: &AssistantMessage) -> Opti
 
 /// Returns the reason why a text is not valid JSON by the schema. One surrounding code fence is
 /// allowed.
-pub fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
+pub(crate) fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
     let value: Value = match serde_json::from_str(strip_code_fence(text)) {
         Ok(value) => value,
         Err(error) => return Some(format!("it is not JSON: {error}")),

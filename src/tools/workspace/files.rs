@@ -13,10 +13,10 @@ use crate::ids::{ArtifactId, EffectId};
 use crate::tools::ToolContext;
 
 /// Bytes of one file that tools can read or write.
-pub const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
-pub const FILES_MAX: usize = 1_000;
+pub(crate) const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
+pub(crate) const FILES_MAX: usize = 1_000;
 /// Bytes of all files together.
-pub const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
+pub(crate) const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
 /// Outputs of calls that stay readable in the workspace.
 const OUTPUTS_MAX: usize = 100;
@@ -24,24 +24,24 @@ const OUTPUTS_FOLDER: &str = ".turnwheel/outputs/";
 
 /// Clones are cheap while the call has no changes.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub(crate) struct Files {
     before: Arc<BTreeMap<String, WorkspaceFile>>,
     changes: BTreeMap<String, Option<WorkspaceFile>>,
 }
 
 impl Files {
-    pub fn new(before: Arc<BTreeMap<String, WorkspaceFile>>) -> Self {
+    pub(crate) fn new(before: Arc<BTreeMap<String, WorkspaceFile>>) -> Self {
         Self::with_changes(before, BTreeMap::new())
     }
 
-    pub fn with_changes(
+    pub(crate) fn with_changes(
         before: Arc<BTreeMap<String, WorkspaceFile>>,
         changes: BTreeMap<String, Option<WorkspaceFile>>,
     ) -> Self {
         Self { before, changes }
     }
 
-    pub fn get(&self, path: &str) -> Option<&WorkspaceFile> {
+    pub(crate) fn get(&self, path: &str) -> Option<&WorkspaceFile> {
         match self.changes.get(path) {
             Some(change) => change.as_ref(),
             None => self.before.get(path),
@@ -49,7 +49,7 @@ impl Files {
     }
 
     /// All files, in byte order of their paths.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &WorkspaceFile)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &WorkspaceFile)> {
         let all: BTreeMap<&str, Option<&WorkspaceFile>> = self
             .before
             .iter()
@@ -59,7 +59,7 @@ impl Files {
         all.into_iter().filter_map(|(path, file)| Some((path, file?)))
     }
 
-    pub fn is_folder(&self, folder: &FolderPath) -> bool {
+    pub(crate) fn is_folder(&self, folder: &FolderPath) -> bool {
         folder.as_str().is_empty()
             || self.iter().any(|(path, _)| folder.strip_folder(path).is_some())
     }
@@ -67,7 +67,11 @@ impl Files {
     /// # Errors
     /// The file does not exist, is too large, or its artifact is unavailable. Return the text to
     /// the model; it contains the remedy.
-    pub async fn read(&self, context: &ToolContext, path: &WorkspacePath) -> Result<Bytes, String> {
+    pub(crate) async fn read(
+        &self,
+        context: &ToolContext,
+        path: &WorkspacePath,
+    ) -> Result<Bytes, String> {
         let file = self.get(path.as_str()).ok_or_else(|| self.not_found_error(path.as_str()))?;
         if file.size > FILE_BYTES_MAX {
             return Err(format!(
@@ -91,7 +95,7 @@ impl Files {
     ///
     /// # Errors
     /// The path or the size is not allowed. Return the text to the model; it contains the remedy.
-    pub fn check_write(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
+    pub(crate) fn check_write(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
         if path.is_reserved() {
             return Err(format!(
                 "The path {path} is reserved for Turnwheel: choose one outside of `{}`.",
@@ -141,7 +145,7 @@ impl Files {
     /// # Errors
     /// The path or the size is not allowed, as for [`Self::check_write`]. Return the text to the
     /// model.
-    pub fn put(
+    pub(crate) fn put(
         &mut self,
         path: &WorkspacePath,
         artifact_id: ArtifactId,
@@ -187,7 +191,7 @@ impl Files {
 
     /// # Errors
     /// The file does not exist. Return the text to the model; it suggests a similar path.
-    pub fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
+    pub(crate) fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
         if self.get(path.as_str()).is_none() {
             return Err(self.not_found_error(path.as_str()));
         }
@@ -195,7 +199,7 @@ impl Files {
         Ok(())
     }
 
-    pub fn take_changes(&mut self) -> BTreeMap<String, Option<WorkspaceFile>> {
+    pub(crate) fn take_changes(&mut self) -> BTreeMap<String, Option<WorkspaceFile>> {
         std::mem::take(&mut self.changes)
     }
 

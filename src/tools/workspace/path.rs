@@ -13,16 +13,16 @@ const PART_BYTES_MAX: usize = 255;
 
 /// A file's path. `/a`, `./a` and `a` are the same file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkspacePath(String);
+pub(crate) struct WorkspacePath(String);
 
 /// A folder's path; empty for the workspace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FolderPath(String);
+pub(crate) struct FolderPath(String);
 
 impl WorkspacePath {
     /// # Errors
     /// The path is invalid. Return the text to the model; it contains a valid example.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.ends_with('/') && text.len() > 1 {
             return Err(path_error(text, "it names a folder: give the path of a file"));
         }
@@ -33,7 +33,7 @@ impl WorkspacePath {
         Ok(Self(path))
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
@@ -51,11 +51,11 @@ impl WorkspacePath {
 impl FolderPath {
     /// # Errors
     /// The path is invalid. Return the text to the model; it contains a valid example.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         normalize_path(text.strip_suffix('/').unwrap_or(text)).map(Self)
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 

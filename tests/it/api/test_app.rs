@@ -7,10 +7,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use turnwheel::App;
-use turnwheel::agent::request::Effect;
-use turnwheel::tools::ToolResult;
-use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
+use turnwheel::{App, Approval, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
@@ -158,7 +155,7 @@ impl Tool for Hasty {
         Some(Approval::because("Quick!").within(Duration::from_millis(50)))
     }
 
-    async fn call(&self, _args: Nothing, _cx: CallContext) -> Result<ToolResult, ToolError> {
+    async fn call(&self, _args: Nothing, _cx: ToolContext) -> Result<ToolResult, ToolError> {
         self.0.lock().unwrap().push("hasty".to_owned());
         Ok(ToolResult::text("done"))
     }

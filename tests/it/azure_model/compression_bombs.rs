@@ -6,7 +6,7 @@ use axum::Router;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::StatusCode;
-use turnwheel::model::ModelFailure;
+use turnwheel::models::ModelFailure;
 
 use super::{call_with_config, config, expect_failure};
 

@@ -1,10 +1,10 @@
 //! Conformance cases of the Azure provider, and a check that the fake model plays their scripts.
 
 use serde_json::{Value, json};
-use turnwheel::agent::content::joined_text;
-use turnwheel::agent::message::Message;
-use turnwheel::model::responses::AzureResponses;
-use turnwheel::model::{Model, ModelRecord, Prices};
+use turnwheel::messages::Message;
+use turnwheel::models::{Model, ModelRecord, Prices};
+use turnwheel::testing::agent::content::joined_text;
+use turnwheel::testing::model::responses::AzureResponses;
 
 use super::{RecordingListener, call_fake, call_model, config, expect_failure, user_message};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};

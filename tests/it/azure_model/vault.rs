@@ -7,11 +7,11 @@ use azure_core::http::headers::Headers;
 use azure_core::http::{
     AsyncRawResponse, ClientOptions, HttpClient, Request, StatusCode, Transport,
 };
-use turnwheel::agent::content::joined_text;
-use turnwheel::azure::vault::VaultSecret;
-use turnwheel::model::responses::{AzureResponses, ResponsesConfig};
-use turnwheel::model::{Model, ModelFailure, ModelResponse};
-use turnwheel::settings::azure::KeyVaultSecret;
+use turnwheel::models::{Model, ModelFailure, ModelResponse};
+use turnwheel::testing::agent::content::joined_text;
+use turnwheel::testing::azure::vault::VaultSecret;
+use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig};
+use turnwheel::testing::settings::azure::KeyVaultSecret;
 
 use super::{RecordingListener, call_model, config, expect_failure, user_message};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use turnwheel::payments::Payment;
+use turnwheel::testing::payments::Payment;
 
 use super::scenario::{Observations, Scenario, ScenarioKind, ScenarioResult};
 use super::{Cluster, INSTANCES};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use turnwheel::queue::TURNS;
+use turnwheel::testing::queue::TURNS;
 
 use super::{Cluster, INSTANCES, QUEUE_PREFIX};
 use crate::support::azure::send_signal;

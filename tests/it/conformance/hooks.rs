@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use async_trait::async_trait;
-use turnwheel::App;
-use turnwheel::agent::message::Message;
-use turnwheel::app::AgentBuilder;
 use turnwheel::extensions::{CallBlock, Extension, HookError, PendingToolCall};
+use turnwheel::messages::Message;
+use turnwheel::{AgentBuilder, App};
 
 use super::case::Case;
 

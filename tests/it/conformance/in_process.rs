@@ -6,13 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use turnwheel::Agent;
-use turnwheel::agent::message::Message;
-use turnwheel::agent::settings::{LoopKind, RetrySettings, Settings};
-use turnwheel::app::{AgentBuilder, AgentError};
-use turnwheel::model::responses::client::AzureResponses;
-use turnwheel::model::responses::config::{ResponsesConfig, Secret};
-use turnwheel::tools::code::Tool;
+use turnwheel::agent_settings::{LoopKind, RetrySettings, Settings};
+use turnwheel::messages::Message;
+use turnwheel::testing::model::responses::client::AzureResponses;
+use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
+use turnwheel::{Agent, AgentBuilder, AgentError, Tool};
 
 use super::actions::{QUEUED_BEFORE, during_call};
 use super::case::Case;

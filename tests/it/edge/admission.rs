@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use turnwheel::fail_points::FailPoints;
-use turnwheel::queue::QueueFaults;
-use turnwheel::queue::{self, Queue as _};
-use turnwheel::settings::links::Auth;
-use turnwheel::store::memory::MemoryStore;
+use turnwheel::testing::fail_points::FailPoints;
+use turnwheel::testing::queue;
+use turnwheel::testing::queue::{Queue as _, QueueFaults};
+use turnwheel::testing::settings::links::Auth;
+use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::TestApp;
 

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
-use turnwheel::artifacts::{
+use turnwheel::testing::artifacts::{
     ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts, ContentHeaders, MemoryArtifacts,
 };
-use turnwheel::http::api::Api;
-use turnwheel::http::auth::Access;
-use turnwheel::ids::ArtifactId;
-use turnwheel::services::Services;
+use turnwheel::testing::http::api::Api;
+use turnwheel::testing::http::auth::Access;
+use turnwheel::testing::ids::ArtifactId;
+use turnwheel::testing::services::Services;
 use url::Url;
 
 use super::test_app::TestApp;
@@ -121,7 +121,7 @@ async fn artifact_link_is_private_and_uncacheable() {
     let artifacts = Arc::new(LinkedArtifacts(MemoryArtifacts::new(7, 0)));
     let services = Services { artifacts, ..Services::clone(&app.services) };
     let api = Api::new(services, Access::dev(), app.keys.clone());
-    app.router = turnwheel::http::router(Arc::new(api));
+    app.router = turnwheel::testing::http::router(Arc::new(api));
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
     let added = app
         .request(Method::POST, "/api/conversations/c/artifacts?name=c.txt")

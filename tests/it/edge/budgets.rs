@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use turnwheel::ledger::spending_limits::SpendingLimits;
-use turnwheel::settings::budgets::Budgets;
-use turnwheel::settings::rate_limits::{Rate, RateLimits};
-use turnwheel::turn::sweep;
+use turnwheel::testing::ledger::spending_limits::SpendingLimits;
+use turnwheel::testing::settings::budgets::Budgets;
+use turnwheel::testing::settings::rate_limits::{Rate, RateLimits};
+use turnwheel::testing::turn::sweep;
 
 use super::test_app::TestApp;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use turnwheel::commands::delete::purge;
-use turnwheel::store::Partition;
+use turnwheel::testing::commands::delete::purge;
+use turnwheel::testing::store::Partition;
 
 use super::test_app::TestApp;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use turnwheel::queries::event_stream::{EventReader, StreamEnd};
+use turnwheel::testing::queries::event_stream::{EventReader, StreamEnd};
 
 use super::test_app::TestApp;
 
@@ -188,9 +188,9 @@ async fn live_events_are_not_sent_twice() {
 
 #[tokio::test]
 async fn late_reader_receives_response_snapshot() {
-    use turnwheel::agent::event::AssistantMessageEvent;
-    use turnwheel::ids::{EntryId, PromptId};
-    use turnwheel::live::{LiveEvent, LiveResponse, ModelIdentity};
+    use turnwheel::events::AssistantMessageEvent;
+    use turnwheel::testing::ids::{EntryId, PromptId};
+    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
 
     let app = TestApp::new();
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
@@ -237,9 +237,9 @@ async fn late_reader_receives_response_snapshot() {
 /// id, so they are sent again under the same names. A snapshot replaces the text sent before.
 #[tokio::test]
 async fn reconnecting_reader_receives_current_snapshot() {
-    use turnwheel::agent::event::AssistantMessageEvent;
-    use turnwheel::ids::{EntryId, PromptId};
-    use turnwheel::live::{LiveEvent, LiveResponse, ModelIdentity};
+    use turnwheel::events::AssistantMessageEvent;
+    use turnwheel::testing::ids::{EntryId, PromptId};
+    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
 
     for begins_turn in [true, false] {
         let app = TestApp::new();

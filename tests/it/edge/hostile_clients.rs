@@ -284,10 +284,14 @@ async fn approval_link_survives_signing_key_rotation() {
     let link = app.approval_link().await;
     let (old, new) = (vec![7; 32], vec![8; 32]);
     for (keys, status) in [(vec![new.clone()], 404), (vec![new, old], 200)] {
-        let keys = turnwheel::http::approval_token::SigningKeys::new(keys).unwrap();
-        let services = turnwheel::services::Services::clone(&app.services);
-        let api = turnwheel::http::Api::new(services, turnwheel::http::auth::Access::dev(), keys);
-        app.router = turnwheel::http::router(std::sync::Arc::new(api));
+        let keys = turnwheel::testing::http::approval_token::SigningKeys::new(keys).unwrap();
+        let services = turnwheel::testing::services::Services::clone(&app.services);
+        let api = turnwheel::testing::http::api::Api::new(
+            services,
+            turnwheel::testing::http::auth::Access::dev(),
+            keys,
+        );
+        app.router = turnwheel::testing::http::router(std::sync::Arc::new(api));
         app.get(&link).send().await.expect_status(status);
     }
 }

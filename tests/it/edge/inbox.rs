@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use turnwheel::queue::{self, Queue as _};
+use turnwheel::testing::queue;
+use turnwheel::testing::queue::Queue as _;
 
 use super::test_app::TestApp;
 
@@ -152,11 +153,12 @@ async fn held_input_joins_the_next_prompt() {
     assert_eq!(app.get_json(&promised).await["state"], "running");
     // Neither the recovery sweep nor the next day starts it.
     app.clock.advance(Duration::from_hours(24));
-    turnwheel::turn::sweep::sweep(&*app.services, Duration::ZERO).await.unwrap();
+    turnwheel::testing::turn::sweep::sweep(&*app.services, Duration::ZERO).await.unwrap();
     app.work().await;
     assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle");
     let now = app.services.clock.now();
-    let due = turnwheel::store::ConversationStore::list_due(&*app.store, now, 10, None).await;
+    let due =
+        turnwheel::testing::store::ConversationStore::list_due(&*app.store, now, 10, None).await;
     assert!(due.unwrap().items.is_empty());
     let next = app.run("say next").await;
     assert_eq!(
@@ -437,7 +439,7 @@ async fn queue_messages_steer_and_follow_up() {
     let accept = async |id: &str, message: Value| {
         app.clock.advance(Duration::from_millis(1));
         let text = message.to_string();
-        turnwheel::commands::prompt_queue::accept_queue_message(&app.services, &text, id)
+        turnwheel::testing::commands::prompt_queue::accept_queue_message(&app.services, &text, id)
             .await
             .unwrap()
     };

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use turnwheel::tools::sha256_hex;
+use turnwheel::testing::tools::sha256_hex;
 
 use super::test_app::TestApp;
 

@@ -2,10 +2,10 @@
 
 use http::Method;
 use serde_json::json;
-use turnwheel::http::api::Api;
-use turnwheel::http::auth::Access;
-use turnwheel::services::Services;
-use turnwheel::settings::Settings;
+use turnwheel::testing::http::api::Api;
+use turnwheel::testing::http::auth::Access;
+use turnwheel::testing::services::Services;
+use turnwheel::testing::settings::Settings;
 
 use super::test_app::{TestApp, TestRequest};
 
@@ -70,7 +70,7 @@ fn app_with_origins(origins: &'static str) -> TestApp {
     });
     let access = Access::from_settings(&settings.unwrap());
     let api = Api::new(Services::clone(&app.services), access, app.keys.clone());
-    app.router = turnwheel::http::router(std::sync::Arc::new(api));
+    app.router = turnwheel::testing::http::router(std::sync::Arc::new(api));
     app
 }
 

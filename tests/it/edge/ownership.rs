@@ -1,10 +1,10 @@
 //! Tests of ownership: another user's conversation is reported as not found.
 
 use serde_json::json;
-use turnwheel::fail_points::NoFailPoints;
-use turnwheel::http::auth::Access;
-use turnwheel::settings::links::Auth;
-use turnwheel::store::memory::MemoryStore;
+use turnwheel::testing::fail_points::NoFailPoints;
+use turnwheel::testing::http::auth::Access;
+use turnwheel::testing::settings::links::Auth;
+use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::TestApp;
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use turnwheel::server::{ServerLimits, serve};
+use turnwheel::testing::server::{ServerLimits, serve};
 
 use super::test_app::TestApp;
 

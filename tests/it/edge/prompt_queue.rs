@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use turnwheel::commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};
-use turnwheel::queue::{PROMPTS, Queue as _, poison_queue};
-use turnwheel::store::memory::StoreFaults;
+use turnwheel::testing::commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};
+use turnwheel::testing::queue::{PROMPTS, Queue as _, poison_queue};
+use turnwheel::testing::store::memory::StoreFaults;
 
 use super::test_app::TestApp;
 

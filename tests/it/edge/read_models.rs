@@ -2,7 +2,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use turnwheel::store::memory::StoreFaults;
+use turnwheel::testing::store::memory::StoreFaults;
 
 use super::test_app::TestApp;
 
@@ -174,7 +174,7 @@ async fn agent_list_shows_model_and_pause() {
     let app = TestApp::new();
     assert_eq!(app.get_json("/api/agents").await["items"][0]["model"], "normal");
     let paused = app.with_services(|services| {
-        let pauses = turnwheel::settings::pauses::parse("agent:clerk").unwrap();
+        let pauses = turnwheel::testing::settings::pauses::parse("agent:clerk").unwrap();
         services.pauses = std::sync::Arc::new(pauses);
     });
     let agent = paused.get_json("/api/agents").await["items"][0].clone();

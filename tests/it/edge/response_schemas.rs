@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use turnwheel::agent::content::Block;
-use turnwheel::agent::message::{AssistantMessage, StopReason};
-use turnwheel::model::scripted::ScriptedModel;
-use turnwheel::model::{CallMetadata, Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use turnwheel::messages::{AssistantMessage, Block, StopReason};
+use turnwheel::models::{
+    CallMetadata, Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel,
+};
 
 use super::test_app::TestApp;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::json;
-use turnwheel::fail_points::NoFailPoints;
-use turnwheel::settings::links::Auth;
-use turnwheel::store::memory::{MemoryStore, StoreFaults};
+use turnwheel::testing::fail_points::NoFailPoints;
+use turnwheel::testing::settings::links::Auth;
+use turnwheel::testing::store::memory::{MemoryStore, StoreFaults};
 
 use super::test_app::{TestApp, TestResponse};
 

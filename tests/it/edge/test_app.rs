@@ -12,31 +12,30 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
-use turnwheel::agent::phase::OnUnknown;
-use turnwheel::agent::request::Effect;
-use turnwheel::agent::settings::Settings;
-use turnwheel::agents::{Agent, Catalog};
-use turnwheel::artifacts::MemoryArtifacts;
-use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
-use turnwheel::commands::contract::Owner;
-use turnwheel::fail_points::{FailPoints, NoFailPoints};
-use turnwheel::http::api::Api;
-use turnwheel::http::approval_token::{LinkClaims, SigningKeys};
-use turnwheel::http::auth::Access;
-use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
-use turnwheel::live::EmbeddedLive;
-use turnwheel::model::scripted::ScriptedModel;
-use turnwheel::queue::{self, MemoryQueue, Queue as _, QueueFaults};
-use turnwheel::services::{ServicePorts, Services};
-use turnwheel::settings::links::Auth;
-use turnwheel::store::memory::MemoryStore;
-use turnwheel::tools::workspace::builtins;
-use turnwheel::tools::{
+use turnwheel::agent_settings::Settings;
+use turnwheel::models::ScriptedModel;
+use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::artifacts::MemoryArtifacts;
+use turnwheel::testing::clock::{Clock as _, ManualClock, Timestamp};
+use turnwheel::testing::commands::contract::Owner;
+use turnwheel::testing::fail_points::{FailPoints, NoFailPoints};
+use turnwheel::testing::http::api::Api;
+use turnwheel::testing::http::approval_token::{LinkClaims, SigningKeys};
+use turnwheel::testing::http::auth::Access;
+use turnwheel::testing::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
+use turnwheel::testing::live::EmbeddedLive;
+use turnwheel::testing::queue;
+use turnwheel::testing::queue::{MemoryQueue, Queue as _, QueueFaults};
+use turnwheel::testing::services::{ServicePorts, Services};
+use turnwheel::testing::settings::links::Auth;
+use turnwheel::testing::store::memory::MemoryStore;
+use turnwheel::testing::tools::workspace::builtins;
+use turnwheel::testing::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
-    ToolResult,
 };
-use turnwheel::turn::delivery;
-use turnwheel::turn::nudge::Nudge;
+use turnwheel::testing::turn::delivery;
+use turnwheel::testing::turn::nudge::Nudge;
+use turnwheel::{Effect, OnUnknown, ToolResult};
 
 use super::openapi_check;
 
@@ -258,7 +257,7 @@ impl TestApp {
             ..Services::new(WorkerId::new("w1"), ports)
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
-        let router = turnwheel::http::router(Arc::new(Api::new(
+        let router = turnwheel::testing::http::router(Arc::new(Api::new(
             Services::clone(&services),
             access,
             keys.clone(),
@@ -282,7 +281,7 @@ impl TestApp {
         let mut services = Services::clone(&self.services);
         change(&mut services);
         let api = Api::new(services.clone(), Access::dev(), self.keys.clone());
-        self.router = turnwheel::http::router(Arc::new(api));
+        self.router = turnwheel::testing::http::router(Arc::new(api));
         self.services = Arc::new(services);
         self
     }
@@ -360,8 +359,8 @@ impl TestApp {
 
     pub(super) fn conversation_key() -> ConversationKey {
         Owner {
-            tenant: turnwheel::ids::TenantId::new("default"),
-            user: turnwheel::ids::UserId::new("default"),
+            tenant: turnwheel::testing::ids::TenantId::new("default"),
+            user: turnwheel::testing::ids::UserId::new("default"),
         }
         .conversation_key("c")
     }
@@ -372,7 +371,7 @@ impl TestApp {
         let approval = &seen["pendingApprovals"][0];
         let id = RequestId::new(approval["id"].as_str().unwrap());
         let expires_at =
-            turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
+            turnwheel::testing::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
         self.keys
             .approval_url(
                 "",

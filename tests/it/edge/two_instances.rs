@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use turnwheel::agent::event::AssistantMessageEvent;
-use turnwheel::ids::WorkerId;
-use turnwheel::live::SharedLive;
-use turnwheel::model::scripted::ScriptedModel;
-use turnwheel::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use turnwheel::events::AssistantMessageEvent;
+use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
+use turnwheel::testing::ids::WorkerId;
+use turnwheel::testing::live::SharedLive;
 
 use super::event_streams::{Frame, frames};
 use super::test_app::TestApp;

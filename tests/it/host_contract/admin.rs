@@ -8,11 +8,11 @@ use axum::routing::post;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use turnwheel::clock::SystemClock;
-use turnwheel::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot, start};
-use turnwheel::ids::SeededIds;
-use turnwheel::server::ServerLimits;
-use turnwheel::settings::origins::AllowedOrigins;
+use turnwheel::testing::clock::SystemClock;
+use turnwheel::testing::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot, start};
+use turnwheel::testing::ids::SeededIds;
+use turnwheel::testing::server::ServerLimits;
+use turnwheel::testing::settings::origins::AllowedOrigins;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{EditHostJson, OK_RESPONSE, TestHost};

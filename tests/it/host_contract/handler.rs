@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use turnwheel::http::functions::{
+use turnwheel::testing::http::functions::{
     FunctionFailure, Functions, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,
     functions_router,
 };
@@ -223,7 +223,7 @@ async fn messages_pass_host_and_handler_unchanged() {
 
 #[test]
 fn function_json_bindings_match_the_handler() {
-    for (name, text) in &turnwheel::host::ScriptRoot::embedded().functions {
+    for (name, text) in &turnwheel::testing::host::ScriptRoot::embedded().functions {
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let binding = &json["bindings"][0];
         match binding["type"].as_str().unwrap() {

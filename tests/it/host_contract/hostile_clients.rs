@@ -13,7 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use turnwheel::server::{self, MinThroughput, ServerLimits};
+use turnwheel::testing::server;
+use turnwheel::testing::server::{MinThroughput, ServerLimits};
 
 use super::recording_queue::TIMEOUT;
 use super::test_host::{TestHost, TestHostConfig};

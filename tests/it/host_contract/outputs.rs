@@ -11,11 +11,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::mpsc;
-use turnwheel::http::functions::{
+use turnwheel::testing::http::functions::{
     FunctionFailure, Functions, InvocationMeta, TimerInfo, binding_text, functions_router,
 };
-use turnwheel::queue::output_binding::OutputBindingQueue;
-use turnwheel::queue::{Queue, TURNS};
+use turnwheel::testing::queue::output_binding::OutputBindingQueue;
+use turnwheel::testing::queue::{Queue, TURNS};
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{OK_RESPONSE, TestHost, client, serve};
@@ -34,7 +34,7 @@ fn handler(status: StatusCode, body: &'static str) -> (Router, mpsc::UnboundedRe
         async move {
             let body = axum::body::to_bytes(request.into_body(), 1_000_000).await.unwrap();
             let envelope: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            let message = turnwheel::agent::raw::RawJson::from_value(&envelope["Data"]["message"]);
+            let message = turnwheel::messages::RawJson::from_value(&envelope["Data"]["message"]);
             sender.send(binding_text(&message)).unwrap();
             json_response(StatusCode::OK, OK_RESPONSE)
         }

@@ -11,7 +11,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::{Semaphore, mpsc, watch};
-use turnwheel::host::ScriptRoot;
+use turnwheel::testing::host::ScriptRoot;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{EditHostJson, OK_RESPONSE, TestHost, TestHostConfig};

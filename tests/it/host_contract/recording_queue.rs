@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
-use turnwheel::clock::Timestamp;
-use turnwheel::queue::{Queue, QueueError, QueueMessage};
+use turnwheel::testing::clock::Timestamp;
+use turnwheel::testing::queue::{Queue, QueueError, QueueMessage};
 
 /// Longer than any step takes here: a limit, not a wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

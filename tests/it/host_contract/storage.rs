@@ -13,13 +13,13 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use turnwheel::azure::storage::TransportSettings;
-use turnwheel::clock::SystemClock;
-use turnwheel::host::{HostOptions, LEASE, ScriptRoot};
-use turnwheel::ids::SeededIds;
-use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_queue};
-use turnwheel::server::ServerLimits;
-use turnwheel::settings::origins::AllowedOrigins;
+use turnwheel::testing::azure::storage::TransportSettings;
+use turnwheel::testing::clock::SystemClock;
+use turnwheel::testing::host::{HostOptions, LEASE, ScriptRoot};
+use turnwheel::testing::ids::SeededIds;
+use turnwheel::testing::queue::{Queue, StorageQueue, TURNS, poison_queue};
+use turnwheel::testing::server::ServerLimits;
+use turnwheel::testing::settings::origins::AllowedOrigins;
 
 use super::recording_queue::TIMEOUT;
 use super::test_host::{EditHostJson as _, OK_RESPONSE, serve};
@@ -74,7 +74,7 @@ async fn failing_message_passes_storage_poison_queue() {
         grace: TIMEOUT,
         bounds: ServerLimits::LOCAL_HOST,
     };
-    let running = turnwheel::host::start(options).await.unwrap();
+    let running = turnwheel::testing::host::start(options).await.unwrap();
     let stop = CancellationToken::new();
     let mut host = JoinSet::new();
     host.spawn(running.run(stop.clone()));

@@ -8,11 +8,11 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use turnwheel::clock::{Clock, SystemClock};
-use turnwheel::host::{HostError, HostOptions, LEASE, ScriptRoot};
-use turnwheel::ids::SeededIds;
-use turnwheel::server::ServerLimits;
-use turnwheel::settings::origins::AllowedOrigins;
+use turnwheel::testing::clock::{Clock, SystemClock};
+use turnwheel::testing::host::{HostError, HostOptions, LEASE, ScriptRoot};
+use turnwheel::testing::ids::SeededIds;
+use turnwheel::testing::server::ServerLimits;
+use turnwheel::testing::settings::origins::AllowedOrigins;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 
@@ -103,7 +103,7 @@ impl TestHost {
             grace: config.grace,
             bounds: config.bounds,
         };
-        let running = turnwheel::host::start(options).await.unwrap();
+        let running = turnwheel::testing::host::start(options).await.unwrap();
         let address = running.address();
         let stop = CancellationToken::new();
         let mut host = JoinSet::new();

@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
-use turnwheel::clock::{ManualClock, parse_iso};
+use turnwheel::testing::clock::{ManualClock, parse_iso};
 
 use super::recording_queue::TIMEOUT;
 use super::test_host::{OK_RESPONSE, TestHost, TestHostConfig};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use turnwheel::tools::http::address_rules::AddressRules;
-use turnwheel::tools::http::client::{HostResolver, HttpClient};
+use turnwheel::testing::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::client::{HostResolver, HttpClient};
 
 use super::server::{Reply, Server};
 use super::tool_caller::{ToolCaller, text, tool, tool_with_client};

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
-use turnwheel::azure::credential::Credentials;
-use turnwheel::settings::azure::Identity;
-use turnwheel::tools::CallableTool;
-use turnwheel::tools::http::address_rules::AddressRules;
-use turnwheel::tools::http::client::HttpClient;
+use turnwheel::testing::azure::credential::Credentials;
+use turnwheel::testing::settings::azure::Identity;
+use turnwheel::testing::tools::CallableTool;
+use turnwheel::testing::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::client::HttpClient;
 
 use super::server::{Reply, Server};
 use super::tool_caller::{ToolCaller, text, tool_with_client};

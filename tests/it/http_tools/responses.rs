@@ -3,9 +3,9 @@
 use std::io::Write as _;
 
 use serde_json::json;
-use turnwheel::agent::content::Block;
-use turnwheel::agent::entry::Output;
-use turnwheel::tools::ToolResult;
+use turnwheel::ToolResult;
+use turnwheel::messages::Block;
+use turnwheel::testing::agent::entry::Output;
 
 use super::server::{Reply, Server};
 use super::tool_caller::{ToolCaller, text, tool};
@@ -65,7 +65,7 @@ async fn full_result_becomes_content_files_and_widgets() {
     assert!(result.is_error);
     assert_eq!(result.details.unwrap().to_value(), json!({"rows": 2}));
     assert!(matches!(result.content[1], Block::Image(_)));
-    let content_text = turnwheel::agent::content::joined_text(&result.content);
+    let content_text = turnwheel::testing::agent::content::joined_text(&result.content);
     assert!(content_text.starts_with("Here."), "{content_text}");
     assert_eq!(
         content_text.matches("left out").count(),
@@ -228,7 +228,7 @@ async fn error_result_is_never_a_success() {
     ] {
         let (result, _) = call_read_tool(Reply::json(&response.to_string())).await;
         assert!(result.is_error, "{response}");
-        assert_eq!(turnwheel::agent::content::joined_text(&result.content), content_text);
+        assert_eq!(turnwheel::testing::agent::content::joined_text(&result.content), content_text);
     }
     for response in [
         json!({"content": "fine", "isError": "false"}),
@@ -257,7 +257,7 @@ async fn full_result_may_carry_structured_content_and_usage() {
 
     let alone = json!({"structuredContent": {"sky": "clear"}, "usage": {"cost": {"total": -1}}});
     let (result, _) = call_read_tool(Reply::json(&alone.to_string())).await;
-    let content_text = turnwheel::agent::content::joined_text(&result.content);
+    let content_text = turnwheel::testing::agent::content::joined_text(&result.content);
     assert_eq!(
         content_text,
         "{\"sky\":\"clear\"}\n[`usage` was left out: its numbers are not plausible]"

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::server::{Reply, Server};
 use super::tool_caller::{ToolCaller, text, tool, tool_at_url};
 use super::{payment_arguments, read_spec, write_spec};
-use turnwheel::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::address_rules::AddressRules;
 
 const NDJSON: &str = "application/x-ndjson";
 const SSE: &str = "text/event-stream";

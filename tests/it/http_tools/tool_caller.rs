@@ -8,15 +8,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use turnwheel::agent::content::joined_text;
-use turnwheel::agent::raw::RawJson;
-use turnwheel::agents::{ToolSet, load_folder};
-use turnwheel::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
-use turnwheel::clock::{Clock, SystemClock};
-use turnwheel::ids::{ArtifactId, ConversationId, ConversationKey, EffectId, TenantId, UserId};
-use turnwheel::tools::http::address_rules::AddressRules;
-use turnwheel::tools::http::client::HttpClient;
-use turnwheel::tools::{Arguments, CallableTool, ToolContext, ToolOutcome, ToolResult};
+use turnwheel::ToolResult;
+use turnwheel::messages::RawJson;
+use turnwheel::testing::agent::content::joined_text;
+use turnwheel::testing::agents::{ToolSet, load_folder};
+use turnwheel::testing::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
+use turnwheel::testing::clock::{Clock, SystemClock};
+use turnwheel::testing::ids::{
+    ArtifactId, ConversationId, ConversationKey, EffectId, TenantId, UserId,
+};
+use turnwheel::testing::tools::http::address_rules::AddressRules;
+use turnwheel::testing::tools::http::client::HttpClient;
+use turnwheel::testing::tools::{Arguments, CallableTool, ToolContext, ToolOutcome};
 
 use crate::http_tools::server::Server;
 

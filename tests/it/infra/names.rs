@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use turnwheel::azure::cosmos::{CONTAINERS, ContainerShape, EXCLUDED_PATH};
-use turnwheel::host::{Function, ScriptRoot, Trigger};
-use turnwheel::queue;
-use turnwheel::settings::Settings;
-use turnwheel::settings::table::{self, SetBy};
+use turnwheel::testing::azure::cosmos::{CONTAINERS, ContainerShape, EXCLUDED_PATH};
+use turnwheel::testing::host::{Function, ScriptRoot, Trigger};
+use turnwheel::testing::queue;
+use turnwheel::testing::settings::table::SetBy;
+use turnwheel::testing::settings::{Settings, table};
 
 use super::{find_files, parse_bicep, read_file, string_set, variable};
 
@@ -63,7 +63,7 @@ fn infra_containers() -> Vec<InfraContainer> {
 #[test]
 fn artifact_container_matches_code() {
     let container = variable("infra/modules/storage.bicep", "artifactContainer");
-    assert_eq!(container, turnwheel::artifacts::CONTAINER);
+    assert_eq!(container, turnwheel::testing::artifacts::CONTAINER);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn deployed_model_has_a_price() {
     let main = read_file("infra/main.bicep");
     let name = regex::Regex::new(r"param deployedModelName string = '(.*)'").unwrap();
     let name = name.captures(&main).unwrap()[1].to_owned();
-    let record = turnwheel::model::catalogue::Catalogue::default().record(&name, &name);
+    let record = turnwheel::testing::model::catalogue::Catalogue::default().record(&name, &name);
     assert!(record.cost.input > 0.0, "{name}: {record:?}");
     for file in ["docs/deploy.md", "infra/main.parameters.json"] {
         assert!(read_file(file).contains(&name), "{file} names another model");

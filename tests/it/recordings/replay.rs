@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use turnwheel::agent::message::Message;
-use turnwheel::agent::settings::ThinkingLevel;
-use turnwheel::model::ModelRequest;
-use turnwheel::model::catalogue::Catalogue;
-use turnwheel::model::responses::body::build_request_body;
-use turnwheel::model::responses::names::ToolNames;
+use turnwheel::agent_settings::ThinkingLevel;
+use turnwheel::messages::Message;
+use turnwheel::models::ModelRequest;
+use turnwheel::testing::model::catalogue::Catalogue;
+use turnwheel::testing::model::responses::body::build_request_body;
+use turnwheel::testing::model::responses::names::ToolNames;
 
 use super::streams::{MODEL, file_name, fold, recordings_in};
 use crate::support::shared_data::find_shared_data;

@@ -9,16 +9,16 @@ use axum::body::Bytes;
 use futures_util::stream::iter;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
-use turnwheel::agent::content::{Block, joined_text};
-use turnwheel::agent::message::{AssistantMessage, StopReason};
-use turnwheel::clock::Timestamp;
-use turnwheel::model::ModelFailure;
-use turnwheel::model::catalogue::Tariff;
-use turnwheel::model::responses::fold::{FoldedResponse, ResponseFold};
-use turnwheel::model::responses::names::ToolNames;
-use turnwheel::model::responses::provider_error::{ProviderError, classify};
-use turnwheel::model::responses::stream::SseReader;
-use turnwheel::tools::sha256_hex;
+use turnwheel::messages::{AssistantMessage, Block, StopReason};
+use turnwheel::models::ModelFailure;
+use turnwheel::testing::agent::content::joined_text;
+use turnwheel::testing::clock::Timestamp;
+use turnwheel::testing::model::catalogue::Tariff;
+use turnwheel::testing::model::responses::fold::{FoldedResponse, ResponseFold};
+use turnwheel::testing::model::responses::names::ToolNames;
+use turnwheel::testing::model::responses::provider_error::{ProviderError, classify};
+use turnwheel::testing::model::responses::stream::SseReader;
+use turnwheel::testing::tools::sha256_hex;
 
 use crate::support::shared_data::find_shared_data;
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use azure_core::http::StatusCode;
-use turnwheel::azure::cosmos::CONTAINERS;
-use turnwheel::azure::storage::{TransportSettings, queue_client};
-use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
+use turnwheel::testing::azure::cosmos::CONTAINERS;
+use turnwheel::testing::azure::storage::{TransportSettings, queue_client};
+use turnwheel::testing::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 

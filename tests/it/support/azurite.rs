@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use tokio::sync::OnceCell;
-use turnwheel::azurite::{Azurite, AzuriteOptions};
+use turnwheel::testing::azurite::{Azurite, AzuriteOptions};
 
 /// Ends with this process: a static runs no destructor, but its pipe closes. Use your own prefix.
 pub(crate) async fn shared_azurite() -> &'static Azurite {

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use turnwheel::agent::phase::OnUnknown;
-use turnwheel::agent::request::Effect;
-use turnwheel::tools::ToolResult;
-use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
+use turnwheel::{Approval, Effect, OnUnknown, Tool, ToolContext, ToolError, ToolResult};
 
 /// Time limit of a call's start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -87,7 +84,7 @@ impl<T: Tool> Tool for BlockableTool<T> {
         self.0.approval(args)
     }
 
-    async fn call(&self, args: T::Args, cx: CallContext) -> Result<ToolResult, ToolError> {
+    async fn call(&self, args: T::Args, cx: ToolContext) -> Result<ToolResult, ToolError> {
         self.1.wait_until_released(cx.tool_call_id()).await;
         self.0.call(args, cx).await
     }

@@ -8,8 +8,9 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
-use turnwheel::app::{RunningService, ServiceOptions, StartError};
-use turnwheel::settings::Settings;
+use turnwheel::testing::app::{RunningService, ServiceOptions, StartError};
+use turnwheel::testing::settings::Settings;
+use turnwheel::testing::start_service;
 
 pub(crate) struct Service {
     pub(crate) base: String,
@@ -48,7 +49,7 @@ impl Service {
             data: folder.join("data"),
             ..ServiceOptions::default()
         };
-        Box::pin(app.start(settings, options)).await
+        Box::pin(start_service(app, settings, options)).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

@@ -6,9 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use turnwheel::agent::request::Effect;
-use turnwheel::tools::ToolResult;
-use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
+use turnwheel::{Approval, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 /// Executed calls in order; a test checks with it that each tool ran exactly once.
 pub(crate) type Runs = Arc<Mutex<Vec<String>>>;
@@ -52,7 +50,7 @@ macro_rules! tool {
                 Effect::$effect
             }
 
-            async fn call(&self, $given: $args, $cx: CallContext) -> Result<ToolResult, ToolError> {
+            async fn call(&self, $given: $args, $cx: ToolContext) -> Result<ToolResult, ToolError> {
                 let $runs = &self.0;
                 $body
             }
@@ -110,7 +108,7 @@ impl Tool for Gated {
         Some(Approval::because("Gated"))
     }
 
-    async fn call(&self, args: Value, _cx: CallContext) -> Result<ToolResult, ToolError> {
+    async fn call(&self, args: Value, _cx: ToolContext) -> Result<ToolResult, ToolError> {
         self.0.lock().unwrap().push(format!("gated {}", args.value));
         Ok(ToolResult::json(&json!({"result": args.value})))
     }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
-use turnwheel::settings::table::{self, ReadBy, SetBy};
+use turnwheel::testing::settings::table;
+use turnwheel::testing::settings::table::{ReadBy, SetBy};
 
 use super::{files, is_rust, read, root};
 
@@ -276,6 +277,29 @@ fn invariants_are_numbered_and_name_tests() {
         assert_eq!(number, expected.to_string(), "invariants must have consecutive numbers");
         assert!(text.contains("— test: `"), "invariant {number} names no test");
     }
+}
+
+#[test]
+fn walkthrough_functions_exist_in_their_files() {
+    let page = read("docs/architecture.md");
+    let quoted = regex::Regex::new("`([^`]+)`").unwrap();
+    let names_in = |cell: &str| -> Vec<String> {
+        quoted.captures_iter(cell).map(|name| name[1].to_owned()).collect()
+    };
+    let rows = page.split("\n## Walkthrough").skip(1).flat_map(str::lines);
+    let mut steps = 0;
+    for row in rows.filter(|line| line.starts_with("| ") && line.contains("`src/")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [_, functions, paths] = cells[..] else { panic!("three cells: {row}") };
+        let code: String = names_in(paths).iter().map(|path| read(path)).collect();
+        for name in names_in(functions) {
+            let exists =
+                code.contains(&format!("fn {name}(")) || code.contains(&format!("fn {name}<"));
+            assert!(exists, "docs/architecture.md: no `{name}` in {paths}");
+        }
+        steps += 1;
+    }
+    assert!(steps > 20, "docs/architecture.md has only {steps} steps in its walkthroughs");
 }
 
 #[test]

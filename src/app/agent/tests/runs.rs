@@ -7,7 +7,7 @@ use crate::agent::settings::{Continuation, Settings};
 use crate::agents::SharedCatalog;
 use crate::commands::prompt::accept_prompt;
 use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
-use crate::tools::code::build_code_tool;
+use crate::tools::code::DynTool;
 
 #[tokio::test]
 async fn agent_run_exceeds_round_limit_of_service() {
@@ -40,11 +40,9 @@ async fn setters_apply_to_next_model_call_in_turn() {
     wait_until(|| !model.requests().is_empty()).await;
     agent.set_system_prompt("Be long.");
     agent.set_session_id(Some("mine".to_owned()));
-    agent.set_tools(vec![build_code_tool(Echo::default()).unwrap()]).unwrap();
+    agent.set_tools(vec![DynTool::new(Echo::default()).unwrap()]).unwrap();
     assert!(
-        agent
-            .set_tools((0..2).map(|_| build_code_tool(Echo::default()).unwrap()).collect())
-            .is_err()
+        agent.set_tools((0..2).map(|_| DynTool::new(Echo::default()).unwrap()).collect()).is_err()
     );
     model.permits.add_permits(8);
     with_timeout(running).await.unwrap().unwrap();
