@@ -51,11 +51,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// `#[serde(with = "iso")]`: `2026-11-21T20:19:09.669Z`.
-#[expect(
-    clippy::missing_errors_doc,
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signatures are serde's"
-)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signatures are serde's")]
 pub(crate) mod iso {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
 
@@ -76,7 +72,7 @@ pub(crate) mod iso {
 }
 
 /// `#[serde(with = "iso_option")]`: as [`iso`]; absent if `None`.
-#[expect(clippy::missing_errors_doc, clippy::ref_option, reason = "the signatures are serde's")]
+#[expect(clippy::ref_option, reason = "the signatures are serde's")]
 pub(crate) mod iso_option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
 

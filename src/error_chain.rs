@@ -21,12 +21,10 @@ pub(crate) mod as_text {
 
     type BoxedError = Box<dyn Error + Send + Sync>;
 
-    #[expect(clippy::missing_errors_doc, reason = "the signature is serde's")]
     pub(crate) fn serialize<S: Serializer>(error: &BoxedError, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&super::error_chain(error.as_ref()))
     }
 
-    #[expect(clippy::missing_errors_doc, reason = "the signature is serde's")]
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BoxedError, D::Error> {
         String::deserialize(from).map(Into::into)
     }

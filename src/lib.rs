@@ -3,7 +3,7 @@
 
 #![cfg_attr(
     not(feature = "testing"),
-    allow(dead_code, unreachable_pub, unused_imports, reason = "`testing` exports them")
+    expect(dead_code, unreachable_pub, unused_imports, reason = "`testing` exports them")
 )]
 
 mod agent;

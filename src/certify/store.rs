@@ -156,6 +156,10 @@ impl ConversationStore for RunStore {
         self.store().lease_holder(key)
     }
 
+    fn has_lease_from_crash(&self, key: &ConversationKey) -> bool {
+        self.store().has_lease_from_crash(key)
+    }
+
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
         self.store().release_lease(key, worker).await;
     }

@@ -221,6 +221,7 @@ pub(crate) async fn read_messages(
 const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
 /// Message of an entry; `None` for entries without one.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only these kinds have a message")]
 pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
     let at = entry.base.timestamp;
     match &entry.body {
@@ -236,22 +237,7 @@ pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
             "role": "compactionSummary", "summary": compaction.summary,
             "tokensBefore": compaction.tokens_before, "timestamp": at,
         })),
-        EntryBody::ThinkingLevelChange(_)
-        | EntryBody::ModelChange(_)
-        | EntryBody::Custom(_)
-        | EntryBody::Label(_)
-        | EntryBody::SessionInfo(_)
-        | EntryBody::Prompt(_)
-        | EntryBody::PromptEnd(_)
-        | EntryBody::ToolStarted(_)
-        | EntryBody::ToolReturned(_)
-        | EntryBody::Request(_)
-        | EntryBody::Decision(_)
-        | EntryBody::Output(_)
-        | EntryBody::Protocol(_)
-        | EntryBody::LostCall(_)
-        | EntryBody::FailedSummary(_)
-        | EntryBody::Other(_) => None,
+        _ => None,
     }
 }
 

@@ -98,6 +98,10 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         self.inner.lease_holder(key)
     }
 
+    fn has_lease_from_crash(&self, key: &ConversationKey) -> bool {
+        self.inner.has_lease_from_crash(key)
+    }
+
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
         self.inner.release_lease(key, worker).await;
     }

@@ -316,6 +316,7 @@ impl Hydrator {
 
 /// True if an entry belongs to the output that an event refers to: the entry itself, or an entry of
 /// the same tool call.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only these kinds belong to a call")]
 fn is_entry_of_output(entry: &Entry, reference: &OutputRef) -> bool {
     if entry.base.seq == reference.seq {
         return true;
@@ -325,22 +326,7 @@ fn is_entry_of_output(entry: &Entry, reference: &OutputRef) -> bool {
         EntryBody::ToolStarted(started) => Some(started.call),
         EntryBody::ToolReturned(returned) => Some(returned.call),
         EntryBody::Request(request) => request.request.call,
-        EntryBody::ThinkingLevelChange(_)
-        | EntryBody::ModelChange(_)
-        | EntryBody::Compaction(_)
-        | EntryBody::BranchSummary(_)
-        | EntryBody::Custom(_)
-        | EntryBody::CustomMessage(_)
-        | EntryBody::Label(_)
-        | EntryBody::SessionInfo(_)
-        | EntryBody::Prompt(_)
-        | EntryBody::PromptEnd(_)
-        | EntryBody::Decision(_)
-        | EntryBody::Output(_)
-        | EntryBody::Protocol(_)
-        | EntryBody::LostCall(_)
-        | EntryBody::FailedSummary(_)
-        | EntryBody::Other(_) => None,
+        _ => None,
     };
     call.is_some() && call == reference.call
 }

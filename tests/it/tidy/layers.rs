@@ -8,7 +8,7 @@ use super::source::Source;
 /// From the top down. A unit uses only units of later rows, and none of its own row. A unit is a module with all below it,
 /// except for units named separately.
 const LAYERS: &[&[&str]] = &[
-    &["main"],
+    &["main", "testing"],
     &["app"],
     &["bench", "certify", "doctor", "package"],
     &["azurite", "host", "http"],
