@@ -10,13 +10,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::content::{Block, Image, detect_image_type, joined_text};
 use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::workspace::output_path;
 use crate::artifacts::ArtifactMetadata;
+use crate::ids::is_plain_text;
 use crate::tools::workspace::{
     FILE_BYTES_MAX, Files, LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix,
 };
@@ -264,6 +265,28 @@ async fn limit_outputs(mut result: ToolResult, context: &ToolContext) -> ToolRes
         }
     }
     result
+}
+
+/// Converts `{"type": …}` to an output of a kind that the tool defines.
+///
+/// # Errors
+/// It is no such object, or too large. The text is for the model.
+pub(crate) fn custom_output(value: &Value) -> Result<Output, String> {
+    let kind = value.get("type").and_then(Value::as_str).unwrap_or_default();
+    if !is_plain_text(kind) || matches!(kind, "file" | "widget") {
+        return Err(
+            "an output was left out: it needs a `type` of letters and digits that is not `file` or `widget`"
+                .to_owned(),
+        );
+    }
+    let data = RawJson::from_value(value);
+    if data.text().len() > OUTPUT_BYTES_MAX {
+        return Err(format!(
+            "the output `{kind}` was left out: it has over {} KB",
+            OUTPUT_BYTES_MAX / 1024
+        ));
+    }
+    Ok(Output::Other(data))
 }
 
 /// Appends the paths at which the model can read the files that the call sent to the user.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
@@ -13,7 +14,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};
-use crate::tools::result_limits::limit_progress;
+use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
@@ -181,6 +182,17 @@ impl CallContext {
             extra: Extra::new(),
         });
         self.with_output(|made| made.outputs.push(widget));
+    }
+
+    /// Shows the user an output of a kind of your own, which the model does not read:
+    /// `{"type": "citation", …}`. Clients skip kinds that they do not know.
+    ///
+    /// # Errors
+    /// The type is missing, or `file` or `widget`, or the output has more than 12 KB.
+    pub fn display_output(&self, output: &Value) -> Result<(), ToolError> {
+        let output = custom_output(output).map_err(ToolError::Failed)?;
+        self.with_output(|made| made.outputs.push(output));
+        Ok(())
     }
 }
 

@@ -62,6 +62,7 @@ impl Tool for PaymentTool {
                 let written = cx.workspace().read("receipts/last.txt").await?;
                 cx.add_file("receipt.txt", "text/plain", written).await?;
                 cx.display_widget("receipt", &json!({"amount": args.amount}), "Paid.");
+                cx.display_output(&json!({"type": "citation", "url": "https://bank"}))?;
                 Ok(ToolResult::json(&json!({"paid": args.amount})))
             }
         }
@@ -125,7 +126,7 @@ async fn call_outputs_are_added_to_its_result() {
     assert!(note.contains("use read with path=\".turnwheel/outputs/"), "{note}");
     assert_eq!(result.structured.unwrap().to_value(), json!({"paid": 5.0}));
     assert!(
-        matches!(&result.outputs[..], [Output::File(_), Output::Widget(_)]),
+        matches!(&result.outputs[..], [Output::File(_), Output::Widget(_), Output::Other(_)]),
         "{:?}",
         result.outputs
     );

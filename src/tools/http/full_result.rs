@@ -13,17 +13,19 @@ use crate::agent::content::Block;
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
+use crate::tools::result_limits::custom_output;
 use crate::tools::{ToolContext, ToolResult};
 
-/// Files and widgets of one result.
+/// Files, widgets and other outputs of one result.
 const OUTPUTS_MAX: usize = 20;
 /// Members of a full result. `_meta` is a member of MCP servers and is ignored.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "content",
     "details",
     "structuredContent",
     "files",
     "widgets",
+    "outputs",
     "usage",
     "isError",
     "terminate",
@@ -52,7 +54,7 @@ struct WidgetMember {
 /// Any object whose `isError` is not `false` is one, so that no other member turns an error into a
 /// success. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
 /// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
-/// with `content` or `files` is plain data.
+/// with `content` or `files` is plain data. `outputs` alone do not make a full result.
 pub(super) fn is_full_result(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
     let error = object.get("isError");
@@ -75,7 +77,9 @@ pub(super) fn is_full_result(value: &Value) -> bool {
     let is_known = error.is_some()
         || object.keys().all(|key| KEYS.contains(&key.as_str()))
             && object.get("terminate").is_none_or(Value::is_boolean);
-    is_known && lists.iter().any(Option::is_some) && lists.iter().flatten().all(|is_list| *is_list)
+    let is_well_formed =
+        lists.iter().chain([&items_have("outputs", "type")]).flatten().all(|is_list| *is_list);
+    is_known && lists.iter().any(Option::is_some) && is_well_formed
 }
 
 /// The members of a full result. Each is parsed separately: an invalid one does not affect the
@@ -158,12 +162,15 @@ pub(super) async fn convert_full_result(text: &str, context: &ToolContext) -> To
     };
     let files: Vec<RawJson> = members.take("files", "a list").unwrap_or_default();
     let widgets: Vec<RawJson> = members.take("widgets", "a list").unwrap_or_default();
+    let outputs: Vec<Value> = members.take("outputs", "a list").unwrap_or_default();
     members.all.remove("_meta");
     let Members { all: others, mut notes } = members;
-    let files_max = OUTPUTS_MAX.saturating_sub(widgets.len().min(OUTPUTS_MAX));
-    let left_out = (files.len() + widgets.len()).saturating_sub(OUTPUTS_MAX);
+    let outputs_max = OUTPUTS_MAX.saturating_sub(widgets.len());
+    let files_max = outputs_max.saturating_sub(outputs.len());
+    let left_out = (files.len() + widgets.len() + outputs.len()).saturating_sub(OUTPUTS_MAX);
     if left_out > 0 {
-        notes.push(format!("{left_out} files or widgets over {OUTPUTS_MAX} were left out"));
+        notes
+            .push(format!("{left_out} files, widgets or outputs over {OUTPUTS_MAX} were left out"));
     }
     for raw in files.iter().take(files_max) {
         match convert_file(raw, context).await {
@@ -177,6 +184,12 @@ pub(super) async fn convert_full_result(text: &str, context: &ToolContext) -> To
             None => {
                 notes.push("a widget was left out: it is not {widget, data, fallback}".to_owned());
             }
+        }
+    }
+    for value in outputs.iter().take(outputs_max) {
+        match custom_output(value) {
+            Ok(output) => result.outputs.push(output),
+            Err(note) => notes.push(note),
         }
     }
     if result.content.is_empty() {

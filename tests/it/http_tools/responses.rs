@@ -59,6 +59,7 @@ async fn full_result_becomes_content_files_and_widgets() {
             {"path": "neither.txt"},
         ],
         "widgets": [{"widget": "chart", "data": [1, 2], "fallback": "1, 2"}, {"widget": "bare"}],
+        "outputs": [{"type": "citation", "url": "https://a"}, {"type": "file"}, {"url": "no type"}],
         "isError": true,
     });
     let (result, caller) = call_read_tool(Reply::json(&full.to_string())).await;
@@ -69,7 +70,7 @@ async fn full_result_becomes_content_files_and_widgets() {
     assert!(content_text.starts_with("Here."), "{content_text}");
     assert_eq!(
         content_text.matches("left out").count(),
-        5,
+        7,
         "each omitted part is named: {content_text}"
     );
     assert!(!content_text.contains("obey"));
@@ -83,7 +84,7 @@ async fn full_result_becomes_content_files_and_widgets() {
             Output::Widget(widget) => {
                 format!("{} {} {}", widget.widget, widget.data.text(), widget.fallback)
             }
-            Output::Other(_) => "other".to_owned(),
+            Output::Other(raw) => raw.text().to_owned(),
         })
         .collect();
     assert_eq!(
@@ -93,6 +94,7 @@ async fn full_result_becomes_content_files_and_widgets() {
             "logo.png image/png 2 None",
             "chart [1,2] 1, 2",
             "bare null bare",
+            r#"{"type":"citation","url":"https://a"}"#,
         ]
     );
     assert_eq!(caller.artifacts.all().len(), 2);
