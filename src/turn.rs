@@ -7,6 +7,7 @@ pub(crate) mod call_costs;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod context;
+pub(crate) mod conversation_state;
 pub(crate) mod crash_count;
 pub(crate) mod delivery;
 pub(crate) mod delivery_cost;

@@ -5,17 +5,16 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::Phase;
 use crate::agent::request::Verdict;
-use crate::agent::step::Input;
 use crate::ids::{ConversationKey, PromptId};
 use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
 use crate::turn::abort_channel::abort_id;
-use crate::turn::error::TurnError;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::inbox::WaitingItem;
-use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::{documents, expiry, inbox};
 
 /// Interval at which a running effect polls for an abort. One poll reads one document.
@@ -97,53 +96,27 @@ fn aborts_prompt(item: &InboxItem, prompt: Option<&PromptId>) -> bool {
     matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == prompt && prompt.is_some())
 }
 
-impl LeasedConversation<'_> {
-    /// True if the inbox aborts the running prompt.
-    pub(crate) fn is_aborted_by(&self, inbox: &[WaitingItem]) -> bool {
-        let prompt = self.head.prompt.as_ref().map(|run| &run.id);
-        inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
-    }
+/// True if the inbox aborts the running prompt.
+pub(crate) fn is_aborted_by(head: &Head, inbox: &[WaitingItem]) -> bool {
+    let prompt = head.prompt.as_ref().map(|run| &run.id);
+    inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
+}
 
-    /// Decides all open requests of an aborted prompt, by creating the same inbox item as an
-    /// approver's decision. Create-if-absent picks the winner. Returns the inbox, including the
-    /// decisions.
-    pub(crate) async fn with_abort_decisions(
-        &self,
-        inbox: Vec<WaitingItem>,
-    ) -> Result<Vec<WaitingItem>, StoreError> {
-        if self.head.requests.is_empty() || !self.is_aborted_by(&inbox) {
-            return Ok(inbox);
-        }
-        let now = self.services.clock.now();
-        for request in &self.head.requests {
-            let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
-            expiry::create_decision(self.services, &self.key, decision).await?;
-        }
-        inbox::read_inbox(self.services, &self.key).await
+/// Decides all open requests of an aborted prompt, by creating the same inbox item as an approver's
+/// decision. Create-if-absent picks the winner. Returns the inbox, including the decisions.
+pub(crate) async fn with_abort_decisions(
+    services: &Services,
+    state: &ConversationState,
+    inbox: Vec<WaitingItem>,
+) -> Result<Vec<WaitingItem>, StoreError> {
+    let ConversationState { key, head, .. } = state;
+    if head.requests.is_empty() || !is_aborted_by(head, &inbox) {
+        return Ok(inbox);
     }
-
-    /// Commits the end of a prompt whose calls were cancelled, after the inputs of the finished
-    /// calls. The state machine derives the outcome of the others from their declared effects.
-    ///
-    /// # Errors
-    /// The abort was not applied, or the commit failed: stop, and leave the calls to the worker
-    /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
-    pub(crate) async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
-        let prompt = self.prompt_id();
-        let read = inbox::read_inbox(self.services, &self.key).await;
-        let inbox = read.map_err(|source| self.error("read the inbox of", source))?;
-        let inbox = self.with_abort_decisions(inbox).await;
-        let inbox = inbox.map_err(|source| self.error("decide the open requests of", source))?;
-        let inputs: Vec<Input> = [inbox::inbox_input(&inbox)]
-            .into_iter()
-            .chain(done)
-            .chain([Input::DrainInbox])
-            .collect();
-        let plan = self.plan(inputs);
-        self.commit("result", plan, &inbox).await?;
-        if self.prompt_id() == prompt {
-            return Err(TurnError::LeaseLost { key: self.key.clone() });
-        }
-        Ok(())
+    let now = services.clock.now();
+    for request in &head.requests {
+        let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
+        expiry::create_decision(services, key, decision).await?;
     }
+    inbox::read_inbox(services, key).await
 }

@@ -15,6 +15,8 @@ use crate::ledger;
 use crate::ledger::{PostOutcome, PostResult};
 use crate::services::Services;
 use crate::store::StoreError;
+use crate::turn::context::TurnContext;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::expiry;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -32,49 +34,24 @@ const RECHECK_MIN: Duration = Duration::from_mins(1);
 const RECHECK_MAX: Duration = Duration::from_mins(15);
 
 impl LeasedConversation<'_> {
-    /// Posts overdue usage to the tenant's ledger. The added inputs record the outcome.
-    pub(crate) async fn settle_due(&self, inputs: &mut Vec<Input>) {
-        let now = self.services.clock.now();
-        if self.head.metering.settle_at.is_some_and(|at| at <= now) {
-            inputs.push(self.post_usage().await);
-        }
-        if self.head.metering.recheck_at.is_some_and(|at| at <= now) {
-            let at = recheck_at(&self.head, now);
-            inputs.push(Input::BudgetChecked(Box::new(BudgetInput::RecheckAt(at))));
-        }
-    }
-
-    async fn post_usage(&self) -> Input {
-        let paying = match ledger::post(self.services, &self.head).await {
-            Ok(PostResult { outcome: PostOutcome::Superseded, .. }) => {
-                BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
-            }
-            Ok(PostResult { alerts, .. }) => settled_input(&self.head, alerts),
-            Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "usage not posted to the ledger; retrying later");
-                BudgetInput::SettleAt(ledger::retry_at(self.services.clock.now()))
-            }
-        };
-        Input::BudgetChecked(Box::new(paying))
-    }
-
     /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
     /// calls. Without limits it blocks nothing, and the usage is posted later.
     pub(crate) async fn settle_when_idle(&mut self) {
         let now = self.services.clock.now();
         let continues =
-            self.nudge_at.is_some_and(|at| at <= now) || self.head.reservation.is_some();
-        let has_usage_due = self.head.metering.settle_at.is_some() && self.head.lease.is_none();
+            self.nudge_at.is_some_and(|at| at <= now) || self.state.head.reservation.is_some();
+        let has_usage_due =
+            self.state.head.metering.settle_at.is_some() && self.state.head.lease.is_none();
         if !has_usage_due
             || continues
-            || self.services.spending_limits.limiting_accounts(&self.head).is_empty()
+            || self.services.spending_limits.limiting_accounts(&self.state.head).is_empty()
         {
             return;
         }
-        let settled = self.post_usage().await;
-        let plan = self.plan(vec![settled]);
+        let settled = post_usage(self.services, &self.state.head).await;
+        let plan = self.state.plan(self.services, vec![settled]);
         if let Err(error) = self.commit("settled", plan, &[]).await {
-            tracing::debug!(conversation.id = %self.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
+            tracing::debug!(conversation.id = %self.state.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
         }
     }
 
@@ -94,7 +71,7 @@ impl LeasedConversation<'_> {
         if !is_model_call_due(&transition.head, transition.now) {
             return Ok(());
         }
-        let owner = (&self.key.tenant, &self.key.user);
+        let owner = (&self.state.key.tenant, &self.state.key.user);
         let now = self.services.clock.monotonic();
         let rate_limiter = &self.services.spending_limits.rate_limiter;
         let passed = self.costs.pass_rate_limit(|| rate_limiter.take_model_call(owner, now));
@@ -109,11 +86,11 @@ impl LeasedConversation<'_> {
             return Ok(());
         }
         let is_bounded = transition.policy.budget.is_some()
-            || !self.services.spending_limits.limiting_accounts(&self.head).is_empty();
+            || !self.services.spending_limits.limiting_accounts(&self.state.head).is_empty();
         if transition.head.reservation.is_some() || !is_bounded {
             return Ok(());
         }
-        let estimate = self.estimate_call_cost(plan).await?;
+        let estimate = estimate::estimate_call_cost(self.services, &self.state, plan).await?;
         let approval = approval_spec(transition.now, vec!["owner".to_owned(), "link".to_owned()]);
         plan.add(Input::BudgetChecked(Box::new(BudgetInput::Reserve { estimate, approval })));
         Ok(())
@@ -122,23 +99,23 @@ impl LeasedConversation<'_> {
     /// Returns true if the model may be called now. Otherwise commits the reason for waiting,
     /// without a reservation.
     pub(crate) async fn check_budget(&mut self) -> Result<bool, TurnError> {
-        let mut plan = self.plan(Vec::new());
+        let mut plan = self.state.plan(self.services, Vec::new());
         self.plan_reservation(&mut plan).await?;
         if !plan.inputs().is_empty() {
             self.commit("reserve", plan, &[]).await?;
-            if self.head.lease.is_none() {
+            if self.state.head.lease.is_none() {
                 return Ok(false);
             }
         }
-        if !is_model_call_due(&self.head, self.services.clock.now()) {
+        if !is_model_call_due(&self.state.head, self.services.clock.now()) {
             return Ok(false);
         }
-        if self.head.reservation.is_none()
-            || self.services.spending_limits.limiting_accounts(&self.head).is_empty()
+        if self.state.head.reservation.is_none()
+            || self.services.spending_limits.limiting_accounts(&self.state.head).is_empty()
         {
             return Ok(true);
         }
-        let posted = ledger::post(self.services, &self.head).await;
+        let posted = ledger::post(self.services, &self.state.head).await;
         let now = self.services.clock.now();
         let (outcome, alerts) = match posted {
             Ok(posted) => (Ok(posted.outcome), posted.alerts),
@@ -146,7 +123,7 @@ impl LeasedConversation<'_> {
         };
         let paying = match outcome {
             Ok(PostOutcome::Reserved | PostOutcome::Settled) => {
-                self.costs.record_ledger_update(settled_input(&self.head, alerts));
+                self.costs.record_ledger_update(settled_input(&self.state.head, alerts));
                 self.ensure_lease().await?;
                 return Ok(true);
             }
@@ -160,30 +137,57 @@ impl LeasedConversation<'_> {
                 keeps_reservation: false,
             },
             Ok(PostOutcome::Superseded) => {
-                return Err(TurnError::LeaseLost { key: self.key.clone() });
+                return Err(self.state.lease_lost());
             }
             Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict)) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "tenant ledger unavailable; model call deferred");
+                tracing::warn!(conversation.id = %self.state.key.conversation_id, tenant = %self.state.key.tenant, error = %error, "tenant ledger unavailable; model call deferred");
                 let until = now.plus(LEDGER_RETRY);
                 let deferral = BudgetInput::Deferred {
                     reason: DeferReason::LedgerUnavailable,
                     until,
                     keeps_reservation: true,
                 };
-                let plan = self.plan(vec![Input::BudgetChecked(Box::new(deferral))]);
+                let plan =
+                    self.state.plan(self.services, vec![Input::BudgetChecked(Box::new(deferral))]);
                 self.costs.give_up_call();
                 self.commit("reserve", plan, &[]).await?;
                 return Ok(false);
             }
-            Err(error) => return Err(self.error("update the ledger for", error)),
+            Err(error) => return Err(self.state.error("update the ledger for", error)),
         };
         self.costs.give_up_call();
-        let inputs = [settled_input(&self.head, alerts), paying]
+        let inputs = [settled_input(&self.state.head, alerts), paying]
             .map(|paying| Input::BudgetChecked(Box::new(paying)));
-        let plan = self.plan(inputs.into());
+        let plan = self.state.plan(self.services, inputs.into());
         self.commit("reserve", plan, &[]).await?;
         Ok(false)
     }
+}
+
+/// Posts overdue usage to the tenant's ledger. The added inputs record the outcome.
+pub(crate) async fn settle_due(services: &Services, head: &Head, inputs: &mut Vec<Input>) {
+    let now = services.clock.now();
+    if head.metering.settle_at.is_some_and(|at| at <= now) {
+        inputs.push(post_usage(services, head).await);
+    }
+    if head.metering.recheck_at.is_some_and(|at| at <= now) {
+        let at = recheck_at(head, now);
+        inputs.push(Input::BudgetChecked(Box::new(BudgetInput::RecheckAt(at))));
+    }
+}
+
+async fn post_usage(services: &Services, head: &Head) -> Input {
+    let paying = match ledger::post(services, head).await {
+        Ok(PostResult { outcome: PostOutcome::Superseded, .. }) => {
+            BudgetInput::SettleAt(ledger::retry_at(services.clock.now()))
+        }
+        Ok(PostResult { alerts, .. }) => settled_input(head, alerts),
+        Err(error) => {
+            tracing::warn!(conversation.id = %head.conversation_id, tenant = %head.tenant, error = %error, "usage not posted to the ledger; retrying later");
+            BudgetInput::SettleAt(ledger::retry_at(services.clock.now()))
+        }
+    };
+    Input::BudgetChecked(Box::new(paying))
 }
 
 fn settled_input(head: &Head, alerts: Vec<AccountAlert>) -> BudgetInput {
@@ -217,10 +221,10 @@ fn recheck_at(head: &Head, now: Timestamp) -> Timestamp {
 /// The store is unavailable: deliver again later.
 pub(crate) async fn approve_if_budget_freed(
     services: &Services,
-    conversation: &LeasedConversation<'_>,
+    state: &ConversationState,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let head = &conversation.head;
+    let head = &state.head;
     if head.metering.recheck_at.is_none_or(|at| now < at) {
         return Ok(false);
     }
@@ -231,7 +235,7 @@ pub(crate) async fn approve_if_budget_freed(
     };
     let is_free = match shortage.level {
         BudgetLevel::Prompt | BudgetLevel::Conversation => {
-            let budget = conversation.turn_context().settings.parse_budget();
+            let budget = TurnContext::resolve(services, &state.head).settings.parse_budget();
             find_exceeded_budget(head, budget.as_ref()).is_none()
         }
         BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant => {
@@ -247,6 +251,6 @@ pub(crate) async fn approve_if_budget_freed(
         ..expiry::automatic_decision(request, (Verdict::Approve, "budget"), now)
     };
     // An approver or another delivery may be quicker; the first decision counts.
-    expiry::create_decision(services, &conversation.key, decision).await?;
+    expiry::create_decision(services, &state.key, decision).await?;
     Ok(true)
 }

@@ -10,19 +10,20 @@ use crate::agent::transition::Transition;
 use crate::ids::InputId;
 use crate::live::LiveEvent;
 use crate::queue;
+use crate::services::Services;
 use crate::store::conditional::{self, Witness};
 use crate::store::{
     DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
     Write, events_id,
 };
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::documents::{self, EventsBody};
 use crate::turn::error::TurnError;
 use crate::turn::event_log::{log_commit, report_alerts};
 use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::inbox::{WaitingItem, clear_due};
-use crate::turn::lease::STOP_MARGIN;
-use crate::turn::leased_conversation::{LEASE_DURATION, LeasedConversation};
-use crate::turn::nudge::Nudge;
+use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
+use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::oversize::reduce_inputs;
 use crate::turn::plan::CommitPlan;
@@ -53,7 +54,7 @@ impl LeasedConversation<'_> {
         plan: CommitPlan,
         inbox: &[WaitingItem],
     ) -> Result<(), TurnError> {
-        let (inputs, mut plan) = plan.into_parts(self);
+        let (inputs, mut plan) = plan.into_parts(&self.state.etag, self.services.clock.monotonic());
         let mut smaller: Option<Vec<Input>> = None;
         let mut fresh_inbox: Option<Vec<WaitingItem>> = None;
         let mut rereads = 0;
@@ -69,12 +70,12 @@ impl LeasedConversation<'_> {
             // The lease in this batch starts with its transition, however long the write takes.
             let (mut transition, began) = plan.take().unwrap_or_else(|| {
                 let began = self.services.clock.monotonic();
-                (self.build_transition(inputs), began)
+                (self.state.build_transition(self.services, inputs), began)
             });
             transition.finish();
             self.stamp_head(name, &mut transition);
             let mut bytes = BatchBytes::default();
-            let sent = match self.build_writes(&transition, inbox) {
+            let sent = match build_writes(&self.state.etag, &transition, inbox) {
                 Ok(writes) => {
                     bytes = BatchBytes::from_writes(&writes);
                     self.services.fail_points.hit(fail_point(name, "before")).await;
@@ -82,7 +83,7 @@ impl LeasedConversation<'_> {
                 }
                 Err(error) => Err(error),
             };
-            self.count_commit(name, &sent);
+            count_commit(self.services, name, &sent);
             match sent {
                 Ok(WriteOutcome::Won(etag)) => {
                     self.services.fail_points.hit(fail_point(name, "after")).await;
@@ -97,21 +98,10 @@ impl LeasedConversation<'_> {
                 }
                 Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
                     Some(reduced) => smaller = Some(reduced),
-                    None => return Err(self.error("commit", StoreError::TooLarge(what))),
+                    None => return Err(self.state.error("commit", StoreError::TooLarge(what))),
                 },
-                Err(source) => return Err(self.error("commit", source)),
+                Err(source) => return Err(self.state.error("commit", source)),
             }
-        }
-    }
-
-    fn count_commit(&self, name: &'static str, sent: &Result<WriteOutcome, StoreError>) {
-        let outcome = match sent {
-            Ok(WriteOutcome::Won(_)) => "won",
-            Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
-            Err(_) => "failed",
-        };
-        if let Some(metrics) = self.services.telemetry.metrics() {
-            metrics.record_commit(name, outcome);
         }
     }
 
@@ -122,21 +112,21 @@ impl LeasedConversation<'_> {
         let is_last = name != "renew" && self.is_last_commit(transition);
         let head = &mut transition.head;
         let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
-        head.epoch = self.epoch;
+        head.epoch = self.lease.epoch;
         // A conversation that is idle or waits for an approver has no running step, so no death
         // counts against it.
         let is_step = head.phase != Phase::Idle
             && head.next_step_due(transition.now).is_some_and(|due| due <= transition.now);
         if !is_step {
             head.reset_suspicion();
-        } else if let Some(death) = self.death {
+        } else if let Some(death) = self.crash.death {
             head.count_death(death, transition.now);
         }
-        head.suspicion.is_running_alone = is_step && self.is_alone && !is_last;
+        head.suspicion.is_running_alone = is_step && self.crash.is_alone && !is_last;
         // Only a turn lowers the reader version: its worker supports everything in the head.
         head.min_reader = head.required_reader();
         stamp_head(self.services, head, has_news.then_some(transition.now));
-        if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.traceparent) {
+        if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.telemetry.traceparent) {
             run.last_turn = Some(traceparent.clone());
         }
         if is_last {
@@ -147,33 +137,9 @@ impl LeasedConversation<'_> {
             }
         } else {
             let until = transition.now.plus(LEASE_DURATION);
-            head.lease = Some(self.lease(until));
+            head.lease = Some(self.lease.to_stored(until));
             head.due = Some(until.plus(TAKE_OVER_DELAY));
         }
-    }
-
-    fn build_writes(
-        &self,
-        transition: &Transition,
-        inbox: &[WaitingItem],
-    ) -> Result<Vec<Write>, StoreError> {
-        let version = |id: &InputId| {
-            let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
-            seen.map(|waiting| waiting.etag.clone())
-        };
-        let mut writes = HeadCommit::replace(&transition.head, self.etag.clone())
-            .with_entries(&transition.entries)
-            .with_events(&transition.events)
-            .with_receipts(&transition.receipts, version)
-            .with_notifications(&transition.notifications)
-            .into_writes()?;
-        let is_applied = |item: &InboxItem| {
-            transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
-        };
-        let left_waiting =
-            inbox.iter().filter(|waiting| waiting.is_due && !is_applied(&waiting.item));
-        clear_due(&mut writes, left_waiting);
-        Ok(writes)
     }
 
     /// Sends the batch until its outcome is certain, or the lease is about to end.
@@ -182,23 +148,106 @@ impl LeasedConversation<'_> {
         writes: Vec<Write>,
         transition: &Transition,
     ) -> Result<WriteOutcome, StoreError> {
-        let witness = CommitWitness { leased: self, transition };
+        let (services, state) = (self.services, &self.state);
+        let witness = CommitWitness { services, state, transition };
         let has_time = |wait: &Duration| {
-            self.services.clock.monotonic() + *wait + STOP_MARGIN < self.lease_until_monotonic
+            self.services.clock.monotonic() + *wait + STOP_MARGIN < self.lease.until_monotonic
         };
         let waits = conditional::back_off_up_to(BACK_OFF, BACK_OFF_MAX).take_while(has_time);
         let store = &*self.services.store;
-        conditional::write_until_certain(store, &self.partition, writes, &witness, waits).await
+        conditional::write_until_certain(store, &self.state.partition, writes, &witness, waits)
+            .await
     }
 
+    async fn apply_won(
+        &mut self,
+        transition: Transition,
+        etag: ETag,
+        (began, bytes): (Duration, BatchBytes),
+    ) {
+        if let Some(lease) = &transition.head.lease {
+            self.lease.extend(lease.until, began);
+        }
+        self.crash.death = None;
+        self.state.etag = etag;
+        if let Some(call) = self.telemetry.model_call_log.take() {
+            call.log(&self.state.key, Some(&transition.head), transition.now);
+        }
+        log_commit(&self.state.key, &transition);
+        report_alerts(self.services, &self.state.key, &transition.alerts);
+        self.state.response = transition.response;
+        self.state.buffered = transition.buffered;
+        self.state.head = transition.head;
+        self.state.head_bytes = bytes.head;
+        self.services.entry_cache.append(&self.state.head, &transition.entries, bytes.entries);
+        if !transition.events.is_empty() {
+            // A renewal publishes nothing: readers would take the running response for a finished
+            // one.
+            let event_seq = self.state.head.event_seq;
+            let busy_with = self.state.prompt_id().filter(|_| self.state.head.requests.is_empty());
+            self.services.live.publish(
+                &self.state.key,
+                LiveEvent::Committed { event_seq, running_prompt: busy_with },
+            );
+        }
+        if self.lease.is_outside_head && self.state.head.lease.is_some() {
+            // Renew the lease outside the head together with the one in it.
+            let _ = self.lease.renew_outside_head(self.services, &self.state.key).await;
+        }
+        let notice_nudge = !transition.notifications.is_empty();
+        if notice_nudge {
+            enqueue_nudge(self.services, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
+        }
+        self.nudge_at = self.state.head.due.filter(|_| self.state.head.lease.is_none());
+    }
+}
+
+fn count_commit(services: &Services, name: &'static str, sent: &Result<WriteOutcome, StoreError>) {
+    let outcome = match sent {
+        Ok(WriteOutcome::Won(_)) => "won",
+        Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
+        Err(_) => "failed",
+    };
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_commit(name, outcome);
+    }
+}
+
+fn build_writes(
+    etag: &ETag,
+    transition: &Transition,
+    inbox: &[WaitingItem],
+) -> Result<Vec<Write>, StoreError> {
+    let version = |id: &InputId| {
+        let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
+        seen.map(|waiting| waiting.etag.clone())
+    };
+    let mut writes = HeadCommit::replace(&transition.head, etag.clone())
+        .with_entries(&transition.entries)
+        .with_events(&transition.events)
+        .with_receipts(&transition.receipts, version)
+        .with_notifications(&transition.notifications)
+        .into_writes()?;
+    let is_applied = |item: &InboxItem| {
+        transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
+    };
+    let left_waiting = inbox.iter().filter(|waiting| waiting.is_due && !is_applied(&waiting.item));
+    clear_due(&mut writes, left_waiting);
+    Ok(writes)
+}
+
+/// The head decides which commit won.
+struct CommitWitness<'c> {
+    services: &'c Services,
+    state: &'c ConversationState,
+    transition: &'c Transition,
+}
+
+impl CommitWitness<'_> {
     /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
     /// so, `None` if not or if the store is unavailable. Reads the head once more afterwards,
     /// because this batch itself may have replaced the items.
-    async fn check_stale(
-        &self,
-        writes: &[Write],
-        transition: &Transition,
-    ) -> Result<Option<WriteOutcome>, StoreError> {
+    async fn check_stale(&self, writes: &[Write]) -> Result<Option<WriteOutcome>, StoreError> {
         let replaced: Vec<(&str, &ETag)> = writes
             .iter()
             .skip(1)
@@ -211,7 +260,11 @@ impl LeasedConversation<'_> {
             return Ok(None);
         }
         let all = Selection::all(DocumentKind::Inbox);
-        let inbox = match self.services.store.select(&self.partition, &all, Freshness::Latest).await
+        let inbox = match self
+            .services
+            .store
+            .select(&self.state.partition, &all, Freshness::Latest)
+            .await
         {
             Ok(inbox) => inbox,
             Err(StoreError::Unavailable(_)) => return Ok(None),
@@ -223,7 +276,7 @@ impl LeasedConversation<'_> {
         if replaced.iter().all(is_there) {
             return Ok(None);
         }
-        match self.find_winner(transition).await {
+        match self.find_winner().await {
             Ok(verdict) => Ok(Some(verdict.unwrap_or(WriteOutcome::Stale))),
             Err(StoreError::Unavailable(_)) => Ok(None),
             Err(error) => Err(error),
@@ -232,105 +285,45 @@ impl LeasedConversation<'_> {
 
     /// Returns `None` if the head is unchanged: the batch is not applied, or not yet. Send the same
     /// batch again, never another one.
-    async fn find_winner(
-        &self,
-        transition: &Transition,
-    ) -> Result<Option<WriteOutcome>, StoreError> {
+    async fn find_winner(&self) -> Result<Option<WriteOutcome>, StoreError> {
         let Some(stored) =
-            self.services.store.read(&self.partition, HEAD_ID, Freshness::Latest).await?
+            self.services.store.read(&self.state.partition, HEAD_ID, Freshness::Latest).await?
         else {
             return Ok(Some(WriteOutcome::Lost(None)));
         };
-        if stored.etag == self.etag {
+        if stored.etag == self.state.etag {
             return Ok(None);
         }
         let head = documents::read_head(&stored)?;
-        if head.commit_id == transition.head.commit_id {
+        if head.commit_id == self.transition.head.commit_id {
             return Ok(Some(WriteOutcome::Won(stored.etag)));
         }
         let lost = WriteOutcome::Lost(Some(Box::new(stored)));
         // A head whose `eventSeq` is below this batch's first event never held the batch: no events
         // document needs to be read.
-        let Some(first) = transition.events.first().filter(|first| first.n <= head.event_seq)
+        let Some(first) = self.transition.events.first().filter(|first| first.n <= head.event_seq)
         else {
             return Ok(Some(lost));
         };
         let witness = self
             .services
             .store
-            .read(&self.partition, &events_id(first.n), Freshness::Latest)
+            .read(&self.state.partition, &events_id(first.n), Freshness::Latest)
             .await?;
         let is_mine = match witness {
             Some(stored) => {
                 documents::read::<EventsBody>(&stored.document)?.commit_id
-                    == transition.head.commit_id
+                    == self.transition.head.commit_id
             }
             None => false,
         };
         // Won, and other commits have followed: the ETag is theirs, so our next commit loses once
         // and reloads.
-        Ok(Some(if is_mine { WriteOutcome::Won(self.etag.clone()) } else { lost }))
-    }
-
-    async fn apply_won(
-        &mut self,
-        transition: Transition,
-        etag: ETag,
-        (began, bytes): (Duration, BatchBytes),
-    ) {
-        if let Some(lease) = &transition.head.lease {
-            self.lease_until = lease.until;
-            self.lease_until_monotonic = began + LEASE_DURATION;
-        }
-        self.death = None;
-        self.etag = etag;
-        if let Some(call) = self.model_call_log.take() {
-            call.log(&self.key, Some(&transition.head), transition.now);
-        }
-        log_commit(&self.key, &transition);
-        report_alerts(self.services, &self.key, &transition.alerts);
-        self.response = transition.response;
-        self.buffered = transition.buffered;
-        self.head = transition.head;
-        self.head_bytes = bytes.head;
-        self.services.entry_cache.append(&self.head, &transition.entries, bytes.entries);
-        if !transition.events.is_empty() {
-            // A renewal publishes nothing: readers would take the running response for a finished
-            // one.
-            let event_seq = self.head.event_seq;
-            let busy_with = self.prompt_id().filter(|_| self.head.requests.is_empty());
-            self.services
-                .live
-                .publish(&self.key, LiveEvent::Committed { event_seq, running_prompt: busy_with });
-        }
-        if self.is_outside_head && self.head.lease.is_some() {
-            // Renew the lease outside the head together with the one in it.
-            let _ = self.renew_outside_head().await;
-        }
-        let notice_nudge = !transition.notifications.is_empty();
-        if notice_nudge {
-            enqueue_nudge(self.services, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
-        }
-        self.nudge_at = self.head.due.filter(|_| self.head.lease.is_none());
-    }
-
-    /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
-    pub(crate) fn nudge(&self) -> Nudge {
-        let traceparent = match &self.head.prompt {
-            Some(run) => run.traceparent.clone(),
-            None => self.traceparent.clone(),
-        };
-        Nudge::for_conversation(self.key.clone(), traceparent)
+        Ok(Some(if is_mine { WriteOutcome::Won(self.state.etag.clone()) } else { lost }))
     }
 }
 
-/// The head decides which commit won.
-struct CommitWitness<'c, 'w> {
-    leased: &'c LeasedConversation<'w>,
-    transition: &'c Transition,
-}
-
-impl Witness for CommitWitness<'_, '_> {
+impl Witness for CommitWitness<'_> {
     type Outcome = WriteOutcome;
 
     fn won(&self, etags: Vec<ETag>) -> WriteOutcome {
@@ -342,8 +335,8 @@ impl Witness for CommitWitness<'_, '_> {
         writes: &[Write],
         _: &StoreError,
     ) -> Result<Option<WriteOutcome>, StoreError> {
-        match self.leased.find_winner(self.transition).await {
-            Ok(None) => self.leased.check_stale(writes, self.transition).await,
+        match self.find_winner().await {
+            Ok(None) => self.check_stale(writes).await,
             Err(StoreError::Unavailable(_)) => Ok(None),
             decided => decided,
         }

@@ -53,7 +53,7 @@ impl LeasedConversation<'_> {
         if !should_measure_context(transition) {
             return Ok(());
         }
-        let entries = self.load_entries().await?;
+        let entries = self.state.load_entries(self.services).await?;
         let budget = transition.policy.context_budget;
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {
@@ -80,7 +80,7 @@ impl LeasedConversation<'_> {
         self.services.fail_points.hit("summing.after").await;
         self.progress.record_tools();
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
-        let before = self.head.seq;
+        let before = self.state.head.seq;
         let done = vec![Input::SummaryFinished(Box::new(summarised))];
         self.commit_with_inbox("summary", done).await?;
         self.costs.mark_committed();
@@ -92,8 +92,8 @@ impl LeasedConversation<'_> {
 
     /// Runs `after_compaction` for the entries after `before`.
     async fn run_after_compaction(&mut self, before: u64) -> Result<(), TurnError> {
-        let (services, conversation) = (self.services, self.key.clone());
-        let entries = self.load_entries().await?;
+        let (services, conversation) = (self.services, self.state.key.clone());
+        let entries = self.state.load_entries(self.services).await?;
         let new = entries.iter().filter(|entry| entry.base.seq > before);
         for entry in new.filter(|entry| entry.body.compaction().is_some()) {
             for extension in &services.extensions {
@@ -106,20 +106,20 @@ impl LeasedConversation<'_> {
     }
 
     async fn summarise(&mut self) -> Result<SummaryAttempt, TurnError> {
-        let context = self.turn_context();
-        let record = match context.model_record(&*self.services.model, &self.head) {
+        let context = TurnContext::resolve(self.services, &self.state.head);
+        let record = match context.model_record(&*self.services.model, &self.state.head) {
             Ok(record) => record,
             Err(reason) => return Ok(failed_summary(reason)),
         };
         let budget = context.context_budget(record.context_window);
-        let entries = self.load_entries().await?;
-        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
+        let entries = self.state.load_entries(self.services).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let plan = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
             Ok(plan) => plan,
             Err(error) => return Ok(failed_summary(error.message().to_owned())),
         };
         let overhead = || context.overhead_tokens(&count_tokens);
-        let back = path_from_leaf(entries.iter(), self.head.leaf_id.as_ref());
+        let back = path_from_leaf(entries.iter(), self.state.head.leaf_id.as_ref());
         let tokens_before = tokens::count_context(back, &overhead, &count_tokens);
         let input = CompactionInput { context, plan, path: &path, record, budget, tokens_before };
         match Box::pin(self.run_before_compaction(&input)).await? {
@@ -134,7 +134,7 @@ impl LeasedConversation<'_> {
                     usage: None,
                     calls: None,
                 };
-                Ok(input.accept_if_shorter(&self.head.phase, entry))
+                Ok(input.accept_if_shorter(&self.state.head.phase, entry))
             }
             None => self.request_summary(&input).await,
         }
@@ -148,10 +148,10 @@ impl LeasedConversation<'_> {
         if self.services.extensions.is_empty() {
             return Ok(None);
         }
-        let Phase::Summary { reason, instructions, .. } = self.head.phase.clone() else {
+        let Phase::Summary { reason, instructions, .. } = self.state.head.phase.clone() else {
             return Ok(None);
         };
-        let (services, conversation) = (self.services, self.key.clone());
+        let (services, conversation) = (self.services, self.state.key.clone());
         let messages =
             summary_request::model_messages(input.plan.history.iter().chain(input.plan.prefix));
         let compaction_ahead = PendingCompaction {

@@ -14,7 +14,8 @@ use crate::queue;
 use crate::services::Services;
 use crate::store::{DocumentKind, Partition, StoreError};
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
-use crate::turn::leased_conversation::{LEASE_DURATION, LeasedConversation};
+use crate::turn::lease::LEASE_DURATION;
+use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::{leased_conversation, sweep};
@@ -72,9 +73,9 @@ async fn take_over_from(
     let had_lease = services.store.lease_holder(key).is_some_and(|(owner, _)| owner == *worker);
     let leased = leased_conversation::acquire_lease_as(services, worker.clone(), key, ends).await?;
     let Some((mut conversation, _)) = leased else { return Ok(false) };
-    let is_same_worker =
-        had_lease || conversation.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);
-    conversation.death = is_same_worker.then_some(death);
+    let is_same_worker = had_lease
+        || conversation.state.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);
+    conversation.crash.death = is_same_worker.then_some(death);
     if is_same_worker {
         Box::pin(take_over(conversation)).await?;
     } else {
@@ -87,8 +88,8 @@ async fn take_over_from(
 /// Leaves the next attempt to a delivery.
 async fn take_over(mut conversation: LeasedConversation<'_>) -> Result<(), TurnError> {
     let now = conversation.services.clock.now();
-    let is_open = !matches!(conversation.head.phase, Phase::Idle | Phase::Deleted)
-        && conversation.head.next_step_due(now).is_some_and(|due| due <= now);
+    let is_open = !matches!(conversation.state.head.phase, Phase::Idle | Phase::Deleted)
+        && conversation.state.head.next_step_due(now).is_some_and(|due| due <= now);
     let committed = if is_open { commit_take_over(&mut conversation, now).await } else { Ok(()) };
     conversation.release().await;
     committed
@@ -98,11 +99,11 @@ async fn commit_take_over(
     conversation: &mut LeasedConversation<'_>,
     now: Timestamp,
 ) -> Result<(), TurnError> {
-    conversation.is_commit_only = true;
-    conversation.load_response().await?;
+    conversation.crash.is_commit_only = true;
+    conversation.state.load_response(conversation.services).await?;
     let mut inputs = vec![Input::LeaseTakenOver];
-    inputs.extend(lost_writes(&conversation.head, now));
-    let mut plan = conversation.plan(inputs);
+    inputs.extend(lost_writes(&conversation.state.head, now));
+    let mut plan = conversation.state.plan(conversation.services, inputs);
     conversation.leave_turn_open(&mut plan);
     Box::pin(conversation.commit("take-in", plan, &[])).await
 }
@@ -142,7 +143,7 @@ async fn recover_conversation(services: &Services, key: &ConversationKey) -> Res
     else {
         return Ok(());
     };
-    if let Some(pause) = &conversation.head.pause {
+    if let Some(pause) = &conversation.state.head.pause {
         // The pause was lifted: continue now.
         let is_off = !services.pauses.contains(&pause.target);
         conversation.release().await;
@@ -158,14 +159,14 @@ async fn recover_conversation(services: &Services, key: &ConversationKey) -> Res
         return Ok(());
     }
     let was_left = has_died
-        || conversation.head.lease.is_some()
-        || conversation.head.phase.call_batch().is_running();
+        || conversation.state.head.lease.is_some()
+        || conversation.state.head.phase.call_batch().is_running();
     if !was_left {
         conversation.release().await;
         return Ok(());
     }
     // A suspect step runs isolated and cannot harm this process, so it is retried at once.
-    conversation.death = has_died.then_some(Death::Presumed { is_delayed: false });
+    conversation.crash.death = has_died.then_some(Death::Presumed { is_delayed: false });
     Box::pin(take_over(conversation)).await
 }
 

@@ -17,7 +17,7 @@ use crate::turn::isolator::Isolation;
 use crate::turn::leased_conversation::{LeasedConversation, acquire_lease};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
-use crate::turn::pending_work::{NextStep, drain_inputs};
+use crate::turn::pending_work::{NextStep, drain_inputs, read_inbox_with_decisions};
 use crate::turn::spans::{self, DeliverySpan};
 use crate::turn::{crash_count, delivery_cost, error_domain, inbox};
 use crate::{queue, schedules};
@@ -134,11 +134,11 @@ async fn deliver(
         return Ok(RoundOutcome::NoWork);
     };
     services.fail_points.hit("claim.after").await;
-    conversation.is_alone = is_alone;
+    conversation.crash.is_alone = is_alone;
     let work = async {
         let now = services.clock.now();
-        let inbox = conversation.read_inbox_with_decisions(&stored, now).await?;
-        let plan = conversation.plan(drain_inputs(&inbox).into());
+        let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
+        let plan = conversation.state.plan(services, drain_inputs(&inbox).into());
         let pending = match conversation.find_next_step(inbox, plan, now) {
             NextStep::Release => return Ok(RoundOutcome::NoWork),
             NextStep::Isolate => return Ok(RoundOutcome::Suspect),
@@ -148,7 +148,7 @@ async fn deliver(
         let turn = async {
             Box::pin(conversation.commit_pending_work(pending, &span)).await?;
             if has_effects(&conversation) {
-                let agent_span = spans::start_agent_span(&conversation);
+                let agent_span = spans::start_agent_span(services, &conversation.state.head);
                 let effects = async {
                     while let Some(effect) = next_effect(&mut conversation).await? {
                         match effect {
@@ -167,7 +167,7 @@ async fn deliver(
             Ok(())
         };
         let outcome = span.run(Box::pin(turn)).await;
-        delivery_span.end_turn(&span, &conversation.head.agent, outcome.as_ref().err());
+        delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
         outcome.map(|()| RoundOutcome::Done)
     };
     let outcome = match AssertUnwindSafe(Box::pin(work)).catch_unwind().await {
@@ -177,7 +177,7 @@ async fn deliver(
     if outcome.is_err() {
         Box::pin(conversation.report_lost_call()).await;
     }
-    let is_outside_head = conversation.is_outside_head;
+    let is_outside_head = conversation.lease.is_outside_head;
     let is_enqueued = conversation.release().await;
     let may_have_missed_items = match &outcome {
         // The delivery of the nudge just sent reads the inbox before any other.
@@ -198,8 +198,8 @@ async fn count_panic_and_resume(
     conversation: LeasedConversation<'_>,
     panic: Box<dyn Any + Send>,
 ) -> ! {
-    let (services, key) = (conversation.services, conversation.key.clone());
-    let worker = conversation.worker.clone();
+    let (services, key) = (conversation.services, conversation.state.key.clone());
+    let worker = conversation.lease.worker.clone();
     drop(conversation);
     if let Err(error) = Box::pin(crash_count::count_panic(services, &key, &worker)).await {
         tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted");
@@ -219,8 +219,8 @@ async fn has_new_items(services: &Services, key: &ConversationKey) -> Result<boo
 
 /// True if the turn has effects to perform.
 fn has_effects(conversation: &LeasedConversation<'_>) -> bool {
-    let head = &conversation.head;
-    !conversation.is_commit_only
+    let head = &conversation.state.head;
+    !conversation.crash.is_commit_only
         && match &head.phase {
             Phase::Idle | Phase::Deleted => false,
             Phase::Model { .. } | Phase::Summary { .. } => {
@@ -243,16 +243,16 @@ async fn next_effect(
     conversation: &mut LeasedConversation<'_>,
 ) -> Result<Option<NextEffect>, TurnError> {
     let now = conversation.services.clock.now();
-    match &conversation.head.phase {
+    match &conversation.state.head.phase {
         Phase::Idle | Phase::Deleted => Ok(None),
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
             let is_early = not_before.is_some_and(|time| time > now);
             // A commit that kept the lease has decided to continue, whatever time has passed since.
-            let can_continue = conversation.head.lease.is_some()
-                || conversation.can_call_model(&conversation.head);
+            let can_continue = conversation.state.head.lease.is_some()
+                || conversation.can_call_model(&conversation.state.head);
             // Whatever was committed, paused work is not started.
             let pauses = &conversation.services.pauses;
-            let is_paused = pauses.find_for_agent(&conversation.head.agent).is_some();
+            let is_paused = pauses.find_for_agent(&conversation.state.head.agent).is_some();
             if is_early
                 || is_paused
                 || !can_continue
@@ -260,11 +260,11 @@ async fn next_effect(
             {
                 return Ok(None);
             }
-            let is_summary = matches!(conversation.head.phase, Phase::Summary { .. });
+            let is_summary = matches!(conversation.state.head.phase, Phase::Summary { .. });
             Ok(Some(if is_summary { NextEffect::Compact } else { NextEffect::CallModel }))
         }
         Phase::Calls { .. } => {
-            let is_in_progress = conversation.head.phase.call_batch().is_in_progress();
+            let is_in_progress = conversation.state.head.phase.call_batch().is_in_progress();
             Ok(is_in_progress.then_some(NextEffect::RunCalls))
         }
     }
@@ -276,7 +276,7 @@ fn record_fault(
     agent_span: &Span,
     performed: &Result<(), TurnError>,
 ) {
-    let fault = conversation.fault.take();
+    let fault = conversation.telemetry.fault.take();
     let error = performed.as_ref().err().map(error_domain::classify_turn_error);
     if let Some(fault) = error.or(fault) {
         agent_span.record_error(&fault);

@@ -36,7 +36,7 @@ impl LeasedConversation<'_> {
         let Some(turn) = self.closing_entries(plan).await? else { return Ok(()) };
         if let Some(decision) = self.first_turn_decision(&turn).await? {
             let decision = [Input::FinishTurn(decision)].into_iter();
-            *plan = self.plan(decision.chain(plan.take_inputs()).collect());
+            *plan = self.state.plan(self.services, decision.chain(plan.take_inputs()).collect());
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ impl LeasedConversation<'_> {
         }
         let mut inputs = plan.take_inputs();
         inputs.retain(|input| !matches!(input, Input::ToolOutcomeUnknown { .. }));
-        *plan = self.plan(inputs);
+        *plan = self.state.plan(self.services, inputs);
     }
 
     /// The first decision that an extension returns.
@@ -57,7 +57,7 @@ impl LeasedConversation<'_> {
         &mut self,
         turn: &TurnEntries,
     ) -> Result<Option<FinishTurn>, TurnError> {
-        let (services, conversation) = (self.services, self.key.clone());
+        let (services, conversation) = (self.services, self.state.key.clone());
         let response = turn.response.body.message().and_then(Message::as_assistant);
         let Some(response) = response else { return Ok(None) };
         let tool_results: Vec<&ToolResultMessage> =
@@ -88,14 +88,14 @@ impl LeasedConversation<'_> {
         };
         let new_entry = |seq: u64| transition.entries.iter().find(|it| it.base.seq == seq).cloned();
         let open_response =
-            || self.response.clone().filter(|answer| answer.base.seq == end.message);
+            || self.state.response.clone().filter(|answer| answer.base.seq == end.message);
         let Some(response) = new_entry(end.message).or_else(open_response) else { return Ok(None) };
         let mut results = Vec::with_capacity(end.tool_results.len());
         for seq in &end.tool_results {
             if let Some(result) = new_entry(*seq) {
                 results.push(result);
             } else {
-                let entries = self.load_entries().await?;
+                let entries = self.state.load_entries(self.services).await?;
                 let index = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
                 results.extend(entries.get(index).cloned());
             }

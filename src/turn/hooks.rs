@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use crate::agent::head::Lease;
 use crate::extensions::{Extension, Hook, HookError};
 use crate::ids::ConversationId;
 use crate::model::PayloadHook;
@@ -123,7 +122,10 @@ impl<'w> LeasedConversation<'w> {
     }
 
     pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
-        HookRunner { services: self.services, conversation_id: self.key.conversation_id.clone() }
+        HookRunner {
+            services: self.services,
+            conversation_id: self.state.key.conversation_id.clone(),
+        }
     }
 
     /// Runs one hook and renews the lease meanwhile.
@@ -137,8 +139,7 @@ impl<'w> LeasedConversation<'w> {
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
         let runner = self.hook_runner();
-        let is_ours = |claim: &Lease| claim.worker == self.worker;
-        if !self.is_outside_head && !self.head.lease.as_ref().is_some_and(is_ours) {
+        if !self.lease.is_visible(&self.state.head) {
             // Nothing to renew: the first commit takes the lease, the last one releases it.
             return Ok(runner.run(extension, hook, work).await);
         }

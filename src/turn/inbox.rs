@@ -1,4 +1,4 @@
-//! Inbox of a leased conversation: reads it, converts it into inputs, and commits with it.
+//! Inbox of a leased conversation: reads it, and converts it into inputs.
 
 use std::sync::Arc;
 
@@ -13,11 +13,6 @@ use crate::store::{
     StoreError, StoredDocument, Write,
 };
 use crate::turn::documents;
-use crate::turn::error::TurnError;
-use crate::turn::leased_conversation::LeasedConversation;
-
-/// Times that one commit reads an inbox that keeps changing.
-const REREADS_MAX: u32 = 5;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
@@ -65,100 +60,6 @@ pub(crate) fn inbox_input(waiting: &[WaitingItem]) -> Input {
     let pending =
         |waits: &WaitingItem| PendingItem { item: Arc::clone(&waits.item), bytes: waits.bytes };
     Input::InboxRead(waiting.iter().map(pending).collect())
-}
-
-impl LeasedConversation<'_> {
-    /// Reads the inbox again just before a commit. Returns `None` if the store is unavailable:
-    /// known results are still committed, but nothing new may start, because an abort could be
-    /// waiting.
-    pub(crate) async fn reread_inbox(&self) -> Option<Vec<WaitingItem>> {
-        let read = match read_inbox(self.services, &self.key).await {
-            Ok(waiting) => self.with_abort_decisions(waiting).await,
-            Err(error) => Err(error),
-        };
-        match read {
-            Ok(waiting) => Some(waiting),
-            Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
-                None
-            }
-        }
-    }
-
-    /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
-    /// are dropped and computed again.
-    pub(crate) async fn rebase_inputs(
-        &mut self,
-        inputs: &[Input],
-        rereads: u32,
-    ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
-        let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
-        let done = |input: &&Input| {
-            !matches!(
-                input,
-                Input::InboxRead(_)
-                    | Input::DrainInbox
-                    | Input::ToolCallChecked { .. }
-                    | Input::Paused(_)
-            )
-        };
-        let waiting = if rereads < REREADS_MAX { self.reread_inbox().await } else { None };
-        let Some(waiting) = waiting else {
-            // Keep the results; the next turn reads the inbox.
-            let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
-            return if done.iter().all(is_decision) {
-                Err(self.error("commit", StoreError::Conflict))
-            } else {
-                Ok((done, Vec::new()))
-            };
-        };
-        let rebased = |input: &Input| {
-            if matches!(input, Input::InboxRead(_)) { inbox_input(&waiting) } else { input.clone() }
-        };
-        let is_decided = |input: &&Input| {
-            !matches!(
-                input,
-                Input::ToolCallChecked { .. } | Input::Paused(_) | Input::FinishTurn(_)
-            )
-        };
-        let remaining: Vec<Input> = inputs.iter().filter(is_decided).map(rebased).collect();
-        if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
-            let mut plan = self.plan(remaining);
-            Box::pin(self.check_ready_calls(&mut plan)).await?;
-            self.run_finish_turn(&mut plan).await?;
-            self.pause_model_call(&mut plan);
-            return Ok((plan.into_inputs(), waiting));
-        }
-        Ok((remaining, waiting))
-    }
-
-    /// Commits results together with new inbox items and the intents of the next effects.
-    pub(crate) async fn commit_with_inbox(
-        &mut self,
-        name: &'static str,
-        done: Vec<Input>,
-    ) -> Result<(), TurnError> {
-        // The ledger was updated before this result: it does not include the result's cost.
-        let done = self.costs.take_ledger_input().into_iter().chain(done);
-        let waiting = self.reread_inbox().await;
-        let inputs = match &waiting {
-            Some(waiting) => {
-                [inbox_input(waiting)].into_iter().chain(done).chain([Input::DrainInbox]).collect()
-            }
-            None => done.collect(),
-        };
-        let mut plan = self.plan(inputs);
-        if waiting.is_some() {
-            Box::pin(self.check_ready_calls(&mut plan)).await?;
-        }
-        self.run_finish_turn(&mut plan).await?;
-        if waiting.is_some() {
-            self.check_context_window(&mut plan).await?;
-            self.pause_model_call(&mut plan);
-            self.reserve_next(&mut plan).await?;
-        }
-        Box::pin(self.commit(name, plan, waiting.as_deref().unwrap_or_default())).await
-    }
 }
 
 /// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's

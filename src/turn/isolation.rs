@@ -6,17 +6,15 @@
 
 use std::time::Duration;
 
-use crate::agent::head::Head;
 use crate::agent::phase::Phase;
-use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::queue;
 use crate::services::Services;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::crash_count;
 use crate::turn::delivery;
 use crate::turn::error::{DeliveryOutcome, TurnError};
-use crate::turn::isolator::{IsolatedOutcome, Isolation, SuspectAction};
-use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::isolator::{IsolatedOutcome, Isolation};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 
@@ -54,48 +52,21 @@ pub(crate) async fn run_isolated(
     }
 }
 
-impl LeasedConversation<'_> {
-    /// Returns `None` if the step runs here like any other, or fails its prompt.
-    pub(crate) fn suspect_action(&self, head: &Head, now: Timestamp) -> Option<SuspectAction> {
-        let is_clean = head.leases_without_progress == 0 && head.suspicion.is_blank();
-        let is_step = !matches!(head.phase, Phase::Idle | Phase::Deleted)
-            && head.next_step_due(now).is_some_and(|due| due <= now);
-        if is_clean
-            || !is_step
-            || self.is_alone
-            || matches!(self.services.isolation, Isolation::InIsolatedProcess)
-        {
-            return None;
+/// Why the step is given up, in one sentence. Load the response with open calls first.
+pub(crate) fn give_up_reason(state: &ConversationState) -> String {
+    let step = match &state.head.phase {
+        Phase::Model { .. } => "the model call".to_owned(),
+        Phase::Summary { .. } => "the summary of the conversation".to_owned(),
+        Phase::Calls { calls, .. } => {
+            let open = calls.iter().enumerate().filter(|(_, call)| !call.is_done());
+            let calls: Vec<_> = open.filter_map(|(index, _)| state.open_call(index)).collect();
+            let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.name)).collect();
+            let noun = if names.len() == 1 { "the call of tool" } else { "the calls of tools" };
+            format!("{noun} {}", names.join(", "))
         }
-        if let Some(death) = self.death {
-            let mut head = head.clone();
-            head.count_death(death, now);
-            return head.is_suspect().then_some(SuspectAction::CountDeath);
-        }
-        if !head.is_suspect() || head.is_poisoned() {
-            return None;
-        }
-        let is_early = head.suspicion.retry_at.is_some_and(|time| time > now);
-        Some(if is_early { SuspectAction::Wait } else { SuspectAction::Isolate })
-    }
-
-    /// Why the step is given up, in one sentence. Load the response with open calls first.
-    pub(crate) fn give_up_reason(&self) -> String {
-        let step = match &self.head.phase {
-            Phase::Model { .. } => "the model call".to_owned(),
-            Phase::Summary { .. } => "the summary of the conversation".to_owned(),
-            Phase::Calls { calls, .. } => {
-                let open = calls.iter().enumerate().filter(|(_, call)| !call.is_done());
-                let calls: Vec<_> = open.filter_map(|(index, _)| self.open_call(index)).collect();
-                let names: Vec<String> =
-                    calls.iter().map(|call| format!("`{}`", call.name)).collect();
-                let noun = if names.len() == 1 { "the call of tool" } else { "the calls of tools" };
-                format!("{noun} {}", names.join(", "))
-            }
-            Phase::Idle | Phase::Deleted => "no step".to_owned(),
-        };
-        let deaths = self.head.suspicion.isolated_deaths;
-        let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
-        format!("The process died {times} times while it ran this step alone: {step}.")
-    }
+        Phase::Idle | Phase::Deleted => "no step".to_owned(),
+    };
+    let deaths = state.head.suspicion.isolated_deaths;
+    let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
+    format!("The process died {times} times while it ran this step alone: {step}.")
 }

@@ -7,6 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
+use crate::agent::head::Head;
+use crate::agent::phase::Phase;
+use crate::agent::suspicion::Death;
+use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::services::Services;
 use crate::turn::error::{DeliveryOutcome, TurnError};
@@ -97,4 +101,47 @@ pub(crate) enum SuspectAction {
     /// Wait until the retry time.
     Wait,
     Isolate,
+}
+
+/// What a delivery knows about deaths of its step.
+#[derive(Default)]
+pub(crate) struct CrashState {
+    /// Death of the worker that ran the step before. The first commit counts it.
+    pub(crate) death: Option<Death>,
+    /// True if no other turn runs in this process, so that its death is caused by the step.
+    pub(crate) is_alone: bool,
+    /// True if this delivery performs nothing: it commits the outcome of the lost step and releases
+    /// the lease.
+    pub(crate) is_commit_only: bool,
+}
+
+impl CrashState {
+    /// Returns `None` if the step runs here like any other, or fails its prompt.
+    pub(crate) fn suspect_action(
+        &self,
+        isolation: &Isolation,
+        head: &Head,
+        now: Timestamp,
+    ) -> Option<SuspectAction> {
+        let is_clean = head.leases_without_progress == 0 && head.suspicion.is_blank();
+        let is_step = !matches!(head.phase, Phase::Idle | Phase::Deleted)
+            && head.next_step_due(now).is_some_and(|due| due <= now);
+        if is_clean
+            || !is_step
+            || self.is_alone
+            || matches!(isolation, Isolation::InIsolatedProcess)
+        {
+            return None;
+        }
+        if let Some(death) = self.death {
+            let mut head = head.clone();
+            head.count_death(death, now);
+            return head.is_suspect().then_some(SuspectAction::CountDeath);
+        }
+        if !head.is_suspect() || head.is_poisoned() {
+            return None;
+        }
+        let is_early = head.suspicion.retry_at.is_some_and(|time| time > now);
+        Some(if is_early { SuspectAction::Wait } else { SuspectAction::Isolate })
+    }
 }

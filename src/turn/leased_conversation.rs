@@ -1,73 +1,65 @@
 //! A leased conversation: the right of a worker to process it, and its state while the lease lasts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::content::ToolCall;
-use crate::agent::entry::Entry;
-use crate::agent::head::{Head, Lease};
-use crate::agent::phase::{CallStatus, Phase};
+use futures_util::future::BoxFuture;
+
+use crate::agent::head::Head;
+use crate::agent::phase::Phase;
 use crate::agent::settings::Continuation;
 use crate::agent::suspicion::Death;
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::commands::delete;
 use crate::commands::delete::LateUsage;
-use crate::ids::{ConversationKey, PromptId, WorkerId};
+use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
 use crate::services::Services;
-use crate::store::{ETag, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
+use crate::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
 use crate::telemetry::error_class::ErrorClass;
 use crate::turn::call_costs::CallCosts;
 use crate::turn::context::TurnContext;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
-use crate::turn::isolator::Isolation;
-use crate::turn::nudge::NUDGE_WITHIN;
+use crate::turn::isolator::{CrashState, Isolation};
+use crate::turn::lease::{LEASE_DURATION, LeaseState};
+use crate::turn::nudge::{NUDGE_WITHIN, Nudge};
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::turn_progress::TurnProgress;
+
+/// Interval between renewals.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
+/// Usable part of a lease one [`RENEWAL_INTERVAL`] after it began, before the margin in which
+/// effects stop.
+const USABLE_AT_RENEWAL: Duration = Duration::from_secs(30);
+/// Wait before retrying a failed renewal.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// One conversation under this worker's lease, with its loaded state.
 pub(crate) struct LeasedConversation<'w> {
     pub(crate) services: &'w Services,
-    pub(crate) key: ConversationKey,
-    pub(crate) partition: Partition,
-    /// Unique to this delivery: two deliveries in one process are two workers to each other.
-    pub(crate) worker: WorkerId,
-    pub(crate) head: Head,
-    pub(crate) etag: ETag,
-    /// Approximate size of the stored head.
-    pub(crate) head_bytes: usize,
-    /// The model response whose calls are open.
-    pub(crate) response: Option<Arc<Entry>>,
-    /// Results of its calls, buffered until source order allows them.
-    pub(crate) buffered: Vec<Arc<Entry>>,
-    pub(crate) epoch: u64,
-    /// True if the lease is kept outside the head and already ours.
-    pub(crate) is_outside_head: bool,
-    /// Ends of the lease on the wall and monotonic clocks, as other workers see it. The earlier one
-    /// counts.
-    pub(crate) lease_until: Timestamp,
-    pub(crate) lease_until_monotonic: Duration,
+    pub(crate) state: ConversationState,
+    pub(crate) lease: LeaseState,
     pub(crate) progress: TurnProgress,
     pub(crate) costs: CallCosts,
-    /// True if this delivery performs nothing: it commits the outcome of the lost step and releases
-    /// the lease.
-    pub(crate) is_commit_only: bool,
-    /// Death of the worker that ran the step before. The first commit counts it.
-    pub(crate) death: Option<Death>,
-    /// True if no other turn runs in this process, so that its death is caused by the step.
-    pub(crate) is_alone: bool,
-    /// Trace context of this turn's span, if it has one.
+    pub(crate) crash: CrashState,
+    pub(crate) telemetry: TurnTelemetry,
+    /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
+    /// delivery continues with it.
+    pub(crate) nudge_at: Option<Timestamp>,
+}
+
+/// Facts of this turn for spans and logs.
+#[derive(Default)]
+pub(crate) struct TurnTelemetry {
+    /// Trace context of the turn's span, if it has one.
     pub(crate) traceparent: Option<String>,
     /// The error that ended the prompt.
     pub(crate) fault: Option<ErrorClass>,
     /// The finished model call. The next commit logs it.
     pub(crate) model_call_log: Option<Box<ModelCallLog>>,
-    /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
-    /// delivery continues with it.
-    pub(crate) nudge_at: Option<Timestamp>,
 }
 
 /// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
@@ -132,28 +124,30 @@ pub(crate) async fn acquire_lease_as<'w>(
     // If leases end with their process, only the start-up can detect a death.
     let death =
         (head.lease.is_some() && !is_outside_head).then_some(Death::Presumed { is_delayed: true });
-    let conversation = LeasedConversation {
-        services,
-        key: key.clone(),
-        partition: Partition::Conversation(key.clone()),
+    let lease = LeaseState {
         worker,
         epoch: head.epoch + 1,
+        is_outside_head,
+        until,
+        until_monotonic: monotonic + LEASE_DURATION,
+    };
+    let state = ConversationState {
+        key: key.clone(),
+        partition: Partition::Conversation(key.clone()),
         head,
         head_bytes: stored.document.body.text().len(),
         etag: stored.etag,
         response: None,
         buffered: Vec::new(),
-        is_outside_head,
-        lease_until: until,
-        lease_until_monotonic: monotonic + LEASE_DURATION,
+    };
+    let conversation = LeasedConversation {
+        services,
+        state,
+        lease,
         progress: TurnProgress::new(turn_ends),
         costs: CallCosts::default(),
-        is_commit_only: false,
-        death,
-        is_alone: false,
-        traceparent: None,
-        fault: None,
-        model_call_log: None,
+        crash: CrashState { death, ..CrashState::default() },
+        telemetry: TurnTelemetry::default(),
         nudge_at: None,
     };
     Ok(Some((conversation, inbox)))
@@ -173,11 +167,12 @@ impl LeasedConversation<'_> {
     pub(crate) async fn release(self) -> bool {
         let services = self.services;
         services.fail_points.hit("release.before").await;
-        services.store.release_lease(&self.key, &self.worker).await;
+        services.store.release_lease(&self.state.key, &self.lease.worker).await;
         services.fail_points.hit("release.after").await;
         let nudge_and_wait =
             self.nudge_at.map(|due| (self.nudge(), services.clock.now().until(due)));
-        services.entry_cache.store_head(&self.key, self.etag, self.head, self.head_bytes);
+        let ConversationState { key, head, etag, head_bytes, .. } = self.state;
+        services.entry_cache.store_head(&key, etag, head, head_bytes);
         let Some((nudge, wait)) = nudge_and_wait else { return false };
         if wait >= NUDGE_WITHIN {
             return false;
@@ -192,63 +187,102 @@ impl LeasedConversation<'_> {
     /// counts.
     pub(crate) async fn report_lost_call(&mut self) {
         let Some((usage, calls)) = self.costs.take_uncommitted_usage() else { return };
-        let call =
-            LateUsage { incarnation: &self.head.incarnation, epoch: self.epoch, usage, calls };
-        if let Err(error) = delete::record_late_usage(self.services, &self.key, &call).await {
-            tracing::warn!(conversation.id = %self.key.conversation_id, error = %error,
+        let call = LateUsage {
+            incarnation: &self.state.head.incarnation,
+            epoch: self.lease.epoch,
+            usage,
+            calls,
+        };
+        if let Err(error) = delete::record_late_usage(self.services, &self.state.key, &call).await {
+            tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %error,
                 "usage of a deleted conversation not recorded; its estimate is recorded instead");
         }
     }
 
-    pub(crate) fn error(&self, what: &'static str, source: StoreError) -> TurnError {
-        store_error(&self.key, what, source)
+    /// Renews the lease while it is polled. Returns an error once the lease is lost and effects
+    /// must stop. Cancel-safe: a pending renewal and the next commit need the same version of the
+    /// head, so at most one of them wins.
+    pub(crate) async fn renew_until_lost(&mut self) -> TurnError {
+        let clock = &*self.services.clock;
+        // Counts from the last renewal, so that many short waits in a row still renew in time.
+        let mut wait = self.lease.time_left(clock).saturating_sub(USABLE_AT_RENEWAL);
+        loop {
+            tokio::time::sleep(wait.min(self.lease.time_left(clock))).await;
+            let left = self.lease.time_left(clock);
+            if left.is_zero() {
+                return self.state.lease_lost();
+            }
+            // An unresponsive store must not keep an effect running.
+            match tokio::time::timeout(left, self.renew_lease()).await {
+                Ok(Ok(())) => wait = RENEWAL_INTERVAL,
+                Ok(Err(TurnError::Store {
+                    source: source @ StoreError::Unavailable(_), ..
+                })) => {
+                    tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %source, "lease renewal failed, retrying");
+                    wait = RETRY_WAIT;
+                }
+                Ok(Err(error)) => return error,
+                Err(_elapsed) => return self.state.lease_lost(),
+            }
+        }
     }
 
-    /// Loads the model response whose calls are pending, and its buffered results.
-    pub(crate) async fn load_response(&mut self) -> Result<(), TurnError> {
-        let (response, buffered) = match &self.head.phase {
-            Phase::Calls { response_seq: response, calls, .. } => {
-                let entries = self.load_entries().await?;
-                let at = |seq: u64| {
-                    let index = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
-                    entries.get(index).cloned()
-                };
-                let buffered = calls.iter().filter_map(|call| match call.status {
-                    CallStatus::Done { result_seq: result, buffered: Some(_) } => at(result),
-                    CallStatus::Done { buffered: None, .. }
-                    | CallStatus::Ready
-                    | CallStatus::Waiting { .. }
-                    | CallStatus::Started { .. } => None,
-                });
-                (at(*response), buffered.collect())
-            }
-            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => {
-                (None, Vec::new())
-            }
+    /// Like [`LeasedConversation::renew_until_lost`], for hooks. They run within commits, which
+    /// renew, so the unboxed future type would contain itself.
+    pub(crate) fn renew_until_lost_boxed(&mut self) -> BoxFuture<'_, TurnError> {
+        Box::pin(self.renew_until_lost())
+    }
+
+    /// Ensures that 20 s of the lease remain. Call it just before sending (invariant 6).
+    pub(crate) async fn ensure_lease(&mut self) -> Result<(), TurnError> {
+        let is_too_short = self.lease.is_too_short(&*self.services.clock);
+        if is_too_short { self.renew_lease().await } else { Ok(()) }
+    }
+
+    async fn renew_lease(&mut self) -> Result<(), TurnError> {
+        if !self.lease.is_outside_head {
+            let plan = self.state.plan(self.services, Vec::new());
+            return self.commit("renew", plan, &[]).await;
+        }
+        let is_ours = self.lease.renew_outside_head(self.services, &self.state.key).await;
+        if is_ours { Ok(()) } else { Err(self.state.lease_lost()) }
+    }
+
+    /// Loads the head after a lost commit.
+    ///
+    /// # Errors
+    /// The lease is no longer ours: discard the work.
+    pub(crate) async fn reload_head(
+        &mut self,
+        stored: Option<Box<StoredDocument>>,
+    ) -> Result<(), TurnError> {
+        let Some(stored) = stored else { return Err(self.state.lease_lost()) };
+        let head =
+            documents::read_head(&stored).map_err(|source| self.state.error("reload", source))?;
+        let is_ours = if self.lease.is_outside_head {
+            self.lease.renew_outside_head(self.services, &self.state.key).await
+        } else {
+            // Without its own lease in the head, this worker has committed nothing yet. An
+            // intermediate holder may have applied inbox items read here, so the data read is valid
+            // only without one.
+            let before = &self.state.head;
+            self.lease.is_visible(&head)
+                || (head.epoch == before.epoch && head.lease == before.lease)
         };
-        // Assign both only now: a cancelled renewal must not leave the conversation without its
-        // response.
-        (self.response, self.buffered) = (response, buffered);
-        Ok(())
+        if !is_ours || head.phase == Phase::Deleted {
+            return Err(self.state.lease_lost());
+        }
+        (self.state.head, self.state.etag) = (head, stored.etag);
+        self.state.load_response(self.services).await
     }
 
-    pub(crate) async fn load_entries(&self) -> Result<Arc<Vec<Arc<Entry>>>, TurnError> {
-        let entries =
-            self.services.entry_cache.load_entries(&*self.services.store, &self.head).await;
-        entries.map_err(|source| self.error("read the entries of", source))
-    }
-
-    /// A call of the response whose calls are open.
-    pub(crate) fn open_call(&self, index: usize) -> Option<&ToolCall> {
-        self.response.as_ref()?.body.message()?.as_assistant()?.tool_calls().nth(index)
-    }
-
-    pub(crate) fn prompt_id(&self) -> Option<PromptId> {
-        self.head.prompt.as_ref().map(|run| run.id.clone())
-    }
-
-    pub(crate) fn turn_context(&self) -> TurnContext {
-        TurnContext::resolve(self.services, &self.head)
+    /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
+    pub(crate) fn nudge(&self) -> Nudge {
+        let traceparent = match &self.state.head.prompt {
+            Some(run) => run.traceparent.clone(),
+            None => self.telemetry.traceparent.clone(),
+        };
+        Nudge::for_conversation(self.state.key.clone(), traceparent)
     }
 
     /// True if this delivery may make another model call. After the first one it needs
@@ -256,7 +290,8 @@ impl LeasedConversation<'_> {
     pub(crate) fn can_call_model(&self, head: &Head) -> bool {
         let is_inline = || {
             head.waiting_items == 0
-                && self.turn_context().settings.continuation == Some(Continuation::Inline)
+                && TurnContext::resolve(self.services, &self.state.head).settings.continuation
+                    == Some(Continuation::Inline)
         };
         let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);
         self.progress.can_call_model(now, limits.turn_duration, is_inline)
@@ -265,7 +300,7 @@ impl LeasedConversation<'_> {
     /// True if this delivery performs nothing after this commit, so that the commit clears the
     /// lease.
     pub(crate) fn is_last_commit(&self, transition: &Transition) -> bool {
-        if self.is_commit_only {
+        if self.crash.is_commit_only {
             return true;
         }
         match &transition.head.phase {
@@ -282,12 +317,4 @@ impl LeasedConversation<'_> {
             Phase::Calls { .. } => !transition.call_batch().is_in_progress(),
         }
     }
-
-    /// The lease to write into the head while this delivery continues.
-    pub(crate) fn lease(&self, until: Timestamp) -> Lease {
-        Lease { worker: self.worker.clone(), epoch: self.epoch, until }
-    }
 }
-
-/// Time until a lease expires without renewal.
-pub(crate) const LEASE_DURATION: Duration = Duration::from_mins(1);

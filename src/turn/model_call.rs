@@ -6,7 +6,6 @@ use crate::agent::compaction::tokens;
 use crate::agent::content::Block;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path_to_leaf;
-use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::LoopKind;
@@ -38,17 +37,17 @@ impl LeasedConversation<'_> {
     pub(crate) async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        let context = self.turn_context();
+        let context = TurnContext::resolve(self.services, &self.state.head);
         let (response, revision) = Box::pin(self.request_response(&context)).await?;
         self.costs.record_calls(response.message.usage, 1);
         self.services.fail_points.hit("model.after").await;
         let retry = context.settings.retry.clone().unwrap_or_default();
         let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
-        let attempts = (self.attempt(), attempts_max);
-        self.model_call_log =
-            Some(Box::new(ModelCallLog::new(&self.head.agent, &response, attempts)));
+        let attempts = (self.state.attempt(), attempts_max);
+        self.telemetry.model_call_log =
+            Some(Box::new(ModelCallLog::new(&self.state.head.agent, &response, attempts)));
         let fault = error_domain::classify_response(&response);
-        let (prompt_id, attempt) = (self.prompt_id(), self.attempt());
+        let (prompt_id, attempt) = (self.state.prompt_id(), self.state.attempt());
         self.progress.record_response();
         let failure_kind = failure_kind(&*self.services.ids, response.failure.as_ref());
         let schema_error = context.find_response_mismatch(&response.message);
@@ -63,17 +62,17 @@ impl LeasedConversation<'_> {
             .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
             .await;
         // A successful commit has logged it.
-        if let Some(call) = self.model_call_log.take() {
-            call.log(&self.key, None, self.services.clock.now());
+        if let Some(call) = self.telemetry.model_call_log.take() {
+            call.log(&self.state.key, None, self.services.clock.now());
         }
         committed?;
         self.costs.mark_committed();
-        if self.attempt() > attempt {
+        if self.state.attempt() > attempt {
             if let Some(metrics) = self.services.telemetry.metrics() {
                 metrics.record_retry("model");
             }
-        } else if self.prompt_id() != prompt_id {
-            self.fault = fault;
+        } else if self.state.prompt_id() != prompt_id {
+            self.telemetry.fault = fault;
         }
         Ok(())
     }
@@ -90,25 +89,26 @@ impl LeasedConversation<'_> {
                 return Ok((failed_response(NO_MODEL, reason.to_string()), String::new()));
             }
         };
-        let run = self.head.prompt.clone();
-        let record = match context.model_record(&*services.model, &self.head) {
+        let run = self.state.head.prompt.clone();
+        let record = match context.model_record(&*services.model, &self.state.head) {
             Ok(record) => record,
             Err(reason) => return Ok((failed_response(NO_MODEL, reason), agent.revision.clone())),
         };
-        let entries = self.load_entries().await?;
-        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
+        let entries = self.state.load_entries(self.services).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let messages = match Box::pin(self.transform_messages(projection::project_messages(&path)))
             .await?
         {
             Ok(messages) => model_messages(messages, context.loop_kind()),
             Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
         };
-        let key = self.key.clone();
+        let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
         let traceparent = run.and_then(|run| run.traceparent);
-        let call_span = ModelCallSpan::start(self, &record, self.attempt());
+        let call_span =
+            ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
         let traceparent = call_span.span.traceparent().or(traceparent);
-        let session_id = context.session_id(&self.head);
+        let session_id = context.session_id(&self.state.head);
         let tools: Vec<ToolOffer<'_>> = context.tool_offers().collect();
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
         let payload_hooks = self.payload_hooks();
@@ -146,16 +146,16 @@ impl LeasedConversation<'_> {
 
     /// The next response as readers of the delta stream see it.
     fn live_response(&self, record: &ModelRecord) -> LiveResponse {
-        let run = self.head.prompt.as_ref();
+        let run = self.state.head.prompt.as_ref();
         let begins_turn = run.is_some_and(|run| !run.is_turn_open);
         LiveResponse {
-            epoch: self.epoch,
+            epoch: self.lease.epoch,
             message_id: EntryId::from_call_number(
-                &self.head.incarnation,
-                self.head.response_count + 1,
+                &self.state.head.incarnation,
+                self.state.head.response_count + 1,
             ),
             prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
-            turn: self.head.turn + u64::from(begins_turn),
+            turn: self.state.head.turn + u64::from(begins_turn),
             is_turn_start: begins_turn,
             is_agent_start: run.is_some_and(|run| run.is_between_attempts),
             identity: ModelIdentity {
@@ -182,14 +182,6 @@ impl LeasedConversation<'_> {
         Ok(Ok(messages))
     }
 
-    /// Number of this attempt at the same response.
-    pub(crate) fn attempt(&self) -> u32 {
-        match self.head.phase {
-            Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
-            Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
-        }
-    }
-
     /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
     /// the turn deadline returns a time-out failure, retryable if the model had less than half of
     /// the turn (the worker was stalled).
@@ -200,8 +192,11 @@ impl LeasedConversation<'_> {
         listener: &dyn Listener,
     ) -> Result<Option<ModelResponse>, TurnError> {
         let services = self.services;
-        let mut stopped =
-            std::pin::pin!(abort_signal::wait_for_abort(services, &self.key, self.prompt_id()));
+        let mut stopped = std::pin::pin!(abort_signal::wait_for_abort(
+            services,
+            &self.state.key,
+            self.state.prompt_id()
+        ));
         let left = self.progress.time_left(&*services.clock);
         let mut answering = std::pin::pin!(services.model.respond(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
@@ -220,7 +215,7 @@ impl LeasedConversation<'_> {
                 Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&record.id, text) }))
             }
             () = &mut stopped => Ok(None),
-            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.key).await {
+            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key).await {
                 Ok(true) => Ok(None),
                 Ok(false) | Err(_) => Err(error),
             },

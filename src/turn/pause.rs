@@ -3,55 +3,53 @@
 
 use std::time::Duration;
 
+use crate::agent::head::Head;
 use crate::agent::pause::Pause;
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
-use crate::turn::leased_conversation::LeasedConversation;
+use crate::services::Services;
 use crate::turn::plan::CommitPlan;
 
 /// Delay of the first check; the sweep repeats it once a minute.
 const RECHECK_AFTER: Duration = Duration::from_mins(1);
 
-impl LeasedConversation<'_> {
-    /// Adds the pause that defers the model call which the inputs lead to.
-    pub(crate) fn pause_model_call(&self, plan: &mut CommitPlan) {
-        if self.services.pauses.is_empty() {
-            return;
-        }
-        let head = &plan.transition().head;
-        // Work that waits for an approver is not paused as well.
-        let is_model = matches!(head.phase, Phase::Model { .. } | Phase::Summary { .. })
-            && !head.is_waiting_for_budget();
-        if let Some(on) = self.services.pauses.find_for_agent(&self.head.agent).filter(|_| is_model)
-        {
-            plan.add(self.paused_input(on));
-        }
+/// Adds the pause that defers the model call which the inputs lead to.
+pub(crate) fn pause_model_call(services: &Services, before: &Head, plan: &mut CommitPlan) {
+    let head = &plan.transition().head;
+    // Work that waits for an approver is not paused as well.
+    let is_model = matches!(head.phase, Phase::Model { .. } | Phase::Summary { .. })
+        && !head.is_waiting_for_budget();
+    if let Some(on) = services.pauses.find_for_agent(&head.agent).filter(|_| is_model) {
+        plan.add(paused_input(services, before, on));
     }
+}
 
-    /// The pause that applies to a call of that tool.
-    pub(crate) fn pause_of_call(&self, tool: &str) -> Option<&str> {
-        let pauses = &self.services.pauses;
-        pauses.find_for_agent(&self.head.agent).or_else(|| pauses.find_for_tool(tool))
-    }
+/// The pause that applies to a call of that tool.
+pub(crate) fn pause_of_call<'s>(
+    services: &'s Services,
+    head: &Head,
+    tool: &str,
+) -> Option<&'s str> {
+    let pauses = &services.pauses;
+    pauses.find_for_agent(&head.agent).or_else(|| pauses.find_for_tool(tool))
+}
 
-    /// The pause mark for the head. A pause that was active before keeps its start.
-    pub(crate) fn paused_input(&self, on: &str) -> Input {
-        let now = self.services.clock.now();
-        let before = self.head.pause.as_ref().filter(|before| before.target == on);
-        let since = before.map_or(now, |before| before.since);
-        Input::Paused(Pause { target: on.to_owned(), since, recheck_at: now.plus(RECHECK_AFTER) })
-    }
+/// The pause mark for the head. A pause that was active before keeps its start.
+pub(crate) fn paused_input(services: &Services, head: &Head, on: &str) -> Input {
+    let now = services.clock.now();
+    let before = head.pause.as_ref().filter(|before| before.target == on);
+    let since = before.map_or(now, |before| before.since);
+    Input::Paused(Pause { target: on.to_owned(), since, recheck_at: now.plus(RECHECK_AFTER) })
+}
 
-    /// True if the pause in the head is still active, so that this delivery changes nothing.
-    pub(crate) fn is_still_paused(&self, now: Timestamp) -> bool {
-        let is_settling = self.head.metering.settle_at.is_some_and(|at| at <= now);
-        self.head.pause.is_some() && !self.is_pause_lifted() && !is_settling
-    }
+/// True if the pause in the head is still active, so that this delivery changes nothing.
+pub(crate) fn is_still_paused(services: &Services, head: &Head, now: Timestamp) -> bool {
+    let is_settling = head.metering.settle_at.is_some_and(|at| at <= now);
+    head.pause.is_some() && !is_pause_lifted(services, head) && !is_settling
+}
 
-    /// True if the pause in the head was lifted: work continues without waiting for the recheck
-    /// time.
-    pub(crate) fn is_pause_lifted(&self) -> bool {
-        self.head.pause.as_ref().is_some_and(|pause| !self.services.pauses.contains(&pause.target))
-    }
+/// True if the pause in the head was lifted: work continues without waiting for the recheck time.
+pub(crate) fn is_pause_lifted(services: &Services, head: &Head) -> bool {
+    head.pause.as_ref().is_some_and(|pause| !services.pauses.contains(&pause.target))
 }

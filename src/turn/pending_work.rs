@@ -1,5 +1,5 @@
 //! Pending work of a leased conversation: the inbox with its automatic decisions, what there is to
-//! do, and the first commit of a delivery.
+//! do, and the commits that drain the inbox.
 
 use std::sync::Arc;
 
@@ -7,17 +7,22 @@ use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
-use crate::store::StoredDocument;
-use crate::telemetry::metrics::Metrics;
+use crate::services::Services;
+use crate::store::{StoreError, StoredDocument};
 use crate::telemetry::trace::Span;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::crash_count::lost_writes;
 use crate::turn::error::TurnError;
 use crate::turn::inbox::{self, WaitingItem};
+use crate::turn::isolation::give_up_reason;
 use crate::turn::isolator::SuspectAction;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
 use crate::turn::spans::DeliverySpan;
-use crate::turn::{budget_check, error_domain, expiry};
+use crate::turn::{abort_signal, budget_check, error_domain, expiry, pause};
+
+/// Times that one commit reads an inbox that keeps changing.
+const REREADS_MAX: u32 = 5;
 
 /// The work of a delivery on its leased conversation.
 pub(crate) enum NextStep {
@@ -45,40 +50,56 @@ impl PendingWork {
         let items = self.inbox.iter().map(|waiting| Arc::clone(&waiting.item));
         let applied: Vec<Arc<InboxItem>> =
             items.filter(|item| is_applied(&self.plan, item)).collect();
-        let span = delivery_span.start_turn(&conversation.head, &applied);
+        let span = delivery_span.start_turn(&conversation.state.head, &applied);
         if span.is_recording() {
-            conversation.traceparent = span.traceparent();
+            conversation.telemetry.traceparent = span.traceparent();
         }
         span
     }
 }
 
-impl LeasedConversation<'_> {
-    /// The inbox, with the decisions of expired requests, of requests whose budget is available
-    /// again, and of an aborted prompt's requests. `stored` is the inbox as the lease returned it.
-    pub(crate) async fn read_inbox_with_decisions(
-        &self,
-        stored: &[StoredDocument],
-        now: Timestamp,
-    ) -> Result<Vec<WaitingItem>, TurnError> {
-        let services = self.services;
-        let has_expired = expiry::decide_expired(services, &self.head, now)
-            .await
-            .map_err(|source| self.error("decide the expired requests of", source))?;
-        let has_budget = budget_check::approve_if_budget_freed(services, self, now)
-            .await
-            .map_err(|source| self.error("check the budget request of", source))?;
-        let inbox = if has_expired || has_budget {
-            inbox::read_inbox(services, &self.key).await
-        } else {
-            inbox::parse_inbox(stored)
-        };
-        services.fail_points.hit("inbox.after").await;
-        let inbox = inbox.map_err(|source| self.error("read the inbox of", source))?;
-        let inbox = self.with_abort_decisions(inbox).await;
-        inbox.map_err(|source| self.error("decide the open requests of", source))
-    }
+/// The inbox, with the decisions of expired requests, of requests whose budget is available again,
+/// and of an aborted prompt's requests. `stored` is the inbox as the lease returned it.
+pub(crate) async fn read_inbox_with_decisions(
+    services: &Services,
+    state: &ConversationState,
+    stored: &[StoredDocument],
+    now: Timestamp,
+) -> Result<Vec<WaitingItem>, TurnError> {
+    let has_expired = expiry::decide_expired(services, &state.head, now)
+        .await
+        .map_err(|source| state.error("decide the expired requests of", source))?;
+    let has_budget = budget_check::approve_if_budget_freed(services, state, now)
+        .await
+        .map_err(|source| state.error("check the budget request of", source))?;
+    let inbox = if has_expired || has_budget {
+        inbox::read_inbox(services, &state.key).await
+    } else {
+        inbox::parse_inbox(stored)
+    };
+    services.fail_points.hit("inbox.after").await;
+    let inbox = inbox.map_err(|source| state.error("read the inbox of", source))?;
+    let inbox = abort_signal::with_abort_decisions(services, state, inbox).await;
+    inbox.map_err(|source| state.error("decide the open requests of", source))
+}
 
+/// Reads the inbox again just before a commit. Returns `None` if the store is unavailable: known
+/// results are still committed, but nothing new may start, because an abort could be waiting.
+async fn reread_inbox(services: &Services, state: &ConversationState) -> Option<Vec<WaitingItem>> {
+    let read = match inbox::read_inbox(services, &state.key).await {
+        Ok(waiting) => abort_signal::with_abort_decisions(services, state, waiting).await,
+        Err(error) => Err(error),
+    };
+    match read {
+        Ok(waiting) => Some(waiting),
+        Err(error) => {
+            tracing::warn!(conversation.id = %state.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
+            None
+        }
+    }
+}
+
+impl LeasedConversation<'_> {
     /// Decides the next step from the transition that drains the inbox.
     pub(crate) fn find_next_step(
         &mut self,
@@ -86,25 +107,28 @@ impl LeasedConversation<'_> {
         plan: CommitPlan,
         now: Timestamp,
     ) -> NextStep {
-        let transition = plan.transition();
-        let has_due_work = self.head.next_due(now).is_some_and(|due| due <= now);
-        let is_due = (has_due_work && !is_backing_off(&self.head, now)) || self.is_pause_lifted();
+        let (services, head, transition) = (self.services, &self.state.head, plan.transition());
+        let has_due_work = head.next_due(now).is_some_and(|due| due <= now);
+        let is_due =
+            (has_due_work && !is_backing_off(head, now)) || pause::is_pause_lifted(services, head);
         let is_unapplied =
             |waiting: &WaitingItem| waiting.is_due && !is_applied(&plan, &waiting.item);
-        let has_new_items = inbox.iter().any(is_unapplied)
-            || transition.head.waiting_items != self.head.waiting_items;
+        let has_new_items =
+            inbox.iter().any(is_unapplied) || transition.head.waiting_items != head.waiting_items;
         if transition.receipts.is_empty()
             && !has_new_items
-            && (!is_due || self.is_still_paused(now))
+            && (!is_due || pause::is_still_paused(services, head, now))
         {
             return NextStep::Release;
         }
-        let suspect =
-            self.suspect_action(&transition.head, now).filter(|_| !self.is_aborted_by(&inbox));
+        let suspect = self
+            .crash
+            .suspect_action(&services.isolation, &transition.head, now)
+            .filter(|_| !abort_signal::is_aborted_by(head, &inbox));
         if suspect == Some(SuspectAction::Isolate) {
             return NextStep::Isolate;
         }
-        self.is_commit_only = suspect.is_some();
+        self.crash.is_commit_only = suspect.is_some();
         NextStep::Process(Box::new(PendingWork { inbox, has_new_items, plan }))
     }
 
@@ -117,29 +141,29 @@ impl LeasedConversation<'_> {
     ) -> Result<(), TurnError> {
         let PendingWork { inbox, has_new_items, plan } = *pending;
         let now = self.services.clock.now();
-        self.load_response().await?;
-        let is_aborted = self.is_aborted_by(&inbox);
-        if self.head.is_poisoned() && self.death.is_none() && !is_aborted {
+        self.state.load_response(self.services).await?;
+        let is_aborted = abort_signal::is_aborted_by(&self.state.head, &inbox);
+        if self.state.head.is_poisoned() && self.crash.death.is_none() && !is_aborted {
             return self.fail_poisoned_prompt(&inbox, span).await;
         }
-        let mut inputs = self.recovery_inputs(is_aborted, now, span);
-        self.settle_due(&mut inputs).await;
-        let is_plan_current = inputs.is_empty() && self.response.is_none();
+        let mut inputs = recovery_inputs(self.services, &self.state.head, is_aborted, now, span);
+        budget_check::settle_due(self.services, &self.state.head, &mut inputs).await;
+        let is_plan_current = inputs.is_empty() && self.state.response.is_none();
         inputs.extend(drain_inputs(&inbox));
-        let mut plan = if is_plan_current { plan } else { self.plan(inputs) };
-        if self.is_commit_only {
+        let mut plan = if is_plan_current { plan } else { self.state.plan(self.services, inputs) };
+        if self.crash.is_commit_only {
             self.leave_turn_open(&mut plan);
         } else {
             Box::pin(self.check_ready_calls(&mut plan)).await?;
             self.run_finish_turn(&mut plan).await?;
             self.check_context_window(&mut plan).await?;
-            self.pause_model_call(&mut plan);
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
             self.plan_reservation(&mut plan).await?;
         }
         // Clearing the mark of a lifted pause needs a commit.
-        let is_marked = self.head.pause.is_some() || self.is_alone;
+        let is_marked = self.state.head.pause.is_some() || self.crash.is_alone;
         let is_plain =
-            plan.inputs().len() == 2 && !has_new_items && self.is_outside_head && !is_marked;
+            plan.inputs().len() == 2 && !has_new_items && self.lease.is_outside_head && !is_marked;
         if is_plain && plan.transition().is_empty() {
             return Ok(());
         }
@@ -152,35 +176,126 @@ impl LeasedConversation<'_> {
         inbox: &[WaitingItem],
         span: &Span,
     ) -> Result<(), TurnError> {
-        let reason = self.give_up_reason();
-        let plan = self.plan(vec![inbox::inbox_input(inbox), Input::Poisoned { reason }]);
+        let reason = give_up_reason(&self.state);
+        let plan = self
+            .state
+            .plan(self.services, vec![inbox::inbox_input(inbox), Input::Poisoned { reason }]);
         self.commit("take-in", plan, &[]).await?;
         span.record_error(&error_domain::poisoned_step());
-        self.record_metric(|metrics, _| metrics.record_poison("prompt"));
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_poison("prompt");
+        }
         Ok(())
     }
 
-    /// Inputs that report the interruption of the last worker.
-    fn recovery_inputs(&self, is_aborted: bool, now: Timestamp, span: &Span) -> Vec<Input> {
-        let mut inputs = Vec::new();
-        if was_interrupted(&self.head) {
-            inputs.push(Input::LeaseTakenOver);
-            span.set_attribute("turnwheel.recovered", true);
-            self.record_metric(Metrics::record_recovery);
+    /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
+    /// are dropped and computed again.
+    pub(crate) async fn rebase_inputs(
+        &mut self,
+        inputs: &[Input],
+        rereads: u32,
+    ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
+        let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
+        let done = |input: &&Input| {
+            !matches!(
+                input,
+                Input::InboxRead(_)
+                    | Input::DrainInbox
+                    | Input::ToolCallChecked { .. }
+                    | Input::Paused(_)
+            )
+        };
+        let waiting = if rereads < REREADS_MAX {
+            reread_inbox(self.services, &self.state).await
+        } else {
+            None
+        };
+        let Some(waiting) = waiting else {
+            // Keep the results; the next turn reads the inbox.
+            let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
+            return if done.iter().all(is_decision) {
+                Err(self.state.error("commit", StoreError::Conflict))
+            } else {
+                Ok((done, Vec::new()))
+            };
+        };
+        let rebased = |input: &Input| {
+            if matches!(input, Input::InboxRead(_)) {
+                inbox::inbox_input(&waiting)
+            } else {
+                input.clone()
+            }
+        };
+        let is_decided = |input: &&Input| {
+            !matches!(
+                input,
+                Input::ToolCallChecked { .. } | Input::Paused(_) | Input::FinishTurn(_)
+            )
+        };
+        let remaining: Vec<Input> = inputs.iter().filter(is_decided).map(rebased).collect();
+        if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
+            let mut plan = self.state.plan(self.services, remaining);
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+            self.run_finish_turn(&mut plan).await?;
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            return Ok((plan.into_inputs(), waiting));
         }
-        // A write was running when its worker stopped, so its outcome is unknown. No request is
-        // made if the prompt is aborted.
-        if !is_aborted {
-            inputs.extend(lost_writes(&self.head, now));
-        }
-        inputs
+        Ok((remaining, waiting))
     }
 
-    fn record_metric(&self, record: impl FnOnce(&Metrics, &str)) {
-        if let Some(metrics) = self.services.telemetry.metrics() {
-            record(metrics, &self.head.agent);
+    /// Commits results together with new inbox items and the intents of the next effects.
+    pub(crate) async fn commit_with_inbox(
+        &mut self,
+        name: &'static str,
+        done: Vec<Input>,
+    ) -> Result<(), TurnError> {
+        // The ledger was updated before this result: it does not include the result's cost.
+        let done = self.costs.take_ledger_input().into_iter().chain(done);
+        let waiting = reread_inbox(self.services, &self.state).await;
+        let inputs = match &waiting {
+            Some(waiting) => [inbox::inbox_input(waiting)]
+                .into_iter()
+                .chain(done)
+                .chain([Input::DrainInbox])
+                .collect(),
+            None => done.collect(),
+        };
+        let mut plan = self.state.plan(self.services, inputs);
+        if waiting.is_some() {
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+        }
+        self.run_finish_turn(&mut plan).await?;
+        if waiting.is_some() {
+            self.check_context_window(&mut plan).await?;
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            self.reserve_next(&mut plan).await?;
+        }
+        Box::pin(self.commit(name, plan, waiting.as_deref().unwrap_or_default())).await
+    }
+}
+
+/// Inputs that report the interruption of the last worker.
+fn recovery_inputs(
+    services: &Services,
+    head: &Head,
+    is_aborted: bool,
+    now: Timestamp,
+    span: &Span,
+) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    if was_interrupted(head) {
+        inputs.push(Input::LeaseTakenOver);
+        span.set_attribute("turnwheel.recovered", true);
+        if let Some(metrics) = services.telemetry.metrics() {
+            metrics.record_recovery(&head.agent);
         }
     }
+    // A write was running when its worker stopped, so its outcome is unknown. No request is made if
+    // the prompt is aborted.
+    if !is_aborted {
+        inputs.extend(lost_writes(head, now));
+    }
+    inputs
 }
 
 /// The inputs that drain the inbox.

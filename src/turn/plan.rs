@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::agent::step::{Input, step};
 use crate::agent::transition::Transition;
+use crate::services::Services;
 use crate::store::ETag;
 use crate::turn::context::TurnContext;
-use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::conversation_state::ConversationState;
 
 /// The lease written by a commit starts with its transition. An older transition is computed again.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -54,32 +55,36 @@ impl CommitPlan {
     /// The inputs. Also the transition and its start, if it can be committed unchanged.
     pub(crate) fn into_parts(
         self,
-        conversation: &LeasedConversation<'_>,
+        etag: &ETag,
+        now: Duration,
     ) -> (Vec<Input>, Option<(Transition, Duration)>) {
-        let now = conversation.services.clock.monotonic();
-        let is_current =
-            self.etag == conversation.etag && now.saturating_sub(self.began) <= AGE_MAX;
+        let is_current = self.etag == *etag && now.saturating_sub(self.began) <= AGE_MAX;
         (self.inputs, is_current.then_some((self.transition, self.began)))
     }
 }
 
-impl LeasedConversation<'_> {
+impl ConversationState {
     /// Applies the inputs to a copy of the current head.
-    pub(crate) fn plan(&self, inputs: Vec<Input>) -> CommitPlan {
-        let began = self.services.clock.monotonic();
-        let context = self.turn_context();
-        let transition = self.apply_inputs(&context, &inputs);
+    pub(crate) fn plan(&self, services: &Services, inputs: Vec<Input>) -> CommitPlan {
+        let began = services.clock.monotonic();
+        let context = TurnContext::resolve(services, &self.head);
+        let transition = self.apply_inputs(services, &context, &inputs);
         CommitPlan { inputs, transition, context, began, etag: self.etag.clone() }
     }
 
-    pub(crate) fn build_transition(&self, inputs: &[Input]) -> Transition {
-        self.apply_inputs(&self.turn_context(), inputs)
+    pub(crate) fn build_transition(&self, services: &Services, inputs: &[Input]) -> Transition {
+        self.apply_inputs(services, &TurnContext::resolve(services, &self.head), inputs)
     }
 
-    fn apply_inputs(&self, context: &TurnContext, inputs: &[Input]) -> Transition {
+    fn apply_inputs(
+        &self,
+        services: &Services,
+        context: &TurnContext,
+        inputs: &[Input],
+    ) -> Transition {
         let (head, response) = (self.head.clone(), self.response.clone());
-        let policy = context.policy(self.services, &self.head);
-        let mut transition = Transition::new(head, response, policy, self.services.clock.now());
+        let policy = context.policy(services, &self.head);
+        let mut transition = Transition::new(head, response, policy, services.clock.now());
         transition.buffered.clone_from(&self.buffered);
         for input in inputs {
             step(&mut transition, input);

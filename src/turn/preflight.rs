@@ -16,6 +16,7 @@ use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::pause;
 use crate::turn::plan::CommitPlan;
 use crate::turn::tool_call::failure_text;
 
@@ -81,7 +82,7 @@ impl LeasedConversation<'_> {
             || transition.call_batch().is_in_progress()
             || transition.operation_count() >= PREFLIGHT_OPERATIONS_MAX;
         if let Some(on) = paused_on.filter(|_| !can_continue) {
-            plan.add(self.paused_input(&on));
+            plan.add(pause::paused_input(self.services, &self.state.head, &on));
         }
         Ok(())
     }
@@ -97,7 +98,7 @@ impl LeasedConversation<'_> {
         else {
             return Ok(CheckOutcome::Decided(rejected("This call is not in the record.")));
         };
-        if let Some(on) = self.pause_of_call(&call.name) {
+        if let Some(on) = pause::pause_of_call(self.services, &self.state.head, &call.name) {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
         let checked = match resolve_call(plan, index, call) {
@@ -124,7 +125,7 @@ impl LeasedConversation<'_> {
         call: &ToolCall,
         arguments: &Arguments,
     ) -> Result<Option<Preflight>, TurnError> {
-        let (services, conversation) = (self.services, self.key.clone());
+        let (services, conversation) = (self.services, self.state.key.clone());
         let call_ahead = PendingToolCall {
             conversation: &conversation,
             tool_call_id: &call.id,

@@ -20,7 +20,6 @@ use crate::telemetry::trace::{self, Span, SpanRole};
 use crate::tools::{Arguments, ToolOutcome};
 use crate::turn::error::TurnError;
 use crate::turn::error_domain;
-use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 
 /// One processing round of a conversation, from the lease on.
@@ -153,15 +152,15 @@ pub(crate) async fn record_costs<T>(services: &Services, work: impl Future<Outpu
 }
 
 /// Starts the span of the agent, which contains its model calls and tool calls.
-pub(crate) fn start_agent_span(conversation: &LeasedConversation<'_>) -> Span {
-    let name = format!("invoke_agent {}", conversation.head.agent);
-    let telemetry = &conversation.services.telemetry;
-    telemetry
+pub(crate) fn start_agent_span(services: &Services, head: &Head) -> Span {
+    let name = format!("invoke_agent {}", head.agent);
+    services
+        .telemetry
         .span(name)
         .with_attribute("gen_ai.operation.name", "invoke_agent")
         .with_attribute("gen_ai.provider.name", "turnwheel")
-        .with_attribute("gen_ai.agent.name", conversation.head.agent.clone())
-        .with_attribute("gen_ai.conversation.id", conversation.key.conversation_id.to_string())
+        .with_attribute("gen_ai.agent.name", head.agent.clone())
+        .with_attribute("gen_ai.conversation.id", head.conversation_id.to_string())
         .start()
 }
 
@@ -177,11 +176,11 @@ pub(crate) struct ModelCallSpan<'w> {
 
 impl<'w> ModelCallSpan<'w> {
     pub(crate) fn start(
-        conversation: &LeasedConversation<'w>,
+        services: &'w Services,
+        head: &Head,
         record: &ModelRecord,
         attempt: u32,
     ) -> Self {
-        let services = conversation.services;
         let provider = provider_name(record);
         let span = services
             .telemetry
@@ -191,14 +190,14 @@ impl<'w> ModelCallSpan<'w> {
             .with_attribute("gen_ai.provider.name", provider)
             .with_attribute("gen_ai.request.model", record.id.clone())
             .with_attribute("gen_ai.request.stream", true)
-            .with_attribute("gen_ai.agent.name", conversation.head.agent.clone())
-            .with_attribute("gen_ai.conversation.id", conversation.key.conversation_id.to_string())
+            .with_attribute("gen_ai.agent.name", head.agent.clone())
+            .with_attribute("gen_ai.conversation.id", head.conversation_id.to_string())
             .with_attribute("attempt", i64::from(attempt))
             .start();
         Self {
             services,
             span,
-            agent: conversation.head.agent.clone(),
+            agent: head.agent.clone(),
             model: record.id.clone(),
             provider,
             began: services.clock.monotonic(),
@@ -289,12 +288,12 @@ pub(crate) struct ToolCallSpan<'w> {
 impl<'w> ToolCallSpan<'w> {
     /// `call` names a tool that the agent has.
     pub(crate) fn start(
-        conversation: &LeasedConversation<'w>,
+        services: &'w Services,
+        head: &Head,
         call: &ToolCall,
         arguments: &Arguments,
         (effect_id, attempt): (&crate::ids::EffectId, u32),
     ) -> Self {
-        let services = conversation.services;
         let span = services
             .telemetry
             .span(format!("execute_tool {}", call.name))
@@ -302,8 +301,8 @@ impl<'w> ToolCallSpan<'w> {
             .with_attribute("gen_ai.tool.name", call.name.clone())
             .with_attribute("gen_ai.tool.call.id", call.id.clone())
             .with_attribute("gen_ai.tool.type", "function")
-            .with_attribute("gen_ai.agent.name", conversation.head.agent.clone())
-            .with_attribute("gen_ai.conversation.id", conversation.key.conversation_id.to_string())
+            .with_attribute("gen_ai.agent.name", head.agent.clone())
+            .with_attribute("gen_ai.conversation.id", head.conversation_id.to_string())
             .with_attribute("effect.id", effect_id.to_string())
             .with_attribute("attempt", i64::from(attempt))
             .start();
@@ -313,7 +312,7 @@ impl<'w> ToolCallSpan<'w> {
         Self {
             services,
             span,
-            agent: conversation.head.agent.clone(),
+            agent: head.agent.clone(),
             tool: call.name.clone(),
             began: services.clock.monotonic(),
         }

@@ -14,6 +14,7 @@ use crate::agent::request::Effect;
 use crate::agent::step::Input;
 use crate::turn::abort_signal::{self, WRITE_GRACE};
 use crate::turn::error::TurnError;
+use crate::turn::inbox;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::spans::ToolCallSpan;
 
@@ -137,7 +138,7 @@ impl<'w> LeasedConversation<'w> {
     /// Running calls are cancelled. Uncommitted results are stored for the next worker: stop the
     /// delivery.
     pub(crate) async fn run_calls(&mut self) -> Result<(), TurnError> {
-        let Some(response) = self.response.clone() else { return Ok(()) };
+        let Some(response) = self.state.response.clone() else { return Ok(()) };
         let mut calls = CallBatch::default();
         let outcome = Box::pin(self.run_batch(&mut calls)).await;
         if let Err(error) = &outcome {
@@ -153,11 +154,11 @@ impl<'w> LeasedConversation<'w> {
         let response_seq = self.open_response_seq();
         let mut stopped = std::pin::pin!(abort_signal::wait_for_abort(
             self.services,
-            &self.key,
-            self.prompt_id()
+            &self.state.key,
+            self.state.prompt_id()
         ));
         while response_seq.is_some() && self.open_response_seq() == response_seq {
-            let started: Vec<usize> = self.head.phase.call_batch().started_calls().collect();
+            let started: Vec<usize> = self.state.head.phase.call_batch().started_calls().collect();
             for index in started {
                 if !calls.contains(index) {
                     let abort = calls.abort.clone();
@@ -165,7 +166,7 @@ impl<'w> LeasedConversation<'w> {
                     calls.add(call);
                 }
             }
-            if calls.is_empty() && !self.head.phase.call_batch().is_flushing() {
+            if calls.is_empty() && !self.state.head.phase.call_batch().is_flushing() {
                 return Ok(());
             }
             // Renews the lease meanwhile; a lost lease cancels all calls.
@@ -200,9 +201,35 @@ impl<'w> LeasedConversation<'w> {
         Ok(())
     }
 
+    /// Commits the end of a prompt whose calls were cancelled, after the inputs of the finished
+    /// calls. The state machine derives the outcome of the others from their declared effects.
+    ///
+    /// # Errors
+    /// The abort was not applied, or the commit failed: stop, and leave the calls to the worker
+    /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
+    async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
+        let prompt = self.state.prompt_id();
+        let read = inbox::read_inbox(self.services, &self.state.key).await;
+        let inbox = read.map_err(|source| self.state.error("read the inbox of", source))?;
+        let inbox = abort_signal::with_abort_decisions(self.services, &self.state, inbox).await;
+        let inbox =
+            inbox.map_err(|source| self.state.error("decide the open requests of", source))?;
+        let inputs: Vec<Input> = [inbox::inbox_input(&inbox)]
+            .into_iter()
+            .chain(done)
+            .chain([Input::DrainInbox])
+            .collect();
+        let plan = self.state.plan(self.services, inputs);
+        self.commit("result", plan, &inbox).await?;
+        if self.state.prompt_id() == prompt {
+            return Err(self.state.lease_lost());
+        }
+        Ok(())
+    }
+
     /// `seq` of the response whose calls are open.
     fn open_response_seq(&self) -> Option<u64> {
-        if let Phase::Calls { response_seq: response, .. } = self.head.phase {
+        if let Phase::Calls { response_seq: response, .. } = self.state.head.phase {
             Some(response)
         } else {
             None
@@ -217,7 +244,7 @@ impl<'w> LeasedConversation<'w> {
         }
         let committed = calls.run_alongside(self.commit_with_inbox("result", done)).await;
         let is_open = |index: usize| {
-            self.head.phase.call_batch().calls.get(index).is_some_and(CallState::is_started)
+            self.state.head.phase.call_batch().calls.get(index).is_some_and(CallState::is_started)
         };
         // One commit may not have had room for all of them.
         calls.finished.extend(finished.into_iter().filter(|(index, _)| is_open(*index)));

@@ -27,6 +27,7 @@ use crate::store::conditional::write_once;
 use crate::telemetry::trace;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
+use crate::turn::context::TurnContext;
 use crate::turn::documents;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::leased_conversation::LeasedConversation;
@@ -73,17 +74,18 @@ impl<'w> LeasedConversation<'w> {
         abort: &CancellationToken,
     ) -> Result<SentCall<'w>, TurnError> {
         let services = self.services;
-        let turn_context = self.turn_context();
+        let turn_context = TurnContext::resolve(self.services, &self.state.head);
         let outcome_context = self.outcome_context(index, turn_context.loop_kind());
         let failed = |text: &str| {
             let ended = outcome_context.to_input(ToolOutcome::Failed(text.to_owned()));
             let work = Box::pin(std::future::ready(ended));
             Ok(SentCall { index, call_span: None, effect: Effect::Read, work })
         };
-        let Some(call) = self.open_call(index).cloned() else {
+        let Some(call) = self.state.open_call(index).cloned() else {
             return failed("This call is not in the record.");
         };
         let Some((CallStatus::Started { effect_id, .. }, attempt)) = self
+            .state
             .head
             .phase
             .call_batch()
@@ -100,8 +102,13 @@ impl<'w> LeasedConversation<'w> {
             Ok(arguments) => arguments,
             Err(text) => return failed(&text),
         };
-        let call_span =
-            Arc::new(ToolCallSpan::start(self, &call, &arguments, (&effect_id, attempt)));
+        let call_span = Arc::new(ToolCallSpan::start(
+            services,
+            &self.state.head,
+            &call,
+            &arguments,
+            (&effect_id, attempt),
+        ));
         let finished = CancellationToken::new();
         let context =
             self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
@@ -133,7 +140,7 @@ impl<'w> LeasedConversation<'w> {
         OutcomeContext {
             services: self.services,
             index,
-            tool: self.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
+            tool: self.state.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
             loop_kind,
         }
     }
@@ -145,31 +152,31 @@ impl<'w> LeasedConversation<'w> {
         (effect_id, attempt): (EffectId, u32),
         finished: CancellationToken,
     ) -> Result<ToolContext, TurnError> {
-        let entries = self.load_entries().await?;
-        let path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
-        let run = self.head.prompt.as_ref();
+        let entries = self.state.load_entries(self.services).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
+        let run = self.state.head.prompt.as_ref();
         let update = ToolUpdate {
-            epoch: self.epoch,
-            prompt_id: self.prompt_id().unwrap_or_else(|| crate::ids::PromptId::new("")),
-            turn: self.head.turn,
+            epoch: self.lease.epoch,
+            prompt_id: self.state.prompt_id().unwrap_or_else(|| crate::ids::PromptId::new("")),
+            turn: self.state.head.turn,
             tool_call_id: call.id.clone(),
             tool_name: call.name.clone(),
             args: call.arguments.clone(),
             partial_result: RawJson::from_value(&()),
         };
-        let (live, key) = (Arc::clone(&self.services.live), self.key.clone());
+        let (live, key) = (Arc::clone(&self.services.live), self.state.key.clone());
         Ok(ToolContext {
             effect_id,
             attempt,
             tool_call_id: call.id.clone(),
             artifact_scope: ArtifactScope {
-                key: self.key.clone(),
-                incarnation: self.head.incarnation.clone(),
+                key: self.state.key.clone(),
+                incarnation: self.state.head.incarnation.clone(),
             },
             artifacts: Arc::clone(&self.services.artifacts),
             clock: Arc::clone(&self.services.clock),
-            workspace: Arc::new(workspace_before(&path, &self.buffered, index)),
-            deadline: self.lease_until,
+            workspace: Arc::new(workspace_before(&path, &self.state.buffered, index)),
+            deadline: self.lease.until,
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial: &ToolResult| {
                 if finished.is_cancelled() {
@@ -204,8 +211,8 @@ impl<'w> LeasedConversation<'w> {
         };
         let now = self.services.clock.now();
         let effect = EffectId::from_call(
-            &self.key.conversation_id,
-            &self.head.incarnation,
+            &self.state.key.conversation_id,
+            &self.state.head.incarnation,
             response_seq,
             *index,
         );
@@ -236,8 +243,10 @@ impl<'w> LeasedConversation<'w> {
             body: InboxBody::LateResult(late),
         };
         let write = Write::Create(documents::inbox_document(&item, Some(now)));
-        if let Err(error) = write_once(&*self.services.store, &self.partition, vec![write]).await {
-            tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
+        if let Err(error) =
+            write_once(&*self.services.store, &self.state.partition, vec![write]).await
+        {
+            tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %error, "late tool result not stored");
         }
         enqueue_nudge(self.services, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }

@@ -7,64 +7,64 @@ use crate::agent::raw::RawJson;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
+use crate::services::Services;
 use crate::turn::compaction::summary_output_max;
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
-use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
 
 /// Bytes of JSON counted as one token. Non-text has more bytes a token, and few texts have fewer.
 const BYTES_PER_TOKEN: usize = 3;
 
-impl LeasedConversation<'_> {
-    /// Upper bound of the next call: the last response's context, the entries after it, and the
-    /// longest response. A summary may take two calls, whose inputs together are the same context.
-    pub(super) async fn estimate_call_cost(
-        &self,
-        plan: &CommitPlan,
-    ) -> Result<UsageTotals, TurnError> {
-        let (transition, context) = (plan.transition(), plan.context());
-        let Ok(record) = context.model_record(&*self.services.model, &transition.head) else {
-            // The call cannot be made, and costs nothing.
-            return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
-        };
-        let entries = self.load_entries().await?;
-        let (mut known_tokens, mut bytes) = (0, 0);
-        for entry in transition.entries.iter().rev().chain(entries.iter().rev()) {
-            let Some(message) = entry.body.message() else { continue };
-            if let Message::Assistant(response) = message
-                && response.usage.total_tokens > 0
-            {
-                known_tokens = response.usage.total_tokens;
-                break;
-            }
-            bytes += RawJson::from_value(message).text().len();
-            if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
-                break;
-            }
+/// Upper bound of the next call: the last response's context, the entries after it, and the
+/// longest response. A summary may take two calls, whose inputs together are the same context.
+pub(super) async fn estimate_call_cost(
+    services: &Services,
+    state: &ConversationState,
+    plan: &CommitPlan,
+) -> Result<UsageTotals, TurnError> {
+    let (transition, context) = (plan.transition(), plan.context());
+    let Ok(record) = context.model_record(&*services.model, &transition.head) else {
+        // The call cannot be made, and costs nothing.
+        return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
+    };
+    let entries = state.load_entries(services).await?;
+    let (mut known_tokens, mut bytes) = (0, 0);
+    for entry in transition.entries.iter().rev().chain(entries.iter().rev()) {
+        let Some(message) = entry.body.message() else { continue };
+        if let Message::Assistant(response) = message
+            && response.usage.total_tokens > 0
+        {
+            known_tokens = response.usage.total_tokens;
+            break;
         }
-        if known_tokens == 0 {
-            // Later calls know them from the last response's usage.
-            bytes += context.overhead_bytes();
+        bytes += RawJson::from_value(message).text().len();
+        if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
+            break;
         }
-        let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
-        Ok(match &transition.head.phase {
-            Phase::Summary { instructions, .. } => {
-                let focus = instructions.as_deref();
-                let prompts = [prompts::summary_prompt(None, focus), prompts::prefix_prompt()];
-                let prompt_bytes =
-                    prompts.iter().map(|prompts| prompts::SYSTEM_PROMPT.len() + prompts.len());
-                let prompt_tokens = prompt_bytes.sum::<usize>().div_ceil(BYTES_PER_TOKEN) as u64;
-                let input = context_tokens + prompt_tokens;
-                let budget = context.context_budget(record.context_window);
-                let window = record.context_window.saturating_mul(2);
-                maximum_cost(&record, input.min(window), summary_output_max(&record, &budget))
-            }
-            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
-                let output = record.output_token_limit(context.settings.max_output_tokens);
-                maximum_cost(&record, context_tokens.min(record.context_window), output)
-            }
-        })
     }
+    if known_tokens == 0 {
+        // Later calls know them from the last response's usage.
+        bytes += context.overhead_bytes();
+    }
+    let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+    Ok(match &transition.head.phase {
+        Phase::Summary { instructions, .. } => {
+            let focus = instructions.as_deref();
+            let prompts = [prompts::summary_prompt(None, focus), prompts::prefix_prompt()];
+            let prompt_bytes =
+                prompts.iter().map(|prompts| prompts::SYSTEM_PROMPT.len() + prompts.len());
+            let prompt_tokens = prompt_bytes.sum::<usize>().div_ceil(BYTES_PER_TOKEN) as u64;
+            let input = context_tokens + prompt_tokens;
+            let budget = context.context_budget(record.context_window);
+            let window = record.context_window.saturating_mul(2);
+            maximum_cost(&record, input.min(window), summary_output_max(&record, &budget))
+        }
+        Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
+            let output = record.output_token_limit(context.settings.max_output_tokens);
+            maximum_cost(&record, context_tokens.min(record.context_window), output)
+        }
+    })
 }
 
 /// Uses the highest input price, because the service may write the input to its cache.

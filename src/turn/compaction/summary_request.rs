@@ -19,6 +19,7 @@ use crate::ids::Ids;
 use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
 use crate::turn::compaction::{CompactionInput, NullListener};
+use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -64,7 +65,7 @@ impl LeasedConversation<'_> {
         input: &CompactionInput<'_>,
     ) -> Result<SummaryAttempt, TurnError> {
         let (plan, budget) = (&input.plan, &input.budget);
-        let Phase::Summary { instructions, .. } = self.head.phase.clone() else {
+        let Phase::Summary { instructions, .. } = self.state.head.phase.clone() else {
             return Ok(super::failed_summary("no compaction is pending".to_owned()));
         };
         let mut call_usage = CallUsage::default();
@@ -78,7 +79,7 @@ impl LeasedConversation<'_> {
             let instructions_text = prompts::summary_prompt(previous, instructions.as_deref());
             let output = output_token_limit(&input.record, budget.summary_tokens_max());
             let (text, newly_omitted) =
-                input.summary_prompt(self.attempt(), &history, &instructions_text, output);
+                input.summary_prompt(self.state.attempt(), &history, &instructions_text, output);
             omitted += newly_omitted;
             let call = SummaryCall {
                 prompt: text,
@@ -97,7 +98,7 @@ impl LeasedConversation<'_> {
             let instructions_text = prompts::prefix_prompt();
             let output = output_token_limit(&input.record, budget.prefix_tokens_max());
             let (text, newly_omitted) =
-                input.summary_prompt(self.attempt(), &prefix, &instructions_text, output);
+                input.summary_prompt(self.state.attempt(), &prefix, &instructions_text, output);
             omitted += newly_omitted;
             let error_prefix = "Turn prefix summarization failed";
             let call = SummaryCall { prompt: text, output_tokens: output, error_prefix };
@@ -111,7 +112,7 @@ impl LeasedConversation<'_> {
         let call_usage = (call_usage.usage, call_usage.calls);
         let entry =
             summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
-        Ok(input.accept_if_shorter(&self.head.phase, entry))
+        Ok(input.accept_if_shorter(&self.state.head.phase, entry))
     }
 
     /// Returns the text of the model response.
@@ -122,10 +123,11 @@ impl LeasedConversation<'_> {
         call_usage: &mut CallUsage,
     ) -> Result<Result<String, SummaryFailure>, TurnError> {
         let record = &input.record;
-        let call_span = ModelCallSpan::start(self, record, self.attempt());
-        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+        let call_span =
+            ModelCallSpan::start(self.services, &self.state.head, record, self.state.attempt());
+        let of_prompt = self.state.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         let traceparent = call_span.span.traceparent().or(of_prompt);
-        let session_id = input.context.session_id(&self.head);
+        let session_id = input.context.session_id(&self.state.head);
         let message = Message::User(UserMessage {
             content: Content::Text(call.prompt),
             timestamp: Timestamp(0),
@@ -160,7 +162,7 @@ impl LeasedConversation<'_> {
         let response = response?;
         call_usage.usage += response.message.usage;
         call_usage.calls += 1;
-        log_summary_call(&response, self);
+        log_summary_call(&response, &self.state);
         Ok(summary_text(&*self.services.ids, response).map_err(|failure| SummaryFailure {
             text: format!("{}: {}", call.error_prefix, failure.text),
             ..failure
@@ -251,17 +253,17 @@ fn output_token_limit(record: &ModelRecord, share: u64) -> u64 {
     limit.min(record.max_tokens).max(1)
 }
 
-fn log_summary_call(response: &ModelResponse, conversation: &LeasedConversation<'_>) {
-    let (id, message) = (&conversation.key.conversation_id, &response.message);
+fn log_summary_call(response: &ModelResponse, state: &ConversationState) {
+    let (id, message) = (&state.key.conversation_id, &response.message);
     if message.stop_reason == StopReason::Error {
         let error = message.error_message.as_deref().unwrap_or("no reason was given");
         tracing::warn!(
             conversation.id = %id,
-            agent = %conversation.head.agent,
+            agent = %state.head.agent,
             gen_ai.request.model = %message.model,
             status = response.metadata.status,
             error.type = response.metadata.error.as_deref(),
-            attempt = conversation.attempt(),
+            attempt = state.attempt(),
             error = truncate_error(error),
             "compaction call failed"
         );
@@ -269,7 +271,7 @@ fn log_summary_call(response: &ModelResponse, conversation: &LeasedConversation<
     }
     tracing::info!(
         conversation.id = %id,
-        agent = %conversation.head.agent,
+        agent = %state.head.agent,
         gen_ai.request.model = %message.model,
         gen_ai.usage.input_tokens = message.usage.input,
         gen_ai.usage.output_tokens = message.usage.output,

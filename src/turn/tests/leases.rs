@@ -21,7 +21,7 @@ use crate::store::{Partition, Write};
 use crate::turn::delivery::handle;
 use crate::turn::documents;
 use crate::turn::error::{DeliveryOutcome, TurnError};
-use crate::turn::leased_conversation::LEASE_DURATION;
+use crate::turn::lease::LEASE_DURATION;
 
 const BROKEN: StoreFaults = StoreFaults {
     throttled: 0.0,

@@ -12,7 +12,7 @@ use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::queue;
 use crate::store::TAKE_OVER_DELAY;
 use crate::turn::delivery::handle;
-use crate::turn::leased_conversation::LEASE_DURATION;
+use crate::turn::lease::LEASE_DURATION;
 use crate::turn::sweep;
 
 /// Guaranteed latencies.
