@@ -1,4 +1,4 @@
-//! What a delivery has loaded of its conversation: the head, and the response with open calls.
+//! State of a conversation as a delivery has loaded it: the head, and the response with open calls.
 
 use std::sync::Arc;
 

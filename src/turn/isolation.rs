@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
-use crate::agent::phase::Phase;
 use crate::ids::WorkerId;
 use crate::queue;
 use crate::services::Services;
-use crate::turn::conversation_state::ConversationState;
 use crate::turn::crash_count;
 use crate::turn::delivery;
 use crate::turn::error::{DeliveryOutcome, TurnError};
@@ -50,23 +48,4 @@ pub(crate) async fn run_isolated(
             outcome
         }
     }
-}
-
-/// Why the step is given up, in one sentence. Load the response with open calls first.
-pub(crate) fn give_up_reason(state: &ConversationState) -> String {
-    let step = match &state.head.phase {
-        Phase::Model { .. } => "the model call".to_owned(),
-        Phase::Summary { .. } => "the summary of the conversation".to_owned(),
-        Phase::Calls { calls, .. } => {
-            let open = calls.iter().enumerate().filter(|(_, call)| !call.is_done());
-            let calls: Vec<_> = open.filter_map(|(index, _)| state.open_call(index)).collect();
-            let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.name)).collect();
-            let noun = if names.len() == 1 { "the call of tool" } else { "the calls of tools" };
-            format!("{noun} {}", names.join(", "))
-        }
-        Phase::Idle | Phase::Deleted => "no step".to_owned(),
-    };
-    let deaths = state.head.suspicion.isolated_deaths;
-    let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
-    format!("The process died {times} times while it ran this step alone: {step}.")
 }

@@ -103,7 +103,7 @@ pub(crate) enum SuspectAction {
     Isolate,
 }
 
-/// What a delivery knows about deaths of its step.
+/// Knowledge of a delivery about deaths of its step.
 #[derive(Default)]
 pub(crate) struct CrashState {
     /// Death of the worker that ran the step before. The first commit counts it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
+use crate::agent::phase::Phase;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::services::Services;
@@ -14,7 +15,6 @@ use crate::turn::conversation_state::ConversationState;
 use crate::turn::crash_count::lost_writes;
 use crate::turn::error::TurnError;
 use crate::turn::inbox::{self, WaitingItem};
-use crate::turn::isolation::give_up_reason;
 use crate::turn::isolator::SuspectAction;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
@@ -296,6 +296,25 @@ fn recovery_inputs(
         inputs.extend(lost_writes(head, now));
     }
     inputs
+}
+
+/// Why the step is given up, in one sentence. Load the response with open calls first.
+fn give_up_reason(state: &ConversationState) -> String {
+    let step = match &state.head.phase {
+        Phase::Model { .. } => "the model call".to_owned(),
+        Phase::Summary { .. } => "the summary of the conversation".to_owned(),
+        Phase::Calls { calls, .. } => {
+            let open = calls.iter().enumerate().filter(|(_, call)| !call.is_done());
+            let calls: Vec<_> = open.filter_map(|(index, _)| state.open_call(index)).collect();
+            let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.name)).collect();
+            let noun = if names.len() == 1 { "the call of tool" } else { "the calls of tools" };
+            format!("{noun} {}", names.join(", "))
+        }
+        Phase::Idle | Phase::Deleted => "no step".to_owned(),
+    };
+    let deaths = state.head.suspicion.isolated_deaths;
+    let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
+    format!("The process died {times} times while it ran this step alone: {step}.")
 }
 
 /// The inputs that drain the inbox.
