@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::settings::Settings;
+use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
 mod approval;
@@ -44,6 +45,8 @@ pub struct Agent {
     pub instructions: String,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
+    /// Its own extensions. They run after those of the app.
+    pub extensions: Vec<Arc<dyn Extension>>,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.

@@ -32,7 +32,8 @@ use std::sync::Arc;
 
 use clap::Parser as _;
 
-use crate::extensions::Extension;
+use crate::extensions::runner::ErrorListeners;
+use crate::extensions::{Extension, ExtensionError};
 use crate::tools::CallableTool;
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
@@ -55,6 +56,7 @@ pub use start_error::StartError;
 pub struct App {
     tools: Vec<Arc<dyn CallableTool>>,
     extensions: Vec<Arc<dyn Extension>>,
+    extension_error_listeners: ErrorListeners,
     services: ServiceRegistry,
     /// Errors in tool and service registrations. The start fails and reports all of them.
     mistakes: Vec<String>,
@@ -100,6 +102,17 @@ impl App {
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Registers a listener for failures of hooks. It must not block: the turn waits for it. A
+    /// turn in a child process calls it there.
+    #[must_use]
+    pub fn on_extension_error(
+        mut self,
+        listener: impl Fn(&ExtensionError) + Send + Sync + 'static,
+    ) -> Self {
+        self.extension_error_listeners.add(listener);
         self
     }
 

@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Value;
 
 use crate::agent::entry::Entry;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
@@ -14,33 +14,18 @@ use crate::agent::raw::RawJson;
 
 pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;
-use crate::ids::{ConversationKey, EntryId};
+use crate::ids::EntryId;
+pub use crate::model::payload::ModelPayload;
 use crate::tools::Arguments;
 
-/// The points at which an extension runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    TransformContext,
-    OnPayload,
-    BeforeToolCall,
-    FinishTurn,
-    BeforeCompaction,
-    AfterCompaction,
-}
+pub(crate) mod context;
+mod hook;
+pub(crate) mod payload;
+pub(crate) mod runner;
 
-impl Hook {
-    /// Name of the hook's method in [`Extension`].
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TransformContext => "transform_context",
-            Self::OnPayload => "on_payload",
-            Self::BeforeToolCall => "before_tool_call",
-            Self::FinishTurn => "finish_turn",
-            Self::BeforeCompaction => "before_compaction",
-            Self::AfterCompaction => "after_compaction",
-        }
-    }
-}
+pub use context::HookContext;
+pub use hook::{Events, Hook};
+pub use runner::ExtensionError;
 
 /// Failure of a hook. `?` converts any error into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +55,6 @@ impl<E: std::error::Error> From<E> for HookError {
 /// A tool call that is about to start.
 #[derive(Debug)]
 pub struct PendingToolCall<'a> {
-    pub conversation: &'a ConversationKey,
     pub tool_call_id: &'a str,
     pub tool_name: &'a str,
     pub arguments: &'a Arguments,
@@ -89,7 +73,6 @@ pub struct CallBlock {
 /// A turn that is about to close.
 #[derive(Debug)]
 pub struct ClosingTurn<'a> {
-    pub conversation: &'a ConversationKey,
     /// The model's response.
     pub response: &'a AssistantMessage,
     /// One for each call of the response, in the same order.
@@ -101,7 +84,6 @@ pub struct ClosingTurn<'a> {
 /// A compaction that is about to start.
 #[derive(Debug)]
 pub struct PendingCompaction<'a> {
-    pub conversation: &'a ConversationKey,
     pub reason: CompactionReason,
     /// Instructions for the content of the summary, if the requester gave any.
     pub instructions: Option<&'a str>,
@@ -125,21 +107,34 @@ pub enum SummaryOverride {
 
 /// Hooks of the app at fixed points of a turn. Extensions run in order of registration.
 ///
-/// - Each call of a hook must end within `TURNWHEEL_HOOK_TIMEOUT` (5 s by default). A panic, an
-///   error and a missed deadline are failures. Each is logged with the extension and the hook. Each
-///   method documents the consequence of its failure.
+/// - Each call of a hook must end within [`Extension::timeout`], by default
+///   `TURNWHEEL_HOOK_TIMEOUT` (5 s by default). The hooks between a model response and its commit
+///   have 30 s together. A panic, an error and a missed deadline are failures. Each is logged with
+///   the extension and the event, and reported to the error listeners of the app. Each method
+///   documents the consequence of its failure.
 /// - A hook must not block its thread. It awaits instead.
 /// - A hook runs at least once: it runs again after a take-over or a lost commit. It must not cause
-///   an effect that must happen once.
+///   an effect that must happen once. [`HookContext::hook_id`] identifies a repetition.
 #[async_trait]
 pub trait Extension: Send + Sync + fmt::Debug {
     /// Name of the extension in logs and error messages.
     fn name(&self) -> &str;
 
+    /// The events at which the extension runs. Methods of other events are not called.
+    fn events(&self) -> Events {
+        Events::ALL
+    }
+
+    /// Time-out of each call of a hook, at most 30 s. `None`: `TURNWHEEL_HOOK_TIMEOUT`.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
     /// Changes the messages of every model request. Stored entries stay unchanged. A failure fails
     /// the model call: no request is sent without this hook.
     async fn transform_context<'a>(
         &self,
+        _cx: &HookContext,
         messages: Vec<Cow<'a, Message>>,
     ) -> Result<Vec<Cow<'a, Message>>, HookError> {
         Ok(messages)
@@ -147,14 +142,20 @@ pub trait Extension: Send + Sync + fmt::Debug {
 
     /// Changes the body of every model request, including those of compaction, just before it is
     /// sent. A failure fails the model call before it is sent.
-    async fn on_payload(&self, payload: Value) -> Result<Value, HookError> {
-        Ok(payload)
+    async fn on_payload(
+        &self,
+        _cx: &HookContext,
+        _payload: &mut ModelPayload<'_>,
+    ) -> Result<(), HookError> {
+        Ok(())
     }
 
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
-    /// blocks the call.
+    /// blocks the call. If the hooks of a model response together used their time, the call is
+    /// checked again in the next turn.
     async fn before_tool_call(
         &self,
+        _cx: &HookContext,
         _call: &PendingToolCall<'_>,
     ) -> Result<Option<CallBlock>, HookError> {
         Ok(None)
@@ -167,7 +168,11 @@ pub trait Extension: Send + Sync + fmt::Debug {
     ///
     /// It runs before the commit that closes the turn. It runs again if a changed inbox requires a
     /// new commit. After a failure the next extension runs.
-    async fn finish_turn(&self, _turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
+    async fn finish_turn(
+        &self,
+        _cx: &HookContext,
+        _turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
         Ok(None)
     }
 
@@ -175,6 +180,7 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// After a failure the next extension runs; without a decision the model writes the summary.
     async fn before_compaction(
         &self,
+        _cx: &HookContext,
         _compaction: &PendingCompaction<'_>,
     ) -> Result<Option<SummaryOverride>, HookError> {
         Ok(None)
@@ -183,11 +189,7 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// Runs after the commit of the `compaction` entry. It does not run if the worker dies right
     /// after that commit: an extension that needs every compaction must read the stored entries. A
     /// failure changes nothing.
-    async fn after_compaction(
-        &self,
-        _conversation: &ConversationKey,
-        _entry: &Entry,
-    ) -> Result<(), HookError> {
+    async fn after_compaction(&self, _cx: &HookContext, _entry: &Entry) -> Result<(), HookError> {
         Ok(())
     }
 }

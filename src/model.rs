@@ -2,6 +2,7 @@
 
 pub(crate) mod catalogue;
 pub(crate) mod compat;
+pub(crate) mod payload;
 pub(crate) mod responses;
 pub(crate) mod scripted;
 pub(crate) mod tokens;
@@ -18,6 +19,7 @@ use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::{Cost, Usage};
 use crate::model::compat::Compat;
+pub use crate::model::payload::{ModelPayload, PayloadHook};
 use crate::model::responses::headers::ModelHeaders;
 
 /// Identity, abilities and prices of a model. Prices are US dollars per million tokens.
@@ -134,14 +136,6 @@ pub struct ModelRequest<'a> {
     pub traceparent: Option<&'a str>,
     /// Hook that may change the request body just before it is sent.
     pub payload: Option<&'a dyn PayloadHook>,
-}
-
-/// Changes the body of a request just before it is sent (AZ-23).
-#[async_trait]
-pub trait PayloadHook: Send + Sync + fmt::Debug {
-    /// # Errors
-    /// Do not send the request; the text states the reason.
-    async fn on_payload(&self, payload: Value) -> Result<Value, String>;
 }
 
 /// Class of a failed call, by what the caller does about it.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::head::READER_VERSION;
-use crate::agents::SharedCatalog;
+use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
+use crate::extensions::runner::ErrorListeners;
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::{Ids, WorkerId};
 use crate::ledger::locks::LedgerLocks;
@@ -32,7 +33,9 @@ pub struct Services {
     pub live: Arc<dyn Live>,
     pub model: Arc<dyn Model>,
     pub agents: SharedCatalog,
+    /// Extensions of the app. They run for every agent.
     pub extensions: Vec<Arc<dyn Extension>>,
+    pub extension_error_listeners: ErrorListeners,
     pub entry_cache: Arc<EntryCache>,
     pub abort_signals: AbortSignals,
     /// Serialise this process's writes to one tenant's usage ledger.
@@ -77,6 +80,7 @@ impl Services {
             model,
             agents: SharedCatalog::default(),
             extensions: Vec::new(),
+            extension_error_listeners: ErrorListeners::default(),
             entry_cache: Arc::default(),
             abort_signals: AbortSignals::default(),
             ledger_locks: Arc::default(),
@@ -91,6 +95,14 @@ impl Services {
             isolation: Isolation::default(),
             telemetry: Telemetry::default(),
         }
+    }
+
+    /// The app's extensions, then those of the agent.
+    pub(crate) fn extensions_of<'a>(
+        &'a self,
+        agent: Option<&'a Agent>,
+    ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
+        self.extensions.iter().chain(agent.into_iter().flat_map(|agent| &agent.extensions))
     }
 }
 

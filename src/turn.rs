@@ -19,6 +19,7 @@ pub(crate) mod error_domain;
 pub(crate) mod event_log;
 pub(crate) mod expiry;
 pub(crate) mod finish_turn;
+pub(crate) mod frame;
 pub(crate) mod head_commit;
 pub(crate) mod hooks;
 pub(crate) mod inbox;

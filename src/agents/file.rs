@@ -71,6 +71,7 @@ pub(super) fn parse_agent_file(
         settings,
         instructions: instructions.trim().to_owned(),
         tools,
+        extensions: Vec::new(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),

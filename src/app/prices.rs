@@ -77,6 +77,7 @@ mod tests {
             settings: serde_json::from_str(&settings.to_string()).unwrap(),
             instructions: String::new(),
             tools: Vec::new(),
+            extensions: Vec::new(),
             response_schema: None,
             revision: String::new(),
             session_id: None,

@@ -162,6 +162,7 @@ impl App {
             agents: loaded.catalog.into(),
             isolation: turn_isolation(&self, settings, &options),
             extensions: self.extensions,
+            extension_error_listeners: self.extension_error_listeners,
             entry_cache: Arc::new(create_entry_cache(is_embedded)),
             notification_sender,
             fail_points: create_fail_points(settings, &options.data),

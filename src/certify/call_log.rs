@@ -127,6 +127,7 @@ pub(super) fn with_counted_tools(
         settings: agent.settings.clone(),
         instructions: agent.instructions.clone(),
         tools: tools.collect(),
+        extensions: agent.extensions.clone(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),
         session_id: agent.session_id.clone(),

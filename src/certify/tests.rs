@@ -9,7 +9,7 @@ use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::agent::settings::{Settings, ToolExecution};
-use crate::extensions::{CallBlock, HookError, PendingToolCall};
+use crate::extensions::{CallBlock, HookContext, HookError, PendingToolCall};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
@@ -67,6 +67,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         settings,
         instructions: "Be good.".to_owned(),
         tools: tools.map(new_tool).to_vec(),
+        extensions: Vec::new(),
         response_schema: None,
         revision: "r".to_owned(),
         session_id: None,
@@ -137,6 +138,7 @@ impl Extension for ForgetfulExtension {
 
     async fn before_tool_call(
         &self,
+        _cx: &HookContext,
         _call: &PendingToolCall<'_>,
     ) -> Result<Option<CallBlock>, HookError> {
         let is_late = self.0.fetch_add(1, Ordering::SeqCst) >= 5;

@@ -13,6 +13,7 @@ use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
 use crate::agent::usage::Usage;
+use crate::extensions::context::Anchor;
 use crate::extensions::{Hook, PendingCompaction, SummaryOverride};
 use crate::model::tokens::{count_tokens, upper_bound};
 use crate::model::{Listener, ModelRecord};
@@ -58,7 +59,7 @@ impl LeasedConversation<'_> {
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {
             let back = path_from_leaf(entries.iter().chain(&transition.entries), leaf);
-            tokens::count_context(back, &|| context.overhead_tokens(count), count)
+            tokens::count_context(back, &|| context.own_frame().tokens(count), count)
         };
         if !budget.is_exceeded(input_tokens(&upper_bound))
             || !budget.is_exceeded(input_tokens(&count_tokens))
@@ -84,7 +85,7 @@ impl LeasedConversation<'_> {
         let done = vec![Input::SummaryFinished(Box::new(summarised))];
         self.commit_with_inbox("summary", done).await?;
         self.costs.mark_committed();
-        if is_done && !self.services.extensions.is_empty() {
+        if is_done {
             Box::pin(self.run_after_compaction(before)).await?;
         }
         Ok(())
@@ -92,17 +93,27 @@ impl LeasedConversation<'_> {
 
     /// Runs `after_compaction` for the entries after `before`.
     async fn run_after_compaction(&mut self, before: u64) -> Result<(), TurnError> {
-        let (services, conversation) = (self.services, self.state.key.clone());
+        let context = TurnContext::resolve(self.services, &self.state.head);
+        let agent = context.agent.as_deref().ok();
+        if !self.has_hook(Hook::SessionCompact, agent) {
+            return Ok(());
+        }
         let entries = self.state.load_entries(self.services).await?;
         let new = entries.iter().filter(|entry| entry.base.seq > before);
         for entry in new.filter(|entry| entry.body.compaction().is_some()) {
-            for extension in &services.extensions {
-                let work = async { extension.after_compaction(&conversation, entry).await };
+            let anchor = Anchor::Entry(entry.base.seq);
+            for cx in self.hook_contexts(Hook::SessionCompact, agent, anchor) {
+                let work = async { cx.extension().after_compaction(&cx, entry).await };
                 // The failure is already reported, and the compaction stays in the record.
-                let _reported = self.run_hook(&**extension, Hook::AfterCompaction, work).await?;
+                let _reported = self.run_hook(&cx, work).await?;
             }
         }
         Ok(())
+    }
+
+    /// This attempt at the compaction, after some of its model calls.
+    fn summary_anchor(&self, earlier_calls: u32) -> Anchor {
+        Anchor::Summary { after: self.state.head.seq, attempt: self.state.attempt(), earlier_calls }
     }
 
     async fn summarise(&mut self) -> Result<SummaryAttempt, TurnError> {
@@ -118,7 +129,7 @@ impl LeasedConversation<'_> {
             Ok(plan) => plan,
             Err(error) => return Ok(failed_summary(error.message().to_owned())),
         };
-        let overhead = || context.overhead_tokens(&count_tokens);
+        let overhead = || context.own_frame().tokens(&count_tokens);
         let back = path_from_leaf(entries.iter(), self.state.head.leaf_id.as_ref());
         let tokens_before = tokens::count_context(back, &overhead, &count_tokens);
         let input = CompactionInput { context, plan, path: &path, record, budget, tokens_before };
@@ -145,17 +156,18 @@ impl LeasedConversation<'_> {
         &mut self,
         input: &CompactionInput<'_>,
     ) -> Result<Option<SummaryOverride>, TurnError> {
-        if self.services.extensions.is_empty() {
+        let agent = input.context.agent.as_deref().ok();
+        let contexts =
+            self.hook_contexts(Hook::SessionBeforeCompact, agent, self.summary_anchor(0));
+        if contexts.is_empty() {
             return Ok(None);
         }
         let Phase::Summary { reason, instructions, .. } = self.state.head.phase.clone() else {
             return Ok(None);
         };
-        let (services, conversation) = (self.services, self.state.key.clone());
         let messages =
             summary_request::model_messages(input.plan.history.iter().chain(input.plan.prefix));
         let compaction_ahead = PendingCompaction {
-            conversation: &conversation,
             reason,
             instructions: instructions.as_deref(),
             tokens_before: input.tokens_before,
@@ -163,10 +175,9 @@ impl LeasedConversation<'_> {
             previous_summary: input.plan.previous.map(|previous| previous.summary.as_str()),
             first_kept_entry_id: input.plan.first_kept,
         };
-        for extension in &services.extensions {
-            let work = async { extension.before_compaction(&compaction_ahead).await };
-            let outcome = self.run_hook(&**extension, Hook::BeforeCompaction, work).await?;
-            if let Ok(Some(replacement)) = outcome {
+        for cx in contexts {
+            let work = async { cx.extension().before_compaction(&cx, &compaction_ahead).await };
+            if let Ok(Some(replacement)) = self.run_hook(&cx, work).await? {
                 return Ok(Some(replacement));
             }
         }
@@ -198,7 +209,7 @@ impl CompactionInput<'_> {
     fn tokens_after(&self, summary: &str) -> u64 {
         let kept = self.path.iter().skip_while(|e| e.base.entry_id != *self.plan.first_kept);
         let kept: u64 = kept.map(|entry| tokens::count_entry(entry, &count_tokens)).sum();
-        self.context.overhead_tokens(&count_tokens) + count_tokens(summary) + kept
+        self.context.own_frame().tokens(&count_tokens) + count_tokens(summary) + kept
     }
 }
 

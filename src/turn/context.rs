@@ -1,15 +1,15 @@
-//! The turn context: agent, effective settings, tools and system prompt, resolved once per commit
-//! plan and once per model or tool call.
+//! The turn context: agent, effective settings and tools, resolved once per commit plan and once
+//! per model or tool call.
 
 use std::sync::Arc;
 
-use crate::agent::compaction::{ContextBudget, TokenCounter};
+use crate::agent::compaction::ContextBudget;
 use crate::agent::head::Head;
 use crate::agent::message::AssistantMessage;
 use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
 use crate::agent::transition::Policy;
 use crate::agents::{Agent, AgentLookupError};
-use crate::model::{Model, ModelRecord, ToolOffer};
+use crate::model::{Model, ModelRecord};
 use crate::services::Services;
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX};
 use crate::tools::CallableTool;
@@ -52,41 +52,13 @@ impl TurnContext {
         self.settings.loop_kind.unwrap_or_default()
     }
 
-    /// Empty without an agent.
-    pub(crate) fn system_prompt(&self) -> &str {
-        self.agent.as_ref().map_or("", |agent| &agent.instructions)
+    /// The tools that are active, in the agent's order.
+    pub(crate) fn tools(&self) -> &[Arc<dyn CallableTool>] {
+        &self.tools
     }
 
     pub(crate) fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
-    }
-
-    /// The tools as the model receives them.
-    pub(crate) fn tool_offers(&self) -> impl Iterator<Item = ToolOffer<'_>> {
-        self.tools.iter().map(|tool| tool.definition()).map(|definition| ToolOffer {
-            name: &definition.name,
-            description: &definition.description,
-            parameters: &definition.parameters,
-            strict: definition.is_strict,
-        })
-    }
-
-    /// Tokens of the request beside the messages.
-    pub(crate) fn overhead_tokens(&self, count: TokenCounter<'_>) -> u64 {
-        let tools = self.tool_offers().map(|offer| {
-            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
-        });
-        count(self.system_prompt()) + tools.sum::<u64>()
-    }
-
-    /// Bytes of the request beside the messages.
-    pub(crate) fn overhead_bytes(&self) -> usize {
-        let tools = self.tool_offers().map(|offer| {
-            offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
-        });
-        let schema = self.agent.as_ref().ok().and_then(|agent| agent.response_schema.as_ref());
-        let schema_bytes = schema.map_or(0, |schema| schema.to_string().len());
-        self.system_prompt().len() + tools.sum::<usize>() + schema_bytes
     }
 
     /// Returns whether the model can read the rest of a truncated result.

@@ -7,6 +7,7 @@ use crate::agent::entry::Entry;
 use crate::agent::event::EventBody;
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::step::{FinishTurn, Input};
+use crate::extensions::context::Anchor;
 use crate::extensions::{ClosingTurn, Hook};
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -25,16 +26,22 @@ impl LeasedConversation<'_> {
     /// # Errors
     /// The lease was lost, or an earlier result could not be read: stop the delivery.
     pub(crate) async fn run_finish_turn(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
-        if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
+        if !self.has_turn_hook(plan) {
             return Ok(());
         }
         // Boxed only here: without extensions nothing is allocated.
         Box::pin(self.apply_turn_decision(plan)).await
     }
 
+    /// True if the inputs close a turn for which the hook runs.
+    fn has_turn_hook(&self, plan: &CommitPlan) -> bool {
+        plan.transition().closed_turn.is_some()
+            && self.has_hook(Hook::TurnEnd, plan.context().agent.as_deref().ok())
+    }
+
     async fn apply_turn_decision(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
         let Some(turn) = self.closing_entries(plan).await? else { return Ok(()) };
-        if let Some(decision) = self.first_turn_decision(&turn).await? {
+        if let Some(decision) = self.first_turn_decision(plan, &turn).await? {
             let decision = [Input::FinishTurn(decision)].into_iter();
             *plan = self.state.plan(self.services, decision.chain(plan.take_inputs()).collect());
         }
@@ -44,7 +51,7 @@ impl LeasedConversation<'_> {
     /// Removes lost writes whose results would close the turn. No hook runs here, so the next
     /// delivery closes it.
     pub(crate) fn leave_turn_open(&self, plan: &mut CommitPlan) {
-        if self.services.extensions.is_empty() || plan.transition().closed_turn.is_none() {
+        if !self.has_turn_hook(plan) {
             return;
         }
         let mut inputs = plan.take_inputs();
@@ -55,22 +62,19 @@ impl LeasedConversation<'_> {
     /// The first decision that an extension returns.
     async fn first_turn_decision(
         &mut self,
+        plan: &CommitPlan,
         turn: &TurnEntries,
     ) -> Result<Option<FinishTurn>, TurnError> {
-        let (services, conversation) = (self.services, self.state.key.clone());
         let response = turn.response.body.message().and_then(Message::as_assistant);
         let Some(response) = response else { return Ok(None) };
         let tool_results: Vec<&ToolResultMessage> =
             turn.results.iter().filter_map(|entry| entry.body.tool_result()).collect();
-        let closing = ClosingTurn {
-            conversation: &conversation,
-            response,
-            tool_results: &tool_results,
-            rounds: turn.rounds,
-        };
-        for extension in &services.extensions {
-            let work = async { extension.finish_turn(&closing).await };
-            if let Ok(Some(decision)) = self.run_hook(&**extension, Hook::FinishTurn, work).await? {
+        let closing = ClosingTurn { response, tool_results: &tool_results, rounds: turn.rounds };
+        let agent = plan.context().agent.as_deref().ok();
+        let anchor = Anchor::Response(plan.transition().head.response_count);
+        for cx in self.hook_contexts(Hook::TurnEnd, agent, anchor) {
+            let work = async { cx.extension().finish_turn(&cx, &closing).await };
+            if let Ok(Some(decision)) = self.run_hook(&cx, work).await? {
                 return Ok(Some(decision));
             }
         }

@@ -1,130 +1,71 @@
-//! Extension hooks: each runs within a time-out and guarded against panics, while the lease is
-//! renewed.
+//! Extension hooks of a leased conversation: the lease is renewed while they run.
 
-use std::fmt;
-use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::sync::Arc;
+use std::task::Poll;
 
-use async_trait::async_trait;
-use futures_util::FutureExt as _;
-use serde_json::Value;
-
-use crate::extensions::{Extension, Hook, HookError};
-use crate::ids::ConversationId;
-use crate::model::PayloadHook;
-use crate::services::Services;
+use crate::agents::Agent;
+use crate::extensions::context::{Anchor, HookSite};
+use crate::extensions::payload::PayloadHooks;
+use crate::extensions::runner::{HookFailure, HookRunner};
+use crate::extensions::{Extension, Hook, HookContext, HookError};
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
-/// Runs hooks for one conversation. Every call of an extension goes through [`HookRunner::run`].
-#[derive(Clone, Debug)]
-pub(crate) struct HookRunner<'w> {
-    services: &'w Services,
-    conversation_id: ConversationId,
-}
-
-/// Why a hook gave no result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HookFailure {
-    pub(crate) extension: String,
-    pub(crate) hook: Hook,
-    pub(crate) cause: FailureCause,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FailureCause {
-    Error(String),
-    /// The panic's payload is dropped: it may hold data of the conversation.
-    Panic,
-    Timeout(Duration),
-}
-
-impl FailureCause {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Error(_) => "error",
-            Self::Panic => "panic",
-            Self::Timeout(_) => "timeout",
-        }
-    }
-}
-
-impl fmt::Display for HookFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "extension \"{}\" failed in {}: ", self.extension, self.hook.name())?;
-        match &self.cause {
-            FailureCause::Error(text) => f.write_str(text),
-            FailureCause::Panic => f.write_str("it panicked"),
-            FailureCause::Timeout(limit) => write!(f, "no result within {limit:?}"),
-        }
-    }
-}
-
-impl HookRunner<'_> {
-    /// Runs one hook until it returns, panics or times out, and reports a failure. The caller
-    /// decides the consequence of a failure.
-    ///
-    /// No time-out stops a hook that blocks its thread without awaiting.
-    pub(crate) async fn run<T>(
-        &self,
-        extension: &dyn Extension,
-        hook: Hook,
-        work: impl Future<Output = Result<T, HookError>> + Send,
-    ) -> Result<T, HookFailure> {
-        let limit = self.services.limits.hook_timeout;
-        let guarded = AssertUnwindSafe(work).catch_unwind();
-        let cause = match tokio::time::timeout(limit, guarded).await {
-            Ok(Ok(Ok(result))) => return Ok(result),
-            Ok(Ok(Err(error))) => FailureCause::Error(error.to_string()),
-            Ok(Err(_panic)) => FailureCause::Panic,
-            Err(_elapsed) => FailureCause::Timeout(limit),
-        };
-        let failure = HookFailure { extension: extension.name().to_owned(), hook, cause };
-        self.report(&failure);
-        Err(failure)
-    }
-
-    fn report(&self, failure: &HookFailure) {
-        let (extension, hook) = (failure.extension.as_str(), failure.hook.name());
-        tracing::warn!(
-            conversation.id = %self.conversation_id,
-            extension,
-            hook,
-            error.type = failure.cause.kind(),
-            "hook failed: {failure}"
-        );
-        if let Some(metrics) = self.services.telemetry.metrics() {
-            metrics.record_hook_failure(extension, hook, failure.cause.kind());
-        }
-    }
-}
-
-/// `on_payload` of all extensions. It runs within a model call, which renews the lease.
-#[derive(Debug)]
-pub(crate) struct PayloadHooks<'w>(HookRunner<'w>);
-
-#[async_trait]
-impl PayloadHook for PayloadHooks<'_> {
-    async fn on_payload(&self, mut payload: Value) -> Result<Value, String> {
-        for extension in &self.0.services.extensions {
-            let work = async { extension.on_payload(payload).await };
-            let changed = self.0.run(&**extension, Hook::OnPayload, work).await;
-            payload = changed.map_err(|failure| failure.to_string())?;
-        }
-        Ok(payload)
-    }
-}
-
 impl<'w> LeasedConversation<'w> {
-    /// `None`: there are no extensions.
-    pub(crate) fn payload_hooks(&self) -> Option<PayloadHooks<'w>> {
-        (!self.services.extensions.is_empty()).then(|| PayloadHooks(self.hook_runner()))
+    fn extensions_with<'a>(
+        &'a self,
+        hook: Hook,
+        agent: Option<&'a Agent>,
+    ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
+        self.services
+            .extensions_of(agent)
+            .filter(move |extension| extension.events().contains(hook))
     }
 
-    pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
+    /// True if an extension has this hook.
+    pub(crate) fn has_hook(&self, hook: Hook, agent: Option<&Agent>) -> bool {
+        self.extensions_with(hook, agent).next().is_some()
+    }
+
+    /// A context for each extension that has this hook. Without any, nothing is allocated.
+    pub(crate) fn hook_contexts(
+        &self,
+        hook: Hook,
+        agent: Option<&Agent>,
+        anchor: Anchor,
+    ) -> Vec<HookContext> {
+        let mut extensions = self.extensions_with(hook, agent).peekable();
+        if extensions.peek().is_none() {
+            return Vec::new();
+        }
+        let site = Arc::new(HookSite {
+            hook,
+            conversation: self.state.key.clone(),
+            incarnation: self.state.head.incarnation.clone(),
+            agent: self.state.head.agent.clone(),
+            prompt_id: self.state.prompt_id(),
+            anchor,
+        });
+        extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+    }
+
+    /// `None`: no extension has the hook.
+    pub(crate) fn payload_hooks(
+        &self,
+        agent: Option<&Agent>,
+        anchor: Anchor,
+    ) -> Option<PayloadHooks<'w>> {
+        let contexts = self.hook_contexts(Hook::OnPayload, agent, anchor);
+        (!contexts.is_empty()).then(|| PayloadHooks { runner: self.hook_runner(), contexts })
+    }
+
+    fn hook_runner(&self) -> HookRunner<'w> {
+        let services = self.services;
         HookRunner {
-            services: self.services,
-            conversation_id: self.state.key.conversation_id.clone(),
+            timeout: services.limits.hook_timeout,
+            time_left: self.progress.hook_time_left(&*services.clock),
+            telemetry: &services.telemetry,
+            listeners: &services.extension_error_listeners,
         }
     }
 
@@ -134,18 +75,21 @@ impl<'w> LeasedConversation<'w> {
     /// The lease was lost: discard the work.
     pub(crate) async fn run_hook<T>(
         &mut self,
-        extension: &dyn Extension,
-        hook: Hook,
+        cx: &HookContext,
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
         let runner = self.hook_runner();
+        let mut outcome = std::pin::pin!(runner.run(cx, work));
+        if let Poll::Ready(outcome) = futures_util::poll!(outcome.as_mut()) {
+            return Ok(outcome);
+        }
         if !self.lease.is_visible(&self.state.head) {
             // Nothing to renew: the first commit takes the lease, the last one releases it.
-            return Ok(runner.run(extension, hook, work).await);
+            return Ok(outcome.await);
         }
         tokio::select! {
             biased;
-            outcome = runner.run(extension, hook, work) => Ok(outcome),
+            outcome = outcome => Ok(outcome),
             error = self.renew_until_lost_boxed() => Err(error),
         }
     }

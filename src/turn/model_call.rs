@@ -11,7 +11,10 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{FailureKind, Input, ResponseInput};
 use crate::agent::usage::Usage;
+use crate::agents::Agent;
 use crate::extensions::Hook;
+use crate::extensions::context::Anchor;
+use crate::extensions::runner::{FailureCause, HookFailure};
 use crate::ids::{EntryId, Ids, PromptId};
 use crate::live::{LiveResponse, ModelIdentity};
 use crate::model::catalogue::find_tariff;
@@ -25,7 +28,6 @@ use crate::turn::delta_publisher::DeltaPublisher;
 use crate::turn::error::TurnError;
 use crate::turn::error_domain::{self, NO_MODEL};
 use crate::turn::event_log::ModelCallLog;
-use crate::turn::hooks::{FailureCause, HookFailure};
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::spans::ModelCallSpan;
 
@@ -48,7 +50,7 @@ impl LeasedConversation<'_> {
             Some(Box::new(ModelCallLog::new(&self.state.head.agent, &response, attempts)));
         let fault = error_domain::classify_response(&response);
         let (prompt_id, attempt) = (self.state.prompt_id(), self.state.attempt());
-        self.progress.record_response();
+        self.progress.record_response(self.services.clock.monotonic());
         let failure_kind = failure_kind(&*self.services.ids, response.failure.as_ref());
         let schema_error = context.find_response_mismatch(&response.message);
         let answered = ResponseInput {
@@ -66,6 +68,7 @@ impl LeasedConversation<'_> {
             call.log(&self.state.key, None, self.services.clock.now());
         }
         committed?;
+        self.progress.record_commit();
         self.costs.mark_committed();
         if self.state.attempt() > attempt {
             if let Some(metrics) = self.services.telemetry.metrics() {
@@ -96,9 +99,8 @@ impl LeasedConversation<'_> {
         };
         let entries = self.state.load_entries(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
-        let messages = match Box::pin(self.transform_messages(projection::project_messages(&path)))
-            .await?
-        {
+        let projected = projection::project_messages(&path);
+        let messages = match Box::pin(self.transform_messages(agent, projected)).await? {
             Ok(messages) => model_messages(messages, context.loop_kind()),
             Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
         };
@@ -109,19 +111,20 @@ impl LeasedConversation<'_> {
             ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
         let traceparent = call_span.span.traceparent().or(traceparent);
         let session_id = context.session_id(&self.state.head);
-        let tools: Vec<ToolOffer<'_>> = context.tool_offers().collect();
+        let frame = context.own_frame();
+        let tools: Vec<ToolOffer<'_>> = frame.offers().collect();
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
-        let payload_hooks = self.payload_hooks();
+        let payload_hooks = self.payload_hooks(Some(agent), self.response_anchor());
         let settings = &context.settings;
         let request = ModelRequest {
             model: &record,
-            system: Some(context.system_prompt()).filter(|text| !text.is_empty()),
+            system: frame.system(),
             messages: &messages,
             tools: &tools,
             thinking: settings.thinking_level.unwrap_or_default(),
             temperature: settings.temperature,
             max_output_tokens: settings.max_output_tokens,
-            response_schema: agent.response_schema.as_ref(),
+            response_schema: frame.response_schema(),
             session_id: &session_id,
             traceparent: traceparent.as_deref(),
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
@@ -133,7 +136,7 @@ impl LeasedConversation<'_> {
             response.unwrap_or_else(|| {
                 let sent =
                     messages.iter().map(|message| tokens::count_message(message, &count_tokens));
-                let input = context.overhead_tokens(&count_tokens) + sent.sum::<u64>();
+                let input = frame.tokens(&count_tokens) + sent.sum::<u64>();
                 aborted_response(&record, publisher.close(), input)
             })
         });
@@ -169,17 +172,22 @@ impl LeasedConversation<'_> {
     /// The messages after all `transform_context` hooks.
     async fn transform_messages<'a>(
         &mut self,
+        agent: &Agent,
         mut messages: Vec<Cow<'a, Message>>,
     ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
-        let services = self.services;
-        for extension in &services.extensions {
-            let work = async { extension.transform_context(messages).await };
-            match self.run_hook(&**extension, Hook::TransformContext, work).await? {
+        for cx in self.hook_contexts(Hook::Context, Some(agent), self.response_anchor()) {
+            let work = async { cx.extension().transform_context(&cx, messages).await };
+            match self.run_hook(&cx, work).await? {
                 Ok(transformed) => messages = transformed,
                 Err(failure) => return Ok(Err(failure)),
             }
         }
         Ok(Ok(messages))
+    }
+
+    /// The next response.
+    fn response_anchor(&self) -> Anchor {
+        Anchor::Response(self.state.head.response_count + 1)
     }
 
     /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At

@@ -9,6 +9,8 @@ use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{ApprovalSpec, CallPlan, Input, Preflight, is_skipped_by_steer};
 use crate::agent::transition::Transition;
+use crate::extensions::context::Anchor;
+use crate::extensions::runner::FailureCause;
 use crate::extensions::{Hook, PendingToolCall};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
@@ -107,12 +109,13 @@ impl LeasedConversation<'_> {
         };
         // The hooks of the remaining calls run in the next turn, which has its whole time.
         if self.progress.time_left(&*self.services.clock).is_zero()
-            && !self.services.extensions.is_empty()
+            && self.has_hook(Hook::ToolCall, plan.context().agent.as_deref().ok())
         {
             return Ok(CheckOutcome::Deferred);
         }
-        if let Some(preflight) = self.run_before_tool_call(call, &checked.arguments).await? {
-            return Ok(CheckOutcome::Decided(preflight));
+        let blocked = self.run_before_tool_call(plan, (index, call), &checked.arguments).await?;
+        if let Some(outcome) = blocked {
+            return Ok(outcome);
         }
         Ok(self
             .admit_call(transition, index, call, &checked)
@@ -122,28 +125,30 @@ impl LeasedConversation<'_> {
     /// The rejection by the first extension that blocks the call or fails.
     async fn run_before_tool_call(
         &mut self,
-        call: &ToolCall,
+        plan: &CommitPlan,
+        (index, call): (usize, &ToolCall),
         arguments: &Arguments,
-    ) -> Result<Option<Preflight>, TurnError> {
-        let (services, conversation) = (self.services, self.state.key.clone());
-        let call_ahead = PendingToolCall {
-            conversation: &conversation,
-            tool_call_id: &call.id,
-            tool_name: &call.name,
-            arguments,
-        };
-        for extension in &services.extensions {
+    ) -> Result<Option<CheckOutcome>, TurnError> {
+        let call_ahead =
+            PendingToolCall { tool_call_id: &call.id, tool_name: &call.name, arguments };
+        let agent = plan.context().agent.as_deref().ok();
+        let response = plan.transition().head.response_count;
+        for cx in self.hook_contexts(Hook::ToolCall, agent, Anchor::ToolCall { response, index }) {
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
-            let work = async { extension.before_tool_call(&call_ahead).await };
-            match self.run_hook(&**extension, Hook::BeforeToolCall, work).await? {
-                Ok(None) => {}
+            let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
+            let preflight = match self.run_hook(&cx, work).await? {
+                Ok(None) => continue,
                 Ok(Some(block)) => {
                     let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
-                    return Ok(Some(Preflight::Rejected { text, terminate: block.terminate }));
+                    Preflight::Rejected { text, terminate: block.terminate }
                 }
-                Err(failure) => return Ok(Some(rejected(format!("{BLOCKED}: {failure}")))),
-            }
+                Err(failure) if failure.cause == FailureCause::CommitTimeout => {
+                    return Ok(Some(CheckOutcome::Deferred));
+                }
+                Err(failure) => rejected(format!("{BLOCKED}: {failure}")),
+            };
+            return Ok(Some(CheckOutcome::Decided(preflight)));
         }
         Ok(None)
     }

@@ -16,6 +16,7 @@ mod deliveries;
 mod delivery_cost;
 mod file_calls;
 mod finish_turn;
+mod frame;
 mod hooks;
 mod inbox;
 mod invariant_checks;

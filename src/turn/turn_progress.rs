@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 
+/// Time of all hooks between a model response and its commit. The response is lost and paid again
+/// if the worker dies meanwhile.
+const HOOKS_PER_RESPONSE_MAX: Duration = Duration::from_secs(30);
+
 /// How much of its turn a delivery has used.
 pub(crate) struct TurnProgress {
     /// End of the turn, on the monotonic clock.
@@ -12,19 +16,33 @@ pub(crate) struct TurnProgress {
     responses_received: u32,
     /// True if tools or a compaction ran. They may have used most of the turn.
     has_run_tools: bool,
+    /// Time, on the monotonic clock, until which hooks may delay the commit of a model response.
+    hooks_end: Option<Duration>,
 }
 
 impl TurnProgress {
     pub(crate) fn new(ends: Duration) -> Self {
-        Self { ends, responses_received: 0, has_run_tools: false }
+        Self { ends, responses_received: 0, has_run_tools: false, hooks_end: None }
     }
 
     pub(crate) fn time_left(&self, clock: &dyn Clock) -> Duration {
         self.ends.saturating_sub(clock.monotonic())
     }
 
-    pub(crate) fn record_response(&mut self) {
+    /// A model response was received and is not committed yet.
+    pub(crate) fn record_response(&mut self, now: Duration) {
         self.responses_received += 1;
+        self.hooks_end = Some(now + HOOKS_PER_RESPONSE_MAX);
+    }
+
+    /// The response was committed.
+    pub(crate) fn record_commit(&mut self) {
+        self.hooks_end = None;
+    }
+
+    /// Time left for hooks until the commit. `None`: no response waits for it.
+    pub(crate) fn hook_time_left(&self, clock: &dyn Clock) -> Option<Duration> {
+        self.hooks_end.map(|end| end.saturating_sub(clock.monotonic()))
     }
 
     /// Tools or a compaction ran.

@@ -71,6 +71,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
         instructions: String::new(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
+        extensions: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use turnwheel::App;
-use turnwheel::extensions::{Extension, HookError};
+use turnwheel::extensions::{Extension, HookContext, HookError, ModelPayload};
 
 use crate::support::fake_model::{FakeModel, ReceivedRequest, ResponseScript, ScriptedResponse};
 use crate::support::service::Service;
@@ -20,9 +20,13 @@ impl Extension for TagPayload {
         "tags"
     }
 
-    async fn on_payload(&self, mut payload: Value) -> Result<Value, HookError> {
-        payload["metadata"] = json!({"team": "clerks"});
-        Ok(payload)
+    async fn on_payload(
+        &self,
+        _cx: &HookContext,
+        payload: &mut ModelPayload<'_>,
+    ) -> Result<(), HookError> {
+        payload.json_mut()?["metadata"] = json!({"team": "clerks"});
+        Ok(())
     }
 }
 
@@ -35,7 +39,11 @@ impl Extension for HangingHook {
         "hangs"
     }
 
-    async fn on_payload(&self, _payload: Value) -> Result<Value, HookError> {
+    async fn on_payload(
+        &self,
+        _cx: &HookContext,
+        _payload: &mut ModelPayload<'_>,
+    ) -> Result<(), HookError> {
         std::future::pending().await
     }
 }

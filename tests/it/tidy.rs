@@ -110,6 +110,18 @@ fn impure_core_is_detected() {
     );
 }
 
+/// What a model call sees beside the messages comes from one place.
+const FRAME_PARTS: &str = r"ToolOffer \{|\.instructions\b|agent\.response_schema";
+
+#[test]
+fn one_place_makes_the_frame() {
+    let turn = product_sources().into_iter().filter(|it| it.path.starts_with("src/turn/"));
+    let (frame, others): (Vec<Source>, Vec<Source>) =
+        turn.partition(|it| it.path == "src/turn/frame.rs");
+    assert_eq!(find_matches(&frame, FRAME_PARTS).len(), 3);
+    assert_eq!(find_matches(&others, FRAME_PARTS), [""; 0]);
+}
+
 #[test]
 fn fail_points_are_listed() {
     let named = regex::Regex::new(r#"hit\("([^"]+)"\)"#).unwrap();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
 use crate::app::agent::{Agent, AgentError};
-use crate::extensions::Extension;
+use crate::extensions::runner::ErrorListeners;
+use crate::extensions::{Extension, ExtensionError};
 use crate::model::Model;
 use crate::tools::CallableTool;
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
@@ -19,6 +20,7 @@ pub struct AgentBuilder {
     pub(super) settings: Settings,
     pub(super) tools: Vec<Arc<dyn CallableTool>>,
     pub(super) extensions: Vec<Arc<dyn Extension>>,
+    pub(super) extension_error_listeners: ErrorListeners,
     services: ServiceRegistry,
     pub(super) messages: Vec<Message>,
     pub(super) models: Option<Arc<dyn Model>>,
@@ -85,6 +87,16 @@ impl AgentBuilder {
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Registers a listener for failures of hooks. It must not block: the turn waits for it.
+    #[must_use]
+    pub fn on_extension_error(
+        mut self,
+        listener: impl Fn(&ExtensionError) + Send + Sync + 'static,
+    ) -> Self {
+        self.extension_error_listeners.add(listener);
         self
     }
 

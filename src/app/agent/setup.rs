@@ -26,6 +26,7 @@ use crate::commands::contract::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
+use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
@@ -52,6 +53,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         settings: config.settings.clone(),
         instructions: config.system_prompt.clone(),
         tools: config.tools.clone(),
+        extensions: Vec::new(),
         response_schema: None,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
@@ -93,7 +95,7 @@ pub(super) async fn open_services(
     data: &Path,
     model: Arc<dyn Model>,
     agents: SharedCatalog,
-    extensions: Vec<Arc<dyn Extension>>,
+    (extensions, extension_error_listeners): (Vec<Arc<dyn Extension>>, ErrorListeners),
 ) -> Result<Services, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
@@ -112,7 +114,7 @@ pub(super) async fn open_services(
         clock,
         ids,
     };
-    Ok(Services { agents, extensions, ..Services::new(worker, ports) })
+    Ok(Services { agents, extensions, extension_error_listeners, ..Services::new(worker, ports) })
 }
 
 impl Agent {
@@ -137,7 +139,8 @@ impl Agent {
             session_id: builder.session_id,
         };
         let agents = SharedCatalog::from(build_catalog(&config));
-        let services = open_services(&data, models, agents, builder.extensions).await?;
+        let extensions = (builder.extensions, builder.extension_error_listeners);
+        let services = open_services(&data, models, agents, extensions).await?;
         let mistakes = find_mistakes(&services, &config);
         if !mistakes.is_empty() {
             return Err(AgentError::Mistakes(mistakes));

@@ -167,6 +167,7 @@ fn build_services(
     Ok(Services {
         agents: loaded.catalog.into(),
         extensions: app.extensions,
+        extension_error_listeners: app.extension_error_listeners,
         notification_sender,
         limits,
         spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),

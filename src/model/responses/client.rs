@@ -17,6 +17,7 @@ use url::Url;
 use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, find_tariff};
+use crate::model::payload::ModelPayload;
 use crate::model::responses::body::build_request_body;
 use crate::model::responses::config::{
     CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, trim_non_blank,
@@ -348,12 +349,16 @@ async fn serialise_body(
     let Some(hook) = request.payload else {
         return Ok(body.to_bytes().map_err(unwritten)?.into());
     };
-    let payload = serde_json::to_value(&body).map_err(unwritten)?;
-    let payload = hook.on_payload(payload).await.map_err(|text| ProviderError {
+    let mut payload = ModelPayload::new(&body);
+    hook.on_payload(&mut payload).await.map_err(|text| ProviderError {
         kind: Some("hook_failed".to_owned()),
         ..ProviderError::connection_lost(format!("The request was not sent: {text}"))
     })?;
-    Ok(serde_json::to_vec(&payload).map_err(unwritten)?.into())
+    let bytes = match payload.into_json() {
+        Some(changed) => serde_json::to_vec(&changed),
+        None => body.to_bytes(),
+    };
+    Ok(bytes.map_err(unwritten)?.into())
 }
 
 /// Reads a response of a gateway that does not stream: the whole response, or an error, with status

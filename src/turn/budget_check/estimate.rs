@@ -45,7 +45,7 @@ pub(super) async fn estimate_call_cost(
     }
     if known_tokens == 0 {
         // Later calls know them from the last response's usage.
-        bytes += context.overhead_bytes();
+        bytes += context.own_frame().bytes();
     }
     let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
     Ok(match &transition.head.phase {

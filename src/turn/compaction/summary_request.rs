@@ -134,7 +134,8 @@ impl LeasedConversation<'_> {
             extra: Extra::new(),
         });
         let messages = [&message];
-        let payload_hooks = self.payload_hooks();
+        let agent = input.context.agent.as_deref().ok();
+        let payload_hooks = self.payload_hooks(agent, self.summary_anchor(call_usage.calls));
         let request = ModelRequest {
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
             model: record,

@@ -15,9 +15,8 @@ use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
 use crate::commands::compact::{CompactRequest, compact};
 use crate::commands::patch::patch_conversation;
-use crate::extensions::{Extension, HookError, PendingCompaction, SummaryOverride};
+use crate::extensions::{Extension, HookContext, HookError, PendingCompaction, SummaryOverride};
 use crate::fail_points::NoFailPoints;
-use crate::ids::ConversationKey;
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::queries::why::{ServiceStatus, explain_conversation};
 use crate::queue::{self, Queue as _};
@@ -438,6 +437,7 @@ impl Extension for CompactionHook {
 
     async fn before_compaction(
         &self,
+        _cx: &HookContext,
         ahead: &PendingCompaction<'_>,
     ) -> Result<Option<SummaryOverride>, HookError> {
         let (reason, messages) = (ahead.reason, ahead.messages.len());
@@ -445,7 +445,7 @@ impl Extension for CompactionHook {
         Ok(Some(self.decision.clone()))
     }
 
-    async fn after_compaction(&self, _: &ConversationKey, entry: &Entry) -> Result<(), HookError> {
+    async fn after_compaction(&self, _: &HookContext, entry: &Entry) -> Result<(), HookError> {
         let summary = &entry.body.compaction().unwrap().summary;
         self.calls.lock().unwrap().push(format!("kept {summary}"));
         Ok(())

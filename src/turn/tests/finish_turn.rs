@@ -17,7 +17,7 @@ use crate::agent::settings::Continuation;
 use crate::commands::inbox_edit::{InputChange, edit_input};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::PromptAccepted;
-use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
+use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookContext, HookError};
 use crate::fail_points::NoFailPoints;
 use crate::ids::InputId;
 use crate::services::Services;
@@ -52,9 +52,13 @@ impl Extension for DecidingExtension {
         "decides"
     }
 
-    async fn finish_turn(&self, turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
+    async fn finish_turn(
+        &self,
+        cx: &HookContext,
+        turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
         let results = turn.tool_results.iter().map(|result| joined_text(&result.content));
-        let id = &turn.conversation.conversation_id;
+        let id = &cx.conversation().conversation_id;
         let response = format!("{id}: {}", joined_text(&turn.response.content));
         let seen = (response, results.collect(), turn.rounds);
         self.turns.lock().unwrap().push(seen);
@@ -79,7 +83,11 @@ impl<F: Fn() -> DecisionFuture + Send + Sync> Extension for AsyncDecidingExtensi
         "waits"
     }
 
-    async fn finish_turn(&self, _turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
+    async fn finish_turn(
+        &self,
+        _cx: &HookContext,
+        _turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
         (self.0)().await
     }
 }

@@ -1,7 +1,7 @@
 //! Hooks that hang, panic, fail or are slow: nothing is billed twice, and no call starts unchecked.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,11 +12,12 @@ use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, SmallWindowModel, TestEnv, call, text};
 use crate::agent::entry::{Entry, PromptState};
 use crate::agent::message::Message;
+use crate::agents::{Agent, Catalog};
 use crate::extensions::{
-    CallBlock, Extension, HookError, PendingCompaction, PendingToolCall, SummaryOverride,
+    CallBlock, Events, Extension, Hook, HookContext, HookError, PendingCompaction, PendingToolCall,
+    SummaryOverride,
 };
 use crate::fail_points::NoFailPoints;
-use crate::ids::ConversationKey;
 use crate::telemetry::testing::Recorder;
 use crate::turn::delivery::handle;
 use crate::turn::error::DeliveryOutcome;
@@ -55,6 +56,7 @@ impl Extension for ToolCallHook {
 
     async fn before_tool_call(
         &self,
+        _cx: &HookContext,
         _call: &PendingToolCall<'_>,
     ) -> Result<Option<CallBlock>, HookError> {
         self.0.run().await?;
@@ -73,6 +75,7 @@ impl Extension for ContextHook {
 
     async fn transform_context<'a>(
         &self,
+        _cx: &HookContext,
         messages: Vec<Cow<'a, Message>>,
     ) -> Result<Vec<Cow<'a, Message>>, HookError> {
         self.0.run().await?;
@@ -91,13 +94,14 @@ impl Extension for CompactionHook {
 
     async fn before_compaction(
         &self,
+        _cx: &HookContext,
         _ahead: &PendingCompaction<'_>,
     ) -> Result<Option<SummaryOverride>, HookError> {
         self.0.run().await?;
         Ok(None)
     }
 
-    async fn after_compaction(&self, _: &ConversationKey, _: &Entry) -> Result<(), HookError> {
+    async fn after_compaction(&self, _: &HookContext, _: &Entry) -> Result<(), HookError> {
         self.0.run().await
     }
 }
@@ -134,7 +138,7 @@ async fn failing_tool_hook_blocks_the_call() {
         env.send_prompt(&worker).await;
         handle_until_idle(&env, &worker).await;
         let text = format!(
-            "Tool execution was blocked: extension \"checks\" failed in before_tool_call: {cause}"
+            "Tool execution was blocked: extension \"checks\" failed in tool_call: {cause}"
         );
         assert_eq!(result_texts(&env).await, [text.clone(), text], "{bad:?}");
         assert!(env.executions.lock().unwrap().is_empty(), "no call ran");
@@ -160,6 +164,8 @@ async fn lease_is_renewed_while_slow_hooks_run() {
     worker.limits.hook_timeout = Duration::from_secs(30);
     let other = env.new_worker(Arc::new(NoFailPoints));
     let nudge = TestEnv::nudge();
+    // Commits the model response, and leaves its calls to the next delivery.
+    assert_eq!(handle(&worker, &nudge).await.unwrap(), DeliveryOutcome::Worked);
     let (handled, others) = tokio::join!(handle(&worker, &nudge), async {
         tokio::time::sleep(Duration::from_secs(100)).await;
         handle(&other, &nudge).await.unwrap()
@@ -169,6 +175,86 @@ async fn lease_is_renewed_while_slow_hooks_run() {
     assert_eq!(result_texts(&env).await, ["pay done", "pay done"]);
     assert!(env.executions.lock().unwrap().values().eq([&1, &1]), "each was paid once");
     assert_eq!(*env.model.calls.lock().unwrap(), 2, "each model response was paid once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_of_one_commit_share_thirty_seconds() {
+    let mut env = TestEnv::with_script(5, pays_twice);
+    let mut worker = env.new_worker(Arc::new(NoFailPoints));
+    let slow = || {
+        Arc::new(ToolCallHook(Misbehaviour::Takes(Duration::from_secs(20)))) as Arc<dyn Extension>
+    };
+    worker.extensions = vec![slow(), slow()];
+    worker.limits.hook_timeout = Duration::from_secs(30);
+    let errors = Arc::<Mutex<Vec<String>>>::default();
+    let to = Arc::clone(&errors);
+    worker.extension_error_listeners.add(move |error| to.lock().unwrap().push(error.text.clone()));
+    env.send_prompt(&worker).await;
+    let began = tokio::time::Instant::now();
+    handle(&worker, &TestEnv::nudge()).await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 30, "then the model response is committed");
+    assert!(env.executions.lock().unwrap().is_empty(), "no call ran unchecked");
+    let text = "the hooks of this model response together took too long";
+    assert_eq!(*errors.lock().unwrap(), [text], "the second call waits for the first");
+    handle_until_idle(&env, &worker).await;
+    assert_eq!(result_texts(&env).await, ["pay done", "pay done"]);
+    assert_eq!(*env.model.calls.lock().unwrap(), 2, "each model response was paid once");
+    assert_eq!(errors.lock().unwrap().len(), 1, "later checks have no common limit");
+}
+
+/// Blocks every call, but only at the events that it names.
+#[derive(Debug)]
+struct BlockingHook(Events);
+
+#[async_trait]
+impl Extension for BlockingHook {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    fn events(&self) -> Events {
+        self.0
+    }
+
+    async fn before_tool_call(
+        &self,
+        cx: &HookContext,
+        call: &PendingToolCall<'_>,
+    ) -> Result<Option<CallBlock>, HookError> {
+        assert!(cx.prompt_id().is_some());
+        let reason = Some(format!("{} may not call {}", cx.agent(), call.tool_name));
+        Ok(Some(CallBlock { reason, terminate: false }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
+    for (of_app, of_agent, expected) in [
+        (Events::from([Hook::Context]), Events::ALL, "clerk may not call pay"),
+        (Events::from([Hook::Context]), Events::from([Hook::TurnEnd]), "pay done"),
+    ] {
+        let mut env = TestEnv::with_script(6, pays_twice);
+        let mut worker = env.new_worker(Arc::new(NoFailPoints));
+        worker.extensions = vec![Arc::new(BlockingHook(of_app))];
+        env.send_prompt(&worker).await;
+        let catalog = worker.agents.current();
+        let clerk = catalog.find(None).unwrap();
+        let clerk = Agent {
+            name: clerk.name.clone(),
+            description: String::new(),
+            settings: clerk.settings.clone(),
+            instructions: clerk.instructions.clone(),
+            tools: clerk.tools.clone(),
+            extensions: vec![Arc::new(BlockingHook(of_agent))],
+            response_schema: None,
+            session_id: None,
+            revision: clerk.revision.clone(),
+        };
+        let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
+        worker.agents.replace(Catalog { agents, ..Catalog::default() });
+        handle_until_idle(&env, &worker).await;
+        assert_eq!(result_texts(&env).await, [expected, expected]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +270,7 @@ async fn failing_context_hook_fails_the_model_call_unsent() {
         env.send_prompt(&worker).await;
         handle_until_idle(&env, &worker).await;
         let text = format!(
-            "The model was not called: extension \"transforms\" failed in transform_context: {cause}"
+            "The model was not called: extension \"transforms\" failed in context: {cause}"
         );
         assert_eq!(state_and_error(&env).await, (PromptState::Failed, Some(text)), "{bad:?}");
         assert_eq!(*env.model.calls.lock().unwrap(), 0, "nothing was sent");

@@ -18,7 +18,7 @@ use crate::agent::event::EventBody;
 use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
-use crate::extensions::{CallBlock, Extension, HookError, PendingToolCall};
+use crate::extensions::{CallBlock, Extension, HookContext, HookError, PendingToolCall};
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::queue::{self, Queue as _};
 use crate::services::Services;
@@ -376,6 +376,7 @@ impl Extension for TerminatingExtension {
 
     async fn before_tool_call(
         &self,
+        _cx: &HookContext,
         _call: &PendingToolCall<'_>,
     ) -> Result<Option<CallBlock>, HookError> {
         Ok(Some(CallBlock { reason: Some("That is all.".to_owned()), terminate: true }))

@@ -88,6 +88,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         settings: crate::agent::settings::Settings::default(),
         instructions: String::new(),
         tools: vec![tool.clone()],
+        extensions: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),

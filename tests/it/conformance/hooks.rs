@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use async_trait::async_trait;
-use turnwheel::extensions::{CallBlock, Extension, HookError, PendingToolCall};
+use turnwheel::extensions::{CallBlock, Extension, HookContext, HookError, PendingToolCall};
 use turnwheel::messages::Message;
 use turnwheel::{AgentBuilder, App};
 
@@ -50,6 +50,7 @@ impl Extension for KeepLastTwo {
 
     async fn transform_context<'a>(
         &self,
+        _cx: &HookContext,
         mut messages: Vec<Cow<'a, Message>>,
     ) -> Result<Vec<Cow<'a, Message>>, HookError> {
         Ok(messages.split_off(messages.len().saturating_sub(2)))
@@ -77,6 +78,7 @@ impl Extension for BlockCalls {
 
     async fn before_tool_call(
         &self,
+        _cx: &HookContext,
         call: &PendingToolCall<'_>,
     ) -> Result<Option<CallBlock>, HookError> {
         let id = call.tool_call_id.split('|').next();

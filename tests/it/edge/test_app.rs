@@ -108,6 +108,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         settings: Settings::default(),
         instructions: "Pay what you are asked to.".to_owned(),
         tools,
+        extensions: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r1".to_owned(),

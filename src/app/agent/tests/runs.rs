@@ -6,7 +6,9 @@ use super::*;
 use crate::agent::settings::{Continuation, Settings};
 use crate::agents::SharedCatalog;
 use crate::commands::prompt::accept_prompt;
-use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
+use crate::extensions::{
+    ClosingTurn, Extension, ExtensionError, FinishTurn, HookContext, HookError,
+};
 use crate::tools::code::DynTool;
 
 #[tokio::test]
@@ -163,7 +165,7 @@ async fn open_when_free(
     let opening = async {
         loop {
             let models = Arc::clone(model) as Arc<dyn Model>;
-            match setup::open_services(folder, models, agents.clone(), Vec::new()).await {
+            match setup::open_services(folder, models, agents.clone(), Default::default()).await {
                 Ok(services) => break services,
                 Err(AgentError::Start(_)) => tokio::task::yield_now().await,
                 Err(error) => panic!("{error}"),
@@ -198,9 +200,48 @@ impl Extension for ContinueOnce {
         "checks-once"
     }
 
-    async fn finish_turn(&self, turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
+    async fn finish_turn(
+        &self,
+        _cx: &HookContext,
+        turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
         Ok(Some(if turn.rounds == 1 { FinishTurn::Continue } else { FinishTurn::End }))
     }
+}
+
+#[derive(Debug)]
+struct FailingExtension;
+
+#[async_trait]
+impl Extension for FailingExtension {
+    fn name(&self) -> &'static str {
+        "fails"
+    }
+
+    async fn finish_turn(
+        &self,
+        cx: &HookContext,
+        _turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
+        Err(HookError::new(format!("no opinion of {}", cx.agent())))
+    }
+}
+
+#[tokio::test]
+async fn error_of_extension_reaches_listener_of_agent() {
+    let model = TestModel::new(&[json!("one")]);
+    let errors = Arc::<Mutex<Vec<ExtensionError>>>::default();
+    let to = Arc::clone(&errors);
+    let builder = Agent::builder().models(model as Arc<dyn Model>).extension(FailingExtension);
+    let builder = builder.on_extension_error(move |error| lock(&to).push(error.clone()));
+    let agent = builder.start().await.unwrap();
+    with_timeout(agent.prompt("go")).await.unwrap();
+    let expected = ExtensionError {
+        extension: "fails".to_owned(),
+        event: "turn_end",
+        text: "no opinion of agent".to_owned(),
+    };
+    assert_eq!(*lock(&errors), [expected]);
 }
 
 #[tokio::test]

@@ -207,6 +207,7 @@ pub(super) fn catalog(
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".to_owned(),
         tools,
+        extensions: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),

@@ -1,0 +1,51 @@
+//! The hooks of extensions by the names of their events, and sets of them.
+
+use strum::IntoStaticStr;
+
+/// The events at which an extension runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Hook {
+    /// [`Extension::transform_context`](super::Extension::transform_context)
+    Context,
+    /// [`Extension::on_payload`](super::Extension::on_payload)
+    OnPayload,
+    /// [`Extension::before_tool_call`](super::Extension::before_tool_call)
+    ToolCall,
+    /// [`Extension::finish_turn`](super::Extension::finish_turn)
+    TurnEnd,
+    /// [`Extension::before_compaction`](super::Extension::before_compaction)
+    SessionBeforeCompact,
+    /// [`Extension::after_compaction`](super::Extension::after_compaction)
+    SessionCompact,
+}
+
+impl Hook {
+    /// Name of the event in errors, logs and metrics.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// A set of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events(u32);
+
+impl Events {
+    /// All events, including those of later versions.
+    pub const ALL: Self = Self(u32::MAX);
+
+    pub fn contains(self, hook: Hook) -> bool {
+        self.0 & bit(hook) != 0
+    }
+}
+
+impl<const N: usize> From<[Hook; N]> for Events {
+    fn from(hooks: [Hook; N]) -> Self {
+        Self(hooks.into_iter().fold(0, |bits, hook| bits | bit(hook)))
+    }
+}
+
+fn bit(hook: Hook) -> u32 {
+    1 << hook as u32
+}
