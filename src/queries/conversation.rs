@@ -251,6 +251,7 @@ pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
         | EntryBody::Protocol(_)
         | EntryBody::LostCall(_)
         | EntryBody::FailedSummary(_)
+        | EntryBody::Frame(_)
         | EntryBody::Other(_) => None,
     }
 }

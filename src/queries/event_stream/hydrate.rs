@@ -340,6 +340,7 @@ fn is_entry_of_output(entry: &Entry, reference: &OutputRef) -> bool {
         | EntryBody::Protocol(_)
         | EntryBody::LostCall(_)
         | EntryBody::FailedSummary(_)
+        | EntryBody::Frame(_)
         | EntryBody::Other(_) => None,
     };
     call.is_some() && call == reference.call
