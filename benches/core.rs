@@ -128,6 +128,8 @@ fn apply_response(bencher: Bencher<'_, '_>) {
         started_at: Timestamp(0),
         failure_kind: FailureKind::default(),
         schema_error: None,
+        frame: None,
+        plugin_state: Vec::new(),
     };
     let input = Input::ResponseReceived(Box::new(response));
     let policy = Policy {

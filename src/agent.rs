@@ -7,6 +7,7 @@ pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod event;
+pub(crate) mod frame_entry;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod head;
@@ -16,6 +17,7 @@ pub(crate) mod notification;
 pub(crate) mod path;
 pub(crate) mod pause;
 pub(crate) mod phase;
+pub(crate) mod plugin_state;
 pub(crate) mod projection;
 pub(crate) mod prompt_receipt;
 pub(crate) mod prompt_view;

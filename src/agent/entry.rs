@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
+use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{CustomMessage, IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
@@ -56,6 +57,7 @@ pub enum EntryBody {
     Protocol(Protocol),
     LostCall(LostCall),
     FailedSummary(FailedSummary),
+    Frame(FrameEntry),
     /// An unknown kind, as it was stored. It is never sent to the model.
     Other(RawJson),
 }
@@ -80,6 +82,7 @@ tagged!(EntryBody by "type" {
     "protocol" => Protocol(Protocol),
     "lost_call" => LostCall(LostCall),
     "failed_summary" => FailedSummary(FailedSummary),
+    "frame" => Frame(FrameEntry),
 });
 
 impl EntryBody {
@@ -144,12 +147,22 @@ pub struct MessageEntry {
     /// On failed model responses: true if a retry followed, which makes this response void.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retried: bool,
+    /// On model responses: `seq` of the entry of the frame in force. Absent: the agent's own frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<u64>,
 }
 
 impl MessageEntry {
     /// A message that is neither a model response nor a tool result.
     pub fn new(message: Message) -> Self {
-        Self { message, revision: None, call: None, started_at: None, is_retried: false }
+        Self {
+            message,
+            revision: None,
+            call: None,
+            started_at: None,
+            is_retried: false,
+            frame: None,
+        }
     }
 }
 
@@ -279,6 +292,9 @@ pub struct PromptEntry {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "isWordless")]
     pub has_no_input: bool,
+    /// The input as sent, if an extension changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<Content>,
 }
 
 /// State of a prompt.

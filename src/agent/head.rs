@@ -7,9 +7,11 @@ use utoipa::ToSchema;
 
 use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
 use crate::agent::entry::{PromptState, PromptStop};
+use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::Phase;
+use crate::agent::plugin_state::PluginStates;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
@@ -25,7 +27,7 @@ use crate::ids::{
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 4;
+pub(crate) const READER_VERSION: u32 = 5;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
@@ -95,7 +97,13 @@ pub struct Head {
     #[serde(rename = "unknownWrites")]
     pub indeterminate_writes: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub plugin_state: BTreeMap<String, PluginState>,
+    pub plugin_state: PluginStates,
+    /// The frame of the last model response. Absent: the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<CurrentFrame>,
+    /// Number of inbox items that actions of extensions made; names the next one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_made: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
     /// `seq` at the last compaction or failed attempt. The next attempt needs a newer entry.
@@ -148,6 +156,11 @@ pub struct Head {
     pub unreported_call: Option<Timestamp>,
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A worker's exclusive, expiring right to process the conversation.
@@ -217,6 +230,10 @@ pub struct PromptRun {
     /// The highest percentage of that limit that an alert reported, by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alert_marks: Vec<AlertMark>,
+    /// `seq` of the entry that holds the system prompt of the agent run. Absent: the agent's own
+    /// instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt_seq: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,13 +247,6 @@ pub struct PromptSpan {
     /// `seq` of its `prompt_end` entry. Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PluginState {
-    pub schema: u32,
-    pub value: RawJson,
 }
 
 /// The conversation that started this one.
@@ -288,7 +298,11 @@ impl Head {
     /// - 3 while paused: version 2 does not know the pause.
     /// - 4 while the step is suspect: version 3 would run it beside other turns, and fail it for
     ///   deaths that other turns may have caused.
+    /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's.
     pub fn required_reader(&self) -> u32 {
+        if self.prompt.as_ref().is_some_and(|run| run.system_prompt_seq.is_some()) {
+            return 5;
+        }
         // Version 3 would also drop a reservation that the cost report of a deleted conversation's
         // call must end.
         if self.is_suspect() || self.unreported_call.is_some() {

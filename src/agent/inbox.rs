@@ -172,6 +172,9 @@ pub struct PromptInput {
     /// W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// The input as sent, if an extension changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<Content>,
 }
 
 /// A message of an application-defined kind. The model receives it as a user message.

@@ -121,6 +121,7 @@ pub(crate) fn entry_messages<'a>(
             | EntryBody::Protocol(_)
             | EntryBody::LostCall(_)
             | EntryBody::FailedSummary(_)
+            | EntryBody::Frame(_)
             | EntryBody::Other(_) => {}
         }
     }

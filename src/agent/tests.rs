@@ -14,6 +14,7 @@ mod failures;
 mod finish_turn;
 mod indeterminate_writes;
 mod parallel_calls;
+mod plugin_state;
 mod projection;
 mod prompt_lifecycle;
 mod prompt_summary;
@@ -165,6 +166,8 @@ pub(super) fn response_with(blocks: &[serde_json::Value], stop: &str) -> Input {
         started_at: NOW,
         failure_kind,
         schema_error: None,
+        frame: None,
+        plugin_state: Vec::new(),
     }))
 }
 

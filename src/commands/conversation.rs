@@ -230,6 +230,8 @@ pub(crate) fn build_head(
         deferral: None,
         indeterminate_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
+        frame: None,
+        items_made: 0,
         provider_state: None,
         compaction_attempt_seq: None,
         is_compacted: false,

@@ -128,6 +128,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         requests: Vec::new(),
         indeterminate_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
+        frame: None,
         provider_state: None,
         hold: None,
         name: None,

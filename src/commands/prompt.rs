@@ -230,6 +230,7 @@ async fn build_item(
         model: request.model,
         source: sender.source,
         traceparent: sender.traceparent.clone(),
+        original: None,
     };
     Ok(InboxItem {
         input_id: input_id.clone(),

@@ -86,6 +86,10 @@ impl<'a> HeadCommit<'a> {
     /// # Errors
     /// [`StoreError::TooLarge`] as [`documents::head_document`].
     pub(crate) fn into_writes(self) -> Result<Vec<Write>, StoreError> {
+        debug_assert!(
+            self.head.min_reader >= self.head.required_reader(),
+            "an older worker would mishandle the head"
+        );
         let head = documents::head_document(self.head)?;
         let mut writes = self.writes;
         match self.expected {

@@ -59,6 +59,8 @@ impl LeasedConversation<'_> {
             started_at,
             failure_kind,
             schema_error,
+            frame: None,
+            plugin_state: Vec::new(),
         };
         let committed = self
             .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])

@@ -121,6 +121,8 @@ mod tests {
             started_at: crate::clock::Timestamp(0),
             failure_kind: FailureKind::Permanent,
             schema_error: None,
+            frame: None,
+            plugin_state: Vec::new(),
         }))
     }
 

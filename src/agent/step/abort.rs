@@ -125,10 +125,14 @@ fn finish_open_turn(transition: &mut Transition) -> Next {
     message.content = Vec::new();
     message.stop_reason = StopReason::Aborted;
     message.error_message = Some(NOT_REQUESTED.to_owned());
-    let (revision, started_at) = (String::new(), transition.now);
-    let (failure_kind, schema_error) = (FailureKind::Permanent, None);
-    response::apply_response(
-        transition,
-        &ResponseInput { message, revision, started_at, failure_kind, schema_error },
-    )
+    let response = ResponseInput {
+        message,
+        revision: String::new(),
+        started_at: transition.now,
+        failure_kind: FailureKind::Permanent,
+        schema_error: None,
+        frame: None,
+        plugin_state: Vec::new(),
+    };
+    response::apply_response(transition, &response)
 }

@@ -53,6 +53,8 @@ pub(super) fn start_prompt(
         "a prompt starts after the end of the previous one"
     );
     head.turn += 1;
+    // A follow-up continues the agent run.
+    let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
     head.prompt = Some(PromptRun {
         id: prompt.prompt_id.clone(),
         from_seq: head.seq + 1,
@@ -72,6 +74,7 @@ pub(super) fn start_prompt(
         lost: crate::agent::usage::UsageTotals::default(),
         increases: Vec::new(),
         alert_marks: Vec::new(),
+        system_prompt_seq,
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),
@@ -92,6 +95,7 @@ pub(super) fn start_prompt(
         visible: prompt.visible,
         source: prompt.source,
         has_no_input: prompt.input.is_none(),
+        original: prompt.original.clone(),
     }));
     transition.emit(EventBody::PromptCreated(Empty {}));
     if run_from_seq.is_none() {

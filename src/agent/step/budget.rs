@@ -352,13 +352,8 @@ fn stop_prompt(transition: &mut Transition, request: &Request, reason: Option<&s
     if let Some(reason) = reason {
         text = format!("{text} {reason}");
     }
-    let entry = transition.append_message(MessageEntry {
-        message: Message::Assistant(turn::service_message(text, transition)),
-        revision: None,
-        call: None,
-        started_at: None,
-        is_retried: false,
-    });
+    let message = Message::Assistant(turn::service_message(text, transition));
+    let entry = transition.append_message(MessageEntry::new(message));
     let seq = entry.base.seq;
     transition.emit(EventBody::PromptOutput(OutputRef { seq, block: Some(0), call: None }));
     if transition.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {

@@ -27,6 +27,7 @@ pub(super) fn start_prompt(
         model: None,
         source: Source::User,
         traceparent: item.traceparent.clone(),
+        original: None,
     };
     apply::start_prompt(transition, item, &prompt, None);
     let mut receipt = queue::new_receipt(transition, item);

@@ -226,5 +226,6 @@ fn prompt_input(item: &InboxItem) -> Option<Cow<'_, PromptInput>> {
         model: None,
         source: Source::Plugin,
         traceparent: item.traceparent.clone(),
+        original: None,
     }))
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::agent::content::Block;
 use crate::agent::entry::Output;
+use crate::agent::frame_entry::FrameInput;
 use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
 use crate::agent::pause::Pause;
 use crate::agent::phase::OnUnknown;
+use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::step::budget::BudgetInput;
@@ -64,6 +66,11 @@ pub struct ResponseInput {
     pub failure_kind: FailureKind,
     /// Validation error of a final response that does not fit the agent's response schema.
     pub schema_error: Option<String>,
+    /// The frame of the call. `None`: the agent's own, and the head names no other. Stored only with
+    /// a complete response.
+    pub frame: Option<FrameInput>,
+    /// Changes that plugins made before the call. Stored only with a complete response.
+    pub plugin_state: Vec<PluginStateChange>,
 }
 
 /// Outcome of the preflight of a tool call.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use crate::agent::content::Block;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry};
 use crate::agent::event::{EventBody, OutputRef};
+use crate::agent::frame_entry::{CurrentFrame, FrameInput};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
+use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{self, FailureKind};
@@ -94,7 +96,7 @@ fn append_response(
     message: AssistantMessage,
     is_retried: bool,
 ) -> Arc<Entry> {
-    let usage = message.usage;
+    let (usage, is_failed) = (message.usage, message.is_failed());
     let head = &mut transition.head;
     head.reset_suspicion();
     head.response_count += 1;
@@ -104,6 +106,9 @@ fn append_response(
     }
     turn::open_turn(transition);
     budget::record_usage(transition, usage, 1);
+    if let Some(frame) = response.frame.as_ref().filter(|_| !is_failed) {
+        set_frame(transition, frame);
+    }
     let id =
         EntryId::from_call_number(&transition.head.incarnation, transition.head.response_count);
     let entry = transition.append_with_id(
@@ -114,10 +119,31 @@ fn append_response(
             call: None,
             started_at: Some(response.started_at),
             is_retried,
+            frame: transition.head.frame.as_ref().filter(|_| !is_failed).map(|frame| frame.seq),
         }),
     );
     transition.emit_message(&entry);
+    if !is_failed {
+        set_plugin_state(transition, &response.plugin_state);
+    }
     entry
+}
+
+/// Records the frame of a response if it differs from the previous one.
+fn set_frame(transition: &mut Transition, FrameInput { entry, tokens }: &FrameInput) {
+    if transition.head.frame.as_ref().is_some_and(|frame| frame.hash == entry.hash) {
+        return;
+    }
+    let seq = transition.append(EntryBody::Frame(entry.clone())).base.seq;
+    transition.head.frame = Some(CurrentFrame { hash: entry.hash.clone(), seq, tokens: *tokens });
+}
+
+fn set_plugin_state(transition: &mut Transition, changes: &[PluginStateChange]) {
+    for change in changes {
+        if let Some(entry) = change.apply(&mut transition.head.plugin_state) {
+            transition.append(entry);
+        }
+    }
 }
 
 fn emit_text_outputs(transition: &mut Transition, entry: &Entry, message: &AssistantMessage) {
