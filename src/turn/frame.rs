@@ -10,7 +10,7 @@ use crate::model::ToolOffer;
 use crate::tools::CallableTool;
 use crate::turn::context::TurnContext;
 
-/// What a model call sees beside the messages.
+/// Request of a model call without its messages.
 pub(crate) struct Frame<'c> {
     system: &'c str,
     offered: &'c [Arc<dyn CallableTool>],
