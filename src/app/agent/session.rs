@@ -197,7 +197,9 @@ impl Agent {
             inner.current_model().is_ok_and(|current| Some(current.id.as_str()) == model);
         let model = model.filter(|id| !is_current && inner.services.model.record(id).is_ok());
         self.update_config(|config| {
-            config.settings.model = model.map(str::to_owned).or(config.settings.model.take());
+            if let Some(model) = model {
+                config.settings.model = Some(model.to_owned());
+            }
             config.settings.thinking_level = level.or(config.settings.thinking_level);
         });
         Ok(true)
@@ -265,9 +267,9 @@ fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
 }
 
 fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
-    let change = path.iter().rev().find_map(|entry| match &entry.body {
-        EntryBody::ThinkingLevelChange(change) => Some(change),
-        _ => None,
+    let level = path.iter().rev().find_map(|entry| {
+        let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
+        Some(change.thinking_level.as_str())
     });
-    serde_json::from_value(Value::from(change?.thinking_level.as_str())).ok()
+    serde_json::from_value(Value::from(level?)).ok()
 }

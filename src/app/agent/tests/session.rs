@@ -58,7 +58,7 @@ async fn compaction_returns_summary_or_reason() {
     let agent = builder.start().await.unwrap();
     let error = with_timeout(agent.compact(None)).await.unwrap_err().to_string();
     assert_eq!(error, "Nothing to compact (session too small)");
-    for input in ["a", "b"] {
+    for input in ["a long text ".repeat(200), "b".to_owned()] {
         with_timeout(agent.prompt(input)).await.unwrap();
     }
     let done = with_timeout(agent.compact(Some("the numbers".to_owned()))).await.unwrap();
