@@ -18,6 +18,7 @@ use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, find_tariff};
 use crate::model::payload::ModelPayload;
+use crate::model::responses::PROVIDER;
 use crate::model::responses::body::build_request_body;
 use crate::model::responses::config::{
     CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, trim_non_blank,
@@ -28,7 +29,9 @@ use crate::model::responses::fold::{FoldedResponse, ResponseFold};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
 use crate::model::responses::stream::{SseReader, StreamError};
-use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use crate::model::{
+    Listener, Model, ModelRecord, ModelRequest, ModelResponse, TIERS, distinct_records,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -143,16 +146,10 @@ impl AzureResponses {
         names: &ToolNames,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let (name, secret) =
-            match tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header()).await {
-                Ok(Ok(header)) => header,
-                Ok(Err(text)) => return Err(lost(ProviderError::connection_lost(text))),
-                Err(_) => {
-                    return Err(lost(ProviderError::connection_lost(
-                        "no credential received within 30 seconds",
-                    )));
-                }
-            };
+        let (name, secret) = tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header())
+            .await
+            .unwrap_or_else(|_| Err("No credential received within 30 seconds.".to_owned()))
+            .map_err(|text| lost(ProviderError::connection_lost(no_key_text(&text))))?;
         let body =
             serialise_body(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
         let mut shown = secret;
@@ -313,12 +310,21 @@ impl Model for AzureResponses {
         let base_url = base_url(&self.url);
         Ok(ModelRecord { base_url, ..self.catalogue.record(id, deployment) })
     }
+
+    fn models(&self) -> Vec<ModelRecord> {
+        distinct_records(self, TIERS.into_iter().chain(self.deployments.keys().map(String::as_str)))
+    }
 }
 
 /// Credential of the calls if the settings contain no key.
 enum CredentialSource {
     Token(Arc<dyn TokenCredential>),
     Vault(Arc<VaultSecret>),
+}
+
+/// Error text of a call without a credential (s3 §1.7).
+fn no_key_text(reason: &str) -> String {
+    format!("No API key found for {PROVIDER}. {reason}")
 }
 
 /// Base URL of a `/responses` URL.
