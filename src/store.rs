@@ -40,6 +40,9 @@ pub enum Partition {
     Scope(TenantId),
 }
 
+/// The kind of a document; its lower-case name is stored.
+#[derive(strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DocumentKind {
     Head,
@@ -48,6 +51,7 @@ pub enum DocumentKind {
     Inbox,
     Receipt,
     #[serde(rename = "Notice")]
+    #[strum(serialize = "notice")]
     Notification,
     /// Deltas of a partial model response, for readers on other instances; has a
     /// [`Document::ttl`].
@@ -59,36 +63,10 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Head => "head",
-            Self::Entry => "entry",
-            Self::Events => "events",
-            Self::Inbox => "inbox",
-            Self::Receipt => "receipt",
-            Self::Notification => "notice",
-            Self::Live => "live",
-            Self::Watch => "watch",
-            Self::Scope => "scope",
-        }
-    }
-
     /// Parses the kind of a stored document.
     pub(crate) fn from_name(text: &str) -> Result<Self, StoreError> {
-        let kinds = [
-            Self::Head,
-            Self::Entry,
-            Self::Events,
-            Self::Inbox,
-            Self::Receipt,
-            Self::Notification,
-            Self::Live,
-            Self::Watch,
-            Self::Scope,
-        ];
-        let found = kinds.into_iter().find(|kind| kind.as_str() == text);
-        found
-            .ok_or_else(|| StoreError::Corrupt(format!("a document has the unknown kind `{text}`")))
+        text.parse()
+            .map_err(|_| StoreError::Corrupt(format!("a document has the unknown kind `{text}`")))
     }
 }
 

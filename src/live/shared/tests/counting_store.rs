@@ -48,7 +48,7 @@ impl StoreInterceptor for Mutex<Counts> {
         let what = match asked {
             StoreRequest::Write(_, writes) => format!("write {}", first_kind(writes)),
             StoreRequest::Read(_, id) => format!("read {id}"),
-            StoreRequest::Select(selection) => format!("select {}", selection.kind.as_str()),
+            StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
             StoreRequest::AcquireLease | StoreRequest::ListDue | StoreRequest::ListHeads => {
                 return Ok(());
             }
@@ -60,7 +60,7 @@ impl StoreInterceptor for Mutex<Counts> {
 
 fn first_kind(writes: &[Write]) -> &str {
     match writes.first() {
-        Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.as_str(),
+        Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.into_str(),
         Some(Write::Delete(..)) | None => "nothing",
     }
 }
