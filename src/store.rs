@@ -10,7 +10,6 @@ pub(crate) mod cosmos;
 pub(crate) mod cursor;
 pub(crate) mod embedded;
 mod head_lease;
-#[cfg(test)]
 pub(crate) mod interceptor;
 pub(crate) mod memory;
 pub(crate) mod validate;

@@ -1,10 +1,9 @@
 //! A store that counts its requests.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use crate::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
-use crate::store::memory::MemoryStore;
 use crate::store::{StoreError, Write};
 
 pub(super) type CountingStore = InterceptedStore<Mutex<Counts>>;
@@ -24,10 +23,6 @@ impl Counts {
 }
 
 impl CountingStore {
-    pub(super) fn new(inner: Arc<MemoryStore>) -> Self {
-        Self { inner, interceptor: Mutex::default() }
-    }
-
     pub(super) fn counts(&self) -> Counts {
         self.interceptor.lock().unwrap().clone()
     }

@@ -17,7 +17,7 @@ pub(crate) struct RequestLog {
 
 impl InterceptedStore<RequestLog> {
     pub(crate) fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
-        Arc::new(Self { inner, interceptor: RequestLog::default() })
+        Arc::new(Self::new(inner, RequestLog::default()))
     }
 
     /// Returns the requests since the last call, one a line.
