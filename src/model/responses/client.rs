@@ -2,7 +2,6 @@
 //! errors in the response.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use url::Url;
 
 use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
+use crate::error_chain::error_chain;
 use crate::model::catalogue::{Catalogue, find_tariff};
 use crate::model::payload::ModelPayload;
 use crate::model::responses::PROVIDER;
@@ -191,9 +191,7 @@ impl AzureResponses {
         headers.insert(name, value);
         let sent = self.http.post(self.url.clone()).headers(headers).body(body.clone()).send();
         match tokio::time::timeout(self.idle_timeout, sent).await {
-            Err(_) => Err(lost(ProviderError::connection_lost(
-                StreamError::IdleTimeout(self.idle_timeout).to_string(),
-            ))),
+            Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),
             Ok(Err(error)) => Err(lost(transport_error(error))),
             Ok(Ok(response)) => Ok(response),
         }
@@ -207,10 +205,7 @@ impl AzureResponses {
         loop {
             match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
                 Err(_) => {
-                    return Err(ProviderError::connection_lost(
-                        StreamError::IdleTimeout(self.idle_timeout).to_string(),
-                    )
-                    .into());
+                    return Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into());
                 }
                 Ok(Err(error)) => return Err(transport_error(error).into()),
                 Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
@@ -410,19 +405,6 @@ fn transport_error(error: reqwest::Error) -> ProviderError {
     } else {
         ProviderError::connection_lost(format!("connection error: {text}"))
     }
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            let _ = write!(text, ": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Removes the key from a text: services quote a wrong key in their errors.
