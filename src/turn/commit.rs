@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
-use crate::agent::step::Input;
+use crate::agent::step::{Input, finish_commit};
 use crate::agent::transition::Transition;
 use crate::ids::InputId;
 use crate::live::LiveEvent;
@@ -71,7 +71,7 @@ impl LeasedConversation<'_> {
                 let began = self.services.clock.monotonic();
                 (self.build_transition(inputs), began)
             });
-            transition.finish();
+            finish_commit(&mut transition);
             self.stamp_head(name, &mut transition);
             let mut bytes = BatchBytes::default();
             let sent = match self.build_writes(&transition, inbox) {
@@ -164,7 +164,12 @@ impl LeasedConversation<'_> {
         let mut writes = HeadCommit::replace(&transition.head, self.etag.clone())
             .with_entries(&transition.entries)
             .with_events(&transition.events)
-            .with_receipts(&transition.receipts, version)
+            .with_receipts(&transition.receipts, &transition.new_items, version)
+            .with_created(transition.queued_new_items().map(|item| {
+                // The due time covers a commit without an inbox read.
+                let due = item.has_effect_when_idle().then_some(item.accepted_at);
+                documents::inbox_document(item, due)
+            }))
             .with_notifications(&transition.notifications)
             .into_writes()?;
         let is_applied = |item: &InboxItem| {

@@ -63,6 +63,7 @@ impl LiveDedup {
             }),
             EventBody::AgentEnd(_)
             | EventBody::AgentSettled(_)
+            | EventBody::Notify(_)
             | EventBody::TurnEnd(_)
             | EventBody::ToolExecutionStart(_)
             | EventBody::ToolExecutionEnd(_)
