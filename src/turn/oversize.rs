@@ -31,9 +31,8 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
     if !done.iter().all(is_of_extension) && done.len() < inputs.len() {
         return Some(done);
     }
-    first_of_results(inputs)
-        .or_else(|| without_actions(inputs))
-        .or_else(|| without_parts(inputs, what))
+    let smaller = first_of_results(inputs).or_else(|| without_actions(inputs));
+    Some(smaller.unwrap_or_else(|| without_parts(inputs, what)))
 }
 
 /// The first of several results, with its actions. Each can have a commit of its own.
@@ -68,7 +67,7 @@ fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
 }
 
 /// The step with a smaller result or response, or a failed prompt.
-fn without_parts(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
+fn without_parts(inputs: &[Input], what: &str) -> Vec<Input> {
     // An extension's decision on the turn stays with the input that closes the turn.
     let (decision, inputs) = match inputs {
         [decision @ Input::FinishTurn(_), rest @ ..] => (Some(decision), rest),
@@ -80,20 +79,20 @@ fn without_parts(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
                 index: *index,
                 result: Box::new(text_only_result(result)),
             };
-            Some(decision.cloned().into_iter().chain([text_only]).collect())
+            decision.cloned().into_iter().chain([text_only]).collect()
         }
         [Input::ResponseReceived(answered)] if !answered.message.is_failed() => {
             if let Some(smaller) = without_plugin_parts(answered) {
                 let smaller = Input::ResponseReceived(Box::new(smaller));
-                return Some(decision.cloned().into_iter().chain([smaller]).collect());
+                return decision.cloned().into_iter().chain([smaller]).collect();
             }
-            Some(vec![Input::ResponseReceived(Box::new(failed_response(answered, what)))])
+            vec![Input::ResponseReceived(Box::new(failed_response(answered, what)))]
         }
         _ => {
             let reason = format!("The step is larger than one commit can hold: {what}.");
             let inbox_reads = inputs.iter().filter(|input| matches!(input, Input::InboxRead(_)));
             // Keep the inbox read: uncounted items would have no pending work that names them.
-            Some(inbox_reads.cloned().chain([Input::Poisoned { reason }]).collect())
+            inbox_reads.cloned().chain([Input::Poisoned { reason }]).collect()
         }
     }
 }
