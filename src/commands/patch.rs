@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::{DEFAULT_MODEL, Settings, ThinkingLevel};
+use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::strict::{self, JsonError};
 use crate::agent::workspace::is_deceptive;
 use crate::commands::certain_write::{receipt_document, write_head};
@@ -185,17 +185,11 @@ fn apply_settings(
         }));
     }
     if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
-        bodies.push(thinking_level_change(after.thinking_level.unwrap_or_default()));
+        let level = after.thinking_level.unwrap_or_default();
+        bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
     }
     head.settings = settings;
     Ok(bodies)
-}
-
-pub(crate) fn thinking_level_change(level: ThinkingLevel) -> EntryBody {
-    let level = serde_json::to_value(level).unwrap_or_default();
-    EntryBody::ThinkingLevelChange(ThinkingLevelChange {
-        thinking_level: level.as_str().unwrap_or_default().to_owned(),
-    })
 }
 
 fn merge_metadata(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value};
 
 use crate::agent::content::Content;
-use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange};
+use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange};
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
@@ -17,7 +17,7 @@ use crate::commands::append_entries::append_entries;
 use crate::commands::compact::{CompactRequest, compact};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::message::{MessageRequest, accept_message};
-use crate::commands::patch::{patch_conversation, thinking_level_change};
+use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::Mode;
 use crate::ids::ConversationId;
 use crate::model::ModelRecord;
@@ -246,7 +246,7 @@ impl AgentInner {
         }
         let level = lock(&self.config).settings.thinking_level.unwrap_or_default();
         if last_thinking_level(&path) != Some(level) {
-            changes.push(thinking_level_change(level));
+            changes.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
         }
         if !changes.is_empty() {
             append_entries(services, &key, &changes).await?;
