@@ -26,7 +26,9 @@ mod tool_hooks;
 pub use context::HookContext;
 pub use hook::{Events, Hook};
 pub use runner::ExtensionError;
-pub use tool_hooks::{ApprovalRequest, CallBlock, PendingToolCall, ToolCallDecision};
+pub use tool_hooks::{
+    ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,
+};
 
 /// Failure of a hook. `?` converts any error into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +148,22 @@ pub trait Extension: Send + Sync + fmt::Debug {
         _call: &PendingToolCall<'_>,
     ) -> Result<ToolCallDecision, HookError> {
         Ok(ToolCallDecision::Allow)
+    }
+
+    /// Runs when a call has returned its result or failed. Each extension sees the changes of the
+    /// earlier ones. The changed result has the limits of a tool's result. After a failure the model
+    /// reads a note, and the next extension runs.
+    ///
+    /// The hook does not run for a call that did not start: blocked, rejected, skipped, of an unknown
+    /// tool or with invalid arguments. It does not run for an unknown outcome either. If the prompt
+    /// is aborted, or the worker stops while the hook waits, the result stays as the tool returned
+    /// it. A call of a `read` or `idempotent` tool may be repeated then, and the hook with it.
+    async fn after_tool_call(
+        &self,
+        _cx: &HookContext,
+        _call: &FinishedToolCall<'_>,
+    ) -> Result<ResultChanges, HookError> {
+        Ok(ResultChanges::default())
     }
 
     /// Runs when a turn is about to close: the response has no tool calls, or all its calls have

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::agent::content::Block;
+use crate::agent::raw::RawJson;
 use crate::tools::Arguments;
 use crate::tools::code::EXPIRY_DEFAULT;
 
@@ -32,6 +34,30 @@ pub struct CallBlock {
     /// True if the prompt can end without another model response. The prompt ends if this is true
     /// for every result of the batch.
     pub terminate: bool,
+}
+
+/// A tool call that has returned its result or failed.
+#[derive(Debug)]
+pub struct FinishedToolCall<'a> {
+    pub tool_call_id: &'a str,
+    pub tool_name: &'a str,
+    pub arguments: &'a Arguments,
+    /// The result that the model would read. Output beyond the limits of a result is already an
+    /// artifact, of which this has the beginning.
+    pub content: &'a [Block],
+    pub details: Option<&'a RawJson>,
+    pub is_error: bool,
+}
+
+/// Changes of an extension to the result of a tool call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResultChanges {
+    /// Replaces the content. `None`: unchanged.
+    pub content: Option<Vec<Block>>,
+    /// Replaces the details. `None`: unchanged.
+    pub details: Option<RawJson>,
+    /// `Some(true)` makes the result an error. `Some(false)` changes nothing: an error stands.
+    pub is_error: Option<bool>,
 }
 
 /// An approval that an extension requires for a tool call.

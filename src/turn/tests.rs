@@ -30,6 +30,7 @@ mod parallel_calls;
 mod pauses;
 mod reader_versions;
 mod recovery;
+mod result_hooks;
 mod retries;
 mod schedules;
 mod simulated_week;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::compaction::handle_until_idle;
 use super::parallel_calls::result_texts;
 use super::store_requests::calls_gated;
 use super::test_env::{TestEnv, call, text};
@@ -17,7 +16,9 @@ use crate::extensions::{
     ToolCallDecision,
 };
 use crate::fail_points::NoFailPoints;
+use crate::queue::{self, Queue as _};
 use crate::services::Services;
+use crate::turn::delivery::handle;
 
 /// Makes the same decision for each call, until a test sets another. Counts its calls.
 #[derive(Debug)]
@@ -72,8 +73,25 @@ async fn env_with(script: super::test_env::Script, guards: &[&Arc<Guard>]) -> (T
     worker.extensions =
         guards.iter().map(|guard| Arc::clone(guard) as Arc<dyn Extension>).collect();
     env.send_prompt(&worker).await;
-    handle_until_idle(&env, &worker).await;
+    handle_nudges(&env, &worker).await;
     (env, worker)
+}
+
+/// Handles nudges until none is left: the prompt has ended or waits for a decision.
+async fn handle_nudges(env: &TestEnv, worker: &Services) {
+    let mut idle_polls = 0;
+    while idle_polls < 5 {
+        let received = env.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
+        let Some(message) = received.into_iter().next() else {
+            idle_polls += 1;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            continue;
+        };
+        let nudge = serde_json::from_str(&message.text).unwrap();
+        handle(worker, &nudge).await.unwrap();
+        env.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
+        idle_polls = 0;
+    }
 }
 
 async fn only_request(env: &TestEnv) -> Request {
@@ -84,7 +102,7 @@ async fn only_request(env: &TestEnv) -> Request {
 
 async fn decide(env: &mut TestEnv, worker: &Services, decision: &str) {
     env.decide_all(decision).await;
-    handle_until_idle(env, worker).await;
+    handle_nudges(env, worker).await;
 }
 
 #[tokio::test(start_paused = true)]
