@@ -2,6 +2,7 @@
 //! randomness, no logging.
 
 pub(crate) mod action;
+pub(crate) mod approval_binding;
 pub(crate) mod budget;
 pub(crate) mod call_batch;
 pub(crate) mod compaction;

@@ -18,6 +18,8 @@ pub enum Hook {
     SessionBeforeCompact,
     /// [`Extension::after_compaction`](super::Extension::after_compaction)
     SessionCompact,
+    /// [`Extension::after_tool_call`](super::Extension::after_tool_call)
+    ToolResult,
 }
 
 impl Hook {

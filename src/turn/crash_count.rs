@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use crate::agent::head::Head;
+use crate::agent::inbox::InboxBody;
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::request::Effect;
+use crate::agent::request::{CallRef, Effect};
 use crate::agent::step::Input;
 use crate::agent::suspicion::Death;
 use crate::clock::Timestamp;
@@ -14,6 +15,7 @@ use crate::queue;
 use crate::services::Services;
 use crate::store::{DocumentKind, Partition, StoreError};
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::inbox::{self, WaitingItem};
 use crate::turn::lease::LEASE_DURATION;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
@@ -102,10 +104,24 @@ async fn commit_take_over(
     conversation.crash.is_commit_only = true;
     conversation.state.load_response(conversation.services).await?;
     let mut inputs = vec![Input::LeaseTakenOver];
-    inputs.extend(lost_writes(&conversation.state.head, now));
-    let mut plan = conversation.state.plan(conversation.services, inputs);
+    let (services, state) = (conversation.services, &conversation.state);
+    let mut lost = lost_writes(&state.head, &[], now);
+    let mut inbox = Vec::new();
+    if !lost.is_empty() {
+        let read = inbox::read_inbox(services, &state.key).await;
+        let read = read.map_err(|source| state.error("read the inbox of", source))?;
+        let unknown = lost_writes(&state.head, &read, now);
+        if unknown.len() < lost.len() {
+            (lost, inbox) = (unknown, read);
+        }
+    }
+    inputs.extend(lost);
+    if !inbox.is_empty() {
+        inputs.extend(inbox::drain_inputs(&inbox));
+    }
+    let mut plan = state.plan(services, inputs);
     conversation.leave_turn_open(&mut plan);
-    Box::pin(conversation.commit("take-in", plan, &[])).await
+    Box::pin(conversation.commit("take-in", plan, &inbox)).await
 }
 
 /// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then
@@ -193,10 +209,18 @@ async fn find_open_conversations(
     }
 }
 
-pub(crate) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
-    let batch = head.phase.call_batch();
-    let lost = batch.calls.iter().enumerate().filter(|(_, call)| {
+/// The started writes whose result no item of the inbox has: their outcome is unknown.
+pub(crate) fn lost_writes(head: &Head, inbox: &[WaitingItem], now: Timestamp) -> Vec<Input> {
+    let Phase::Calls { response_seq, calls, .. } = &head.phase else { return Vec::new() };
+    let has_result = |index: usize| {
+        let call = CallRef { response_seq: *response_seq, index };
+        inbox.iter().any(
+            |waiting| matches!(&waiting.item.body, InboxBody::LateResult(late) if late.call == call),
+        )
+    };
+    let lost = calls.iter().enumerate().filter(|(index, call)| {
         matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
+            && !has_result(*index)
     });
     lost.map(|(index, _)| Input::ToolOutcomeUnknown {
         index,

@@ -17,7 +17,7 @@ use crate::turn::isolator::Isolation;
 use crate::turn::leased_conversation::{LeasedConversation, acquire_lease};
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
-use crate::turn::pending_work::{NextStep, drain_inputs, read_inbox_with_decisions};
+use crate::turn::pending_work::{NextStep, read_inbox_with_decisions};
 use crate::turn::spans::{self, DeliverySpan};
 use crate::turn::{crash_count, delivery_cost, error_domain, inbox};
 use crate::{queue, schedules};
@@ -138,7 +138,7 @@ async fn deliver(
     let work = async {
         let now = services.clock.now();
         let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
-        let plan = conversation.state.plan(services, drain_inputs(&inbox).into());
+        let plan = conversation.state.plan(services, inbox::drain_inputs(&inbox).into());
         let pending = match conversation.find_next_step(inbox, plan, now) {
             NextStep::Release => return Ok(RoundOutcome::NoWork),
             NextStep::Isolate => return Ok(RoundOutcome::Suspect),

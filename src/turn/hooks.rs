@@ -59,7 +59,7 @@ impl<'w> LeasedConversation<'w> {
         (!contexts.is_empty()).then(|| PayloadHooks { runner: self.hook_runner(), contexts })
     }
 
-    fn hook_runner(&self) -> HookRunner<'w> {
+    pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
         let services = self.services;
         HookRunner {
             timeout: services.limits.hook_timeout,

@@ -62,6 +62,11 @@ pub(crate) fn inbox_input(waiting: &[WaitingItem]) -> Input {
     Input::InboxRead(waiting.iter().map(pending).collect())
 }
 
+/// The inputs that drain the inbox.
+pub(crate) fn drain_inputs(inbox: &[WaitingItem]) -> [Input; 2] {
+    [inbox_input(inbox), Input::DrainInbox]
+}
+
 /// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's
 /// phase covers them. Items beyond the batch's limits stay due and are read again.
 pub(crate) fn clear_due<'a>(

@@ -24,6 +24,7 @@ use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
 use crate::turn::event_log::ModelCallLog;
 use crate::turn::isolator::{CrashState, Isolation};
+use crate::turn::late_result::KeptResults;
 use crate::turn::lease::{LEASE_DURATION, LeaseState};
 use crate::turn::nudge::{NUDGE_WITHIN, Nudge};
 use crate::turn::nudge_sender::enqueue_nudge;
@@ -46,6 +47,7 @@ pub(crate) struct LeasedConversation<'w> {
     pub(crate) costs: CallCosts,
     pub(crate) crash: CrashState,
     pub(crate) telemetry: TurnTelemetry,
+    pub(crate) kept_results: KeptResults,
     /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
     /// delivery continues with it.
     pub(crate) nudge_at: Option<Timestamp>,
@@ -148,6 +150,7 @@ pub(crate) async fn acquire_lease_as<'w>(
         costs: CallCosts::default(),
         crash: CrashState { death, ..CrashState::default() },
         telemetry: TurnTelemetry::default(),
+        kept_results: KeptResults::default(),
         nudge_at: None,
     };
     Ok(Some((conversation, inbox)))

@@ -146,10 +146,10 @@ impl LeasedConversation<'_> {
         if self.state.head.is_poisoned() && self.crash.death.is_none() && !is_aborted {
             return self.fail_poisoned_prompt(&inbox, span).await;
         }
-        let mut inputs = recovery_inputs(self.services, &self.state.head, is_aborted, now, span);
+        let mut inputs = recovery_inputs(self.services, &self.state.head, &inbox, now, span);
         budget_check::settle_due(self.services, &self.state.head, &mut inputs).await;
         let is_plan_current = inputs.is_empty() && self.state.response.is_none();
-        inputs.extend(drain_inputs(&inbox));
+        inputs.extend(inbox::drain_inputs(&inbox));
         let mut plan = if is_plan_current { plan } else { self.state.plan(self.services, inputs) };
         if self.crash.is_commit_only {
             self.leave_turn_open(&mut plan);
@@ -208,7 +208,8 @@ impl LeasedConversation<'_> {
             )
         };
         let waiting = if rereads < REREADS_MAX {
-            reread_inbox(self.services, &self.state).await
+            let waiting = reread_inbox(self.services, &self.state).await;
+            waiting.map(|waiting| self.kept_results.filter(waiting, inputs))
         } else {
             None
         };
@@ -252,15 +253,16 @@ impl LeasedConversation<'_> {
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
-        let done = self.costs.take_ledger_input().into_iter().chain(done);
+        let done: Vec<Input> = self.costs.take_ledger_input().into_iter().chain(done).collect();
         let waiting = reread_inbox(self.services, &self.state).await;
+        let waiting = waiting.map(|waiting| self.kept_results.filter(waiting, &done));
         let inputs = match &waiting {
             Some(waiting) => [inbox::inbox_input(waiting)]
                 .into_iter()
                 .chain(done)
                 .chain([Input::DrainInbox])
                 .collect(),
-            None => done.collect(),
+            None => done,
         };
         let mut plan = self.state.plan(self.services, inputs);
         if waiting.is_some() {
@@ -280,7 +282,7 @@ impl LeasedConversation<'_> {
 fn recovery_inputs(
     services: &Services,
     head: &Head,
-    is_aborted: bool,
+    inbox: &[WaitingItem],
     now: Timestamp,
     span: &Span,
 ) -> Vec<Input> {
@@ -294,8 +296,8 @@ fn recovery_inputs(
     }
     // A write was running when its worker stopped, so its outcome is unknown. No request is made if
     // the prompt is aborted.
-    if !is_aborted {
-        inputs.extend(lost_writes(head, now));
+    if !abort_signal::is_aborted_by(head, inbox) {
+        inputs.extend(lost_writes(head, inbox, now));
     }
     inputs
 }
@@ -317,11 +319,6 @@ fn give_up_reason(state: &ConversationState) -> String {
     let deaths = state.head.suspicion.isolated_deaths;
     let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
     format!("The process died {times} times while it ran this step alone: {step}.")
-}
-
-/// The inputs that drain the inbox.
-pub(crate) fn drain_inputs(inbox: &[WaitingItem]) -> [Input; 2] {
-    [inbox::inbox_input(inbox), Input::DrainInbox]
 }
 
 fn is_applied(plan: &CommitPlan, item: &InboxItem) -> bool {

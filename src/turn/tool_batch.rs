@@ -2,7 +2,7 @@
 //! it arrives.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -26,6 +26,16 @@ pub(crate) struct SentCall<'w> {
     pub(crate) effect: Effect,
     /// Resolves to the input that reports the outcome.
     pub(crate) work: BoxFuture<'w, Input>,
+    pub(crate) raw: RawOutcome,
+}
+
+/// The input that reports a known outcome without the hooks that still run.
+pub(crate) type RawOutcome = Arc<OnceLock<Input>>;
+
+struct RunningCall<'w> {
+    index: usize,
+    call_span: Option<Arc<ToolCallSpan<'w>>>,
+    raw: RawOutcome,
 }
 
 /// Running calls, and finished calls that are not yet committed. Dropping it cancels the running
@@ -34,7 +44,7 @@ pub(crate) struct SentCall<'w> {
 struct CallBatch<'w> {
     /// Resolves to `None` if an abort cancelled the call.
     work: FuturesUnordered<BoxFuture<'w, (usize, Option<Input>)>>,
-    running: Vec<(usize, Option<Arc<ToolCallSpan<'w>>>)>,
+    running: Vec<RunningCall<'w>>,
     finished: Vec<(usize, Input)>,
     /// Cancelled when the prompt is aborted: repeatable calls end at once, and writes are notified.
     abort: CancellationToken,
@@ -42,8 +52,8 @@ struct CallBatch<'w> {
 
 impl<'w> CallBatch<'w> {
     fn add(&mut self, call: SentCall<'w>) {
-        let SentCall { index, call_span, effect, work } = call;
-        self.running.push((index, call_span));
+        let SentCall { index, call_span, effect, work, raw } = call;
+        self.running.push(RunningCall { index, call_span, raw });
         let abort = self.abort.clone();
         self.work.push(Box::pin(async move {
             if effect == Effect::Write {
@@ -58,7 +68,7 @@ impl<'w> CallBatch<'w> {
     }
 
     fn contains(&self, index: usize) -> bool {
-        self.running.iter().any(|(running, _)| *running == index)
+        self.running.iter().any(|running| running.index == index)
             || self.finished.iter().any(|(finished, _)| *finished == index)
     }
 
@@ -69,7 +79,7 @@ impl<'w> CallBatch<'w> {
     fn finish(&mut self, (index, input): (usize, Option<Input>)) {
         // A cancelled call stays in `running`: it did not finish.
         let Some(input) = input else { return };
-        self.running.retain(|(running, _)| *running != index);
+        self.running.retain(|running| running.index != index);
         self.finished.push((index, input));
     }
 
@@ -83,10 +93,23 @@ impl<'w> CallBatch<'w> {
 
     /// Drops the remaining calls.
     fn cancel_remaining(&mut self) {
-        self.work = FuturesUnordered::new();
-        for call_span in self.running.drain(..).filter_map(|(_, call_span)| call_span) {
+        for call_span in self.drop_running() {
             call_span.end_aborted();
         }
+    }
+
+    /// Drops the running calls. Those whose outcome is known are finished. Returns the spans of the
+    /// others.
+    fn drop_running(&mut self) -> Vec<Arc<ToolCallSpan<'w>>> {
+        self.work = FuturesUnordered::new();
+        let mut spans = Vec::new();
+        for RunningCall { index, call_span, raw } in self.running.drain(..) {
+            match raw.get() {
+                Some(input) => self.finished.push((index, input.clone())),
+                None => spans.extend(call_span),
+            }
+        }
+        spans
     }
 
     /// Waits until one call finishes, and collects all that have finished by then. Returns at once
@@ -123,8 +146,7 @@ impl<'w> CallBatch<'w> {
 
     /// Cancels all running calls and records the error on their spans.
     fn fail_running(&mut self, error: &TurnError) {
-        self.work = FuturesUnordered::new();
-        for call_span in self.running.drain(..).filter_map(|(_, call_span)| call_span) {
+        for call_span in self.drop_running() {
             call_span.end(Err(error));
         }
     }

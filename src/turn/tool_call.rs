@@ -8,32 +8,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::entry::{Entry, EntryBody, ToolReturned};
-use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem, LateResult};
-use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
+use crate::agent::message::{Message, WorkspaceFile};
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::CallStatus;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Effect};
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{CallResult, Input};
 use crate::agent::workspace;
 use crate::artifacts::ArtifactScope;
-use crate::ids::{EffectId, InputId};
+use crate::ids::EffectId;
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::services::Services;
-use crate::store::Write;
-use crate::store::conditional::write_once;
-use crate::telemetry::trace;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
 use crate::turn::context::TurnContext;
-use crate::turn::documents;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::turn::late_result::LateResultWriter;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge_sender::enqueue_nudge;
+use crate::turn::result_hooks::{CallAttempt, ResultHooks};
 use crate::turn::spans::ToolCallSpan;
-use crate::turn::tool_batch::SentCall;
+use crate::turn::tool_batch::{RawOutcome, SentCall};
 
 /// Context for converting a call's outcome into an input.
 struct OutcomeContext<'w> {
@@ -79,7 +76,8 @@ impl<'w> LeasedConversation<'w> {
         let failed = |text: &str| {
             let ended = outcome_context.to_input(ToolOutcome::Failed(text.to_owned()));
             let work = Box::pin(std::future::ready(ended));
-            Ok(SentCall { index, call_span: None, effect: Effect::Read, work })
+            let raw = RawOutcome::default();
+            Ok(SentCall { index, call_span: None, effect: Effect::Read, work, raw })
         };
         let Some(call) = self.state.open_call(index).cloned() else {
             return failed("This call is not in the record.");
@@ -119,21 +117,11 @@ impl<'w> LeasedConversation<'w> {
         let traceparent = call_span.span.traceparent().or(context.traceparent);
         let abort = abort.clone();
         let context = ToolContext { deadline, abort, traceparent, ..context };
+        let read_access = turn_context.read_access();
+        let attempt = CallAttempt { tool, arguments, context, read_access };
+        let hooks = self.result_hooks(index, &call, &turn_context, &attempt);
         services.fail_points.hit("tool.before").await;
-        let read_on = turn_context.read_access();
-        let effect = tool.definition().effect;
-        let work_span = Arc::clone(&call_span);
-        let work = async move {
-            // Progress that another task of the tool reports after the end is dropped.
-            let _over = finished.drop_guard();
-            let outcome = work_span
-                .span
-                .run(Box::pin(call_attempt::attempt_call(&*tool, arguments, context, read_on)))
-                .await;
-            work_span.end(Ok(&outcome));
-            outcome_context.to_input(outcome)
-        };
-        Ok(SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work) })
+        Ok(start_attempt(attempt, call_span, finished, outcome_context, hooks))
     }
 
     fn outcome_context(&self, index: usize, loop_kind: LoopKind) -> OutcomeContext<'w> {
@@ -200,8 +188,8 @@ impl<'w> LeasedConversation<'w> {
     /// inbox item (invariant 3).
     pub(crate) async fn store_late_result(&self, input: &Input, response: &Entry) {
         let Input::ToolCallReturned { index, result } = input else { return };
-        let response_seq = response.base.seq;
-        let Some(call) = response
+        let call = CallRef { response_seq: response.base.seq, index: *index };
+        let Some(tool_call) = response
             .body
             .message()
             .and_then(Message::as_assistant)
@@ -209,47 +197,42 @@ impl<'w> LeasedConversation<'w> {
         else {
             return;
         };
-        let now = self.services.clock.now();
-        let effect = EffectId::from_call(
-            &self.state.key.conversation_id,
-            &self.state.head.incarnation,
-            response_seq,
-            *index,
-        );
-        let message = ToolResultMessage {
-            tool_call_id: call.id.clone(),
-            tool_name: call.name.clone(),
-            content: result.content.clone(),
-            details: result.details.clone(),
-            structured_content: result.structured.clone(),
-            usage: result.usage.clone(),
-            is_error: result.is_error,
-            terminate: result.terminate,
-            rejected: None,
-            timestamp: now,
-            workspace: result.workspace.clone(),
-            extra: Extra::new(),
-        };
-        let late = LateResult {
-            call: CallRef { response_seq, index: *index },
-            message,
-            outputs: result.outputs.clone(),
-        };
-        let item = InboxItem {
-            input_id: InputId::new(format!("late-{effect}")),
-            accepted_at: now,
-            idempotency: IdempotencyRecord::default(),
-            traceparent: trace::current_traceparent(),
-            body: InboxBody::LateResult(late),
-        };
-        let write = Write::Create(documents::inbox_document(&item, Some(now)));
-        if let Err(error) =
-            write_once(&*self.services.store, &self.state.partition, vec![write]).await
-        {
-            tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %error, "late tool result not stored");
-        }
+        LateResultWriter::new(self.services, &self.state, call, tool_call).store(result).await;
         enqueue_nudge(self.services, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }
+}
+
+/// Sends one attempt of a call. Its hooks run within its work.
+fn start_attempt<'w>(
+    attempt: CallAttempt,
+    call_span: Arc<ToolCallSpan<'w>>,
+    finished: CancellationToken,
+    outcome_context: OutcomeContext<'w>,
+    hooks: Option<ResultHooks<'w>>,
+) -> SentCall<'w> {
+    let (index, effect) = (outcome_context.index, attempt.tool.definition().effect);
+    let raw = RawOutcome::default();
+    let (work_span, work_raw) = (Arc::clone(&call_span), Arc::clone(&raw));
+    let work = async move {
+        let CallAttempt { tool, arguments, context, read_access } = attempt;
+        let outcome = {
+            // Progress that another task of the tool reports after the end is dropped.
+            let _over = finished.drop_guard();
+            let attempted = call_attempt::attempt_call(&*tool, arguments, context, read_access);
+            work_span.span.run(Box::pin(attempted)).await
+        };
+        work_span.end(Ok(&outcome));
+        let is_unknown = matches!(outcome, ToolOutcome::Unknown { .. });
+        let outcome = match hooks.filter(|_| !is_unknown) {
+            Some(hooks) => {
+                let raw = work_raw.get_or_init(|| outcome_context.to_input(outcome.clone()));
+                Box::pin(hooks.apply(outcome, raw)).await
+            }
+            None => outcome,
+        };
+        outcome_context.to_input(outcome)
+    };
+    SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work), raw }
 }
 
 /// The workspace files after the earlier calls, including buffered results.
