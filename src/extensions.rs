@@ -19,6 +19,7 @@ pub use crate::model::payload::ModelPayload;
 use crate::tools::Arguments;
 
 pub(crate) mod context;
+pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod payload;
 pub(crate) mod runner;
