@@ -16,17 +16,18 @@ pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;
 use crate::ids::EntryId;
 pub use crate::model::payload::ModelPayload;
-use crate::tools::Arguments;
 
 pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod payload;
 pub(crate) mod runner;
+mod tool_hooks;
 
 pub use context::HookContext;
 pub use hook::{Events, Hook};
 pub use runner::ExtensionError;
+pub use tool_hooks::{ApprovalRequest, CallBlock, PendingToolCall, ToolCallDecision};
 
 /// Failure of a hook. `?` converts any error into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,24 +52,6 @@ impl<E: std::error::Error> From<E> for HookError {
     fn from(error: E) -> Self {
         Self(error_chain(&error))
     }
-}
-
-/// A tool call that is about to start.
-#[derive(Debug)]
-pub struct PendingToolCall<'a> {
-    pub tool_call_id: &'a str,
-    pub tool_name: &'a str,
-    pub arguments: &'a Arguments,
-}
-
-/// Decision to block a tool call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallBlock {
-    /// Text for the model; `None`: "Tool execution was blocked".
-    pub reason: Option<String>,
-    /// True if the prompt can end without another model response. The prompt ends if this is true
-    /// for every result of the batch.
-    pub terminate: bool,
 }
 
 /// A turn that is about to close.
@@ -154,12 +137,16 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
     /// blocks the call. If the hooks of a model response together used their time, the call is
     /// checked again in the next turn.
+    ///
+    /// All approvals that extensions and the tool require are one request. After the approval, which
+    /// can be days later, the hooks run again: a block applies, and an extension that requires an
+    /// approval again has it.
     async fn before_tool_call(
         &self,
         _cx: &HookContext,
         _call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
-        Ok(None)
+    ) -> Result<ToolCallDecision, HookError> {
+        Ok(ToolCallDecision::Allow)
     }
 
     /// Runs when a turn is about to close: the response has no tool calls, or all its calls have

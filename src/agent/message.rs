@@ -204,10 +204,9 @@ impl Rejection {
     }
 
     /// The result that the model receives. The prefix separates a reason from the tool's own output.
-    pub fn model_text(&self) -> String {
-        self.reason
-            .as_ref()
-            .map_or_else(|| REJECTED.to_owned(), |text| format!("{REJECTED}: {text}"))
+    pub fn model_text(&self, refusal: Option<&str>) -> String {
+        let prefix = refusal.unwrap_or(REJECTED);
+        self.reason.as_ref().map_or_else(|| prefix.to_owned(), |text| format!("{prefix}: {text}"))
     }
 }
 

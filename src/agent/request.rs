@@ -82,7 +82,8 @@ pub struct Request {
     pub tool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Hash of tool name, arguments and definition. An approval is valid only for these.
+    /// Hash of tool name, arguments and definition, and of the extensions that require the
+    /// approval. An approval is valid only for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
     /// The exceeded limit, for a budget request.
@@ -103,6 +104,9 @@ pub struct Request {
     #[serde(default)]
     #[serde(rename = "notRequester")]
     pub is_requester_excluded: bool,
+    /// Text for the model if the request is rejected or expires. Absent: the general texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
 }
 
 /// Effect of a tool. It determines what a take-over may do.

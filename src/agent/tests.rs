@@ -176,6 +176,7 @@ pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Optio
         reason: reason.to_owned(),
         approvers: vec!["owner".to_owned()],
         not_requester: false,
+        refusal: None,
         expires_at: Timestamp(NOW.0 + 1_000),
     });
     Input::ToolCallChecked {

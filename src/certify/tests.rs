@@ -9,7 +9,7 @@ use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::agent::settings::{Settings, ToolExecution};
-use crate::extensions::{CallBlock, HookContext, HookError, PendingToolCall};
+use crate::extensions::{CallBlock, HookContext, HookError, PendingToolCall, ToolCallDecision};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
@@ -141,9 +141,13 @@ impl Extension for ForgetfulExtension {
         &self,
         _cx: &HookContext,
         _call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
+    ) -> Result<ToolCallDecision, HookError> {
         let is_late = self.0.fetch_add(1, Ordering::SeqCst) >= 5;
-        Ok(is_late.then(|| CallBlock { reason: Some("Enough.".to_owned()), terminate: false }))
+        let reason = Some("Enough.".to_owned());
+        Ok(match is_late {
+            true => ToolCallDecision::Block(CallBlock { reason, terminate: false }),
+            false => ToolCallDecision::Allow,
+        })
     }
 }
 

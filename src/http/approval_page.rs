@@ -313,6 +313,7 @@ mod tests {
                 expires_at: None,
                 approvers: vec!["link".to_owned()],
                 is_requester_excluded: false,
+                refusal: None,
             },
             arguments: Some(
                 RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),

@@ -35,7 +35,7 @@ pub use context::{CallContext, Workspace};
 pub(crate) use service_registry::ServiceRegistry;
 
 /// Default expiry of an approval request.
-const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
+pub(crate) const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
 /// A tool in Rust. It holds no state of a call, because a call may run again on another instance.
 ///

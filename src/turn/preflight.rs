@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
+use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
-use crate::agent::step::{ApprovalSpec, CallPlan, Input, Preflight, is_skipped_by_steer};
+use crate::agent::step::{CallPlan, Input, Preflight, is_skipped_by_steer};
 use crate::agent::transition::Transition;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
-use crate::extensions::{Hook, PendingToolCall};
+use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
+use crate::turn::call_approval::{self, ExtensionApproval};
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
@@ -34,6 +36,8 @@ const BLOCKED: &str = "Tool execution was blocked";
 struct CheckedCall {
     tool: Arc<dyn CallableTool>,
     arguments: Arguments,
+    /// Approvals that extensions require, in their order.
+    required: Vec<ExtensionApproval>,
 }
 
 /// Outcome of the check of a ready call.
@@ -103,7 +107,7 @@ impl LeasedConversation<'_> {
         if let Some(on) = pause::pause_of_call(self.services, &self.state.head, &call.name) {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
-        let checked = match resolve_call(plan, index, call) {
+        let mut checked = match resolve_call(plan, index, call) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -113,44 +117,51 @@ impl LeasedConversation<'_> {
         {
             return Ok(CheckOutcome::Deferred);
         }
-        let blocked = self.run_before_tool_call(plan, (index, call), &checked.arguments).await?;
-        if let Some(outcome) = blocked {
-            return Ok(outcome);
+        match self.run_before_tool_call(plan, (index, call), &checked.arguments).await? {
+            Ok(required) => checked.required = required,
+            Err(outcome) => return Ok(outcome),
         }
         Ok(self
-            .admit_call(transition, index, call, &checked)
+            .admit_call(transition, index, call, checked)
             .map_or(CheckOutcome::Deferred, CheckOutcome::Decided))
     }
 
-    /// The rejection by the first extension that blocks the call or fails.
+    /// The approvals that extensions require, or the rejection by the first extension that blocks
+    /// the call or fails.
     async fn run_before_tool_call(
         &mut self,
         plan: &CommitPlan,
         (index, call): (usize, &ToolCall),
         arguments: &Arguments,
-    ) -> Result<Option<CheckOutcome>, TurnError> {
+    ) -> Result<Result<Vec<ExtensionApproval>, CheckOutcome>, TurnError> {
         let call_ahead =
             PendingToolCall { tool_call_id: &call.id, tool_name: &call.name, arguments };
         let agent = plan.context().agent.as_deref().ok();
         let response = plan.transition().head.response_count;
+        let mut required = Vec::new();
         for cx in self.hook_contexts(Hook::ToolCall, agent, Anchor::ToolCall { response, index }) {
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
             let preflight = match self.run_hook(&cx, work).await? {
-                Ok(None) => continue,
-                Ok(Some(block)) => {
+                Ok(ToolCallDecision::Allow) => continue,
+                Ok(ToolCallDecision::RequireApproval(request)) => {
+                    let extension = cx.extension().name().to_owned();
+                    required.push(ExtensionApproval { extension, request });
+                    continue;
+                }
+                Ok(ToolCallDecision::Block(block)) => {
                     let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
                     Preflight::Rejected { text, terminate: block.terminate }
                 }
                 Err(failure) if failure.cause == FailureCause::CommitTimeout => {
-                    return Ok(Some(CheckOutcome::Deferred));
+                    return Ok(Err(CheckOutcome::Deferred));
                 }
                 Err(failure) => rejected(format!("{BLOCKED}: {failure}")),
             };
-            return Ok(Some(CheckOutcome::Decided(preflight)));
+            return Ok(Err(CheckOutcome::Decided(preflight)));
         }
-        Ok(None)
+        Ok(Ok(required))
     }
 
     /// Returns `None` if the tool's time-out no longer fits this turn.
@@ -159,9 +170,9 @@ impl LeasedConversation<'_> {
         transition: &Transition,
         index: usize,
         call: &ToolCall,
-        checked: &CheckedCall,
+        checked: CheckedCall,
     ) -> Option<Preflight> {
-        let CheckedCall { tool, arguments } = checked;
+        let CheckedCall { tool, arguments, required } = checked;
         let timeout = tool.definition().timeout;
         if timeout + SEND_MARGIN > self.services.limits.turn_duration {
             // Deferring it would defer it for ever.
@@ -172,10 +183,16 @@ impl LeasedConversation<'_> {
                 self.services.limits.turn_duration.as_secs()
             )));
         }
-        let binding = approval_binding(tool.as_ref(), call);
-        let approval = tool
-            .required_approval(arguments)
-            .filter(|_| approved_binding(transition, index) != Some(&binding));
+        let binding = call_approval::bind(&call_hash(tool.as_ref(), call), &required);
+        let approved = approved_binding(transition, index)
+            .filter(|approved| approval_binding::covers(approved, &binding));
+        let approval = match approved {
+            Some(_) => None,
+            None => {
+                let of_tool = tool.required_approval(&arguments);
+                call_approval::merge(of_tool, required, transition.now)
+            }
+        };
         // A call that waits for an approval starts in another turn, so its time-out does not matter
         // here.
         if approval.is_none()
@@ -187,14 +204,10 @@ impl LeasedConversation<'_> {
             effect: tool.definition().effect,
             on_unknown: tool.definition().on_unknown,
             until: transition.now.plus(timeout),
-            binding,
+            // Later checks need all that was approved.
+            binding: approved.cloned().unwrap_or(binding),
             fingerprint: call_fingerprint(call),
-            approval: approval.map(|approval| ApprovalSpec {
-                reason: approval.reason,
-                approvers: approval.approvers,
-                not_requester: approval.is_requester_excluded,
-                expires_at: transition.now.plus(approval.expires_after),
-            }),
+            approval,
         })))
     }
 }
@@ -214,7 +227,7 @@ fn resolve_call(
         .map_err(|text| rejected(failure_text(context.loop_kind(), &call.name, text)))?;
     match find_blocking_call(plan, index, &**tool) {
         Some(earlier) => Err(Preflight::BlockedBy { earlier }),
-        None => Ok(CheckedCall { tool: Arc::clone(tool), arguments }),
+        None => Ok(CheckedCall { tool: Arc::clone(tool), arguments, required: Vec::new() }),
     }
 }
 
@@ -267,8 +280,8 @@ fn missing_tool_text(name: &str, context: &TurnContext, was_approved: bool) -> S
     }
 }
 
-/// Identifies what an approval covers: this tool in its current revision, with these arguments.
-fn approval_binding(tool: &dyn CallableTool, call: &ToolCall) -> String {
+/// Identifies the tool in its current revision with these arguments, for approvals.
+fn call_hash(tool: &dyn CallableTool, call: &ToolCall) -> String {
     sha256_hex(
         format!(
             "{}\n{}\n{}",

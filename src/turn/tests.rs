@@ -10,6 +10,7 @@ mod aborts;
 mod backlog;
 mod bounds;
 mod budgets;
+mod call_approval;
 mod compaction;
 mod cost_table;
 mod deliveries;

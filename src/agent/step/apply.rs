@@ -151,7 +151,8 @@ fn apply_tool_decision(
             Next::Wait
         }
         Verdict::Expired => {
-            calls::reject_call(transition, index, &CallResult::error("Approval expired"))
+            let text = request.refusal.as_deref().unwrap_or("Approval expired");
+            calls::reject_call(transition, index, &CallResult::error(text))
         }
         Verdict::Aborted => {
             let text = decision.reason.as_deref().unwrap_or("Operation aborted");
@@ -166,7 +167,7 @@ fn apply_tool_decision(
             calls::reject_call(
                 transition,
                 index,
-                &CallResult::from_rejection(&Rejection { by, reason }),
+                &CallResult::from_rejection(&Rejection { by, reason }, request.refusal.as_deref()),
             )
         }
     }

@@ -258,6 +258,7 @@ fn request_limit_increase(
         expires_at: Some(approval.expires_at),
         approvers: approval.approvers.clone(),
         is_requester_excluded: false,
+        refusal: None,
     };
     transition.head.metering.recheck_at = Some(approval.recheck_at);
     transition.head.requests.push(request.clone());

@@ -1,5 +1,6 @@
 //! Tool calls of a model response: each gets exactly one result, in source order (invariant 5).
 
+use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::entry::{EntryBody, RequestEntry, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
@@ -138,9 +139,10 @@ fn request_approval(
     approval: &ApprovalSpec,
 ) {
     let Some(open_call) = open_call(transition, index) else { return };
-    // An approval is bound to the tool's definition: see `CallPlan::binding`.
-    let was_approved = transition.calls().get(index).is_some_and(|call| call.approved.is_some());
-    let reason = if was_approved {
+    let approved = transition.calls().get(index).and_then(|call| call.approved.as_deref());
+    let has_changed =
+        approved.is_some_and(|approved| !approval_binding::is_same_call(approved, &plan.binding));
+    let reason = if has_changed {
         format!("{TOOL_CHANGED} {}", approval.reason)
     } else {
         approval.reason.clone()
@@ -155,6 +157,7 @@ fn request_approval(
         expires_at: Some(approval.expires_at),
         approvers: approval.approvers.clone(),
         is_requester_excluded: approval.not_requester,
+        refusal: approval.refusal.clone(),
         ..new_request(transition, &open_call)
     };
     append_request(transition, index, &open_call, request);
@@ -183,6 +186,7 @@ fn new_request(transition: &Transition, open_call: &OpenCall) -> Request {
         expires_at: None,
         approvers: vec!["owner".to_owned()],
         is_requester_excluded: false,
+        refusal: None,
     }
 }
 

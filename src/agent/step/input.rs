@@ -97,7 +97,7 @@ pub struct CallPlan {
     pub on_unknown: OnUnknown,
     /// Time after which the attempt is certainly over.
     pub until: Timestamp,
-    /// Hash of tool name, arguments and definition. An approval is valid for this hash only.
+    /// What an approval of the call covers. See [`approval_binding`](crate::agent::approval_binding).
     pub binding: String,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
     pub fingerprint: String,
@@ -112,6 +112,8 @@ pub struct ApprovalSpec {
     pub approvers: Vec<String>,
     pub not_requester: bool,
     pub expires_at: Timestamp,
+    /// See [`Request::refusal`](crate::agent::request::Request::refusal).
+    pub refusal: Option<String>,
 }
 
 /// The result of a tool call, as the entry stores it.
@@ -137,8 +139,8 @@ impl CallResult {
         Self { content: vec![Block::text(text)], details, is_error: true, ..Self::default() }
     }
 
-    /// The result of a call that an approver has rejected.
-    pub(super) fn from_rejection(rejection: &Rejection) -> Self {
-        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text()) }
+    /// The result of a call that an approver has rejected. `refusal` replaces the general text.
+    pub(super) fn from_rejection(rejection: &Rejection, refusal: Option<&str>) -> Self {
+        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text(refusal)) }
     }
 }

@@ -15,7 +15,7 @@ use crate::agent::message::Message;
 use crate::agents::{Agent, Catalog};
 use crate::extensions::{
     CallBlock, Events, Extension, Hook, HookContext, HookError, PendingCompaction, PendingToolCall,
-    SummaryOverride,
+    SummaryOverride, ToolCallDecision,
 };
 use crate::fail_points::NoFailPoints;
 use crate::telemetry::testing::Recorder;
@@ -58,9 +58,9 @@ impl Extension for ToolCallHook {
         &self,
         _cx: &HookContext,
         _call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
+    ) -> Result<ToolCallDecision, HookError> {
         self.0.run().await?;
-        Ok(None)
+        Ok(ToolCallDecision::Allow)
     }
 }
 
@@ -220,10 +220,10 @@ impl Extension for BlockingHook {
         &self,
         cx: &HookContext,
         call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
+    ) -> Result<ToolCallDecision, HookError> {
         assert!(cx.prompt_id().is_some());
         let reason = Some(format!("{} may not call {}", cx.agent(), call.tool_name));
-        Ok(Some(CallBlock { reason, terminate: false }))
+        Ok(ToolCallDecision::Block(CallBlock { reason, terminate: false }))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
 use crate::commands::patch::patch_conversation;
-use crate::extensions::{CallBlock, Extension, HookContext, HookError, PendingToolCall};
+use crate::extensions::{Extension, HookContext, HookError, PendingToolCall, ToolCallDecision};
 use crate::fail_points::NoFailPoints;
 use crate::queue::{self, Queue as _};
 use crate::store::memory::{MemoryStore, StoreFaults};
@@ -196,9 +196,9 @@ impl Extension for SlowHook {
         &self,
         _cx: &HookContext,
         _call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
+    ) -> Result<ToolCallDecision, HookError> {
         tokio::time::sleep(self.0).await;
-        Ok(None)
+        Ok(ToolCallDecision::Allow)
     }
 }
 

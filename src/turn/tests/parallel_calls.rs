@@ -18,7 +18,9 @@ use crate::agent::event::EventBody;
 use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
-use crate::extensions::{CallBlock, Extension, HookContext, HookError, PendingToolCall};
+use crate::extensions::{
+    CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
+};
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::queue::{self, Queue as _};
 use crate::services::Services;
@@ -378,8 +380,9 @@ impl Extension for TerminatingExtension {
         &self,
         _cx: &HookContext,
         _call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
-        Ok(Some(CallBlock { reason: Some("That is all.".to_owned()), terminate: true }))
+    ) -> Result<ToolCallDecision, HookError> {
+        let reason = Some("That is all.".to_owned());
+        Ok(ToolCallDecision::Block(CallBlock { reason, terminate: true }))
     }
 }
 

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use async_trait::async_trait;
-use turnwheel::extensions::{CallBlock, Extension, HookContext, HookError, PendingToolCall};
+use turnwheel::extensions::{
+    CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
+};
 use turnwheel::messages::Message;
 use turnwheel::{AgentBuilder, App};
 
@@ -80,9 +82,11 @@ impl Extension for BlockCalls {
         &self,
         _cx: &HookContext,
         call: &PendingToolCall<'_>,
-    ) -> Result<Option<CallBlock>, HookError> {
+    ) -> Result<ToolCallDecision, HookError> {
         let id = call.tool_call_id.split('|').next();
         let found = self.0.iter().find(|(blocked, _)| Some(blocked.as_str()) == id);
-        Ok(found.map(|(_, reason)| CallBlock { reason: reason.clone(), terminate: false }))
+        Ok(found.map_or(ToolCallDecision::Allow, |(_, reason)| {
+            ToolCallDecision::Block(CallBlock { reason: reason.clone(), terminate: false })
+        }))
     }
 }

@@ -1,0 +1,67 @@
+//! Inputs and results of the hooks of tool calls.
+
+use std::time::Duration;
+
+use crate::tools::Arguments;
+use crate::tools::code::EXPIRY_DEFAULT;
+
+/// A tool call that is about to start.
+#[derive(Debug)]
+pub struct PendingToolCall<'a> {
+    pub tool_call_id: &'a str,
+    pub tool_name: &'a str,
+    pub arguments: &'a Arguments,
+}
+
+/// Decision of an extension on a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolCallDecision {
+    /// The call starts, unless its tool or another extension decides otherwise.
+    #[default]
+    Allow,
+    Block(CallBlock),
+    /// The call waits for an approval.
+    RequireApproval(ApprovalRequest),
+}
+
+/// Decision to block a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallBlock {
+    /// Text for the model; `None`: "Tool execution was blocked".
+    pub reason: Option<String>,
+    /// True if the prompt can end without another model response. The prompt ends if this is true
+    /// for every result of the batch.
+    pub terminate: bool,
+}
+
+/// An approval that an extension requires for a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalRequest {
+    /// Text for the approver. Open requests have 64 KB together, so it must be short.
+    pub reason: String,
+    /// `owner`, `link`, `role:NAME`. Empty: the approvers that the tool or another extension names,
+    /// otherwise the owner. If several name approvers, those that all of them name can decide; if
+    /// there is none, those of the tool or else of the first extension.
+    pub approvers: Vec<String>,
+    /// True if the user who started the prompt may not decide it.
+    pub is_requester_excluded: bool,
+    /// If several approvals are required, the earliest expiry counts.
+    pub expires_after: Duration,
+    /// Text for the model if the request is rejected or expires. `None`: the general texts. The
+    /// first one counts.
+    pub refusal: Option<String>,
+}
+
+impl ApprovalRequest {
+    /// Requires a decision within seven days of an approver that the tool names, or else of the
+    /// owner.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            approvers: Vec::new(),
+            is_requester_excluded: false,
+            expires_after: EXPIRY_DEFAULT,
+            refusal: None,
+        }
+    }
+}
