@@ -23,7 +23,7 @@ pub(super) fn read_guardrails(
     let mut guardrails = Guardrails {
         tools: None,
         patterns: DEFAULT_PATTERNS.iter().filter_map(|text| compile_pattern(text).ok()).collect(),
-        approvers: vec!["owner".to_owned()],
+        approvers: Vec::new(),
         expires_after: EXPIRY_DEFAULT,
     };
     match &member.value.yaml {
@@ -113,8 +113,7 @@ fn read_texts<'n>(
             | Yaml::List(_)
             | Yaml::Map(_) => {
                 let kind = if matches!(item.yaml, Yaml::Text(_)) { "empty" } else { item.kind() };
-                let reason =
-                    format!("an item of `{}` must be text and is {kind}", member.key);
+                let reason = format!("an item of `{}` must be text and is {kind}", member.key);
                 findings.add(item.position, reason);
             }
         }

@@ -35,6 +35,7 @@ pub(crate) struct Guardrails {
     pub(crate) tools: Option<Vec<String>>,
     /// Each is matched against the arguments as compact JSON.
     pub(crate) patterns: Vec<Regex>,
+    /// Empty: those of the tool, or else the owner.
     pub(crate) approvers: Vec<String>,
     pub(crate) expires_after: Duration,
 }
@@ -97,6 +98,7 @@ impl Extension for Guardrails {
     fn events(&self) -> Events {
         [Hook::ToolCall].into()
     }
+
     async fn before_tool_call(
         &self,
         _cx: &HookContext,
@@ -104,11 +106,10 @@ impl Extension for Guardrails {
     ) -> Result<ToolCallDecision, HookError> {
         Ok(self.question(call).map_or(ToolCallDecision::Allow, |reason| {
             ToolCallDecision::RequireApproval(ApprovalRequest {
-                reason,
                 approvers: self.approvers.clone(),
-                not_requester: false,
                 expires_after: self.expires_after,
                 refusal: Some(REFUSAL.to_owned()),
+                ..ApprovalRequest::because(reason)
             })
         }))
     }

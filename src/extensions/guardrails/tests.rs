@@ -11,7 +11,7 @@ fn guardrails(tools: Option<&[&str]>) -> Guardrails {
     Guardrails {
         tools: tools.map(|names| names.iter().map(|name| (*name).to_owned()).collect()),
         patterns: DEFAULT_PATTERNS.map(|text| compile_pattern(text).unwrap()).to_vec(),
-        approvers: vec!["owner".to_owned()],
+        approvers: Vec::new(),
         expires_after: Duration::from_hours(1),
     }
 }
