@@ -155,7 +155,7 @@ async fn hooks_chain_and_failure_stays_an_error() {
     let note =
         "[extension \"bad\" failed in tool_result: no dictionary; it did not change the result.]";
     let texts = result_texts(&env).await;
-    assert!(texts[0].starts_with(&format!("{raw} one two")), "{texts:?}");
+    assert!(texts[0].contains(&format!("{raw} one two")), "{texts:?}");
     assert!(texts[0].ends_with(note), "{texts:?}");
 }
 
