@@ -17,6 +17,7 @@ mod file;
 mod file_context;
 #[cfg(test)]
 mod fuzz;
+mod guardrails;
 mod http_tool;
 mod load;
 mod mistakes;
@@ -47,6 +48,8 @@ pub struct Agent {
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
+    /// True if every tool result is logged (`audit`).
+    pub is_audited: bool,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.

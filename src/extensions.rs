@@ -18,6 +18,7 @@ use crate::ids::EntryId;
 pub use crate::model::payload::ModelPayload;
 
 pub(crate) mod context;
+pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod payload;
 pub(crate) mod runner;

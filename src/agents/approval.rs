@@ -11,7 +11,7 @@ use crate::tools::http::ApprovalRule;
 use crate::tools::http::template::{Piece, Template, TemplateError};
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
-const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
+pub(super) const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
 pub(super) fn read_approval(
     member: &Member,
@@ -104,7 +104,7 @@ fn check_condition_names(when: &Node, declared: &[String], findings: &mut Findin
     }
 }
 
-fn read_approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
+pub(super) fn read_approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
     let mut approvers = Vec::new();
     let items = match &member.value.yaml {
         Yaml::List(items) => items.as_slice(),

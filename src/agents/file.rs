@@ -7,7 +7,8 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, fields, http_tool, settings};
+use crate::agents::{Agent, fields, guardrails, http_tool, settings};
+use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
 /// Returns the agent, or `None` after adding at least one finding.
@@ -65,13 +66,21 @@ pub(super) fn parse_agent_file(
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
+    let guards = node.find_member("guardrails");
+    let guards = guards.and_then(|member| guardrails::read_guardrails(member, &tools, findings));
+    let is_audited =
+        node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
     findings.is_empty().then(|| Agent {
         name: name.to_owned(),
         description,
         settings,
         instructions: instructions.trim().to_owned(),
         tools,
-        extensions: Vec::new(),
+        extensions: guards
+            .map(|guards| Arc::new(guards) as Arc<dyn Extension>)
+            .into_iter()
+            .collect(),
+        is_audited: is_audited.unwrap_or_default(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
@@ -139,7 +148,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 3] = ["description", "tools", "responseSchema"];
+    const OWN: [&str; 5] = ["description", "tools", "responseSchema", "guardrails", "audit"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }

@@ -17,6 +17,7 @@ use crate::tools::{
     ToolResult,
 };
 
+mod guardrails;
 mod mistakes;
 
 #[derive(Debug)]

@@ -128,6 +128,8 @@ pub(super) fn with_counted_tools(
         instructions: agent.instructions.clone(),
         tools: tools.collect(),
         extensions: agent.extensions.clone(),
+        // No call of it is real.
+        is_audited: false,
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),
         session_id: agent.session_id.clone(),

@@ -11,6 +11,8 @@ pub struct PendingToolCall<'a> {
     pub tool_call_id: &'a str,
     pub tool_name: &'a str,
     pub arguments: &'a Arguments,
+    /// Number of calls of the same model response.
+    pub calls_count: usize,
 }
 
 /// Decision of an extension on a tool call.

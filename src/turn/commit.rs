@@ -19,7 +19,7 @@ use crate::store::{
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::documents::{self, EventsBody};
 use crate::turn::error::TurnError;
-use crate::turn::event_log::{log_commit, report_alerts};
+use crate::turn::event_log::{log_audit, log_commit, report_alerts};
 use crate::turn::head_commit::{HeadCommit, stamp_head};
 use crate::turn::inbox::{WaitingItem, clear_due};
 use crate::turn::lease::{LEASE_DURATION, STOP_MARGIN};
@@ -174,6 +174,10 @@ impl LeasedConversation<'_> {
             call.log(&self.state.key, Some(&transition.head), transition.now);
         }
         log_commit(&self.state.key, &transition);
+        let agent = self.services.agents.find(Some(&transition.head.agent));
+        if agent.is_ok_and(|agent| agent.is_audited) {
+            log_audit(&self.state.key, &transition);
+        }
         report_alerts(self.services, &self.state.key, &transition.alerts);
         self.state.response = transition.response;
         self.state.buffered = transition.buffered;

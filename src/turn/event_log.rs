@@ -3,13 +3,15 @@
 
 use crate::agent::budget::{BudgetAlert, BudgetPeriod};
 use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptState};
+use crate::agent::event::EventBody;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
 use crate::agent::message::StopReason;
 use crate::agent::phase::Phase;
+use crate::agent::request::CallRef;
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationKey, PromptId};
+use crate::ids::{ConversationKey, EffectId, PromptId};
 use crate::model::{ModelFailure, ModelResponse};
 use crate::services::Services;
 
@@ -66,6 +68,42 @@ pub(crate) fn log_commit(key: &ConversationKey, transition: &Transition) {
             EntryBody::PromptEnd(end) => log_prompt_end(key, transition, (entry, end)),
             _ => {}
         }
+    }
+}
+
+/// Logs the tool results of a commit. A lost commit logs none.
+pub(crate) fn log_audit(key: &ConversationKey, transition: &Transition) {
+    for event in &transition.events {
+        let EventBody::ToolExecutionEnd(end) = &event.body else { continue };
+        let entry = transition.entries.iter().find(|entry| entry.base.seq == end.result);
+        let effect = entry.and_then(|entry| call_of_result(&entry.body)).map(|call| {
+            let ConversationKey { conversation_id, .. } = key;
+            let incarnation = &transition.head.incarnation;
+            EffectId::from_call(conversation_id, incarnation, call.response_seq, call.index)
+        });
+        let effect = effect.as_ref().map(tracing::field::display);
+        let ConversationKey { tenant, user, conversation_id: id } = key;
+        let (tool, call) = (&end.tool_name, &end.tool_call_id);
+        if end.is_error {
+            tracing::warn!(
+                conversation.id = %id, %tenant, %user, tool.call.id = call, effect.id = effect,
+                "[AUDIT] {tool}: FAILED"
+            );
+        } else {
+            tracing::info!(
+                conversation.id = %id, %tenant, %user, tool.call.id = call, effect.id = effect,
+                "[AUDIT] {tool}: OK"
+            );
+        }
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are no result")]
+fn call_of_result(body: &EntryBody) -> Option<CallRef> {
+    match body {
+        EntryBody::Message(message) => message.call,
+        EntryBody::ToolReturned(returned) => Some(returned.call),
+        _ => None,
     }
 }
 

@@ -134,8 +134,12 @@ impl LeasedConversation<'_> {
         (index, call): (usize, &ToolCall),
         arguments: &Arguments,
     ) -> Result<Result<Vec<ExtensionApproval>, CheckOutcome>, TurnError> {
-        let call_ahead =
-            PendingToolCall { tool_call_id: &call.id, tool_name: &call.name, arguments };
+        let call_ahead = PendingToolCall {
+            tool_call_id: &call.id,
+            tool_name: &call.name,
+            arguments,
+            calls_count: plan.transition().calls().len(),
+        };
         let agent = plan.context().agent.as_deref().ok();
         let response = plan.transition().head.response_count;
         let mut required = Vec::new();

@@ -54,6 +54,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         instructions: config.system_prompt.clone(),
         tools: config.tools.clone(),
         extensions: Vec::new(),
+        is_audited: false,
         response_schema: None,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
