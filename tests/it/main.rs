@@ -19,6 +19,7 @@ mod conformance;
 mod edge;
 mod fsyncs;
 mod getting_started;
+mod guardrails;
 mod host_contract;
 mod http_tools;
 mod identity;

@@ -1,3 +1,5 @@
+//! Tests of guardrails: patterns and questions.
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

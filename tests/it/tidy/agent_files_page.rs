@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 2] = [
 zzzzzzzzzzzz: 1
 retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
+guardrails: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 tools:
   - zzzzzzzzzzzz: 1
@@ -36,7 +37,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 7] = [
+const MAPS: [(&str, &str); 8] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -44,6 +45,7 @@ const MAPS: [(&str, &str); 7] = [
     ("`approval`", "http.approval."),
     ("`retry`", "retry."),
     ("`compaction`", "compaction."),
+    ("`guardrails`", "guardrails."),
 ];
 
 /// Output of `turnwheel doctor` for the files.
