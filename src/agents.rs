@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::agent::settings::Settings;
 use crate::extensions::Extension;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
 mod approval;
@@ -20,6 +21,7 @@ mod fuzz;
 mod http_tool;
 mod load;
 mod mistakes;
+mod plugins;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,8 @@ pub struct Agent {
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
+    /// In the order in which they prepare model calls. Names of all tools are unique.
+    pub plugins: Vec<Arc<RegisteredPlugin>>,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.

@@ -21,10 +21,14 @@ use crate::tools::Arguments;
 pub(crate) mod context;
 mod hook;
 pub(crate) mod payload;
+pub(crate) mod plugin;
+pub(crate) mod prepare;
 pub(crate) mod runner;
 
 pub use context::HookContext;
 pub use hook::{Events, Hook};
+pub use plugin::{Plugin, PluginError, PluginTools};
+pub use prepare::{CurrentPrompt, Prepare};
 pub use runner::ExtensionError;
 
 /// Failure of a hook. `?` converts any error into it.

@@ -24,6 +24,7 @@ mod lists;
 mod long_poll;
 pub(crate) mod openapi;
 mod origin;
+mod plugins;
 mod precondition;
 pub(crate) mod problem;
 mod prompts;

@@ -7,7 +7,7 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, fields, http_tool, settings};
+use crate::agents::{Agent, fields, http_tool, plugins, settings};
 use crate::tools::CallableTool;
 
 /// Returns the agent, or `None` after adding at least one finding.
@@ -60,6 +60,8 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    let plugins = node.find_member("plugins");
+    let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -72,6 +74,7 @@ pub(super) fn parse_agent_file(
         instructions: instructions.trim().to_owned(),
         tools,
         extensions: Vec::new(),
+        plugins: plugins.unwrap_or_default(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
@@ -139,7 +142,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 3] = ["description", "tools", "responseSchema"];
+    const OWN: [&str; 4] = ["description", "tools", "plugins", "responseSchema"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }

@@ -78,6 +78,7 @@ mod tests {
             instructions: String::new(),
             tools: Vec::new(),
             extensions: Vec::new(),
+            plugins: Vec::new(),
             response_schema: None,
             revision: String::new(),
             session_id: None,

@@ -68,6 +68,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         instructions: "Be good.".to_owned(),
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
+        plugins: Vec::new(),
         response_schema: None,
         revision: "r".to_owned(),
         session_id: None,

@@ -18,6 +18,8 @@ pub enum Hook {
     SessionBeforeCompact,
     /// [`Extension::after_compaction`](super::Extension::after_compaction)
     SessionCompact,
+    /// [`Plugin::prepare`](super::Plugin::prepare)
+    Prepare,
 }
 
 impl Hook {

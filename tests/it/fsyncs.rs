@@ -72,6 +72,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         instructions: String::new(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
+        plugins: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),

@@ -46,7 +46,9 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     let tool_revisions: Vec<&str> =
         config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
     let settings = RawJson::from_value(&config.settings);
-    let revision_source = format!("{:?}", (&config.system_prompt, tool_revisions, settings.text()));
+    let plugins: Vec<&str> = config.plugins.iter().map(|plugin| plugin.name()).collect();
+    let revision_source =
+        format!("{:?}", (&config.system_prompt, tool_revisions, settings.text(), plugins));
     let agent = agents::Agent {
         name: AGENT_NAME.to_owned(),
         description: String::new(),
@@ -54,6 +56,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         instructions: config.system_prompt.clone(),
         tools: config.tools.clone(),
         extensions: Vec::new(),
+        plugins: config.plugins.clone(),
         response_schema: None,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
@@ -78,7 +81,9 @@ fn with_agent_loop(settings: Wanted) -> Wanted {
 
 /// Returns one sentence for each mistake in the tools and settings.
 fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
-    let mut mistakes = find_name_conflicts(&config.tools);
+    let plugin_tools = config.plugins.iter().flat_map(|plugin| plugin.tools());
+    let tools: Vec<_> = config.tools.iter().chain(plugin_tools).cloned().collect();
+    let mut mistakes = find_name_conflicts(&tools);
     let Ok(agent) = services.agents.find(None) else { return mistakes };
     let errors = validate_settings(services, &agent, &config.settings);
     mistakes.extend(errors.into_iter().map(|error| error.detail));
@@ -136,6 +141,7 @@ impl Agent {
             system_prompt: builder.system_prompt,
             settings: with_agent_loop(builder.settings),
             tools: builder.tools,
+            plugins: builder.plugins,
             session_id: builder.session_id,
         };
         let agents = SharedCatalog::from(build_catalog(&config));

@@ -89,6 +89,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         instructions: String::new(),
         tools: vec![tool.clone()],
         extensions: Vec::new(),
+        plugins: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),

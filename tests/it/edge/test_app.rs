@@ -109,6 +109,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         instructions: "Pay what you are asked to.".to_owned(),
         tools,
         extensions: Vec::new(),
+        plugins: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r1".to_owned(),

@@ -208,6 +208,7 @@ pub(super) fn catalog(
         instructions: "Be good.".to_owned(),
         tools,
         extensions: Vec::new(),
+        plugins: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),
