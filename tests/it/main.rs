@@ -31,6 +31,7 @@ mod modes;
 mod packaged_handler;
 mod payload;
 mod payments;
+mod plugins;
 mod recordings;
 mod retries;
 mod secrets;

@@ -26,6 +26,7 @@ use crate::commands::contract::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
@@ -35,7 +36,7 @@ use crate::services::{ServicePorts, Services};
 use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
-use crate::tools::{find_name_conflicts, sha256_hex};
+use crate::tools::{CallableTool, find_name_conflicts, sha256_hex};
 use crate::turn::{crash_count, documents};
 
 /// Name of the only agent in the catalog.
@@ -79,11 +80,18 @@ fn with_agent_loop(settings: Wanted) -> Wanted {
     Wanted { loop_kind, ..settings }
 }
 
+/// Returns one sentence for each tool that has the name of an earlier one.
+pub(super) fn find_tool_conflicts(
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
+) -> Vec<String> {
+    let of_plugins = plugins.iter().flat_map(|plugin| plugin.tools());
+    find_name_conflicts(&tools.iter().chain(of_plugins).cloned().collect::<Vec<_>>())
+}
+
 /// Returns one sentence for each mistake in the tools and settings.
 fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
-    let plugin_tools = config.plugins.iter().flat_map(|plugin| plugin.tools());
-    let tools: Vec<_> = config.tools.iter().chain(plugin_tools).cloned().collect();
-    let mut mistakes = find_name_conflicts(&tools);
+    let mut mistakes = find_tool_conflicts(&config.tools, &config.plugins);
     let Ok(agent) = services.agents.find(None) else { return mistakes };
     let errors = validate_settings(services, &agent, &config.settings);
     mistakes.extend(errors.into_iter().map(|error| error.detail));
