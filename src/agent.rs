@@ -1,6 +1,7 @@
 //! The core: the state of a conversation and its transitions. Pure: no I/O, no clock, no
 //! randomness, no logging.
 
+pub(crate) mod action;
 pub(crate) mod budget;
 pub(crate) mod call_batch;
 pub(crate) mod compaction;

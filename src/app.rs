@@ -39,7 +39,8 @@ use crate::tools::CallableTool;
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 pub use agent::{
-    Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, EventStream, Subscription,
+    Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, CycleDirection,
+    EventStream, Subscription,
 };
 pub use options::ServiceOptions;
 pub(crate) use ports::Storage;

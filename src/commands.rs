@@ -2,6 +2,7 @@
 //! crash in a command, the caller repeats it with the same key; no effect happens twice.
 
 pub(crate) mod abort;
+pub(crate) mod append_entries;
 pub(crate) mod artifact;
 pub(crate) mod certain_write;
 pub(crate) mod compact;

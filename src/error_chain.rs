@@ -2,10 +2,14 @@
 
 use std::error::Error;
 
-/// Renders an error and its causes, separated by colons.
+/// Renders an error and its causes, separated by colons. Causes that the text already contains are
+/// left out.
 pub(crate) fn error_chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 /// True if the error or one of its causes is a `T`.

@@ -104,7 +104,6 @@ pub enum HostError {
 }
 
 /// State that all tasks of a running host share.
-#[derive(Debug)]
 struct HostState {
     config: HostConfig,
     functions: Vec<Function>,

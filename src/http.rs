@@ -22,6 +22,7 @@ mod idempotency;
 mod inbox;
 mod lists;
 mod long_poll;
+mod models;
 pub(crate) mod openapi;
 mod origin;
 mod plugins;

@@ -89,6 +89,14 @@ pub mod identifiers {
     };
 }
 
+/// Inputs of an embedded agent.
+pub mod inputs {
+    pub use crate::agent::inbox::DeliverAs;
+    pub use crate::app::CycleDirection;
+    pub use crate::commands::message::MessageRequest;
+    pub use crate::commands::prompt::Mode;
+}
+
 /// Messages and their content.
 pub mod messages {
     pub use crate::agent::content::*;

@@ -6,6 +6,7 @@ mod contract;
 mod embedded;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
 mod memory;
 mod partial_json;
 mod partial_response;
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use self::embedded::EmbeddedLive;
+#[cfg(test)]
 pub(crate) use self::memory::MemoryLive;
 pub(crate) use self::partial_response::PartialResponse;
 pub use self::shared::SharedLive;
@@ -115,7 +117,7 @@ pub struct Snapshot {
 
 /// A reader of one conversation. Dropping it ends the subscription.
 #[async_trait]
-pub trait LiveReader: Send + fmt::Debug {
+pub trait LiveReader: Send {
     /// Waits for the next event. A reader that falls far behind loses deltas and gets
     /// [`LiveEvent::Committed`] instead, so that it reads the store.
     async fn next_event(&mut self) -> LiveEvent;
@@ -130,7 +132,7 @@ pub enum Interest {
 }
 
 /// A reader's subscription to the events of other instances. Dropping it ends the polling.
-pub trait RemoteSubscription: Send + fmt::Debug {}
+pub trait RemoteSubscription: Send {}
 
 impl RemoteSubscription for () {}
 

@@ -13,13 +13,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, Message};
-use crate::agent::settings::ThinkingLevel;
+use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
 use crate::agent::usage::{Cost, Usage};
 use crate::model::compat::Compat;
 pub use crate::model::payload::{ModelPayload, PayloadHook};
+use crate::model::responses::effort::supported_levels;
 use crate::model::responses::headers::ModelHeaders;
 
 /// Identity, abilities and prices of a model. Prices are US dollars per million tokens.
@@ -76,9 +78,16 @@ impl ModelRecord {
     pub fn output_token_limit(&self, requested: Option<u64>) -> u64 {
         requested.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
     }
+
+    /// Thinking levels of the model, lowest first. `off` is always one of them; another level has
+    /// the effect of the nearest one.
+    pub fn thinking_levels(&self) -> Vec<ThinkingLevel> {
+        if self.reasoning { supported_levels(&self.id) } else { vec![ThinkingLevel::Off] }
+    }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// US dollars per million tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Prices {
     pub input: f64,
@@ -187,6 +196,28 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// # Errors
     /// The model is not configured. Show the text: it names the setting to set.
     fn record(&self, model: &str) -> Result<ModelRecord, String>;
+
+    /// Returns the record of each configured model once. Default: the models of the tiers.
+    fn models(&self) -> Vec<ModelRecord> {
+        distinct_records(self, TIERS)
+    }
+}
+
+/// Names that select a model by the settings of the app.
+pub(crate) const TIERS: [&str; 2] = [DEFAULT_MODEL, "high"];
+
+/// Records of model ids and tiers, each model once. Models that are not configured are left out.
+pub(crate) fn distinct_records<'a>(
+    model: &(impl Model + ?Sized),
+    names: impl IntoIterator<Item = &'a str>,
+) -> Vec<ModelRecord> {
+    let mut records: Vec<ModelRecord> = Vec::new();
+    for record in names.into_iter().flat_map(|name| model.record(name)) {
+        if records.iter().all(|known| known.id != record.id) {
+            records.push(record);
+        }
+    }
+    records
 }
 
 #[cfg(test)]

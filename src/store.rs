@@ -10,7 +10,6 @@ pub(crate) mod cosmos;
 pub(crate) mod cursor;
 pub(crate) mod embedded;
 mod head_lease;
-#[cfg(test)]
 pub(crate) mod interceptor;
 pub(crate) mod memory;
 pub(crate) mod validate;
@@ -40,6 +39,9 @@ pub enum Partition {
     Scope(TenantId),
 }
 
+/// The kind of a document; its lower-case name is stored.
+#[derive(strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DocumentKind {
     Head,
@@ -48,6 +50,7 @@ pub enum DocumentKind {
     Inbox,
     Receipt,
     #[serde(rename = "Notice")]
+    #[strum(serialize = "notice")]
     Notification,
     /// Deltas of a partial model response, for readers on other instances; has a
     /// [`Document::ttl`].
@@ -59,36 +62,10 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Head => "head",
-            Self::Entry => "entry",
-            Self::Events => "events",
-            Self::Inbox => "inbox",
-            Self::Receipt => "receipt",
-            Self::Notification => "notice",
-            Self::Live => "live",
-            Self::Watch => "watch",
-            Self::Scope => "scope",
-        }
-    }
-
     /// Parses the kind of a stored document.
     pub(crate) fn from_name(text: &str) -> Result<Self, StoreError> {
-        let kinds = [
-            Self::Head,
-            Self::Entry,
-            Self::Events,
-            Self::Inbox,
-            Self::Receipt,
-            Self::Notification,
-            Self::Live,
-            Self::Watch,
-            Self::Scope,
-        ];
-        let found = kinds.into_iter().find(|kind| kind.as_str() == text);
-        found
-            .ok_or_else(|| StoreError::Corrupt(format!("a document has the unknown kind `{text}`")))
+        text.parse()
+            .map_err(|_| StoreError::Corrupt(format!("a document has the unknown kind `{text}`")))
     }
 }
 

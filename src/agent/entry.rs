@@ -8,6 +8,7 @@ use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{CustomMessage, IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
+use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
@@ -170,6 +171,13 @@ impl MessageEntry {
 #[serde(rename_all = "camelCase")]
 pub struct ThinkingLevelChange {
     pub thinking_level: String,
+}
+
+impl ThinkingLevelChange {
+    pub fn new(level: ThinkingLevel) -> Self {
+        let thinking_level = RawJson::from_value(&level).read().unwrap_or_default();
+        Self { thinking_level }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -101,6 +101,8 @@ event_kinds! {
         "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
         "prompt.completed" => PromptCompleted(Empty),
         "prompt.error" => PromptError(Empty),
+        /// A message of an extension for the user.
+        "notify" => Notify(ExtensionNotification),
     }
     live {
         "message_update" => MessageUpdate,
@@ -249,6 +251,24 @@ pub struct RequestRef {
     pub seq: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExtensionNotification {
+    /// Name of the extension.
+    pub extension: String,
+    pub text: String,
+    pub severity: Severity,
+}
+
+/// Severity of an [`ExtensionNotification`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    Info,
+    Warning,
+    Error,
 }
 
 /// One delta of a model response in progress: the source projects' twelve kinds without `start`,

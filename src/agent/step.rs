@@ -4,7 +4,9 @@
 //! an outcome and never calls another handler; [`advance`] is the agent loop.
 
 mod abort;
+mod actions;
 mod apply;
+mod bash;
 mod batch_outcome;
 mod budget;
 mod budget_alerts;
@@ -47,6 +49,15 @@ pub fn step(transition: &mut Transition, input: &Input) {
     advance(transition, next);
 }
 
+/// Ends the commit after its last input: a requested abort ends the prompt, and `agent_settled` is
+/// emitted if it is planned.
+pub(crate) fn finish_commit(transition: &mut Transition) {
+    if transition.is_abort_requested {
+        abort_prompt(transition);
+    }
+    transition.finish();
+}
+
 fn apply_input(transition: &mut Transition, input: &Input) -> Next {
     match input {
         Input::InboxRead(pending) => inbox::set_pending(transition, pending),
@@ -74,6 +85,8 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
                 transition.head.next_step_due(transition.now).map(|_| pause.clone());
         }
         Input::FinishTurn(decision) => transition.finish_turn = Some(*decision),
+        Input::HookActions(hook) => actions::apply(transition, hook),
+        Input::StartChanges(changes) => transition.start_changes = Some((**changes).clone()),
     }
     Next::Wait
 }

@@ -8,6 +8,8 @@
 )]
 
 mod abort;
+mod actions;
+mod bash;
 mod compaction;
 mod compaction_step;
 mod failures;

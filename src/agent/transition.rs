@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::agent::action::StartChanges;
 use crate::agent::budget::{Budget, BudgetAlert};
 use crate::agent::call_batch::CallBatch;
 use crate::agent::compaction::ContextBudget;
@@ -18,7 +19,7 @@ use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{QueueMode, RetrySettings};
 use crate::clock::Timestamp;
-use crate::ids::{EntryId, PromptId};
+use crate::ids::{EntryId, InputId, PromptId};
 
 /// The settings in force that the core needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,13 @@ pub struct Transition {
     pub alerts: Vec<BudgetAlert>,
     /// Inbox items read so far and not yet applied, oldest first.
     pub pending: Vec<PendingItem>,
+    /// Ids of the inbox items that this commit creates, for actions of extensions. Those in
+    /// `pending` stay in the inbox; the others are applied by the same commit.
+    pub new_items: Vec<InputId>,
+    /// True if an extension aborts the running prompt. The next input that can end it does.
+    pub(super) is_abort_requested: bool,
+    /// Changes of extensions to the run of a prompt that has not started yet.
+    pub(super) start_changes: Option<StartChanges>,
     pub drained_bytes: usize,
     /// True if nothing runs, but the last run ended with inbox items left to check. `agent_settled`
     /// is then still due.
@@ -136,6 +144,9 @@ impl Transition {
             notifications: Vec::new(),
             alerts: Vec::new(),
             pending: Vec::new(),
+            new_items: Vec::new(),
+            is_abort_requested: false,
+            start_changes: None,
             drained_bytes: 0,
             is_settled_event_due: false,
             settled_event: None,
@@ -162,11 +173,20 @@ impl Transition {
             && self.receipts.is_empty()
             && self.notifications.is_empty()
             && self.alerts.is_empty()
+            && self.new_items.is_empty()
     }
 
-    /// Operations of the commit: head, entries, one events document, receipts, notifications.
+    /// Operations of the commit: head, entries, one events document, receipts, notifications, new
+    /// inbox items.
     pub fn operation_count(&self) -> usize {
-        2 + self.entries.len() + self.receipts.len() + self.notifications.len()
+        let items = self.queued_new_items().count();
+        2 + self.entries.len() + self.receipts.len() + self.notifications.len() + items
+    }
+
+    /// The new inbox items that this commit does not apply.
+    pub fn queued_new_items(&self) -> impl Iterator<Item = &InboxItem> {
+        let items = self.pending.iter().map(|pending| &*pending.item);
+        items.filter(|item| self.new_items.contains(&item.input_id))
     }
 
     /// Appends an entry after the leaf and makes it the leaf.
@@ -200,7 +220,8 @@ impl Transition {
     /// Plans `agent_settled` if nothing waits. It is emitted after all inputs of the commit, because
     /// one of them may still start a compaction.
     pub(super) fn settle(&mut self) {
-        if self.head.waiting_items == 0 {
+        self.is_settled_event_due = self.head.waiting_items > 0;
+        if !self.is_settled_event_due {
             self.settled_event = Some(self.new_event(EventBody::AgentSettled(Empty {})));
         }
     }

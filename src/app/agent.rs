@@ -5,6 +5,7 @@ mod driver;
 mod event;
 mod replace_messages;
 mod run_state;
+mod session;
 mod setters;
 mod setup;
 mod state;
@@ -41,6 +42,7 @@ use crate::tools::CallableTool;
 
 pub use builder::AgentBuilder;
 pub use event::AgentEvent;
+pub use session::CycleDirection;
 pub use state::AgentState;
 pub use stream::{AgentEvents, EventStream};
 pub use subscription::Subscription;
@@ -99,6 +101,9 @@ pub enum AgentError {
     /// The data folder cannot be opened.
     #[error(transparent)]
     Start(Box<dyn std::error::Error + Send + Sync>),
+    /// A compaction failed or was cancelled.
+    #[error("{0}")]
+    Compaction(String),
     #[error(transparent)]
     Refused(CommandError),
 }
@@ -138,14 +143,20 @@ struct AgentConfig {
     session_id: Option<String>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CurrentConversation {
+    key: ConversationKey,
+    /// Number of its last event before it became the current one.
+    last_event: u64,
+}
+
 type EventListener = Arc<dyn Fn(&AgentEvent) + Send + Sync>;
 
 struct AgentInner {
     services: Services,
     owner: Owner,
     config: Mutex<AgentConfig>,
-    /// The current conversation.
-    key: watch::Sender<ConversationKey>,
+    conversation: watch::Sender<CurrentConversation>,
     observed: Mutex<ObservedState>,
     switch: tokio::sync::Mutex<ConversationSwitch>,
     run_state: watch::Sender<RunState>,
@@ -156,7 +167,7 @@ struct AgentInner {
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.inner.key.borrow().clone();
+        let key = self.inner.key();
         f.debug_struct("Agent").field("conversation", &key.conversation_id).finish_non_exhaustive()
     }
 }
@@ -183,9 +194,9 @@ impl Agent {
             ..PromptRequest::default()
         };
         // Boxed to keep the caller's future small.
-        let id = Box::pin(self.accept_prompt(request)).await?;
+        let (key, id) = Box::pin(self.accept_prompt(request)).await?;
         self.wait_until_inactive().await;
-        self.prompt_view(&id).await
+        self.prompt_view(&key, &id).await
     }
 
     /// Queues an input that the running prompt reads as soon as the current call ends. If the agent
@@ -224,17 +235,18 @@ impl Agent {
     pub async fn continue_(&self) -> Result<PromptView, AgentError> {
         let inner = &self.inner;
         let permit = RunPermit::acquire(&inner.run_state, BUSY_CONTINUE)?;
-        let id = {
+        let (key, id) = {
             let mut switch = inner.switch.lock().await;
             inner.switch_if_changed(&mut switch).await?;
             let (services, key, idempotency) =
-                (&inner.services, inner.key.borrow().clone(), inner.new_idempotency());
+                (&inner.services, inner.key(), inner.new_idempotency());
             accept_continue(services, &key, &idempotency, &setup::user_sender()).await?;
-            PromptId::from_input(&idempotency.input_id(&key))
+            let id = PromptId::from_input(&idempotency.input_id(&key));
+            (key, id)
         };
         permit.commit();
         self.wait_until_inactive().await;
-        self.prompt_view(&id).await
+        self.prompt_view(&key, &id).await
     }
 
     /// Aborts the running prompt. The conversation keeps the partial response, and no further work
@@ -243,7 +255,7 @@ impl Agent {
     /// # Errors
     /// The request was not stored: try again.
     pub async fn abort(&self) -> Result<(), AgentError> {
-        let (services, key) = (&self.inner.services, self.inner.key.borrow().clone());
+        let (services, key) = (&self.inner.services, self.inner.key());
         abort(services, &key, AbortRequest::default(), &self.inner.new_idempotency()).await?;
         Ok(())
     }
@@ -275,7 +287,7 @@ impl Agent {
     async fn clear_queue(&self, queue: Option<Mode>) -> Result<(), AgentError> {
         let mut switch = self.inner.switch.lock().await;
         self.inner.move_queued_inputs(&mut switch).await?;
-        let (services, key) = (&self.inner.services, self.inner.key.borrow().clone());
+        let (services, key) = (&self.inner.services, self.inner.key());
         clear_queues(services, &key, queue).await?;
         Ok(())
     }
@@ -337,7 +349,7 @@ impl Agent {
 
     /// State of the agent after the events that subscribers have received.
     pub fn state(&self) -> AgentState {
-        let key = self.inner.key.borrow().clone();
+        let key = self.inner.key();
         let is_streaming = self.inner.run_state.borrow().is_active();
         let snapshot = is_streaming.then(|| self.inner.services.live.subscribe(&key).0).flatten();
         let config = lock(&self.inner.config).clone();
@@ -361,7 +373,7 @@ impl Agent {
     /// The conversation could not be read: try again.
     pub async fn approvals(&self) -> Result<Vec<ApprovalView>, AgentError> {
         let services = &self.inner.services;
-        let key = self.inner.key.borrow().clone();
+        let key = self.inner.key();
         let (view, _) = conversation::current_view(services, &key).await?;
         Ok(view.pending_approvals)
     }
@@ -373,7 +385,7 @@ impl Agent {
     /// [`Agent::approvals`] again.
     pub async fn decide(&self, id: &str, request: DecisionRequest) -> Result<(), AgentError> {
         let services = &self.inner.services;
-        let key = self.inner.key.borrow().clone();
+        let key = self.inner.key();
         let owner = &self.inner.owner;
         let decider = Decider::User {
             tenant: owner.tenant.clone(),
@@ -391,17 +403,18 @@ impl Agent {
     }
 
     /// Stores a prompt and marks the agent as running.
-    async fn accept_prompt(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
+    async fn accept_prompt(
+        &self,
+        request: PromptRequest,
+    ) -> Result<(ConversationKey, PromptId), AgentError> {
         let inner = &self.inner;
         let permit = RunPermit::acquire(&inner.run_state, BUSY_PROMPT)?;
-        let model = lock(&inner.config).settings.model.clone();
-        let model_name = model.as_deref().unwrap_or("normal");
-        inner.services.model.record(model_name).map_err(AgentError::NoModel)?;
+        inner.current_model().map_err(AgentError::NoModel)?;
         let mut switch = inner.switch.lock().await;
         inner.switch_if_changed(&mut switch).await?;
         let id = inner.accept_request(request, &inner.new_idempotency()).await?;
         permit.commit();
-        Ok(id)
+        Ok((inner.key(), id))
     }
 
     async fn wait_until_inactive(&self) {
@@ -409,15 +422,23 @@ impl Agent {
         let _ = run_state.wait_for(|run_state| !run_state.is_active()).await;
     }
 
-    async fn prompt_view(&self, id: &PromptId) -> Result<PromptView, AgentError> {
+    async fn prompt_view(
+        &self,
+        key: &ConversationKey,
+        id: &PromptId,
+    ) -> Result<PromptView, AgentError> {
         let services = &self.inner.services;
-        let key = self.inner.key.borrow().clone();
-        let (head, _) = load::head(services, &key).await?;
+        let (head, _) = load::head(services, key).await?;
         Ok(prompts::read_prompt(services, &head, id).await?)
     }
 }
 
 impl AgentInner {
+    /// Key of the current conversation.
+    fn key(&self) -> ConversationKey {
+        self.conversation.borrow().key.clone()
+    }
+
     /// Idempotency data of a request that is never repeated.
     fn new_idempotency(&self) -> Idempotency {
         Idempotency {

@@ -73,7 +73,7 @@ pub(super) enum Command {
     Usage {
         /// Grouping of the rows.
         #[arg(long, value_enum)]
-        by: UsageBy,
+        by: UsageGrouping,
         /// First day, in UTC. Default: a period of 30 days.
         #[arg(long, value_name = "YYYY-MM-DD")]
         from: Option<String>,
@@ -197,25 +197,6 @@ impl ToolsFlag {
         match self {
             Self::Stub => ToolMode::Stub,
             Self::Real => ToolMode::Real,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum UsageBy {
-    Tenant,
-    User,
-    Agent,
-    Day,
-}
-
-impl UsageBy {
-    pub(super) fn to_grouping(self) -> UsageGrouping {
-        match self {
-            Self::Tenant => UsageGrouping::Tenant,
-            Self::User => UsageGrouping::User,
-            Self::Agent => UsageGrouping::Agent,
-            Self::Day => UsageGrouping::Day,
         }
     }
 }

@@ -61,11 +61,9 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         Some(Command::RebuildQueue { place }) => operator::run_maintenance(&place, None),
         Some(Command::Redrive { queue, place }) => operator::run_maintenance(&place, Some(queue)),
-        Some(Command::Usage { by, from, to, tenant, data, json }) => operator::print_usage(
-            UsageQuery { by: by.to_grouping(), from, to, tenant },
-            &data,
-            json,
-        ),
+        Some(Command::Usage { by, from, to, tenant, data, json }) => {
+            operator::print_usage(UsageQuery { by, from, to, tenant }, &data, json)
+        }
         Some(Command::Bench(arguments)) => {
             block_on(async { Box::pin(bench::run_bench(&arguments)).await.map(|()| SUCCESS) })
         }

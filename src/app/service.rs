@@ -148,7 +148,6 @@ impl App {
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = (create_link_maker(keys.clone(), public_url.clone()), public_url);
         let notification_sender = create_notification_sender(settings, &clock, links)?;
-        let is_embedded = ports.embedded.is_some();
         let service_ports = ServicePorts {
             store: ports.store,
             queue: OutputBindingQueue::wrap(ports.queue),
@@ -163,10 +162,10 @@ impl App {
             isolation: turn_isolation(&self, settings, &options),
             extensions: self.extensions,
             extension_error_listeners: self.extension_error_listeners,
-            entry_cache: Arc::new(create_entry_cache(is_embedded)),
+            entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
             notification_sender,
             fail_points: create_fail_points(settings, &options.data),
-            limits: turn_limits(settings, is_embedded),
+            limits: turn_limits(settings, ports.embedded.is_some()),
             spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,

@@ -43,7 +43,7 @@ pub(super) async fn query_usage(
     } else {
         match find_running_dev(data)? {
             RunningDev::Running(address) => {
-                let (by, from, to) = (query.by.name(), &days.from, &days.to);
+                let (by, from, to) = (query.by.into_str(), &days.from, &days.to);
                 let url = format!("{address}/api/usage?by={by}&from={from}&to={to}");
                 return query_dev(&url, &query.tenant).await;
             }

@@ -13,6 +13,7 @@ use crate::commands::prompt::{
 };
 use crate::ids::{ConversationKey, TenantId, UserId};
 use crate::notifications;
+use crate::queue;
 use crate::services::Services;
 use crate::turn::delivery;
 use crate::turn::error::TurnError;
@@ -48,26 +49,32 @@ pub(super) fn find_decider(key: &ConversationKey, request: &Request) -> Option<D
     candidates.into_iter().find(|candidate| candidate.can_decide(key, request))
 }
 
-/// A request to an instance.
-pub(super) enum ClientRequest {
+/// A unit of work of an instance: a request of the client, or a queue message.
+#[derive(Clone)]
+pub(super) enum Task {
     Prompt { agent: String, key: ConversationKey, number: usize, text: Option<String> },
     Decision { key: ConversationKey, request: Box<Request>, decision: &'static str },
     Turn(Nudge),
     Notify(Nudge),
 }
 
+impl Task {
+    /// Parses the message of a queue.
+    pub(super) fn from_message(queue: &str, text: &str) -> Option<Self> {
+        let nudge = serde_json::from_str(text).ok()?;
+        Some(if queue == queue::TURNS { Self::Turn(nudge) } else { Self::Notify(nudge) })
+    }
+}
+
 /// # Errors
-/// The reason why the request must be sent again.
-pub(super) async fn send_request(
-    services: Arc<Services>,
-    client_request: ClientRequest,
-) -> Result<(), String> {
-    match client_request {
-        ClientRequest::Prompt { agent, key, number, text } => {
+/// The reason why the task must be repeated.
+pub(super) async fn run_task(services: Arc<Services>, task: Task) -> Result<(), String> {
+    match task {
+        Task::Prompt { agent, key, number, text } => {
             let result = send_prompt(&services, (&agent, &key), number, text).await;
             result.map_err(|refusal| refusal.to_string())
         }
-        ClientRequest::Decision { key, request, decision } => {
+        Task::Decision { key, request, decision } => {
             let Some(decider) = find_decider(&key, &request) else { return Ok(()) };
             let body = DecisionRequest { decision: decision.to_owned(), reason: None, value: None };
             match decide(&services, &key, request.id.as_str(), body, &decider).await {
@@ -78,11 +85,11 @@ pub(super) async fn send_request(
                 Err(refusal) => Err(refusal.to_string()),
             }
         }
-        ClientRequest::Turn(nudge) => match Box::pin(delivery::handle(&services, &nudge)).await {
+        Task::Turn(nudge) => match Box::pin(delivery::handle(&services, &nudge)).await {
             Ok(_) | Err(TurnError::LeaseLost { .. }) => Ok(()),
             Err(error @ TurnError::Store { .. }) => Err(error.to_string()),
         },
-        ClientRequest::Notify(nudge) => {
+        Task::Notify(nudge) => {
             notifications::notify(&services, &nudge).await.map_err(|error| error.to_string())
         }
     }

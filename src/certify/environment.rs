@@ -21,11 +21,14 @@ use crate::certify::{CertifyOptions, StoreKind, ToolMode};
 use crate::clock::{Clock, SystemClock, Timestamp, millis};
 use crate::fail_points::FailPoints;
 use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
-use crate::live::MemoryLive;
+use crate::live::EmbeddedLive;
 use crate::notifications::sender::{NotificationSender, SendOutcome};
-use crate::queue::{self, MemoryQueue};
+use crate::queue::{self, MemoryQueue, Queue as _, QueueMessage};
 use crate::services::{ServicePorts, Services};
 use crate::store::embedded::OpenError;
+
+/// How long a received message stays hidden.
+const MESSAGE_VISIBILITY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Real time plus the skipped waits.
 #[derive(Debug, Default)]
@@ -118,7 +121,7 @@ fn new_queue(skipping_clock: &Arc<SkippingClock>) -> Arc<MemoryQueue> {
 }
 
 pub(super) struct Environment {
-    pub(super) store: Arc<RunStore>,
+    pub(super) store: RunStore,
     pub(super) queue: Arc<MemoryQueue>,
     pub(super) artifacts: Arc<MemoryArtifacts>,
     pub(super) clock: Arc<SkippingClock>,
@@ -146,7 +149,7 @@ impl Environment {
         let mut agents = Catalog::default();
         agents.agents.insert(agent.name.clone(), Arc::new(agent));
         Ok(Self {
-            store: Arc::new(RunStore::open(store_kind).await?),
+            store: RunStore::open(store_kind).await?,
             queue: new_queue(&clock),
             artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
             clock,
@@ -171,14 +174,24 @@ impl Environment {
         Ok(is_alone)
     }
 
+    pub(super) async fn receive(&self, queue: &str, count_max: usize) -> Vec<QueueMessage> {
+        let received = self.queue.receive(queue, count_max, MESSAGE_VISIBILITY_TIMEOUT).await;
+        received.unwrap_or_default()
+    }
+
+    /// Deletes a message. After a failure it is delivered again.
+    pub(super) async fn delete(&self, queue: &str, message: &QueueMessage) {
+        let _ = self.queue.delete(queue, &message.id, &message.pop_receipt).await;
+    }
+
     /// Creates an instance with its own memory; everything else is shared.
     pub(super) fn instance(&self, options: &CertifyOptions) -> Arc<Services> {
         let worker = WorkerId::new(self.ids.new_id());
         let ports = ServicePorts {
-            store: Arc::clone(&self.store) as _,
+            store: self.store.instance_store(),
             queue: Arc::clone(&self.queue) as _,
             artifacts: Arc::clone(&self.artifacts) as _,
-            live: Arc::new(MemoryLive::new(0, 0)),
+            live: Arc::new(EmbeddedLive::default()),
             model: Arc::clone(&self.model) as _,
             clock: Arc::clone(&self.clock) as _,
             ids: Arc::clone(&self.ids) as _,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::agent::head::Head;
 use crate::agent::request::{Request, RequestKind};
 use crate::agents::Agent;
-use crate::certify::client::{ClientRequest, find_decider, idempotency_key, owner, send_request};
+use crate::certify::client::{Task, find_decider, idempotency_key, owner, run_task};
 use crate::certify::conversation::{ApprovalDecision, Conversation};
 use crate::certify::environment::Environment;
 use crate::certify::oracle::Outcome;
@@ -25,8 +25,6 @@ use crate::turn::{crash_count, sweep};
 
 /// Steps of the driver after which a conversation counts as never idle.
 const STEPS_MAX: u32 = 1_000;
-/// How long a received message stays hidden.
-const MESSAGE_VISIBILITY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Interval of the recovery sweep.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// Longer than a lease plus the wait before a take-over.
@@ -46,14 +44,6 @@ pub(super) struct InjectionPoint {
 enum WaitGoal {
     Idle,
     NoPendingWork,
-}
-
-/// A unit of work that can reach a fail point.
-enum Task {
-    Prompt(usize),
-    Decide(Box<Request>, &'static str),
-    Turn(Nudge),
-    Notify(Nudge),
 }
 
 struct FaultRun<'a> {
@@ -116,7 +106,14 @@ impl FaultRun<'_> {
     async fn run(&mut self) -> Result<(), String> {
         for number in 0..self.conversation.prompts.len() {
             self.prompt_index = number;
-            self.retry_until_accepted(&Task::Prompt(number)).await?;
+            let prompt = self.conversation.prompts.get(number);
+            let task = Task::Prompt {
+                agent: self.agent.to_owned(),
+                key: self.key.clone(),
+                number,
+                text: prompt.map(|prompt| prompt.prompt.clone()),
+            };
+            self.retry_until_accepted(&task).await?;
             Box::pin(self.run_until(WaitGoal::Idle, "become idle")).await?;
         }
         Box::pin(self.run_until(WaitGoal::NoPendingWork, "complete its pending work")).await?;
@@ -181,18 +178,10 @@ impl FaultRun<'_> {
     /// Processes one message of the queues; a killed worker leaves it on the queue.
     async fn deliver_next(&mut self) -> bool {
         for name in [queue::TURNS, queue::NOTIFY] {
-            let received = self
-                .environment
-                .queue
-                .receive(name, 1, MESSAGE_VISIBILITY_TIMEOUT)
-                .await
-                .unwrap_or_default();
-            let Some(message) = received.into_iter().next() else { continue };
-            let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
-            let task = if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
+            let Some(message) = self.environment.receive(name, 1).await.pop() else { continue };
+            let Some(task) = Task::from_message(name, &message.text) else { continue };
             if matches!(self.attempt_task(&task).await, Some(Ok(()))) {
-                let _ =
-                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+                self.environment.delete(name, &message).await;
             }
             return true;
         }
@@ -207,8 +196,9 @@ impl FaultRun<'_> {
                 continue;
             }
             if let Some(decision) = self.choose_decision(head, request) {
-                self.retry_until_accepted(&Task::Decide(Box::new(request.clone()), decision))
-                    .await?;
+                let (key, boxed) = (self.key.clone(), Box::new(request.clone()));
+                let task = Task::Decision { key, request: boxed, decision };
+                self.retry_until_accepted(&task).await?;
                 self.decided_requests.push(request.id.clone());
             }
         }
@@ -243,7 +233,7 @@ impl FaultRun<'_> {
     /// Performs the task. Returns `None` if the fault kills the process: then there is no response.
     async fn attempt_task(&mut self, task: &Task) -> Option<Result<(), String>> {
         let trap = Arc::clone(&self.environment.trap);
-        let mut work = Box::pin(send_request(Arc::clone(&self.worker), self.client_request(task)));
+        let mut work = Box::pin(run_task(Arc::clone(&self.worker), task.clone()));
         tokio::select! {
             biased;
             result = &mut work => return Some(self.log_result(task, result)),
@@ -312,8 +302,10 @@ impl FaultRun<'_> {
 
     fn describe_task(&self, task: &Task) -> String {
         match task {
-            Task::Prompt(number) => format!("prompt {}", number + 1),
-            Task::Decide(request, decision) => format!("the decision {decision} on {}", request.id),
+            Task::Prompt { number, .. } => format!("prompt {}", number + 1),
+            Task::Decision { request, decision, .. } => {
+                format!("the decision {decision} on {}", request.id)
+            }
             Task::Turn(_) => format!("a turn of {}", self.worker.worker),
             Task::Notify(_) => format!("a notification of {}", self.worker.worker),
         }
@@ -322,28 +314,18 @@ impl FaultRun<'_> {
     /// Sends the same message or request to another instance.
     async fn repeat_elsewhere(&mut self, task: &Task) {
         let other = self.environment.instance(self.options);
-        let result = Box::pin(send_request(other, self.client_request(task))).await;
+        let result = Box::pin(run_task(other, task.clone())).await;
         self.log.push(format!("the same task at another instance: {result:?}"));
     }
 
     async fn drain_elsewhere(&mut self) {
         let other = self.environment.instance(self.options);
         for name in [queue::TURNS, queue::NOTIFY].repeat(20) {
-            let received = self
-                .environment
-                .queue
-                .receive(name, 1, MESSAGE_VISIBILITY_TIMEOUT)
-                .await
-                .unwrap_or_default();
-            for message in received {
-                let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
-                let task =
-                    if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
-                let result =
-                    Box::pin(send_request(Arc::clone(&other), self.client_request(&task))).await;
+            for message in self.environment.receive(name, 1).await {
+                let Some(task) = Task::from_message(name, &message.text) else { continue };
+                let result = Box::pin(run_task(Arc::clone(&other), task)).await;
                 self.log.push(format!("another instance continued: {result:?}"));
-                let _ =
-                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+                self.environment.delete(name, &message).await;
             }
         }
     }
@@ -370,19 +352,12 @@ impl FaultRun<'_> {
         match task {
             Task::Turn(nudge) => self.late_nudges.push((queue::TURNS, nudge_text(nudge))),
             Task::Notify(nudge) => self.late_nudges.push((queue::NOTIFY, nudge_text(nudge))),
-            Task::Prompt(_) | Task::Decide(..) => {}
+            Task::Prompt { .. } | Task::Decision { .. } => {}
         }
         for name in [queue::TURNS, queue::NOTIFY] {
             self.environment.clock.skip(NUDGE_DELAY_MAX);
-            for message in self
-                .environment
-                .queue
-                .receive(name, 32, MESSAGE_VISIBILITY_TIMEOUT)
-                .await
-                .unwrap_or_default()
-            {
-                let _ =
-                    self.environment.queue.delete(name, &message.id, &message.pop_receipt).await;
+            for message in self.environment.receive(name, 32).await {
+                self.environment.delete(name, &message).await;
                 self.late_nudges.push((name, message.text));
             }
         }
@@ -403,25 +378,6 @@ impl FaultRun<'_> {
             Ok(())
         } else {
             Err("invariant 2 (queues are disposable): a late nudge changed the state".to_owned())
-        }
-    }
-
-    /// Builds the request of a task.
-    fn client_request(&self, task: &Task) -> ClientRequest {
-        match task {
-            Task::Prompt(number) => ClientRequest::Prompt {
-                agent: self.agent.to_owned(),
-                key: self.key.clone(),
-                number: *number,
-                text: self.conversation.prompts.get(*number).map(|prompt| prompt.prompt.clone()),
-            },
-            Task::Decide(request, decision) => ClientRequest::Decision {
-                key: self.key.clone(),
-                request: request.clone(),
-                decision,
-            },
-            Task::Turn(nudge) => ClientRequest::Turn(nudge.clone()),
-            Task::Notify(nudge) => ClientRequest::Notify(nudge.clone()),
         }
     }
 }

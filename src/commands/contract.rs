@@ -101,7 +101,7 @@ pub enum CommandError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// The agent file cannot be used.
+    /// The agent file cannot be used, or the agent has no model.
     #[error("{0}")]
     AgentUnavailable(String),
     #[error("The record of this conversation is damaged. An operator must inspect it.")]

@@ -328,7 +328,8 @@ pub(crate) fn validate_settings(
 
 /// Returns the reason why the model cannot be called, or `None` if it can.
 pub(super) fn find_model_error(services: &Services, model: &str) -> Option<String> {
-    model_id_error(model).or_else(|| services.model.record(model).err())
+    let is_unknown = || services.model.record(model).err();
+    model_id_error(model).or_else(|| is_unknown().map(|why| format!("No model selected. {why}")))
 }
 
 pub(crate) fn validate_metadata(metadata: &BTreeMap<String, String>) -> Vec<FieldError> {

@@ -85,41 +85,9 @@ impl Idempotency {
 
 /// SHA-256 of JSON with sorted members and without white space.
 pub(crate) fn canonical_hash(value: &Value) -> String {
-    let mut text = String::new();
-    write_canonical(value, &mut text);
-    sha256_hex(text.as_bytes())
-}
-
-fn write_canonical(value: &Value, text: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_by_key(|(name, _)| *name);
-            text.push('{');
-            for (position, (name, value)) in sorted.into_iter().enumerate() {
-                if position > 0 {
-                    text.push(',');
-                }
-                text.push_str(&Value::String(name.clone()).to_string());
-                text.push(':');
-                write_canonical(value, text);
-            }
-            text.push('}');
-        }
-        Value::Array(items) => {
-            text.push('[');
-            for (position, item) in items.iter().enumerate() {
-                if position > 0 {
-                    text.push(',');
-                }
-                write_canonical(item, text);
-            }
-            text.push(']');
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            text.push_str(&value.to_string());
-        }
-    }
+    let mut sorted = value.clone();
+    sorted.sort_all_objects();
+    sha256_hex(sorted.to_string().as_bytes())
 }
 
 /// Stored state of an earlier request with the same input id.

@@ -22,9 +22,10 @@ use crate::services::Services;
 const CUSTOM_TYPE_BYTES_MAX: usize = 128;
 const DETAILS_BYTES_MAX: usize = 64 * 1024;
 
+/// A custom message: a message from a program, with a type of its own.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct MessageRequest {
+pub struct MessageRequest {
     /// Type name for programs; 1 to 128 bytes.
     pub custom_type: String,
     /// Text, or text, image and file blocks; the model receives it like a user message.
@@ -40,6 +41,20 @@ pub(crate) struct MessageRequest {
     pub deliver_as: Option<DeliverAs>,
     /// True if it starts a prompt when nothing runs. The default is false: it is only recorded.
     pub trigger_turn: Option<bool>,
+}
+
+impl MessageRequest {
+    /// A message that is only recorded if the agent is idle.
+    pub fn new(custom_type: impl Into<String>, content: impl Into<Content>) -> Self {
+        Self {
+            custom_type: custom_type.into(),
+            content: content.into(),
+            display: None,
+            details: None,
+            deliver_as: None,
+            trigger_turn: None,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -185,11 +185,8 @@ fn apply_settings(
         }));
     }
     if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
-        let level =
-            serde_json::to_value(after.thinking_level.unwrap_or_default()).unwrap_or_default();
-        bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange {
-            thinking_level: level.as_str().unwrap_or_default().to_owned(),
-        }));
+        let level = after.thinking_level.unwrap_or_default();
+        bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
     }
     head.settings = settings;
     Ok(bodies)

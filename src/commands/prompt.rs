@@ -14,7 +14,7 @@ use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::routing::{Route, route_first_input, route_input};
+use crate::commands::routing::{Route, check_model, route_first_input, route_input};
 use crate::commands::{input, key_reservation};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
@@ -124,6 +124,7 @@ pub(crate) async fn accept_prompt(
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
         let route = route_input(services, &head, &request, sender).await?;
+        check_model(services, &head, &request, &route)?;
         let input_id = context.input_id();
         let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
         let response = accepted_response(key, &item, route);
@@ -188,6 +189,7 @@ async fn begin_with_id(
         model: request.model,
     };
     let route = route_first_input(services, &request)?;
+    check_model(services, &head, &request, &route)?;
     let input_id = context.input_id();
     let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
     let response = accepted_response(key, &item, route);

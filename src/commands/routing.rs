@@ -2,6 +2,7 @@
 
 use crate::agent::head::Head;
 use crate::agent::inbox::WhenIdle;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::commands::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use crate::commands::conversation::find_model_error;
 use crate::commands::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
@@ -87,6 +88,26 @@ fn validate_request(services: &Services, request: &PromptRequest) -> Result<(), 
         model_error.map_or(Ok(()), |detail| Err(CommandError::invalid("/model", detail)))?;
     }
     Ok(())
+}
+
+/// Rejects an input that would start a prompt without a model.
+///
+/// # Errors
+/// Returns [`CommandError::AgentUnavailable`], whose text names the setting to set.
+pub(crate) fn check_model(
+    services: &Services,
+    head: &Head,
+    request: &PromptRequest,
+    route: &Route,
+) -> Result<(), CommandError> {
+    // The prompt of a removed agent fails with that reason.
+    let Ok(agent) = services.agents.find(Some(&head.agent)) else { return Ok(()) };
+    if route.disposition != Disposition::Started || request.model.is_some() {
+        return Ok(());
+    }
+    let settings = head.settings.with_fallback(&agent.settings);
+    let model = settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
+    find_model_error(services, model).map_or(Ok(()), |why| Err(CommandError::AgentUnavailable(why)))
 }
 
 /// Finds the prompt that runs, waits for an approver, or is accepted and not yet started.

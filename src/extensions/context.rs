@@ -7,7 +7,7 @@ use crate::digest::sha256_hex;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, PromptId};
 
-/// What the extensions that run at one event have in common.
+/// Facts that all extensions at one event share.
 #[derive(Debug)]
 pub(crate) struct HookSite {
     pub(crate) hook: Hook,
@@ -18,7 +18,7 @@ pub(crate) struct HookSite {
     pub(crate) anchor: Anchor,
 }
 
-/// What a hook belongs to. A repetition of the hook has the same anchor.
+/// Place of a hook in the conversation. A repetition of the hook has the same one.
 #[derive(Clone, Debug)]
 pub(crate) enum Anchor {
     /// Number of the model response, and index of the call in it.

@@ -29,7 +29,7 @@ pub struct CurrentPrompt<'a> {
     pub messages: Vec<&'a Message>,
 }
 
-/// What one plugin prepares from.
+/// Input of `prepare` of one plugin.
 #[derive(Debug)]
 pub(crate) struct PrepareInput<'a> {
     pub(crate) cx: &'a HookContext,
@@ -45,7 +45,7 @@ pub(crate) struct PrepareInput<'a> {
     pub(crate) items_bytes: usize,
 }
 
-/// What one plugin prepared.
+/// Output of `prepare` of one plugin.
 #[derive(Default)]
 pub(crate) struct PrepareOutput {
     pub(crate) change: Option<PluginStateChange>,

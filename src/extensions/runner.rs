@@ -142,9 +142,9 @@ impl HookRunner<'_> {
         let outcome = if left.is_zero() {
             Err(FailureCause::CommitTimeout)
         } else {
-            run_guarded(work, own.min(left)).await.map_err(|cause| match cause {
-                FailureCause::Timeout(_) if left < own => FailureCause::CommitTimeout,
-                cause => cause,
+            run_guarded(work, own.min(left)).await.map_err(|cause| {
+                let is_cut = left < own && matches!(cause, FailureCause::Timeout(_));
+                if is_cut { FailureCause::CommitTimeout } else { cause }
             })
         };
         outcome.map_err(|cause| {

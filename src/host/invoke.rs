@@ -1,7 +1,6 @@
 //! One invocation: `POST /<function>` to the handler, and a strict check of its response.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -100,12 +99,6 @@ enum Transport {
     Http(Box<Client<HttpConnector, Body>>),
     /// In this process the request is passed on unchanged, without a connection.
     InProcess(Router),
-}
-
-impl fmt::Debug for Handler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handler").field("authority", &self.authority).finish_non_exhaustive()
-    }
 }
 
 impl Handler {

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
-    inbox, plugins, prompts, schedules, usage, why,
+    inbox, models, plugins, prompts, schedules, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -52,6 +52,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(schedules::read, schedules::cancel))
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))
+        .routes(routes!(models::list))
         .routes(routes!(health::health))
         .routes(routes!(get_document));
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)

@@ -29,7 +29,7 @@ pub(crate) async fn read(
 ) -> Result<Response, Problem> {
     let params = QueryParams::from_uri(&uri);
     let by = params.get("by").unwrap_or("day");
-    let by = UsageGrouping::from_name(by).ok_or_else(|| {
+    let by: UsageGrouping = by.parse().map_err(|_| {
         let detail = "`by` must be `tenant`, `user`, `agent` or `day`.";
         Problem::bad_request(detail).with_errors(vec![FieldError::new("?by", detail)])
     })?;

@@ -278,11 +278,7 @@ impl Live for EmbeddedLive {
 
 impl fmt::Debug for EmbeddedLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hub = self.lock_hub();
-        f.debug_struct("EmbeddedLive")
-            .field("conversations", &hub.conversations.len())
-            .field("without_readers", &hub.without_readers)
-            .finish_non_exhaustive()
+        f.debug_struct("EmbeddedLive").finish_non_exhaustive()
     }
 }
 
@@ -302,11 +298,5 @@ impl LiveReader for EmbeddedReader {
 impl Drop for EmbeddedReader {
     fn drop(&mut self) {
         self.live.lock_hub().unsubscribe(&self.key, &self.mailbox);
-    }
-}
-
-impl fmt::Debug for EmbeddedReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedReader").field("key", &self.key).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,6 @@ use crate::agent::raw::Extra;
 /// Blocks of one response; further ones are ignored.
 const BLOCKS_MAX: usize = 4096;
 
-#[derive(Debug)]
 pub(crate) struct PartialResponse {
     pub(crate) response: LiveResponse,
     blocks: Vec<PartialBlock>,
@@ -25,12 +24,6 @@ enum PartialBlock {
         arguments: String,
     },
     CompleteCall(ToolCall),
-}
-
-impl std::fmt::Debug for PartialBlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PartialBlock(…)")
-    }
 }
 
 impl PartialResponse {

@@ -192,15 +192,6 @@ impl Drop for PollerSubscription {
 
 impl fmt::Debug for SharedLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedLive")
-            .field("local", &self.inner.local)
-            .field("pollers", &self.inner.lock_pollers().len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for PollerSubscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollerSubscription").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("SharedLive").finish_non_exhaustive()
     }
 }

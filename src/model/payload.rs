@@ -40,6 +40,7 @@ impl<T: Serialize + Send + Sync> Body for T {
 }
 
 impl<'a> ModelPayload<'a> {
+    /// A body that no hook has changed.
     pub fn new<T: Serialize + Send + Sync>(body: &'a T) -> Self {
         Self { body, json: None }
     }

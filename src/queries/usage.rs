@@ -20,28 +20,15 @@ const DAYS_MAX: usize = 92;
 /// Number of concurrent reads.
 const READS_CONCURRENT_MAX: usize = 8;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub(crate) enum UsageGrouping {
     Tenant,
     User,
     Agent,
     Day,
-}
-
-impl UsageGrouping {
-    /// Inverse of [`Self::name`].
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Tenant, Self::User, Self::Agent, Self::Day].into_iter().find(|by| by.name() == name)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Tenant => "tenant",
-            Self::User => "user",
-            Self::Agent => "agent",
-            Self::Day => "day",
-        }
-    }
 }
 
 /// Scope of a report: a whole tenant, or one user.
@@ -148,7 +135,7 @@ pub(crate) async fn report_usage(
         usage: spent.to_usage(),
     });
     Ok(UsageReport {
-        by: by.name().to_owned(),
+        by: by.into_str().to_owned(),
         items: items.collect(),
         from: days.from,
         to: days.to,

@@ -28,7 +28,7 @@ pub(crate) struct EmbeddedQueue {
     queues: Arc<LocalQueues>,
     disk: Arc<QueueFile>,
     durable: BTreeSet<String>,
-    timer: AbortOnDropHandle<()>,
+    _timer: AbortOnDropHandle<()>,
 }
 
 impl EmbeddedQueue {
@@ -70,12 +70,7 @@ impl EmbeddedQueue {
         let timer = AbortOnDropHandle::new(tokio::spawn(async move {
             notified_queues.notify_listeners().await;
         }));
-        Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, timer })
-    }
-
-    /// Returns the sorted names of the queues with a message or listener so far.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.queues.names()
+        Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, _timer: timer })
     }
 
     fn is_durable(&self, queue: &str) -> bool {
@@ -204,10 +199,6 @@ impl Queue for EmbeddedQueue {
 
 impl fmt::Debug for EmbeddedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedQueue")
-            .field("queues", &self.names())
-            .field("durable", &self.durable)
-            .field("timer_ended", &self.timer.is_finished())
-            .finish_non_exhaustive()
+        f.debug_struct("EmbeddedQueue").finish_non_exhaustive()
     }
 }

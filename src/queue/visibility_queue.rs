@@ -1,7 +1,6 @@
 //! Messages of one queue in memory, ordered by the time they become visible. Time is an argument.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::time::Duration;
 
 use super::{NEVER, QueueError, QueueMessage};
@@ -63,16 +62,10 @@ impl HeldMessage {
     }
 }
 
-impl fmt::Debug for HeldMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HeldMessage({}, {} bytes)", self.id, self.text.len())
-    }
-}
-
 /// Order of messages: the time a message becomes visible, then the order of sending.
 type VisibilityKey = (Duration, u64);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct VisibilityQueue {
     messages: BTreeMap<VisibilityKey, HeldMessage>,
     keys: HashMap<String, VisibilityKey>,

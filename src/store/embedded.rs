@@ -12,6 +12,7 @@ mod rows;
 mod schema;
 mod writer;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,13 +41,18 @@ const LEASES_FILE: &str = "leases";
 
 /// The field order is the closing order: readers, writer, then the lock, so that another process
 /// opens the folder only after the last write.
-#[derive(Debug)]
 pub struct EmbeddedStore {
     leases: Arc<Leases>,
     cache: Arc<ConversationCache>,
     readers: Arc<Readers>,
     writer: Writer,
     lock: FolderLock,
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedStore").finish_non_exhaustive()
+    }
 }
 
 /// Errors of opening a data folder.

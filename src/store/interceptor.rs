@@ -1,10 +1,10 @@
-//! Test decorator that lets an interceptor see, reject and change store requests.
+//! Decorator that lets an interceptor see, reject and change store requests.
 //!
 //! The interceptor gets each request first; a request that it rejects is not forwarded. It can
 //! change the writes of a batch and the result of a batch.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 
@@ -17,6 +17,7 @@ use crate::store::{
 
 /// A request to the store.
 #[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests read the fields"))]
 pub(crate) enum StoreRequest<'a> {
     Write(&'a Partition, &'a [Write]),
     /// One document, by its id.
@@ -48,8 +49,23 @@ pub(crate) trait StoreInterceptor: fmt::Debug + Send + Sync {
 /// A store whose requests pass an interceptor, except lease renewals and releases.
 #[derive(Debug)]
 pub(crate) struct InterceptedStore<W> {
-    pub(crate) inner: Arc<dyn ConversationStore>,
+    inner: RwLock<Arc<dyn ConversationStore>>,
     pub(crate) interceptor: W,
+}
+
+impl<W> InterceptedStore<W> {
+    pub(crate) fn new(inner: Arc<dyn ConversationStore>, interceptor: W) -> Self {
+        Self { inner: RwLock::new(inner), interceptor }
+    }
+
+    /// Forwards later requests to another store.
+    pub(crate) fn replace(&self, inner: Arc<dyn ConversationStore>) {
+        *self.inner.write().unwrap_or_else(PoisonError::into_inner) = inner;
+    }
+
+    fn inner(&self) -> Arc<dyn ConversationStore> {
+        Arc::clone(&self.inner.read().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 #[async_trait]
@@ -62,7 +78,7 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         self.interceptor.before_request(&StoreRequest::Write(partition, &writes))?;
         let writes = self.interceptor.alter_writes(writes);
         let count = writes.len();
-        self.interceptor.alter_result(self.inner.write(partition, writes).await, count)
+        self.interceptor.alter_result(self.inner().write(partition, writes).await, count)
     }
 
     async fn read(
@@ -72,7 +88,7 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         freshness: Freshness,
     ) -> Result<Option<StoredDocument>, StoreError> {
         self.interceptor.before_request(&StoreRequest::Read(partition, id))?;
-        self.inner.read(partition, id, freshness).await
+        self.inner().read(partition, id, freshness).await
     }
 
     async fn select(
@@ -82,28 +98,28 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         freshness: Freshness,
     ) -> Result<Vec<StoredDocument>, StoreError> {
         self.interceptor.before_request(&StoreRequest::Select(selection))?;
-        self.inner.select(partition, selection, freshness).await
+        self.inner().select(partition, selection, freshness).await
     }
 
     async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
         self.interceptor.before_request(&StoreRequest::AcquireLease)?;
-        self.inner.acquire_lease(request).await
+        self.inner().acquire_lease(request).await
     }
 
     async fn renew_lease(&self, request: LeaseRequest<'_>) -> Result<bool, StoreError> {
-        self.inner.renew_lease(request).await
+        self.inner().renew_lease(request).await
     }
 
     fn lease_holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
-        self.inner.lease_holder(key)
+        self.inner().lease_holder(key)
     }
 
     fn has_lease_from_crash(&self, key: &ConversationKey) -> bool {
-        self.inner.has_lease_from_crash(key)
+        self.inner().has_lease_from_crash(key)
     }
 
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.inner.release_lease(key, worker).await;
+        self.inner().release_lease(key, worker).await;
     }
 
     async fn list_due(
@@ -113,7 +129,7 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         continuation: Option<&str>,
     ) -> Result<ResultPage<DueItem>, StoreError> {
         self.interceptor.before_request(&StoreRequest::ListDue)?;
-        self.inner.list_due(at, limit, continuation).await
+        self.inner().list_due(at, limit, continuation).await
     }
 
     async fn list_heads(
@@ -121,6 +137,6 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         query: &HeadQuery,
     ) -> Result<ResultPage<StoredDocument>, StoreError> {
         self.interceptor.before_request(&StoreRequest::ListHeads)?;
-        self.inner.list_heads(query).await
+        self.inner().list_heads(query).await
     }
 }

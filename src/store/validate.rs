@@ -83,7 +83,10 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_));
     if is_scope != (*kind == DocumentKind::Scope) {
-        return invalid(format!("the kind `{}` does not belong in this partition", kind.as_str()));
+        return invalid(format!(
+            "the kind `{}` does not belong in this partition",
+            kind.into_str()
+        ));
     }
     if (*kind == DocumentKind::Head) != (id == HEAD_ID && !is_scope) {
         return invalid(format!("only the head of a conversation can have the id `{HEAD_ID}`"));
@@ -94,7 +97,7 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     if matches!(kind, DocumentKind::Live | DocumentKind::Watch) != ttl.is_some() {
         return invalid(format!(
             "live and watch documents need a time to live, others cannot have one: `{id}` is of kind {}",
-            kind.as_str()
+            kind.into_str()
         ));
     }
     if ttl.is_some_and(|seconds| !(1..=TTL_MAX).contains(&seconds)) {

@@ -1,6 +1,5 @@
 //! Metrics. Attributes have few values: agents, tools, queues and outcomes, never conversations.
 
-use std::fmt;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -32,6 +31,7 @@ const TOKENS: [f64; 14] = [
 const REQUEST_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 
+#[derive(Debug)]
 pub struct Metrics {
     turns: Histogram<f64>,
     leases_lost: Counter<u64>,
@@ -49,12 +49,6 @@ pub struct Metrics {
     tokens: Histogram<u64>,
     tools: Histogram<f64>,
     http: Histogram<f64>,
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
-    }
 }
 
 /// A model call, with the terms of OpenTelemetry's conventions.

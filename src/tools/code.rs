@@ -42,9 +42,7 @@ const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// ```
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
-/// use turnwheel::agent::request::Effect;
-/// use turnwheel::tools::ToolResult;
-/// use turnwheel::tools::code::{CallContext, Tool, ToolError};
+/// use turnwheel::{Effect, Tool, ToolContext, ToolError, ToolResult};
 ///
 /// struct Add;
 ///
@@ -69,7 +67,7 @@ const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 ///         Effect::Read
 ///     }
 ///
-///     async fn call(&self, args: Summands, _cx: CallContext) -> Result<ToolResult, ToolError> {
+///     async fn call(&self, args: Summands, _cx: ToolContext) -> Result<ToolResult, ToolError> {
 ///         Ok(ToolResult::text((args.a + args.b).to_string()))
 ///     }
 /// }

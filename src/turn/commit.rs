@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
-use crate::agent::step::Input;
+use crate::agent::step::{Input, finish_commit};
 use crate::agent::transition::Transition;
 use crate::ids::InputId;
 use crate::live::LiveEvent;
@@ -72,7 +72,7 @@ impl LeasedConversation<'_> {
                 let began = self.services.clock.monotonic();
                 (self.state.build_transition(self.services, inputs), began)
             });
-            transition.finish();
+            finish_commit(&mut transition);
             self.stamp_head(name, &mut transition);
             let mut bytes = BatchBytes::default();
             let sent = match build_writes(&self.state.etag, &transition, inbox) {
@@ -225,7 +225,12 @@ fn build_writes(
     let mut writes = HeadCommit::replace(&transition.head, etag.clone())
         .with_entries(&transition.entries)
         .with_events(&transition.events)
-        .with_receipts(&transition.receipts, version)
+        .with_receipts(&transition.receipts, &transition.new_items, version)
+        .with_created(transition.queued_new_items().map(|item| {
+            // The due time covers a commit without an inbox read.
+            let due = item.has_effect_when_idle().then_some(item.accepted_at);
+            documents::inbox_document(item, due)
+        }))
         .with_notifications(&transition.notifications)
         .into_writes()?;
     let is_applied = |item: &InboxItem| {

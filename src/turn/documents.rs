@@ -126,7 +126,7 @@ pub(crate) fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T,
         StoreError::Corrupt(format!(
             "document {} of kind {}: {}",
             document.id,
-            document.kind.as_str(),
+            document.kind.into_str(),
             redacted_error(&error)
         ))
     })

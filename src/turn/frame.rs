@@ -20,7 +20,7 @@ use crate::turn::context::TurnContext;
 /// Hex digits of a frame's hash.
 const HASH_DIGITS: usize = 16;
 
-/// What a model call sees beside the messages.
+/// Request of a model call without its messages.
 pub(crate) struct Frame<'c> {
     /// The system prompt of the agent.
     own_text: &'c str,
@@ -69,7 +69,7 @@ impl TurnContext {
 }
 
 impl<'c> Frame<'c> {
-    /// Adds what a plugin prepared. Its tools keep the order of their declaration.
+    /// Adds the output of a plugin. Its tools keep the order of their declaration.
     pub(crate) fn add(&mut self, plugin: &'c RegisteredPlugin, output: PrepareOutput) {
         let tools = plugin.tools().iter();
         self.plugin_tools
@@ -118,7 +118,7 @@ impl<'c> Frame<'c> {
         self.response_schema
     }
 
-    /// What the commit of the response records about the frame. `None`: it is the agent's own, and
+    /// The part of the response's commit that records the frame. `None`: it is the agent's own, and
     /// the head names no other.
     pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
         let is_own = self.contributions.is_empty() && self.plugin_tools.is_empty();

@@ -67,14 +67,21 @@ impl<'a> HeadCommit<'a> {
     }
 
     /// A receipt replaces its item only in the version that was read, which `version` returns: a
-    /// change by the sender in between is not lost.
+    /// change by the sender in between is not lost. An item that this commit makes and applies has
+    /// no document to replace.
     pub(crate) fn with_receipts(
         self,
         receipts: &[Receipt],
+        new_items: &[InputId],
         version: impl Fn(&InputId) -> Option<ETag>,
     ) -> Self {
         self.with_writes(receipts.iter().map(|receipt| {
-            Write::Replace(documents::receipt_document(receipt), version(&receipt.input_id))
+            let document = documents::receipt_document(receipt);
+            if new_items.contains(&receipt.input_id) {
+                Write::Create(document)
+            } else {
+                Write::Replace(document, version(&receipt.input_id))
+            }
         }))
     }
 

@@ -37,7 +37,7 @@ use crate::turn::spans::ModelCallSpan;
 /// The source's text (s3 §5.7).
 const ABORTED_TEXT: &str = "Request was aborted";
 
-/// A finished model call: the response, and what its commit records beside it.
+/// A finished model call: the response, and the other parts of its commit.
 struct CallOutcome {
     response: ModelResponse,
     /// Revision of the agent that made the call.

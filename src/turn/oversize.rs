@@ -22,40 +22,77 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
                 | Input::ContextWindowExceeded
                 | Input::BudgetChecked(_)
                 | Input::Paused(_)
+                | Input::StartChanges(_)
         )
     };
-    let done: Vec<Input> = inputs.iter().filter(|input| !is_recomputable(input)).cloned().collect();
-    let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
-    if !done.iter().all(is_decision) && done.len() < inputs.len() {
+    let done = Input::retain(inputs, |input| !is_recomputable(input));
+    let is_of_extension =
+        |input: &Input| matches!(input, Input::FinishTurn(_) | Input::HookActions(_));
+    if !done.iter().all(is_of_extension) && done.len() < inputs.len() {
         return Some(done);
     }
+    let smaller = first_of_results(inputs).or_else(|| without_actions(inputs));
+    Some(smaller.unwrap_or_else(|| without_parts(inputs, what)))
+}
+
+/// The first of several results, with its actions. Each can have a commit of its own.
+fn first_of_results(inputs: &[Input]) -> Option<Vec<Input>> {
+    let is_result = |input: &Input| {
+        matches!(input, Input::ToolCallReturned { .. } | Input::ToolOutcomeUnknown { .. })
+    };
+    let mut results = inputs.iter().enumerate().filter(|(_, input)| is_result(input));
+    let (second, _) = results.nth(1)?;
+    let first = inputs.iter().take(second).skip_while(|input| !is_result(input));
+    Some(first.cloned().collect())
+}
+
+/// The step without actions and changes of extensions: they are left out before any part of a
+/// result or response.
+fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
+    let mut smaller = inputs.to_vec();
+    smaller.retain(|input| !matches!(input, Input::HookActions(_) | Input::StartChanges(_)));
+    if smaller.len() == inputs.len() {
+        return None;
+    }
+    for input in inputs {
+        if let Input::HookActions(hook) = input {
+            tracing::warn!(
+                extension = hook.by,
+                event = hook.event,
+                "actions left out: they are more than one commit may hold"
+            );
+        }
+    }
+    Some(smaller)
+}
+
+/// The step with a smaller result or response, or a failed prompt.
+fn without_parts(inputs: &[Input], what: &str) -> Vec<Input> {
     // An extension's decision on the turn stays with the input that closes the turn.
     let (decision, inputs) = match inputs {
         [decision @ Input::FinishTurn(_), rest @ ..] => (Some(decision), rest),
         _ => (None, inputs),
     };
     match inputs {
-        // Each of several results can have a commit of its own.
-        [
-            first @ (Input::ToolCallReturned { .. } | Input::ToolOutcomeUnknown { .. }),
-            Input::ToolCallReturned { .. } | Input::ToolOutcomeUnknown { .. },
-            ..,
-        ] => Some(vec![first.clone()]),
         [Input::ToolCallReturned { index, result }] if !is_text_only(result) => {
             let text_only = Input::ToolCallReturned {
                 index: *index,
                 result: Box::new(text_only_result(result)),
             };
-            Some(decision.cloned().into_iter().chain([text_only]).collect())
+            decision.cloned().into_iter().chain([text_only]).collect()
         }
         [Input::ResponseReceived(answered)] if !answered.message.is_failed() => {
-            Some(vec![Input::ResponseReceived(Box::new(failed_response(answered, what)))])
+            if let Some(smaller) = without_plugin_parts(answered) {
+                let smaller = Input::ResponseReceived(Box::new(smaller));
+                return decision.cloned().into_iter().chain([smaller]).collect();
+            }
+            vec![Input::ResponseReceived(Box::new(failed_response(answered, what)))]
         }
         _ => {
             let reason = format!("The step is larger than one commit can hold: {what}.");
             let inbox_reads = inputs.iter().filter(|input| matches!(input, Input::InboxRead(_)));
             // Keep the inbox read: uncounted items would have no pending work that names them.
-            Some(inbox_reads.cloned().chain([Input::Poisoned { reason }]).collect())
+            inbox_reads.cloned().chain([Input::Poisoned { reason }]).collect()
         }
     }
 }
@@ -84,6 +121,23 @@ fn text_only_result(result: &CallResult) -> CallResult {
     }
 }
 
+/// Drops the texts of plugins in the frame, or else the changes of their state.
+fn without_plugin_parts(answered: &ResponseInput) -> Option<ResponseInput> {
+    let mut smaller = answered.clone();
+    let mut frames = smaller.frame.iter_mut();
+    if let Some(frame) = frames.find(|frame| !frame.entry.contributions.is_empty()) {
+        frame.entry.contributions.clear();
+        return Some(smaller);
+    }
+    for change in smaller.plugin_state.drain(..) {
+        tracing::warn!(
+            plugin = change.plugin,
+            "plugin state not stored: it is more than one commit may hold"
+        );
+    }
+    (!answered.plugin_state.is_empty()).then_some(smaller)
+}
+
 /// Drops the response but keeps its cost.
 fn failed_response(answered: &ResponseInput, what: &str) -> ResponseInput {
     let mut failed = answered.clone();
@@ -99,7 +153,11 @@ fn failed_response(answered: &ResponseInput, what: &str) -> ResponseInput {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::action::{ActionOrigin, HookActions, StartChanges};
+    use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput};
+    use crate::agent::plugin_state::PluginStateChange;
     use crate::agent::step::FinishTurn;
+    use crate::ids::PromptId;
 
     fn returned_input(outputs: usize) -> Input {
         let data = crate::agent::raw::RawJson::from_value(&serde_json::json!({}));
@@ -187,6 +245,87 @@ mod tests {
         let whole = [decision(), Input::InboxRead(Vec::new()), Input::DrainInbox];
         let first = reduce_inputs(&whole, "x").unwrap();
         assert!(matches!(first[..], [Input::InboxRead(_), Input::Poisoned { .. }]), "{first:?}");
+    }
+
+    fn actions(origin: ActionOrigin) -> Input {
+        Input::HookActions(Box::new(HookActions::new("guard", "tool_result", origin)))
+    }
+
+    #[test]
+    fn too_large_commit_drops_actions_before_results() {
+        let whole = [
+            Input::InboxRead(Vec::new()),
+            returned_input(100),
+            actions(ActionOrigin::Kept),
+            Input::DrainInbox,
+            actions(ActionOrigin::Recomputed),
+        ];
+        let first = reduce_inputs(&whole, "x").unwrap();
+        assert!(
+            matches!(first[..], [Input::ToolCallReturned { .. }, Input::HookActions(_)]),
+            "{first:?}"
+        );
+        let second = reduce_inputs(&first, "x").unwrap();
+        let [Input::ToolCallReturned { result, .. }] = &second[..] else { panic!("{second:?}") };
+        assert_eq!(result.outputs.len(), 100, "the result is whole");
+    }
+
+    #[test]
+    fn each_result_keeps_its_actions() {
+        let kept = || actions(ActionOrigin::Kept);
+        let whole = [
+            Input::FinishTurn(FinishTurn::End),
+            actions(ActionOrigin::Recomputed),
+            returned_input(1),
+            kept(),
+            returned_input(2),
+            kept(),
+        ];
+        let first = reduce_inputs(&whole, "x").unwrap();
+        assert!(
+            matches!(first[..], [Input::ToolCallReturned { .. }, Input::HookActions(_)]),
+            "{first:?}"
+        );
+    }
+
+    #[test]
+    fn changes_of_a_start_are_dropped_before_the_prompt_fails() {
+        let changes = StartChanges {
+            prompt_id: PromptId::new("pr_1"),
+            messages: Vec::new(),
+            system_prompt: None,
+        };
+        let changes = Input::StartChanges(Box::new(changes));
+        let whole = [changes, Input::InboxRead(Vec::new()), Input::DrainInbox];
+        let first = reduce_inputs(&whole, "x").unwrap();
+        assert!(matches!(first[..], [Input::InboxRead(_), Input::DrainInbox]), "{first:?}");
+    }
+
+    #[test]
+    fn plugin_parts_are_dropped_before_the_response() {
+        let mut input = answered_input();
+        let Input::ResponseReceived(answered) = &mut input else { unreachable!() };
+        let contribution = Contribution { by: "skills".to_owned(), text: "x".to_owned() };
+        let entry = FrameEntry {
+            hash: "h".to_owned(),
+            revision: "r".to_owned(),
+            system_prompt_seq: None,
+            tools: Vec::new(),
+            contributions: vec![contribution],
+        };
+        answered.frame = Some(FrameInput { entry, tokens: 1 });
+        answered.plugin_state =
+            vec![PluginStateChange { plugin: "skills".to_owned(), state: None }];
+        let mut inputs = vec![Input::FinishTurn(FinishTurn::End), input];
+        let mut steps = Vec::new();
+        for _ in 0..3 {
+            inputs = reduce_inputs(&inputs, "3 MB").unwrap();
+            let Some(Input::ResponseReceived(answered)) = inputs.last() else { panic!() };
+            let contributions = answered.frame.as_ref().unwrap().entry.contributions.len();
+            let is_failed = answered.message.is_failed();
+            steps.push((contributions, answered.plugin_state.len(), is_failed, inputs.len()));
+        }
+        assert_eq!(steps, [(0, 1, false, 2), (0, 0, false, 2), (0, 0, true, 1)]);
     }
 
     #[test]

@@ -195,14 +195,16 @@ impl LeasedConversation<'_> {
         inputs: &[Input],
         rereads: u32,
     ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
-        let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
-        let done = |input: &&Input| {
+        let is_of_extension =
+            |input: &Input| matches!(input, Input::FinishTurn(_) | Input::HookActions(_));
+        let is_done = |input: &Input| {
             !matches!(
                 input,
                 Input::InboxRead(_)
                     | Input::DrainInbox
                     | Input::ToolCallChecked { .. }
                     | Input::Paused(_)
+                    | Input::StartChanges(_)
             )
         };
         let waiting = if rereads < REREADS_MAX {
@@ -212,27 +214,27 @@ impl LeasedConversation<'_> {
         };
         let Some(waiting) = waiting else {
             // Keep the results; the next turn reads the inbox.
-            let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
-            return if done.iter().all(is_decision) {
+            let done = Input::retain(inputs, is_done);
+            return if done.iter().all(is_of_extension) {
                 Err(self.state.error("commit", StoreError::Conflict))
             } else {
                 Ok((done, Vec::new()))
             };
         };
-        let rebased = |input: &Input| {
-            if matches!(input, Input::InboxRead(_)) {
-                inbox::inbox_input(&waiting)
-            } else {
-                input.clone()
-            }
+        let rebased = |input: Input| {
+            if matches!(input, Input::InboxRead(_)) { inbox::inbox_input(&waiting) } else { input }
         };
-        let is_decided = |input: &&Input| {
+        let is_decided = |input: &Input| {
             !matches!(
                 input,
-                Input::ToolCallChecked { .. } | Input::Paused(_) | Input::FinishTurn(_)
+                Input::ToolCallChecked { .. }
+                    | Input::Paused(_)
+                    | Input::FinishTurn(_)
+                    | Input::StartChanges(_)
             )
         };
-        let remaining: Vec<Input> = inputs.iter().filter(is_decided).map(rebased).collect();
+        let remaining: Vec<Input> =
+            Input::retain(inputs, is_decided).into_iter().map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
             let mut plan = self.state.plan(self.services, remaining);
             Box::pin(self.check_ready_calls(&mut plan)).await?;

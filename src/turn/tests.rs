@@ -7,6 +7,7 @@
 )]
 
 mod aborts;
+mod actions;
 mod backlog;
 mod bounds;
 mod budgets;

@@ -401,7 +401,7 @@ async fn every_call_sends_entra_token_without_key() {
     let (error_text, failure) = expect_failure(&response);
     assert_eq!(
         error_text,
-        "no Entra token for api://mine/.default: no identity here. Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument."
+        "No API key found for azure. No Entra token for api://mine/.default: no identity here. Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument."
     );
     assert_eq!(failure, &ModelFailure::Retryable { after: None });
     assert_eq!(*tokens.scopes.lock().unwrap(), ["api://mine/.default"; 3]);

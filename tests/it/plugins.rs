@@ -64,8 +64,10 @@ impl Plugin for Skills {
     async fn prepare(&self, cx: &mut Prepare<'_, SkillState>) -> Result<(), PluginError> {
         cx.activate("open_skill")?;
         let mut state = cx.state().cloned().unwrap_or_default();
-        let is_open = |message: &&&Message| matches!(message, Message::ToolResult(result) if result.tool_name == "open_skill");
-        if state.active.is_empty() && cx.prompt().messages.iter().find(is_open).is_some() {
+        let is_open = |message: &&Message| {
+            matches!(message, Message::ToolResult(result) if result.tool_name == "open_skill")
+        };
+        if state.active.is_empty() && cx.prompt().messages.iter().any(is_open) {
             state.active.push("email".to_owned());
             cx.set_state(state.clone())?;
         }

@@ -154,6 +154,7 @@ async fn read_all_routes(dev: &DevProcess, http: &reqwest::Client) -> Vec<(Strin
         "/api/conversations/c/prompts?limit=100",
         "/api/conversations/c/events?follow=false",
         "/api/agents",
+        "/api/models",
         "/api/health",
         "/api/openapi.json",
     ] {

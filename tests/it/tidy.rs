@@ -110,7 +110,7 @@ fn impure_core_is_detected() {
     );
 }
 
-/// What a model call sees beside the messages comes from one place.
+/// Parts of a model request beside the messages. Only one module reads them.
 const FRAME_PARTS: &str = r"ToolOffer \{|\.instructions\b|agent\.response_schema";
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) fn acknowledge_aborts(transition: &mut Transition) {
     debug_assert!(queue::is_abort_pending(transition), "no abort of the running prompt is pending");
     let batch = batch_outcome::batch_outcome(transition);
     append_receipts(transition, InputOutcome::Applied, &batch);
+    transition.is_abort_requested = false;
 }
 
 /// Ends the open step: a compaction, calls, or a turn without a response.

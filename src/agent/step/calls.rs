@@ -47,7 +47,7 @@ pub(super) fn apply_preflight(
 ) -> Next {
     let is_ready =
         transition.calls().get(index).is_some_and(|call| call.status == CallStatus::Ready);
-    if !is_ready {
+    if !is_ready || transition.is_abort_requested {
         return Next::Wait;
     }
     match preflight {

@@ -76,6 +76,7 @@ pub(super) fn end_run(transition: &mut Transition, ending: &PromptEnding) -> Nex
 pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
     let PromptEnding { state, stop_reason, ref error } = *ending;
     let Some(id) = transition.prompt_id() else { return };
+    transition.is_abort_requested = false;
     let is_normal_end = state == PromptState::Completed && stop_reason == PromptStop::End;
     let run = transition.head.prompt.as_ref().filter(|_| is_normal_end);
     let incomplete = run.and_then(|run| run.incomplete.clone());

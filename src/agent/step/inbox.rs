@@ -12,7 +12,7 @@ use crate::agent::step::compaction::{self, CompactInput};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
-use crate::agent::step::{apply, calls, continue_prompt};
+use crate::agent::step::{actions, apply, bash, calls, continue_prompt};
 use crate::agent::transition::{PendingItem, Transition};
 use crate::ids::PromptId;
 
@@ -31,13 +31,17 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::LateResult(_) => true,
-        InboxBody::Command(command) => command.name == compaction::COMPACT_COMMAND,
+        InboxBody::Command(command) => {
+            command.name == compaction::COMPACT_COMMAND || bash::is_bash_command(command)
+        }
     }
 }
 
 /// Sets the pending inbox items without applying any: a response received before precedes them.
 pub(super) fn set_pending(transition: &mut Transition, pending: &[PendingItem]) {
-    transition.pending = pending.to_vec();
+    let new_items = &transition.new_items;
+    transition.pending.retain(|pending| new_items.contains(&pending.item.input_id));
+    transition.pending.splice(..0, pending.iter().cloned());
     // Each inbox read checks again whether a pause is active.
     transition.head.pause = None;
     transition.is_settled_event_due = is_idle(transition) && transition.head.waiting_items > 0;
@@ -69,6 +73,9 @@ pub(super) fn pop_decision(transition: &mut Transition) -> Option<Arc<InboxItem>
 /// Messages that start no prompt are appended in order.
 pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
     while is_idle(transition) {
+        if !bash::append_results(transition) {
+            return Next::Wait;
+        }
         let is_next = |item: &InboxItem| {
             let is_prompt_or_message =
                 item.queue().is_some() || matches!(item.body, InboxBody::Continue(_));
@@ -88,12 +95,13 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
         }
         start_prompt(transition, &item, None);
         // Messages for the next turn of a user keep waiting until a user's prompt starts.
-        if !is_from_user(&item) {
-            return Next::Wait;
+        let is_joining = |item: &InboxItem| item.queue() == Some(InputQueue::NextTurn);
+        while is_from_user(&item)
+            && let Some(message) = pop(transition, is_joining)
+        {
+            append_input(transition, &message);
         }
-        while let Some(item) = pop(transition, |item| item.queue() == Some(InputQueue::NextTurn)) {
-            append_input(transition, &item);
-        }
+        actions::apply_start_changes(transition);
     }
     Next::Wait
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::agent::action::{ActionOrigin, HookActions, StartChanges};
 use crate::agent::content::Block;
 use crate::agent::entry::Output;
 use crate::agent::frame_entry::FrameInput;
@@ -53,6 +54,28 @@ pub enum Input {
     Paused(Pause),
     /// The decision of an extension on the turn that a later input of the same commit closes.
     FinishTurn(FinishTurn),
+    /// Actions of an extension. They follow the input of their hook. Those of `turn_end` follow the
+    /// decision, those of `tool_call` may precede the check, so that an abort starts no call.
+    HookActions(Box<HookActions>),
+    /// Changes of extensions to an agent run that the inbox read of the same commit starts.
+    StartChanges(Box<StartChanges>),
+}
+
+impl Input {
+    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out, unless
+    /// they follow a decision on the turn that stays.
+    pub(crate) fn retain(inputs: &[Self], is_kept: impl Fn(&Self) -> bool) -> Vec<Self> {
+        let mut is_decision_kept = false;
+        let filter = |input: &&Self| {
+            if let Self::HookActions(hook) = input {
+                return hook.origin == ActionOrigin::Kept || is_decision_kept;
+            }
+            let is_kept = is_kept(input);
+            is_decision_kept = is_kept && matches!(input, Self::FinishTurn(_));
+            is_kept
+        };
+        inputs.iter().filter(filter).cloned().collect()
+    }
 }
 
 /// A finished model call: the response or the failure.

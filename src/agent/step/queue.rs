@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::agent::entry::{EntryBody, MessageEntry};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
 use crate::agent::message::{Message, UserMessage};
-use crate::agent::raw::Extra;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::turn;
-use crate::agent::transition::Transition;
+use crate::agent::transition::{PendingItem, Transition};
 use crate::ids::PromptId;
 
 pub(super) fn is_steer(item: &InboxItem) -> bool {
@@ -17,7 +17,8 @@ pub(super) fn is_steer(item: &InboxItem) -> bool {
 /// True if an abort of the running prompt waits in the inbox.
 pub(super) fn is_abort_pending(transition: &Transition) -> bool {
     let Some(run) = &transition.head.prompt else { return false };
-    transition.pending.iter().any(|pending| targets(&pending.item, &run.id))
+    transition.is_abort_requested
+        || transition.pending.iter().any(|pending| targets(&pending.item, &run.id))
 }
 
 pub(super) fn targets(item: &InboxItem, prompt: &PromptId) -> bool {
@@ -38,10 +39,24 @@ pub(super) fn pop(
     if !has_room(transition, position) {
         return None;
     }
+    Some(remove(transition, position))
+}
+
+fn remove(transition: &mut Transition, position: usize) -> Arc<InboxItem> {
     let pending = transition.pending.remove(position);
     transition.drained_bytes += pending.bytes;
-    update_waiting_count(transition);
-    Some(pending.item)
+    let is_counted = u32::from(pending.item.has_effect_when_idle());
+    // Without an inbox read the count includes items that are not in `pending`.
+    transition.head.waiting_items = transition.head.waiting_items.saturating_sub(is_counted);
+    pending.item
+}
+
+/// Adds an inbox item that this commit creates.
+pub(super) fn add_new_item(transition: &mut Transition, item: InboxItem) {
+    let bytes = RawJson::from_value(&item).text().len();
+    transition.head.waiting_items += u32::from(item.has_effect_when_idle());
+    transition.new_items.push(item.input_id.clone());
+    transition.pending.push(PendingItem { item: Arc::new(item), bytes });
 }
 
 /// True if [`pop`] returns an item.
@@ -64,10 +79,7 @@ pub(super) fn pop_unbounded(
     predicate: impl Fn(&InboxItem) -> bool,
 ) -> Option<Arc<InboxItem>> {
     let position = transition.pending.iter().position(|pending| predicate(&pending.item))?;
-    let pending = transition.pending.remove(position);
-    transition.drained_bytes += pending.bytes;
-    update_waiting_count(transition);
-    Some(pending.item)
+    Some(remove(transition, position))
 }
 
 pub(super) fn update_waiting_count(transition: &mut Transition) {

@@ -47,18 +47,19 @@ pub(super) async fn process_nudges(inner: Arc<AgentInner>) {
     }
 }
 
-/// Publishes the events of the current conversation that follow event number `after`.
-pub(super) async fn publish_events(inner: Arc<AgentInner>, mut after: u64) {
-    let mut current_key = inner.key.subscribe();
-    let mut key = current_key.borrow_and_update().clone();
+/// Publishes the new events of the current conversation.
+pub(super) async fn publish_events(inner: Arc<AgentInner>) {
+    let mut current = inner.conversation.subscribe();
+    let mut conversation = current.borrow_and_update().clone();
+    let mut after = conversation.last_event;
     loop {
-        let mut reader =
-            EventReader::new(inner.services.clone(), key.clone(), after, StreamEnd::OnDrop);
+        let (services, key) = (inner.services.clone(), conversation.key.clone());
+        let mut reader = EventReader::new(services, key, after, StreamEnd::OnDrop);
         loop {
             let item = tokio::select! {
                 biased;
                 item = reader.next() => item,
-                changed = current_key.changed() => {
+                changed = current.changed() => {
                     if changed.is_err() {
                         return;
                     }
@@ -78,9 +79,10 @@ pub(super) async fn publish_events(inner: Arc<AgentInner>, mut after: u64) {
                 Some(StreamItem::Confirmed(number)) => after = number,
             }
         }
-        let next_key = current_key.borrow_and_update().clone();
-        if next_key != key {
-            (key, after) = (next_key, 0);
+        let next = current.borrow_and_update().clone();
+        if next != conversation {
+            after = next.last_event;
+            conversation = next;
         }
     }
 }

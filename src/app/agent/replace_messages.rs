@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::agent::content::Content;
 use crate::agent::inbox::{InboxBody, InboxItem, WhenIdle};
 use crate::agent::raw::RawJson;
-use crate::app::agent::{AgentError, AgentInner, lock, setup};
+use crate::app::agent::{AgentError, AgentInner, CurrentConversation, lock, setup};
 use crate::commands::conversation::{NewConversation, create_conversation_of_any_length};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::inbox_edit::clear_queues;
@@ -50,7 +50,7 @@ impl AgentInner {
         if switch.messages_version == lock(&self.observed).messages_version {
             return Ok(());
         }
-        let previous = self.key.borrow().clone();
+        let previous = self.key();
         switch.messages_version = self.create_conversation(Some(&previous)).await?;
         switch.previous = Some(previous);
         self.move_queued_inputs(switch).await
@@ -84,7 +84,8 @@ impl AgentInner {
             &self.new_idempotency(),
         )
         .await?;
-        self.key.send_replace(self.owner.conversation_key(&id));
+        let key = self.owner.conversation_key(&id);
+        self.conversation.send_replace(CurrentConversation { key, last_event: 0 });
         Ok(version)
     }
 
@@ -142,7 +143,7 @@ impl AgentInner {
         idempotency: &Idempotency,
     ) -> Result<PromptId, AgentError> {
         let services = &self.services;
-        let key = self.key.borrow().clone();
+        let key = self.key();
         accept_prompt(services, &key, request, idempotency, &setup::user_sender()).await?;
         Ok(PromptId::from_input(&idempotency.input_id(&key)))
     }

@@ -95,7 +95,7 @@ impl Agent {
         self.update_messages(Vec::clear);
     }
 
-    fn update_config(&self, change: impl FnOnce(&mut AgentConfig)) {
+    pub(super) fn update_config(&self, change: impl FnOnce(&mut AgentConfig)) {
         let mut config = lock(&self.inner.config);
         change(&mut config);
         self.inner.services.agents.replace(setup::build_catalog(&config));

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::agent::entry::Source;
-use crate::agent::message::Message;
+use crate::agent::entry::{Entry, Source};
+use crate::agent::path::path_to_leaf;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
 use crate::agents::{self, Catalog, SharedCatalog};
 use crate::app::agent::state::ObservedState;
 use crate::app::agent::{
-    Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, RunState, driver, lock,
+    Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, CurrentConversation, RunState,
+    driver, lock,
 };
 use crate::app::model::create_model;
 use crate::app::ports::open_embedded_queue;
@@ -166,7 +167,7 @@ impl Agent {
         let inner = Arc::new(AgentInner {
             owner,
             config: Mutex::new(config),
-            key: watch::Sender::new(key),
+            conversation: watch::Sender::new(CurrentConversation { key, last_event: 0 }),
             observed: Mutex::new(ObservedState::default()),
             switch: tokio::sync::Mutex::default(),
             run_state: watch::Sender::new(RunState::default()),
@@ -174,18 +175,17 @@ impl Agent {
             _temp_dir: folder,
             services,
         });
-        let after = if is_new {
+        if is_new {
             lock(&inner.observed).messages = builder.messages;
             inner.create_conversation(None).await?;
-            0
         } else {
-            inner.restore().await?
-        };
+            inner.restore().await?;
+        }
         crash_count::recover_at_start_up(&inner.services)
             .await
             .map_err(io_error("read pending work"))?;
         let nudge_task = spawn_task(driver::process_nudges(Arc::clone(&inner)));
-        let event_task = spawn_task(driver::publish_events(Arc::clone(&inner), after));
+        let event_task = spawn_task(driver::publish_events(Arc::clone(&inner)));
         Ok(Self { inner, _tasks: Arc::new([nudge_task, event_task]) })
     }
 }
@@ -222,22 +222,33 @@ async fn find_newest_conversation(
 }
 
 impl AgentInner {
-    /// Loads messages and run state from the folder, and completes a switch of conversations that a
-    /// crash interrupted. Returns the number of the last stored event.
-    async fn restore(&self) -> Result<u64, AgentError> {
-        let key = self.key.borrow().clone();
+    /// Makes the newest conversation the current one, and completes a switch of conversations that
+    /// a crash interrupted.
+    async fn restore(&self) -> Result<(), AgentError> {
+        let key = self.key();
         let (head, _) = load::head(&self.services, &key).await?;
         let mut switch = self.find_pending_switch(&head.metadata);
         self.move_queued_inputs(&mut switch).await?;
         *self.switch.lock().await = switch;
+        self.enter_conversation(key).await?;
+        Ok(())
+    }
+
+    /// Makes a stored conversation the current one: loads its messages and run state, and follows
+    /// its new events. Returns the path to its leaf.
+    pub(super) async fn enter_conversation(
+        &self,
+        key: ConversationKey,
+    ) -> Result<Vec<Arc<Entry>>, AgentError> {
         let (inbox, head) = load::inbox_then_head(&self.services, &key).await?;
         let entries = load::all_entries(&self.services, &head).await?;
-        let path = crate::agent::path::path_to_leaf(&entries, head.leaf_id.as_ref());
-        let messages: Vec<Message> =
-            path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
-        lock(&self.observed).messages = messages;
+        let path = path_to_leaf(&entries, head.leaf_id.as_ref());
+        let messages = path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
+        lock(&self.observed).restart_with(messages);
         let has_queued_prompt = load::queued_prompts(&head, &inbox).next().is_some();
         self.run_state.send_replace(RunState::from_head(&head, has_queued_prompt));
-        Ok(head.event_seq)
+        let last_event = head.event_seq;
+        self.conversation.send_replace(CurrentConversation { key, last_event });
+        Ok(path)
     }
 }

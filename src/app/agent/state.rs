@@ -42,6 +42,11 @@ impl ObservedState {
         *self = Self { messages_version: self.messages_version + 1, ..Self::default() };
     }
 
+    /// The state of an idle agent with messages from the store.
+    pub(super) fn restart_with(&mut self, messages: Vec<Message>) {
+        *self = Self { messages, messages_version: self.messages_version, ..Self::default() };
+    }
+
     pub(super) fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::AgentStart => self.error = None,

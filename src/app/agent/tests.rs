@@ -26,6 +26,7 @@ mod approvals;
 mod events;
 mod replace_messages;
 mod runs;
+mod session;
 
 /// Model that returns scripted responses in order and records its requests.
 #[derive(Debug)]
@@ -117,7 +118,9 @@ impl Model for TestModel {
         if model == "missing" {
             return Err("set TURNWHEEL_MODEL".to_owned());
         }
-        crate::model::scripted::ScriptedModel.record("scripted")
+        let id = if model == "high" { "high" } else { "scripted" }.to_owned();
+        let record = crate::model::scripted::ScriptedModel.record(model)?;
+        Ok(ModelRecord { id, ..record })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads the store during a run, and builds the result at its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::head::Head;
@@ -14,7 +15,7 @@ use crate::certify::fault_run::FaultRun;
 use crate::certify::oracle::Outcome;
 use crate::clock::{Clock as _, Timestamp};
 use crate::store::{
-    ConversationStore as _, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
+    ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
 };
 use crate::turn::documents::{self, EventsBody};
 
@@ -24,6 +25,10 @@ const HORIZON: Duration = Duration::from_hours(24 * 366);
 const DUE_MAX: usize = 200;
 
 impl FaultRun<'_> {
+    fn store(&self) -> Arc<dyn ConversationStore> {
+        self.environment.store.instance_store()
+    }
+
     fn partition(&self) -> Partition {
         Partition::Conversation(self.key.clone())
     }
@@ -31,14 +36,12 @@ impl FaultRun<'_> {
     /// Reads all documents of a kind. An unreadable document shows up as missing.
     async fn read_all(&self, kind: DocumentKind) -> Vec<StoredDocument> {
         let selection = Selection::all(kind);
-        let found =
-            self.environment.store.select(&self.partition(), &selection, Freshness::Latest).await;
+        let found = self.store().select(&self.partition(), &selection, Freshness::Latest).await;
         found.unwrap_or_default()
     }
 
     pub(super) async fn read_head(&self) -> Option<Head> {
-        let found =
-            self.environment.store.read(&self.partition(), HEAD_ID, Freshness::Latest).await;
+        let found = self.store().read(&self.partition(), HEAD_ID, Freshness::Latest).await;
         documents::read_head(&found.ok()??).ok()
     }
 
@@ -58,7 +61,7 @@ impl FaultRun<'_> {
     /// Time of the conversation's next pending work.
     pub(super) async fn next_due(&self) -> Option<Timestamp> {
         let (horizon, partition) = (self.environment.clock.now().plus(HORIZON), self.partition());
-        let due = self.environment.store.list_due(horizon, DUE_MAX, None).await.ok()?;
+        let due = self.store().list_due(horizon, DUE_MAX, None).await.ok()?;
         let own = due.items.iter().filter(|due| due.partition == partition);
         own.map(|due| due.due).min()
     }

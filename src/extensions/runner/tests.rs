@@ -1,3 +1,5 @@
+//! Hooks that are ready, hang, panic or fail, and the ids of hooks.
+
 use std::sync::Mutex;
 
 use async_trait::async_trait;

@@ -1,3 +1,5 @@
+//! Payloads that hooks read, change or leave alone.
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Serialize, Serializer};

@@ -2,7 +2,6 @@
 //! errors in the response.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +15,10 @@ use url::Url;
 
 use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
+use crate::error_chain::error_chain;
 use crate::model::catalogue::{Catalogue, find_tariff};
 use crate::model::payload::ModelPayload;
+use crate::model::responses::PROVIDER;
 use crate::model::responses::body::build_request_body;
 use crate::model::responses::config::{
     CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, trim_non_blank,
@@ -28,7 +29,9 @@ use crate::model::responses::fold::{FoldedResponse, ResponseFold};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
 use crate::model::responses::stream::{SseReader, StreamError};
-use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use crate::model::{
+    Listener, Model, ModelRecord, ModelRequest, ModelResponse, TIERS, distinct_records,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -143,16 +146,10 @@ impl AzureResponses {
         names: &ToolNames,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let (name, secret) =
-            match tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header()).await {
-                Ok(Ok(header)) => header,
-                Ok(Err(text)) => return Err(lost(ProviderError::connection_lost(text))),
-                Err(_) => {
-                    return Err(lost(ProviderError::connection_lost(
-                        "no credential received within 30 seconds",
-                    )));
-                }
-            };
+        let (name, secret) = tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header())
+            .await
+            .unwrap_or_else(|_| Err("No credential received within 30 seconds.".to_owned()))
+            .map_err(|text| lost(ProviderError::connection_lost(no_key_text(&text))))?;
         let body =
             serialise_body(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
         let mut shown = secret;
@@ -194,9 +191,7 @@ impl AzureResponses {
         headers.insert(name, value);
         let sent = self.http.post(self.url.clone()).headers(headers).body(body.clone()).send();
         match tokio::time::timeout(self.idle_timeout, sent).await {
-            Err(_) => Err(lost(ProviderError::connection_lost(
-                StreamError::IdleTimeout(self.idle_timeout).to_string(),
-            ))),
+            Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),
             Ok(Err(error)) => Err(lost(transport_error(error))),
             Ok(Ok(response)) => Ok(response),
         }
@@ -210,10 +205,7 @@ impl AzureResponses {
         loop {
             match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
                 Err(_) => {
-                    return Err(ProviderError::connection_lost(
-                        StreamError::IdleTimeout(self.idle_timeout).to_string(),
-                    )
-                    .into());
+                    return Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into());
                 }
                 Ok(Err(error)) => return Err(transport_error(error).into()),
                 Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
@@ -313,12 +305,21 @@ impl Model for AzureResponses {
         let base_url = base_url(&self.url);
         Ok(ModelRecord { base_url, ..self.catalogue.record(id, deployment) })
     }
+
+    fn models(&self) -> Vec<ModelRecord> {
+        distinct_records(self, TIERS.into_iter().chain(self.deployments.keys().map(String::as_str)))
+    }
 }
 
 /// Credential of the calls if the settings contain no key.
 enum CredentialSource {
     Token(Arc<dyn TokenCredential>),
     Vault(Arc<VaultSecret>),
+}
+
+/// Error text of a call without a credential (s3 §1.7).
+fn no_key_text(reason: &str) -> String {
+    format!("No API key found for {PROVIDER}. {reason}")
 }
 
 /// Base URL of a `/responses` URL.
@@ -404,19 +405,6 @@ fn transport_error(error: reqwest::Error) -> ProviderError {
     } else {
         ProviderError::connection_lost(format!("connection error: {text}"))
     }
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            let _ = write!(text, ": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Removes the key from a text: services quote a wrong key in their errors.

@@ -31,7 +31,7 @@ impl ApiCredential {
                 let token = credential
                     .get_token(&[scope], None)
                     .await
-                    .map_err(|error| format!("no Entra token for {scope}: {error}. {NO_KEY}"))?;
+                    .map_err(|error| format!("No Entra token for {scope}: {error}. {NO_KEY}"))?;
                 Ok(("authorization", Secret::new(format!("Bearer {}", token.token.secret()))))
             }
         }

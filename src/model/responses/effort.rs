@@ -18,6 +18,14 @@ pub(crate) fn nearest_effort(model: &str, level: ThinkingLevel) -> Option<&'stat
     })
 }
 
+/// Returns the levels with an effort of their own, and `off`.
+pub(crate) fn supported_levels(model: &str) -> Vec<ThinkingLevel> {
+    use ThinkingLevel::{High, Low, Max, Medium, Minimal, Off, Xhigh};
+    let steps = supported_efforts(model);
+    let has_effort = |level: &ThinkingLevel| *level == Off || steps.contains(&effort_name(*level));
+    [Off, Minimal, Low, Medium, High, Xhigh, Max].into_iter().filter(has_effort).collect()
+}
+
 /// True if a request with this effort may ask for parallel tool calls.
 pub(crate) fn allows_parallel_calls(effort: Option<&str>) -> bool {
     effort != Some("minimal")

@@ -107,6 +107,7 @@ impl Hydrator {
                 "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
             }),
             EventBody::AutoRetryEnd(end) => to_value(end),
+            EventBody::Notify(notification) => to_value(notification),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output_value(event, output)})
             }
@@ -143,6 +144,7 @@ impl Hydrator {
             | EventBody::PromptError(_) => self.load_prompt(event).await?,
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
+            | EventBody::Notify(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)
             | EventBody::AutoCompactionStart(_)

@@ -9,7 +9,6 @@ use tokio::sync::{Notify, watch};
 use super::super::visibility_queue::{ClockReading, VisibilityQueue};
 use crate::clock::Clock;
 
-#[derive(Debug)]
 pub(super) struct LocalQueues {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -17,7 +16,6 @@ pub(super) struct LocalQueues {
     wake_timer: Notify,
 }
 
-#[derive(Debug)]
 struct State {
     queues: BTreeMap<String, ListenedQueue>,
     /// End of the timer's sleep.
@@ -25,7 +23,7 @@ struct State {
 }
 
 /// A queue and its listeners.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ListenedQueue {
     messages: VisibilityQueue,
     /// Listeners were notified of all messages visible up to this moment.
@@ -72,10 +70,6 @@ impl LocalQueues {
             Some(queue_state) => work(&mut queue_state.messages, now),
             None => work(&mut VisibilityQueue::default(), now),
         }
-    }
-
-    pub(super) fn names(&self) -> Vec<String> {
-        self.state().queues.keys().cloned().collect()
     }
 
     /// Returns a receiver that is initially marked as changed, so that a listener polls first.

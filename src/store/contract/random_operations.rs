@@ -254,7 +254,7 @@ fn render_documents(found: impl IntoIterator<Item = StoredDocument>) -> String {
         let Document { id, kind, body, due, created_at, state, ttl } = stored.document;
         // The commit id of a head differs between the stores.
         let body = if kind == DocumentKind::Head { "head" } else { body.text() };
-        format!("{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?}", kind.as_str())
+        format!("{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?}", kind.into_str())
     };
     found.into_iter().map(shown).collect::<Vec<_>>().join(", ")
 }

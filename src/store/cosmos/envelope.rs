@@ -58,7 +58,7 @@ impl<'a> DocumentEnvelope<'a> {
         };
         Self {
             id,
-            kind: kind.as_str(),
+            kind: kind.into_str(),
             tenant,
             user,
             conversation_id,

@@ -80,7 +80,7 @@ pub(super) fn head_and_inbox(conversation: &Partition) -> CosmosQuery {
 pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
     let Selection { kind, from_id, to_id, limit: _ } = selection;
     let mut query =
-        partition_query(partition).with_condition("c.kind =", "@kind", json!(kind.as_str()));
+        partition_query(partition).with_condition("c.kind =", "@kind", json!(kind.into_str()));
     if let Some(from) = from_id {
         query = query.with_condition("c.id >=", "@from", json!(from));
     }
@@ -105,7 +105,7 @@ pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
         cosmos_query = cosmos_query.with_condition("c.user =", "@user", json!(user));
     }
     cosmos_query =
-        cosmos_query.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.as_str()));
+        cosmos_query.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.into_str()));
     cosmos_query = match state {
         Some(state) => cosmos_query.with_condition("c.state =", "@state", json!(state)),
         None => cosmos_query.with_condition("c.state !=", "@deleted", json!(DELETED)),

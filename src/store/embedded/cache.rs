@@ -192,11 +192,5 @@ impl ConversationCache {
     }
 }
 
-impl std::fmt::Debug for ConversationCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ConversationCache({} conversations)", self.lock().conversations.len())
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ fn create(
             user,
             conversation,
             id,
-            kind.as_str(),
+            kind.into_str(),
             version,
             due.map(to_sql_integer),
             created_at.map(to_sql_integer),
@@ -109,7 +109,7 @@ fn replace(
             user,
             conversation,
             id,
-            kind.as_str(),
+            kind.into_str(),
             version,
             due.map(to_sql_integer),
             created_at.map(to_sql_integer),
@@ -174,7 +174,7 @@ fn select_sql(selection: &Selection) -> String {
         }
     };
     let upper = if selection.to_id.is_some() { "AND id <= ?5" } else { "AND ?5 IS NULL" };
-    let kind = selection.kind.as_str();
+    let kind = selection.kind.into_str();
     format!(
         "SELECT {COLUMNS} FROM documents
          WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND kind = '{kind}' {rare}

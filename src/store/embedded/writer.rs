@@ -3,7 +3,6 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -147,12 +146,6 @@ impl Drop for Writer {
             // An error means a panic of the thread: no caller is left, and commits are durable.
             let _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for Writer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer").field("counters", &self.counters).finish_non_exhaustive()
     }
 }
 

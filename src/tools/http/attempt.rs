@@ -1,7 +1,6 @@
 //! One HTTP attempt. It distinguishes requests that were not sent, responses, and lost responses.
 
 use std::error::Error;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,12 +189,6 @@ impl Body for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
-}
-
-impl fmt::Debug for ToolResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Answer({}, {} bytes)", self.status, self.body.len())
     }
 }
 

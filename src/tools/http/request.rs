@@ -14,7 +14,6 @@ use crate::tools::http::url_template::{UrlTemplate, append_to_query};
 const HEADER_ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Template of a tool's request, from an agent file.
-#[derive(Debug)]
 pub(crate) struct RequestTemplate {
     pub method: Method,
     pub url: UrlTemplate,

@@ -181,12 +181,6 @@ fn is_argument_name(name: &str) -> bool {
 /// The arguments of a call by name, each as the JSON text that the model wrote.
 pub(crate) struct CallArguments(BTreeMap<String, RawJson>);
 
-impl fmt::Debug for CallArguments {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Given({} arguments)", self.0.len())
-    }
-}
-
 impl CallArguments {
     /// # Errors
     /// The arguments are not a JSON object. Return the text to the model.
@@ -235,12 +229,6 @@ pub(crate) struct Redactor {
     secrets: Vec<SettingSecret>,
     /// Secrets that are not URLs, longest first.
     non_url_secrets: Vec<SettingSecret>,
-}
-
-impl fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.secrets).finish()
-    }
 }
 
 impl Redactor {

@@ -27,12 +27,6 @@ enum UrlPart {
     Argument(String),
 }
 
-impl std::fmt::Debug for UrlTemplate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("UrlTemplate(…)")
-    }
-}
-
 impl UrlTemplate {
     /// # Errors
     /// The template is not a valid URL of a tool. Report the text, which contains no value of an
@@ -343,7 +337,7 @@ mod tests {
             ("https://x.example/a/../b", "segment"),
             ("https:///a", "valid"),
         ] {
-            let error = template(url).unwrap_err();
+            let error = template(url).err().unwrap();
             assert!(error.contains(reason), "{url}: {error}");
         }
     }

@@ -399,10 +399,8 @@ async fn rate_limited_model_call_waits_without_lease() {
 #[tokio::test(start_paused = true)]
 async fn model_calls_wait_while_ledger_is_unavailable() {
     let mut env = new_env(replies_hello);
-    let outage = Arc::new(InterceptedStore {
-        inner: env.store.clone(),
-        interceptor: LedgerOutage(AtomicBool::new(true)),
-    });
+    let outage =
+        Arc::new(InterceptedStore::new(env.store.clone(), LedgerOutage(AtomicBool::new(true))));
     env.worker_store = outage.clone();
     env.budget_limits = limit_everything();
     let services = env.new_worker(Arc::new(NoFailPoints));

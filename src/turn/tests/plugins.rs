@@ -1,4 +1,4 @@
-//! Plugins: what they prepare reaches the model, and is stored with complete responses only.
+//! Plugins: their tools and texts reach the model; their state is stored with complete responses.
 
 mod registration;
 

@@ -72,11 +72,12 @@ async fn kill_during_model_call(env: &mut TestEnv) {
     tokio::time::sleep(Duration::from_secs(66)).await;
 }
 
-/// Returns an environment whose prompt has made one model call with a system prompt of its own.
+/// Returns an environment whose first model call died, with a system prompt of the run.
 async fn env_with_system_prompt() -> (TestEnv, Services) {
     let mut env = TestEnv::with_script(1, looks_twice);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
+    kill_during_model_call(&mut env).await;
     set_system_prompt(&env).await;
     (env, services)
 }
@@ -88,9 +89,8 @@ async fn every_head_writer_sets_the_required_reader() {
     patch(&services, json!({"settings": {"budget": {"conversation": {"tokens": 1_000_000}}}}))
         .await
         .unwrap();
-    for _ in 0..3 {
-        kill_during_model_call(&mut env).await;
-    }
+    // The second death makes the step suspect.
+    kill_during_model_call(&mut env).await;
     env.run_until_idle().await;
     assert_eq!(check_heads(&env, &TestEnv::key()), 5);
     let head = env.head().await.unwrap();
@@ -104,13 +104,14 @@ async fn every_head_writer_sets_the_required_reader() {
     kill_during_model_call(&mut env).await;
     set_system_prompt(&env).await;
     delete_conversation(&services, &TestEnv::key()).await.unwrap();
-    env.run_until_idle().await;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
     check_heads(&env, &TestEnv::key());
     // Creation and import.
     let settings = json!({"budget": {"conversation": {"tokens": 9}}});
-    for (id, messages) in
-        [("new", None), ("imported", Some(json!({"role": "user", "content": "hi"})))]
-    {
+    for (id, messages) in [
+        ("new", None),
+        ("imported", Some(json!({"role": "user", "content": "hi", "timestamp": 0}))),
+    ] {
         let request = NewConversation {
             id: Some(id.to_owned()),
             settings: serde_json::from_str(&settings.to_string()).unwrap(),

@@ -58,7 +58,7 @@ async fn crash_during_move_keeps_queued_inputs_once() {
         agent.follow_up("two").await.unwrap();
         agent.clear_messages();
         // The steps of the next prompt until the crash.
-        let previous = agent.inner.key.borrow().clone();
+        let previous = agent.inner.key();
         agent.inner.create_conversation(Some(&previous)).await.unwrap();
         let queued = load::inbox(&agent.inner.services, &previous).await.unwrap();
         assert_eq!(queued.len(), 2);
@@ -84,7 +84,7 @@ async fn interrupted_move_completes_with_next_prompt() {
     agent.follow_up("later").await.unwrap();
     agent.clear_messages();
     // The state after the caller dropped its future between two steps.
-    let previous = agent.inner.key.borrow().clone();
+    let previous = agent.inner.key();
     {
         let mut switch = agent.inner.switch.lock().await;
         switch.messages_version = agent.inner.create_conversation(Some(&previous)).await.unwrap();

@@ -105,7 +105,7 @@ async fn restarted_agent_runs_unprocessed_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let model = TestModel::new(&[json!("1")]);
     let agent = start_agent_in(folder.path(), &model).await;
-    let key = agent.inner.key.borrow().clone();
+    let key = agent.inner.key();
     let agents = agent.inner.services.agents.clone();
     drop(agent);
     let services = open_when_free(folder.path(), &model, agents).await;
@@ -128,7 +128,7 @@ async fn prompt_aborted_before_processing_ends() {
     let folder = tempfile::tempdir().unwrap();
     let model = TestModel::new(&[json!("1")]);
     let agent = start_agent_in(folder.path(), &model).await;
-    let key = agent.inner.key.borrow().clone();
+    let key = agent.inner.key();
     let agents = agent.inner.services.agents.clone();
     drop(agent);
     let services = open_when_free(folder.path(), &model, agents).await;

@@ -1,10 +1,9 @@
 //! A store that counts its requests.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use crate::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
-use crate::store::memory::MemoryStore;
 use crate::store::{StoreError, Write};
 
 pub(super) type CountingStore = InterceptedStore<Mutex<Counts>>;
@@ -24,10 +23,6 @@ impl Counts {
 }
 
 impl CountingStore {
-    pub(super) fn new(inner: Arc<MemoryStore>) -> Self {
-        Self { inner, interceptor: Mutex::default() }
-    }
-
     pub(super) fn counts(&self) -> Counts {
         self.interceptor.lock().unwrap().clone()
     }
@@ -48,7 +43,7 @@ impl StoreInterceptor for Mutex<Counts> {
         let what = match asked {
             StoreRequest::Write(_, writes) => format!("write {}", first_kind(writes)),
             StoreRequest::Read(_, id) => format!("read {id}"),
-            StoreRequest::Select(selection) => format!("select {}", selection.kind.as_str()),
+            StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
             StoreRequest::AcquireLease | StoreRequest::ListDue | StoreRequest::ListHeads => {
                 return Ok(());
             }
@@ -60,7 +55,7 @@ impl StoreInterceptor for Mutex<Counts> {
 
 fn first_kind(writes: &[Write]) -> &str {
     match writes.first() {
-        Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.as_str(),
+        Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.into_str(),
         Some(Write::Delete(..)) | None => "nothing",
     }
 }

@@ -1,6 +1,6 @@
 //! Test environment: one store, several instances, and readers that rebuild the response.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -57,7 +57,7 @@ impl TestEnv {
     pub(super) fn new() -> Self {
         let memory =
             Arc::new(MemoryStore::with_faults(1, crate::store::memory::StoreFaults::default()));
-        let store = Arc::new(CountingStore::new(Arc::clone(&memory)));
+        let store = Arc::new(CountingStore::new(Arc::clone(&memory) as _, Mutex::default()));
         Self { memory, store, clock: RuntimeClock(Instant::now()) }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct RequestLog {
 
 impl InterceptedStore<RequestLog> {
     pub(crate) fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
-        Arc::new(Self { inner, interceptor: RequestLog::default() })
+        Arc::new(Self::new(inner, RequestLog::default()))
     }
 
     /// Returns the requests since the last call, one a line.
@@ -36,14 +36,14 @@ fn describe_batch(writes: &[Write]) -> String {
     let mut runs: Vec<(usize, String)> = Vec::new();
     for write in writes {
         let name = match write {
-            Write::Replace(document, _) if document.kind.as_str() == "inbox" => {
+            Write::Replace(document, _) if document.kind.into_str() == "inbox" => {
                 "inbox (left waiting)".to_owned()
             }
-            Write::Replace(document, _) if document.kind.as_str() == "scope" => {
+            Write::Replace(document, _) if document.kind.into_str() == "scope" => {
                 "scope (changed)".to_owned()
             }
             Write::Create(document) | Write::Replace(document, _) => {
-                document.kind.as_str().to_owned()
+                document.kind.into_str().to_owned()
             }
             Write::Delete(..) => "delete".to_owned(),
         };
@@ -71,7 +71,7 @@ impl StoreInterceptor for RequestLog {
             }
             StoreRequest::Read(..) => "read item".to_owned(),
             StoreRequest::Write(_, writes) => format!("write {}", describe_batch(writes)),
-            StoreRequest::Select(selection) => format!("select {}", selection.kind.as_str()),
+            StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
             StoreRequest::AcquireLease => "lease (head and inbox)".to_owned(),
             StoreRequest::ListDue => "due".to_owned(),
             StoreRequest::ListHeads => "heads".to_owned(),

@@ -17,7 +17,7 @@ impl StoreDecorator {
         map_document: fn(Document) -> Document,
     ) -> Arc<dyn ConversationStore> {
         let watch = Self { map_document, map_result: |answer, _| answer };
-        Arc::new(InterceptedStore { inner, interceptor: watch })
+        Arc::new(InterceptedStore::new(inner, watch))
     }
 
     pub(crate) fn with_result_map(
@@ -25,7 +25,7 @@ impl StoreDecorator {
         map_result: fn(WriteResult, usize) -> WriteResult,
     ) -> Arc<dyn ConversationStore> {
         let watch = Self { map_document: |document| document, map_result };
-        Arc::new(InterceptedStore { inner, interceptor: watch })
+        Arc::new(InterceptedStore::new(inner, watch))
     }
 }
 

@@ -1,0 +1,171 @@
+//! Changes that extensions ask for. They are applied in the commit of the step in which the hook
+//! ran, or not at all.
+
+use crate::agent::content::Content;
+use crate::agent::entry::{CustomMessageEntry, ModelChange};
+use crate::agent::event::Severity;
+use crate::agent::inbox::DeliverAs;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::ThinkingLevel;
+use crate::ids::{EntryId, PromptId};
+
+/// Maximum number of actions of one hook.
+const ACTIONS_MAX: usize = 16;
+/// Maximum bytes of the actions of one hook.
+const ACTIONS_BYTES_MAX: usize = 64 * 1024;
+/// Prefix of the types of custom entries that only the service writes.
+const RESERVED_PREFIX: &str = "turnwheel/";
+
+/// A change that an extension asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Appends an entry that is never sent to the model.
+    AppendEntry {
+        custom_type: String,
+        data: Option<RawJson>,
+    },
+    /// Adds a custom message to the inbox.
+    SendMessage(MessageSpec),
+    /// Adds a user message to the inbox. It starts a prompt if none runs.
+    SendUserMessage {
+        content: Content,
+        queue: UserMessageQueue,
+    },
+    /// Sets the conversation's model: an id, or `normal`, `high`. `change`: the model that it
+    /// stands for.
+    SetModel {
+        model: String,
+        change: ModelChange,
+    },
+    SetThinkingLevel(ThinkingLevel),
+    /// Names of the tools offered to the model.
+    SetActiveTools(Vec<String>),
+    /// `None` removes the name.
+    SetName(Option<String>),
+    /// `None` removes the label.
+    SetLabel {
+        entry_id: EntryId,
+        label: Option<String>,
+    },
+    /// Aborts the running prompt. Without one it has no effect.
+    Abort,
+    /// Requests a summary. It starts when no prompt runs.
+    Compact {
+        instructions: Option<String>,
+    },
+    /// Emits an event for the user.
+    Notify {
+        text: String,
+        severity: Severity,
+    },
+}
+
+/// A custom message to send.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageSpec {
+    pub message: CustomMessageEntry,
+    /// `None`: like a steer.
+    pub deliver_as: Option<DeliverAs>,
+    /// True if it starts a prompt in an idle conversation.
+    pub trigger_turn: bool,
+}
+
+/// The queue of a user message while a prompt runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserMessageQueue {
+    Steer,
+    FollowUp,
+}
+
+/// The fate of actions when their commit is computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionOrigin {
+    /// The hook runs again, so its earlier actions are dropped.
+    Recomputed,
+    /// The effect of the hook is done, so its actions stay.
+    Kept,
+}
+
+/// The actions of one hook, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HookActions {
+    /// Name of the extension.
+    pub by: String,
+    /// Name of the event.
+    pub event: &'static str,
+    pub origin: ActionOrigin,
+    actions: Vec<Action>,
+    bytes: usize,
+}
+
+impl HookActions {
+    pub fn new(by: impl Into<String>, event: &'static str, origin: ActionOrigin) -> Self {
+        Self { by: by.into(), event, origin, actions: Vec::new(), bytes: 0 }
+    }
+
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
+    /// # Errors
+    /// The action exceeds a limit: report the text to the hook.
+    pub fn add(&mut self, action: Action) -> Result<(), String> {
+        if let Action::AppendEntry { custom_type, .. } = &action
+            && custom_type.starts_with(RESERVED_PREFIX)
+        {
+            return Err(format!(
+                "the entry type `{custom_type}` is reserved: use another than `{RESERVED_PREFIX}…`"
+            ));
+        }
+        let bytes = self.bytes + action.byte_count();
+        if self.actions.len() >= ACTIONS_MAX {
+            return Err(format!("one hook may have at most {ACTIONS_MAX} actions"));
+        }
+        if bytes > ACTIONS_BYTES_MAX {
+            return Err(format!(
+                "the actions of one hook have {bytes} bytes: at most {ACTIONS_BYTES_MAX} are allowed"
+            ));
+        }
+        self.bytes = bytes;
+        self.actions.push(action);
+        Ok(())
+    }
+}
+
+impl Action {
+    /// Bytes of its texts and JSON.
+    fn byte_count(&self) -> usize {
+        match self {
+            Self::AppendEntry { custom_type, data } => {
+                custom_type.len() + json_bytes(data.as_ref())
+            }
+            Self::SendMessage(spec) => RawJson::from_value(&spec.message).text().len(),
+            Self::SendUserMessage { content, .. } => RawJson::from_value(content).text().len(),
+            Self::SetModel { model, change } => {
+                model.len() + RawJson::from_value(change).text().len()
+            }
+            Self::SetActiveTools(names) => names.iter().map(String::len).sum(),
+            Self::SetName(text)
+            | Self::SetLabel { label: text, .. }
+            | Self::Compact { instructions: text } => text.as_ref().map_or(0, String::len),
+            Self::Notify { text, .. } => text.len(),
+            Self::SetThinkingLevel(_) | Self::Abort => 0,
+        }
+    }
+}
+
+fn json_bytes(data: Option<&RawJson>) -> usize {
+    data.map_or(0, |data| data.text().len())
+}
+
+/// Changes of extensions to an agent run, before its first model call. They concern one prompt and
+/// have no effect on another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartChanges {
+    /// The prompt that starts the run.
+    pub prompt_id: PromptId,
+    /// Messages after those of the user.
+    pub messages: Vec<CustomMessageEntry>,
+    /// The system prompt of the run. `None`: the agent's instructions.
+    pub system_prompt: Option<String>,
+}

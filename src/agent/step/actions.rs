@@ -1,0 +1,152 @@
+//! Applying what extensions ask for: actions, and changes to an agent run that starts.
+
+use serde_json::json;
+
+use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
+use crate::agent::content::Content;
+use crate::agent::entry::{
+    Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
+};
+use crate::agent::event::{EventBody, ExtensionNotification};
+use crate::agent::inbox::{
+    CustomInput, IdempotencyRecord, InboxBody, InboxItem, PromptInput, WhenIdle,
+};
+use crate::agent::raw::RawJson;
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::step::compaction::CompactInput;
+use crate::agent::step::queue;
+use crate::agent::transition::Transition;
+use crate::ids::{InputId, PromptId, UserId};
+
+/// Type of the custom entry that holds the system prompt of an agent run.
+const SYSTEM_PROMPT_ENTRY: &str = "turnwheel/system_prompt";
+
+/// Applies the actions of one hook in order.
+pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
+    for action in hook.actions() {
+        apply_action(transition, &hook.by, action);
+    }
+}
+
+fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
+    match action {
+        Action::AppendEntry { custom_type, data } => {
+            let (custom_type, data) = (custom_type.clone(), data.clone());
+            transition.append(EntryBody::Custom(Custom { custom_type, data }));
+        }
+        Action::SendMessage(spec) => {
+            add_item(transition, |prompt_id, user| custom_message(spec, prompt_id, user));
+        }
+        Action::SendUserMessage { content, queue } => {
+            add_item(transition, |prompt_id, user| user_message(content, *queue, prompt_id, user));
+        }
+        Action::SetModel { model, change } => set_model(transition, model, change),
+        Action::SetThinkingLevel(level) => set_thinking_level(transition, *level),
+        Action::SetActiveTools(names) => {
+            transition.head.settings.active_tools = Some(names.clone());
+        }
+        Action::SetName(name) => {
+            if transition.head.name != *name {
+                transition.head.name.clone_from(name);
+                transition.append(EntryBody::SessionInfo(SessionInfo { name: name.clone() }));
+            }
+        }
+        Action::SetLabel { entry_id, label } => {
+            let (target_id, label) = (entry_id.clone(), label.clone());
+            transition.append(EntryBody::Label(Label { target_id, label }));
+        }
+        Action::Abort => transition.is_abort_requested = transition.head.prompt.is_some(),
+        Action::Compact { instructions } => {
+            let input = CompactInput { instructions: instructions.clone() };
+            add_item(transition, |_, _| input.to_inbox_body());
+        }
+        Action::Notify { text, severity } => {
+            let (extension, text, severity) = (by.to_owned(), text.clone(), *severity);
+            transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));
+        }
+    }
+}
+
+fn set_model(transition: &mut Transition, model: &str, change: &ModelChange) {
+    if transition.policy.model != model {
+        model.clone_into(&mut transition.policy.model);
+        transition.append(EntryBody::ModelChange(change.clone()));
+    }
+    transition.head.settings.model = Some(model.to_owned());
+}
+
+fn set_thinking_level(transition: &mut Transition, level: ThinkingLevel) {
+    if transition.head.settings.thinking_level.replace(level) != Some(level) {
+        transition.append(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
+    }
+}
+
+fn custom_message(spec: &MessageSpec, prompt_id: PromptId, user: UserId) -> InboxBody {
+    InboxBody::Custom(CustomInput {
+        prompt_id,
+        user,
+        message: spec.message.clone(),
+        deliver_as: spec.deliver_as,
+        trigger_turn: spec.trigger_turn,
+    })
+}
+
+fn user_message(
+    content: &Content,
+    queue: UserMessageQueue,
+    prompt_id: PromptId,
+    user: UserId,
+) -> InboxBody {
+    let prompt = PromptInput {
+        prompt_id,
+        user,
+        when_idle: WhenIdle::Start,
+        input: Some(content.clone()),
+        visible: true,
+        model: None,
+        source: Source::Plugin,
+        traceparent: None,
+        original: None,
+    };
+    match queue {
+        UserMessageQueue::Steer => InboxBody::Steer(prompt),
+        UserMessageQueue::FollowUp => InboxBody::FollowUp(prompt),
+    }
+}
+
+/// Adds an inbox item that this commit creates. Its id counts up, so that a repeated hook never
+/// makes an id again.
+fn add_item(transition: &mut Transition, body: impl FnOnce(PromptId, UserId) -> InboxBody) {
+    let head = &mut transition.head;
+    head.items_made += 1;
+    let input_id = InputId::new(format!("hook_{}_{}", head.incarnation, head.items_made));
+    let run = head.prompt.as_ref();
+    let user = run.map_or(&head.user, |run| &run.user).clone();
+    let item = InboxItem {
+        accepted_at: transition.now,
+        idempotency: IdempotencyRecord::default(),
+        traceparent: run.and_then(|run| run.traceparent.clone()),
+        body: body(PromptId::from_input(&input_id), user),
+        input_id,
+    };
+    queue::add_new_item(transition, item);
+}
+
+/// Applies the changes of extensions to the agent run that the prompt has just started.
+pub(super) fn apply_start_changes(transition: &mut Transition) {
+    let prompt_id = transition.prompt_id();
+    let changes = transition.start_changes.take_if(|it| Some(&it.prompt_id) == prompt_id.as_ref());
+    let Some(changes) = changes else { return };
+    for message in changes.messages {
+        let entry = transition.append(EntryBody::CustomMessage(message));
+        transition.emit_message(&entry);
+    }
+    let Some(text) = changes.system_prompt else { return };
+    let entry = transition.append(EntryBody::Custom(Custom {
+        custom_type: SYSTEM_PROMPT_ENTRY.to_owned(),
+        data: Some(RawJson::from_value(&json!({ "text": text }))),
+    }));
+    if let Some(run) = &mut transition.head.prompt {
+        run.system_prompt_seq = Some(entry.base.seq);
+    }
+}

@@ -1,0 +1,67 @@
+//! Results of commands that clients ran. A result is appended while no prompt runs, so it waits for
+//! the end of a running prompt.
+
+use serde::Deserialize;
+
+use crate::agent::entry::MessageEntry;
+use crate::agent::inbox::{CommandInput, InboxBody, InboxItem, InputOutcome};
+use crate::agent::message::{BashExecutionMessage, Message};
+use crate::agent::raw::Extra;
+use crate::agent::step::queue;
+use crate::agent::transition::Transition;
+
+/// Name of the inbox command that records a result.
+const BASH_COMMAND: &str = "bash";
+
+/// Arguments of the command.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BashInput {
+    command: String,
+    output: String,
+    exit_code: Option<i64>,
+    #[serde(default)]
+    cancelled: bool,
+    /// True if `output` is not the whole output.
+    #[serde(default)]
+    truncated: bool,
+    /// True if the model does not receive it.
+    exclude_from_context: Option<bool>,
+}
+
+pub(super) fn is_bash_command(command: &CommandInput) -> bool {
+    command.name == BASH_COMMAND
+}
+
+fn is_bash(item: &InboxItem) -> bool {
+    matches!(&item.body, InboxBody::Command(command) if is_bash_command(command))
+}
+
+/// Appends the waiting results, oldest first. Returns false if one has no room in this commit.
+pub(super) fn append_results(transition: &mut Transition) -> bool {
+    while let Some(item) = queue::pop(transition, is_bash) {
+        let mut receipt = queue::new_receipt(transition, &item);
+        let InboxBody::Command(command) = &item.body else { continue };
+        match command.args.as_ref().and_then(|args| args.read().ok()) {
+            Some(input) => append_result(transition, input),
+            None => receipt.outcome = InputOutcome::Ignored,
+        }
+        transition.receipts.push(receipt);
+    }
+    !queue::has_pending(transition, is_bash)
+}
+
+fn append_result(transition: &mut Transition, input: BashInput) {
+    let message = Message::BashExecution(BashExecutionMessage {
+        command: input.command,
+        output: input.output,
+        exit_code: input.exit_code,
+        cancelled: input.cancelled,
+        truncated: input.truncated,
+        full_output_path: None,
+        exclude_from_context: input.exclude_from_context,
+        timestamp: transition.now,
+        extra: Extra::new(),
+    });
+    transition.append_message(MessageEntry::new(message));
+}

@@ -1,0 +1,314 @@
+//! Actions of extensions, and their changes to a run that starts.
+
+use super::*;
+use crate::agent::action::{
+    Action, ActionOrigin, HookActions, MessageSpec, StartChanges, UserMessageQueue,
+};
+use crate::agent::content::Content;
+use crate::agent::entry::{CustomMessageEntry, EntryBody, ModelChange, PromptState};
+use crate::agent::event::Severity;
+use crate::agent::phase::Phase;
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::step::{FinishTurn, finish_commit};
+use crate::ids::{EntryId, PromptId};
+
+fn hook(origin: ActionOrigin, actions: &[Action]) -> Input {
+    let mut hook = HookActions::new("guard", "turn_end", origin);
+    for action in actions {
+        hook.add(action.clone()).unwrap();
+    }
+    Input::HookActions(Box::new(hook))
+}
+
+fn kept(actions: &[Action]) -> Input {
+    hook(ActionOrigin::Kept, actions)
+}
+
+fn message(text: &str) -> CustomMessageEntry {
+    CustomMessageEntry {
+        custom_type: "note".to_owned(),
+        content: Content::Text(text.to_owned()),
+        display: true,
+        details: None,
+    }
+}
+
+fn send_message(text: &str, trigger_turn: bool) -> Action {
+    Action::SendMessage(MessageSpec { message: message(text), deliver_as: None, trigger_turn })
+}
+
+fn user_message(text: &str, queue: UserMessageQueue) -> Action {
+    Action::SendUserMessage { content: Content::Text(text.to_owned()), queue }
+}
+
+fn entry_kinds(transition: &Transition) -> Vec<String> {
+    let kind = |entry: &Arc<Entry>| serde_json::to_value(&entry.body).unwrap()["type"].to_string();
+    transition.entries.iter().map(kind).collect()
+}
+
+/// The conversation after its first response, without the entries and events of that commit.
+fn after_calls() -> Transition {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go"), response(&["look {}"])]);
+    let response = transition.response.clone();
+    Transition::new(transition.head, response, policy(), NOW)
+}
+
+#[test]
+fn message_of_a_hook_is_created_and_applied_in_one_commit() {
+    let mut transition = after_calls();
+    let started = [admitted_call(0, Effect::Read, None), returned_call(0, "x")];
+    let actions = [kept(&[send_message("remember", false)]), Input::DrainInbox];
+    apply_inputs(&mut transition, &[&started[..], &actions[..]].concat());
+    assert_eq!(transition.new_items.len(), 1);
+    assert_eq!(transition.queued_new_items().count(), 0);
+    let receipt = transition.receipts.last().unwrap();
+    assert_eq!(receipt.input_id, transition.new_items[0]);
+    assert_eq!(receipt.input_id.as_str(), "hook_0a1b2c3d_1");
+    assert_eq!(entry_kinds(&transition).last().unwrap(), "\"custom_message\"");
+    assert_eq!((transition.head.items_made, transition.head.waiting_items), (1, 0));
+}
+
+#[test]
+fn left_over_message_is_queued_and_counted() {
+    let mut transition = after_calls();
+    transition.head.waiting_items = 2;
+    let actions = [user_message("later", UserMessageQueue::FollowUp), send_message("x", false)];
+    apply_inputs(&mut transition, &[kept(&actions)]);
+    let queued: Vec<&InboxItem> = transition.queued_new_items().collect();
+    assert_eq!(
+        queued.iter().map(|item| item.has_effect_when_idle()).collect::<Vec<_>>(),
+        [true; 2]
+    );
+    assert_eq!(queued[0].prompt().unwrap().prompt_id.as_str(), "pr_hook_0a1b2c3d_1");
+    assert_eq!(transition.head.waiting_items, 4, "the unread items stay counted");
+    assert!(!transition.is_empty());
+    assert_eq!(transition.operation_count(), 4, "head, events and two items");
+}
+
+#[test]
+fn new_items_survive_a_later_inbox_read() {
+    let mut transition = after_calls();
+    step(&mut transition, &kept(&[user_message("more", UserMessageQueue::Steer)]));
+    step(&mut transition, &inbox_read(&[]));
+    assert_eq!((transition.pending.len(), transition.head.waiting_items), (1, 1));
+}
+
+#[test]
+fn repeated_hook_never_makes_an_id_again() {
+    let mut head = head();
+    for number in 1..=3 {
+        let mut transition = Transition::new(head, None, policy(), NOW);
+        apply_inputs(&mut transition, &[kept(&[send_message("x", false)]), Input::DrainInbox]);
+        assert_eq!(transition.new_items[0].as_str(), format!("hook_0a1b2c3d_{number}"));
+        head = transition.head;
+    }
+}
+
+#[test]
+fn user_message_starts_a_prompt_when_idle() {
+    let mut transition = transition();
+    let start = kept(&[user_message("go", UserMessageQueue::Steer)]);
+    let events = apply_inputs(&mut transition, &[start, Input::DrainInbox]);
+    assert_eq!(events[..2], ["prompt.created", "agent_start"]);
+    assert_eq!(transition.head.prompt.unwrap().id.as_str(), "pr_hook_0a1b2c3d_1");
+}
+
+#[test]
+fn message_of_turn_end_continues_the_run() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go")]);
+    let actions = kept(&[user_message("one more thing", UserMessageQueue::Steer)]);
+    let events = apply_inputs(&mut transition, &[actions, response(&["done"])]);
+    assert!(events.contains(&"message_end user:one more thing".to_owned()), "{events:?}");
+    assert!(matches!(transition.head.phase, Phase::Model { .. }));
+}
+
+#[test]
+fn abort_action_ends_the_prompt() {
+    for has_drain in [true, false] {
+        let mut transition = after_calls();
+        step(&mut transition, &kept(&[Action::Abort]));
+        let check = admitted_call(0, Effect::Write, None);
+        apply_inputs(&mut transition, &[check]);
+        assert_eq!(transition.calls()[0].attempts, 0, "an aborted prompt starts no call");
+        if has_drain {
+            step(&mut transition, &Input::DrainInbox);
+        }
+        finish_commit(&mut transition);
+        assert_eq!(transition.head.prompts[0].state, PromptState::Aborted);
+        assert_eq!(result_texts(&transition.entries), ["Operation aborted"]);
+        assert!(transition.receipts.is_empty(), "no inbox item stands for it");
+    }
+}
+
+#[test]
+fn abort_before_a_response_keeps_the_response() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go")]);
+    apply_inputs(&mut transition, &[kept(&[Action::Abort]), response(&["look {}"])]);
+    finish_commit(&mut transition);
+    assert_eq!(transition.head.usage.total_tokens, 15);
+    assert_eq!(transition.head.prompts[0].state, PromptState::Aborted);
+    // A prompt that ends by itself is complete, and the next one is not aborted.
+    let mut transition = self::transition();
+    let next = item(
+        "next",
+        json!({"followUp": {"promptId": "pr_2", "user": "default", "input": "x", "visible": true, "source": "user"}}),
+    );
+    apply_inputs(&mut transition, &[prompt("go")]);
+    step(&mut transition, &inbox_read(&[next]));
+    apply_inputs(&mut transition, &[kept(&[Action::Abort]), response(&["done"])]);
+    finish_commit(&mut transition);
+    let states: Vec<PromptState> = transition.head.prompts.iter().map(|span| span.state).collect();
+    assert_eq!(states, [PromptState::Completed, PromptState::Running]);
+}
+
+#[test]
+fn abort_without_a_prompt_has_no_effect() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[kept(&[Action::Abort]), prompt("go")]);
+    finish_commit(&mut transition);
+    assert!(matches!(transition.head.phase, Phase::Model { .. }));
+}
+
+#[test]
+fn settings_name_label_and_entry() {
+    let mut transition = transition();
+    let change = ModelChange { provider: "azure".to_owned(), model_id: "gpt-5.1".to_owned() };
+    let set_model = Action::SetModel { model: "high".to_owned(), change };
+    let entry_id = EntryId::from_seq("0a1b2c3d", 1);
+    let data = Some(crate::agent::raw::RawJson::from_value(&json!({"n": 1})));
+    let actions = [
+        set_model.clone(),
+        Action::SetThinkingLevel(ThinkingLevel::Low),
+        Action::SetActiveTools(vec!["look".to_owned()]),
+        Action::SetName(Some("A name".to_owned())),
+        Action::SetLabel { entry_id, label: None },
+        Action::AppendEntry { custom_type: "guard/note".to_owned(), data },
+        Action::Notify { text: "Careful.".to_owned(), severity: Severity::Warning },
+        // Unchanged.
+        set_model,
+        Action::SetThinkingLevel(ThinkingLevel::Low),
+        Action::SetName(Some("A name".to_owned())),
+    ];
+    let events = apply_inputs(&mut transition, &[kept(&actions)]);
+    let kinds = ["model_change", "thinking_level_change", "session_info", "label", "custom"];
+    assert_eq!(entry_kinds(&transition), kinds.map(|kind| format!("\"{kind}\"")));
+    assert_eq!(events, ["notify"]);
+    let head = &transition.head;
+    assert_eq!(head.settings.model.as_deref(), Some("high"));
+    assert_eq!(head.settings.thinking_level, Some(ThinkingLevel::Low));
+    assert_eq!(head.settings.active_tools.as_deref(), Some(&["look".to_owned()][..]));
+    assert_eq!(head.name.as_deref(), Some("A name"));
+}
+
+#[test]
+fn compaction_waits_for_the_end_of_the_prompt() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go")]);
+    let compact = kept(&[Action::Compact { instructions: None }]);
+    apply_inputs(&mut transition, &[compact, response(&["look {}"]), Input::DrainInbox]);
+    assert!(matches!(transition.head.phase, Phase::Calls { .. }));
+    let call = [admitted_call(0, Effect::Read, None), returned_call(0, "x")];
+    apply_inputs(&mut transition, &call);
+    apply_inputs(&mut transition, &[response(&["done"]), Input::DrainInbox]);
+    assert!(matches!(transition.head.phase, Phase::Summary { .. }));
+}
+
+#[test]
+fn actions_of_one_hook_are_limited() {
+    let mut hook = HookActions::new("guard", "turn_end", ActionOrigin::Kept);
+    let entry = |custom_type: &str, bytes: usize| Action::AppendEntry {
+        custom_type: custom_type.to_owned(),
+        data: Some(crate::agent::raw::RawJson::from_value(&"x".repeat(bytes))),
+    };
+    hook.add(entry("turnwheel/state", 1)).unwrap_err();
+    hook.add(entry("note", 65_000)).unwrap();
+    let error = hook.add(entry("note", 600)).unwrap_err();
+    assert_eq!(error, "the actions of one hook have 65612 bytes: at most 65536 are allowed");
+    for _ in 1..16 {
+        hook.add(Action::Abort).unwrap();
+    }
+    assert_eq!(hook.add(Action::Abort).unwrap_err(), "one hook may have at most 16 actions");
+}
+
+#[test]
+fn recomputed_actions_are_dropped_on_rebase() {
+    let recomputed = || hook(ActionOrigin::Recomputed, &[Action::Abort]);
+    let decision = || Input::FinishTurn(FinishTurn::End);
+    let inputs = [decision(), recomputed(), Input::DrainInbox, recomputed(), lost_result(0)];
+    let without_decision = Input::retain(&inputs, |input| !matches!(input, Input::FinishTurn(_)));
+    assert!(
+        matches!(without_decision[..], [Input::DrainInbox, Input::ToolOutcomeUnknown { .. }]),
+        "{without_decision:?}"
+    );
+    let with_decision = Input::retain(&inputs, |input| matches!(input, Input::FinishTurn(_)));
+    assert!(
+        matches!(with_decision[..], [Input::FinishTurn(_), Input::HookActions(_)]),
+        "{with_decision:?}"
+    );
+}
+
+#[test]
+fn kept_actions_survive_rebase() {
+    let inputs = [returned_call(0, "x"), kept(&[Action::Abort]), Input::DrainInbox];
+    let retained = Input::retain(&inputs, |_| false);
+    assert!(matches!(retained[..], [Input::HookActions(_)]), "{retained:?}");
+}
+
+fn start_changes(prompt_id: &str) -> Input {
+    Input::StartChanges(Box::new(StartChanges {
+        prompt_id: PromptId::new(prompt_id),
+        messages: vec![message("today is Monday")],
+        system_prompt: Some("Be brief.".to_owned()),
+    }))
+}
+
+#[test]
+fn start_changes_apply_only_to_their_prompt() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[start_changes("pr_other"), prompt("go")]);
+    assert_eq!(entry_kinds(&transition), ["\"prompt\"", "\"message\""]);
+    assert_eq!(transition.head.prompt.unwrap().system_prompt_seq, None);
+}
+
+#[test]
+fn start_changes_follow_the_messages_of_the_user() {
+    let mut transition = transition();
+    let next_turn = item(
+        "n",
+        json!({"custom": {"promptId": "pr_n", "user": "default", "deliverAs": "nextTurn",
+        "message": {"customType": "note", "content": "first", "display": true}}}),
+    );
+    let Input::InboxRead(mut pending) = prompt("go") else { unreachable!() };
+    pending.push(PendingItem { item: Arc::new(next_turn), bytes: 10 });
+    apply_inputs(&mut transition, &[start_changes("pr_1"), Input::InboxRead(pending)]);
+    let kinds = ["prompt", "message", "custom_message", "custom_message", "custom"];
+    assert_eq!(entry_kinds(&transition), kinds.map(|kind| format!("\"{kind}\"")));
+    let EntryBody::Custom(custom) = &transition.entries[4].body else { unreachable!() };
+    assert_eq!(custom.custom_type, "turnwheel/system_prompt");
+    assert_eq!(custom.data.as_ref().unwrap().text(), r#"{"text":"Be brief."}"#);
+    let run = transition.head.prompt.as_ref().unwrap();
+    assert_eq!(run.system_prompt_seq, Some(transition.entries[4].base.seq));
+    assert_eq!(transition.head.required_reader(), 5);
+}
+
+#[test]
+fn system_prompt_ends_with_the_run() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[start_changes("pr_1"), prompt("go")]);
+    let seq = transition.head.prompt.as_ref().unwrap().system_prompt_seq;
+    let queued = |kind: &str, id: &str| {
+        let prompt = json!({"promptId": format!("pr_{id}"), "user": "default", "input": id, "visible": true, "source": "user"});
+        item(id, json!({ kind: prompt }))
+    };
+    step(&mut transition, &inbox_read(&[queued("followUp", "next")]));
+    apply_inputs(&mut transition, &[response(&["done"])]);
+    let run = transition.head.prompt.as_ref().unwrap();
+    assert_eq!((run.id.as_str(), run.system_prompt_seq), ("pr_next", seq), "the run goes on");
+    apply_inputs(&mut transition, &[response(&["done"])]);
+    apply_inputs(&mut transition, &[inbox_read(&[queued("prompt", "last")])]);
+    let run = transition.head.prompt.as_ref().unwrap();
+    assert_eq!((run.id.as_str(), run.system_prompt_seq), ("pr_last", None));
+}

@@ -1,0 +1,275 @@
+//! Methods of the source's `AgentSession` (s3 §1.1): messages of programs, compaction, and the
+//! conversations of an agent.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Map, Value};
+
+use crate::agent::content::Content;
+use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange};
+use crate::agent::message::Message;
+use crate::agent::path::path_to_leaf;
+use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
+use crate::app::agent::replace_messages::ConversationSwitch;
+use crate::app::agent::run_state::{RunPermit, RunState};
+use crate::app::agent::{Agent, AgentError, AgentEvent, AgentInner, BUSY_PROMPT, lock};
+use crate::commands::append_entries::append_entries;
+use crate::commands::compact::{CompactRequest, compact};
+use crate::commands::inbox_edit::clear_queues;
+use crate::commands::message::{MessageRequest, accept_message};
+use crate::commands::patch::patch_conversation;
+use crate::commands::prompt::Mode;
+use crate::ids::ConversationId;
+use crate::model::ModelRecord;
+use crate::queries::load;
+
+/// Direction of [`Agent::cycle_model`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CycleDirection {
+    #[default]
+    Forward,
+    Backward,
+}
+
+impl Agent {
+    /// Id of the current conversation. After a change of the messages, the next prompt begins
+    /// another one.
+    pub fn conversation_id(&self) -> ConversationId {
+        self.inner.key().conversation_id
+    }
+
+    /// Sends a message of a program. With `trigger_turn` it starts a run if the agent is idle, and
+    /// the method waits like [`Agent::prompt`].
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if the message is invalid, and [`AgentError::NoModel`] if it
+    /// starts a run without a model.
+    pub async fn send_custom_message(&self, message: MessageRequest) -> Result<(), AgentError> {
+        let inner = &self.inner;
+        let starts_run = message.trigger_turn == Some(true);
+        let permit = starts_run.then(|| RunPermit::acquire(&inner.run_state, BUSY_PROMPT).ok());
+        let permit = permit.flatten();
+        if permit.is_some() {
+            inner.current_model().map_err(AgentError::NoModel)?;
+        }
+        {
+            let mut switch = inner.switch.lock().await;
+            if permit.is_some() || inner.run_state.borrow().is_idle() {
+                inner.switch_if_changed(&mut switch).await?;
+            }
+            let (services, key, idempotency) =
+                (&inner.services, inner.key(), inner.new_idempotency());
+            accept_message(services, &key, message, &idempotency, None).await?;
+        }
+        if let Some(permit) = permit {
+            permit.commit();
+            self.wait_until_inactive().await;
+        }
+        Ok(())
+    }
+
+    /// Runs a prompt if the agent is idle. While a prompt runs, `mode` decides: it queues the input
+    /// as a steer or follow-up, or refuses it.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Busy`] for [`Mode::Prompt`] while a prompt runs: select a queue, or
+    /// wait.
+    pub async fn send_user_message(
+        &self,
+        input: impl Into<Content>,
+        mode: Mode,
+    ) -> Result<(), AgentError> {
+        let input = input.into();
+        match self.prompt(input.clone()).await {
+            Err(AgentError::Busy(_)) if mode != Mode::Prompt => {
+                self.enqueue_input(mode, input).await
+            }
+            result => result.map(drop),
+        }
+    }
+
+    /// Replaces old messages by a summary in the model's input. First aborts a running prompt.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Compaction`] with the reason if there is no summary.
+    pub async fn compact(&self, instructions: Option<String>) -> Result<Compaction, AgentError> {
+        let inner = &self.inner;
+        let permit = self.abort_and_acquire().await?;
+        let outcome: Arc<Mutex<Option<Value>>> = Arc::default();
+        let observed = Arc::clone(&outcome);
+        let _subscription = self.subscribe(move |event| {
+            if let AgentEvent::Other { name, data } = event
+                && name == "auto_compaction_end"
+            {
+                *lock(&observed) = Some(data.clone());
+            }
+        });
+        let key = {
+            let mut switch = inner.switch.lock().await;
+            inner.switch_if_changed(&mut switch).await?;
+            inner.key()
+        };
+        let (services, request) = (&inner.services, CompactRequest { instructions });
+        compact(services, &key, request, &inner.new_idempotency()).await?;
+        permit.commit();
+        let _ = inner.run_state.subscribe().wait_for(RunState::is_idle).await;
+        let end = lock(&outcome).take().unwrap_or_default();
+        if end.get("result").is_none() {
+            let reason = end.get("errorMessage").and_then(Value::as_str);
+            let reason = reason.unwrap_or("Compaction cancelled").to_owned();
+            return Err(AgentError::Compaction(reason));
+        }
+        let (head, _) = load::head(services, &key).await?;
+        let entries = load::all_entries(services, &head).await?;
+        let summary = entries.iter().rev().find_map(|entry| entry.body.compaction().cloned());
+        summary.ok_or_else(|| AgentError::Compaction("The summary was removed".to_owned()))
+    }
+
+    /// Selects the next or previous configured model from the next model call on. `None` if there
+    /// is no other model.
+    pub fn cycle_model(&self, direction: CycleDirection) -> Option<ModelRecord> {
+        let mut models = self.inner.services.model.models();
+        let count = models.len();
+        if count < 2 {
+            return None;
+        }
+        let current = self.inner.current_model().ok();
+        let index =
+            models.iter().position(|model| Some(&model.id) == current.as_ref().map(|it| &it.id));
+        let next = match (index, direction) {
+            (Some(index), CycleDirection::Forward) => (index + 1) % count,
+            (Some(index), CycleDirection::Backward) => (index + count - 1) % count,
+            (None, _) => 0,
+        };
+        let model = models.swap_remove(next);
+        self.set_model(model.id.clone());
+        Some(model)
+    }
+
+    /// Sets the name of the current conversation. An empty name removes it.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if the name is too long or is not one line.
+    pub async fn set_session_name(&self, name: impl Into<String>) -> Result<(), AgentError> {
+        let inner = &self.inner;
+        let mut switch = inner.switch.lock().await;
+        if inner.run_state.borrow().is_idle() {
+            inner.switch_if_changed(&mut switch).await?;
+        }
+        let patch = Map::from_iter([("name".to_owned(), Value::String(name.into()))]);
+        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
+        patch_conversation(services, &key, &patch, &idempotency, |_| true).await?;
+        Ok(())
+    }
+
+    /// Aborts the running prompt, removes the queued inputs and begins an empty conversation. The
+    /// configuration of the agent stays. Returns true.
+    ///
+    /// # Errors
+    /// The store is unavailable: try again.
+    pub async fn new_session(&self) -> Result<bool, AgentError> {
+        let inner = &self.inner;
+        let _permit = self.abort_and_acquire().await?;
+        let mut switch = inner.switch.lock().await;
+        inner.leave_conversation(&mut switch).await?;
+        lock(&inner.observed).clear();
+        switch.messages_version = inner.create_conversation(None).await?;
+        Ok(true)
+    }
+
+    /// Aborts the running prompt, removes the queued inputs and continues another conversation of
+    /// the data folder, with its model and thinking level. Returns true.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if there is no such conversation. Nothing is aborted then.
+    pub async fn switch_session(&self, id: &ConversationId) -> Result<bool, AgentError> {
+        let inner = &self.inner;
+        let key = inner.owner.conversation_key(id.as_str());
+        load::head(&inner.services, &key).await?;
+        let permit = self.abort_and_acquire().await?;
+        let mut switch = inner.switch.lock().await;
+        inner.leave_conversation(&mut switch).await?;
+        let path = inner.enter_conversation(key).await?;
+        switch.messages_version = lock(&inner.observed).messages_version;
+        permit.commit();
+        let (model, level) = (last_model(&path), last_thinking_level(&path));
+        let is_current =
+            inner.current_model().is_ok_and(|current| Some(current.id.as_str()) == model);
+        let model = model.filter(|id| !is_current && inner.services.model.record(id).is_ok());
+        self.update_config(|config| {
+            if let Some(model) = model {
+                config.settings.model = Some(model.to_owned());
+            }
+            config.settings.thinking_level = level.or(config.settings.thinking_level);
+        });
+        Ok(true)
+    }
+
+    /// Aborts runs until none is left.
+    async fn abort_and_acquire(&self) -> Result<RunPermit<'_>, AgentError> {
+        let mut run_state = self.inner.run_state.subscribe();
+        loop {
+            if let Ok(permit) = RunPermit::acquire(&self.inner.run_state, BUSY_PROMPT) {
+                return Ok(permit);
+            }
+            self.abort().await?;
+            let _ = run_state.changed().await;
+        }
+    }
+}
+
+impl AgentInner {
+    /// Record of the model of the next prompt.
+    ///
+    /// # Errors
+    /// The model is not configured; the text names the setting to set.
+    pub(super) fn current_model(&self) -> Result<ModelRecord, String> {
+        let model = lock(&self.config).settings.model.clone();
+        self.services.model.record(model.as_deref().unwrap_or(DEFAULT_MODEL))
+    }
+
+    /// Removes the queued inputs of the current conversation, and records model and thinking level
+    /// for the return to it.
+    async fn leave_conversation(&self, switch: &mut ConversationSwitch) -> Result<(), AgentError> {
+        self.move_queued_inputs(switch).await?;
+        let (services, key) = (&self.services, self.key());
+        clear_queues(services, &key, None).await?;
+        let (head, _) = load::head(services, &key).await?;
+        let entries = load::all_entries(services, &head).await?;
+        let path = path_to_leaf(&entries, head.leaf_id.as_ref());
+        let mut changes = Vec::new();
+        if let Ok(model) = self.current_model()
+            && last_model(&path) != Some(model.id.as_str())
+        {
+            let change = ModelChange { provider: model.provider, model_id: model.id };
+            changes.push(EntryBody::ModelChange(change));
+        }
+        let level = lock(&self.config).settings.thinking_level.unwrap_or_default();
+        if last_thinking_level(&path) != Some(level) {
+            changes.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
+        }
+        if !changes.is_empty() {
+            append_entries(services, &key, &changes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Model that was set or that responded last.
+fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
+    path.iter().rev().find_map(|entry| {
+        if let EntryBody::ModelChange(change) = &entry.body {
+            return Some(change.model_id.as_str());
+        }
+        let response = entry.body.message().and_then(Message::as_assistant);
+        response.filter(|response| !response.is_failed()).map(|response| response.model.as_str())
+    })
+}
+
+fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
+    let level = path.iter().rev().find_map(|entry| {
+        let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
+        Some(change.thinking_level.as_str())
+    });
+    serde_json::from_value(Value::from(level?)).ok()
+}
