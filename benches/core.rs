@@ -127,6 +127,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
         revision: "r".to_owned(),
         started_at: Timestamp(0),
         failure_kind: FailureKind::default(),
+        error_type: "model",
         schema_error: None,
         frame: None,
         plugin_state: Vec::new(),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::agent::settings::Settings;
 use crate::extensions::Extension;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
 mod approval;
@@ -21,6 +22,7 @@ mod guardrails;
 mod http_tool;
 mod load;
 mod mistakes;
+mod plugins;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -50,6 +52,8 @@ pub struct Agent {
     pub extensions: Vec<Arc<dyn Extension>>,
     /// True if every tool result is logged (`audit`).
     pub is_audited: bool,
+    /// In the order in which they prepare model calls. Names of all tools are unique.
+    pub plugins: Vec<Arc<RegisteredPlugin>>,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.

@@ -32,8 +32,9 @@ use std::sync::Arc;
 
 use clap::Parser as _;
 
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
-use crate::extensions::{Extension, ExtensionError};
+use crate::extensions::{Extension, ExtensionError, Plugin};
 use crate::tools::CallableTool;
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
@@ -57,9 +58,10 @@ pub use start_error::StartError;
 pub struct App {
     tools: Vec<Arc<dyn CallableTool>>,
     extensions: Vec<Arc<dyn Extension>>,
+    plugins: Vec<Arc<RegisteredPlugin>>,
     extension_error_listeners: ErrorListeners,
     services: ServiceRegistry,
-    /// Errors in tool and service registrations. The start fails and reports all of them.
+    /// Errors in tool, plugin and service registrations. The start fails and reports all of them.
     mistakes: Vec<String>,
     /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
     /// the program may then not support the hidden command that a child runs.
@@ -103,6 +105,15 @@ impl App {
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Registers a plugin. Agent files select plugins by name. The start fails if two plugins have
+    /// the same name.
+    #[must_use]
+    pub fn plugin(mut self, plugin: impl Plugin) -> Self {
+        let registered = RegisteredPlugin::register(plugin, &mut self.plugins, &self.services);
+        self.mistakes.extend(registered.err().into_iter().flatten());
         self
     }
 

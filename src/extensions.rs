@@ -21,11 +21,15 @@ pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod payload;
+pub(crate) mod plugin;
+pub(crate) mod prepare;
 pub(crate) mod runner;
 mod tool_hooks;
 
 pub use context::HookContext;
 pub use hook::{Events, Hook};
+pub use plugin::{Plugin, PluginError, PluginTools};
+pub use prepare::{CurrentPrompt, Prepare};
 pub use runner::ExtensionError;
 pub use tool_hooks::{
     ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,

@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 50] = [
+pub const FAIL_POINTS: [&str; 52] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -23,6 +23,8 @@ pub const FAIL_POINTS: [&str; 50] = [
     "hold.before",
     "hold.after",
     "model.before",
+    "prepare.before",
+    "prepare.after",
     "model.after",
     "answer.before",
     "answer.after",

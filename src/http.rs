@@ -25,6 +25,7 @@ mod long_poll;
 mod models;
 pub(crate) mod openapi;
 mod origin;
+mod plugins;
 mod precondition;
 pub(crate) mod problem;
 mod prompts;

@@ -133,3 +133,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;
+
+/// Compiles the code examples of `docs/plugins.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/plugins.md")]
+struct PluginsPage;

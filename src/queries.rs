@@ -7,6 +7,7 @@ pub(crate) mod event_stream;
 pub(crate) mod inbox;
 pub(crate) mod load;
 pub(crate) mod models;
+pub(crate) mod plugins;
 pub(crate) mod prompts;
 pub(crate) mod schedules;
 pub(crate) mod usage;

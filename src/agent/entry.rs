@@ -354,7 +354,7 @@ pub struct PromptEnd {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptError {
-    /// `model`, `schema`, `poisoned`, `nothing_to_continue`: for programs.
+    /// `model`, `plugin`, `schema`, `poisoned`, `nothing_to_continue`: for programs.
     #[serde(rename = "type")]
     pub kind: String,
     pub message: String,

@@ -70,7 +70,7 @@ impl PluginStateChange {
         data.as_ref().filter(|_| custom_type == STATE_ENTRY)?.read().ok()
     }
 
-    fn set(&self, states: &mut PluginStates) {
+    pub(crate) fn set(&self, states: &mut PluginStates) {
         match &self.state {
             Some(state) => states.insert(self.plugin.clone(), state.clone()),
             None => states.remove(&self.plugin),

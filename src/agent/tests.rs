@@ -167,6 +167,7 @@ pub(super) fn response_with(blocks: &[serde_json::Value], stop: &str) -> Input {
         revision: "r1".to_owned(),
         started_at: NOW,
         failure_kind,
+        error_type: "model",
         schema_error: None,
         frame: None,
         plugin_state: Vec::new(),

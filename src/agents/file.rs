@@ -7,7 +7,7 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, fields, guardrails, http_tool, settings};
+use crate::agents::{Agent, fields, guardrails, http_tool, plugins, settings};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
@@ -61,6 +61,8 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    let plugins = node.find_member("plugins");
+    let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -81,6 +83,7 @@ pub(super) fn parse_agent_file(
             .into_iter()
             .collect(),
         is_audited: is_audited.unwrap_or_default(),
+        plugins: plugins.unwrap_or_default(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
@@ -148,7 +151,8 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 5] = ["description", "tools", "responseSchema", "guardrails", "audit"];
+    const OWN: [&str; 6] =
+        ["description", "tools", "plugins", "responseSchema", "guardrails", "audit"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }

@@ -1,16 +1,20 @@
 //! The parts of an agent file that its readers share.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::agents::ToolSet;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
 
 /// Tools, app settings and address rules that an agent file may refer to.
 pub(super) struct AgentFileContext<'s> {
     pub(super) tools: &'s ToolSet,
+    pub(super) plugins: &'s [Arc<RegisteredPlugin>],
     pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub(super) client: &'s HttpClient,
 }

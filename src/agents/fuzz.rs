@@ -45,7 +45,12 @@ fn agent_file(input: &[u8]) {
         assert!(expanded_size(&node) <= 2 * (text.len() + yaml::REPEATED_BYTES_MAX));
     }
     let tools = ToolSet::new();
-    let sources = AgentFileContext { tools: &tools, app_settings: &app_settings, client: &CLIENT };
+    let sources = AgentFileContext {
+        plugins: &[],
+        tools: &tools,
+        app_settings: &app_settings,
+        client: &CLIENT,
+    };
     let mut findings = Findings::new("agents/a.agent.md");
     let agent = parse_agent_file("a", text, &sources, &mut findings);
     assert_eq!(agent.is_none(), !findings.is_empty(), "either an agent or findings");

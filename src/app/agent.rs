@@ -32,6 +32,7 @@ use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::idempotency::{Idempotency, canonical_hash};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::ids::{ConversationKey, PromptId, RequestId};
 use crate::queries::approvals::ApprovalView;
 use crate::queries::event_stream::StreamEvent;
@@ -138,6 +139,7 @@ struct AgentConfig {
     system_prompt: String,
     settings: Settings,
     tools: Vec<Arc<dyn CallableTool>>,
+    plugins: Vec<Arc<RegisteredPlugin>>,
     session_id: Option<String>,
 }
 

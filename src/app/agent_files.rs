@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -29,6 +31,7 @@ pub(super) struct AgentFiles {
     /// The folder as written in the settings or `--agents`; paths in messages begin with it.
     display_path: String,
     tools: ToolSet,
+    plugins: Vec<Arc<RegisteredPlugin>>,
     app_settings: Lookup,
     client: HttpClient,
     settings: Settings,
@@ -80,6 +83,7 @@ impl AgentFiles {
             folder: options.root.join(folder),
             display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
+            plugins: app.plugins.clone(),
             app_settings: settings.app_settings(),
             client: client.with_identity(credentials.token_source(&settings.identity)),
             settings: settings.clone(),
@@ -91,8 +95,14 @@ impl AgentFiles {
         self.loaded_stamps = read_stamps(self);
         let display_path = self.display_path.trim_end_matches('/');
         let lookup = &*self.app_settings;
-        let mut loaded =
-            agents::load_folder(&self.folder, display_path, &self.tools, lookup, &self.client);
+        let mut loaded = agents::load_folder(
+            &self.folder,
+            display_path,
+            &self.tools,
+            &self.plugins,
+            lookup,
+            &self.client,
+        );
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
     }
@@ -136,7 +146,14 @@ impl AgentFiles {
     pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
         let (display_path, lookup) = (self.display_path.trim_end_matches('/'), &*self.app_settings);
         let texts = &active.texts;
-        let mut loaded = agents::load_texts(texts, display_path, &self.tools, lookup, &self.client);
+        let mut loaded = agents::load_texts(
+            texts,
+            display_path,
+            &self.tools,
+            &self.plugins,
+            lookup,
+            &self.client,
+        );
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");

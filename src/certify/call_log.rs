@@ -114,22 +114,24 @@ pub(super) fn with_counted_tools(
     call_log: &Arc<CallLog>,
     is_stub: impl Fn(&str) -> bool,
 ) -> Agent {
-    let tools = agent.tools.iter().map(|tool| -> Arc<dyn CallableTool> {
+    let count = |tool: &Arc<dyn CallableTool>| -> Arc<dyn CallableTool> {
         Arc::new(CountedTool {
             inner: Arc::clone(tool),
             is_stub: is_stub(&tool.definition().name),
             call_log: Arc::clone(call_log),
         })
-    });
+    };
+    let plugins = agent.plugins.iter().map(|plugin| Arc::new(plugin.with_tools(count)));
     Agent {
         name: agent.name.clone(),
         description: agent.description.clone(),
         settings: agent.settings.clone(),
         instructions: agent.instructions.clone(),
-        tools: tools.collect(),
+        tools: agent.tools.iter().map(count).collect(),
         extensions: agent.extensions.clone(),
         // No call of it is real.
         is_audited: false,
+        plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),
         session_id: agent.session_id.clone(),

@@ -20,6 +20,8 @@ pub enum Hook {
     SessionCompact,
     /// [`Extension::after_tool_call`](super::Extension::after_tool_call)
     ToolResult,
+    /// [`Plugin::prepare`](super::Plugin::prepare)
+    Prepare,
 }
 
 impl Hook {

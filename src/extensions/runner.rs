@@ -111,7 +111,8 @@ impl fmt::Display for FailureCause {
 impl fmt::Display for HookFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { extension, hook, cause } = self;
-        write!(f, "extension \"{extension}\" failed in {}: {cause}", hook.name())
+        let kind = if *hook == Hook::Prepare { "plugin" } else { "extension" };
+        write!(f, "{kind} \"{extension}\" failed in {}: {cause}", hook.name())
     }
 }
 

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
-    inbox, models, prompts, schedules, usage, why,
+    inbox, models, plugins, prompts, schedules, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -32,6 +32,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
+        .routes(routes!(plugins::list))
         .routes(routes!(compact::compact))
         .routes(routes!(prompts::start_conversation))
         .routes(routes!(prompts::create, prompts::list))

@@ -9,6 +9,7 @@ use crate::queries::ArtifactView;
 use crate::queries::approvals::ApprovalView;
 use crate::queries::conversation::ConversationView;
 use crate::queries::inbox::InputView;
+use crate::queries::plugins::PluginView;
 use crate::queries::schedules::ScheduleView;
 
 macro_rules! schema_only {
@@ -51,6 +52,7 @@ schema_only! {
     Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
     Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
+    Plugins { items: Vec<PluginView>, }
     Messages { items: Vec<Value>, continuation: Option<String>, }
     Entries { items: Vec<Value>, continuation: Option<String>, }
     /// One execution of a prompt: its input and its outputs.

@@ -241,7 +241,7 @@ pub(crate) fn build_code_tool_with_services<T: Tool>(
             "the tool `{name}` has a time-out of {timeout:?}: it must be above zero and at most {TIMEOUT_MAX:?}"
         ));
     }
-    let parameters = parameters_of::<T::Args>();
+    let parameters = schema_of::<T::Args>();
     if parameters.get("type").and_then(Value::as_str) != Some("object") {
         return Err(format!(
             "the arguments of the tool `{name}` must be a struct with named fields"
@@ -266,7 +266,7 @@ pub(crate) fn build_code_tool_with_services<T: Tool>(
     Ok(Arc::new(CodeTool { tool, definition, services, args: PhantomData }))
 }
 
-fn parameters_of<A: JsonSchema>() -> Value {
+pub(crate) fn schema_of<A: JsonSchema>() -> Value {
     let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<A>();
     let mut parameters = schema.to_value();
     if let Some(members) = parameters.as_object_mut() {

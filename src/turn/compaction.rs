@@ -41,6 +41,8 @@ struct CompactionInput<'a> {
     record: ModelRecord,
     budget: ContextBudget,
     tokens_before: u64,
+    /// Tokens of the frame of the next model call.
+    frame_tokens: u64,
 }
 
 impl LeasedConversation<'_> {
@@ -59,7 +61,8 @@ impl LeasedConversation<'_> {
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {
             let back = path_from_leaf(entries.iter().chain(&transition.entries), leaf);
-            tokens::count_context(back, &|| context.own_frame().tokens(count), count)
+            let frame = || context.frame_tokens(&transition.head, count);
+            tokens::count_context(back, &frame, count)
         };
         if !budget.is_exceeded(input_tokens(&upper_bound))
             || !budget.is_exceeded(input_tokens(&count_tokens))
@@ -129,10 +132,18 @@ impl LeasedConversation<'_> {
             Ok(plan) => plan,
             Err(error) => return Ok(failed_summary(error.message().to_owned())),
         };
-        let overhead = || context.own_frame().tokens(&count_tokens);
+        let frame_tokens = context.frame_tokens(&self.state.head, &count_tokens);
         let back = path_from_leaf(entries.iter(), self.state.head.leaf_id.as_ref());
-        let tokens_before = tokens::count_context(back, &overhead, &count_tokens);
-        let input = CompactionInput { context, plan, path: &path, record, budget, tokens_before };
+        let tokens_before = tokens::count_context(back, &|| frame_tokens, &count_tokens);
+        let input = CompactionInput {
+            context,
+            plan,
+            path: &path,
+            record,
+            budget,
+            tokens_before,
+            frame_tokens,
+        };
         match Box::pin(self.run_before_compaction(&input)).await? {
             Some(SummaryOverride::Cancel) => Ok(summary_without_call(SummaryOutcome::Cancelled)),
             Some(SummaryOverride::Summary { summary, details }) => {
@@ -209,7 +220,7 @@ impl CompactionInput<'_> {
     fn tokens_after(&self, summary: &str) -> u64 {
         let kept = self.path.iter().skip_while(|e| e.base.entry_id != *self.plan.first_kept);
         let kept: u64 = kept.map(|entry| tokens::count_entry(entry, &count_tokens)).sum();
-        self.context.own_frame().tokens(&count_tokens) + count_tokens(summary) + kept
+        self.frame_tokens + count_tokens(summary) + kept
     }
 }
 

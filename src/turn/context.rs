@@ -9,6 +9,7 @@ use crate::agent::message::AssistantMessage;
 use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
 use crate::agent::transition::Policy;
 use crate::agents::{Agent, AgentLookupError};
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::model::{Model, ModelRecord};
 use crate::services::Services;
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX};
@@ -57,15 +58,22 @@ impl TurnContext {
         &self.tools
     }
 
+    pub(crate) fn plugins(&self) -> &[Arc<RegisteredPlugin>] {
+        self.agent.as_ref().map_or(&[], |agent| &agent.plugins)
+    }
+
+    /// An active tool of the agent, or any tool of its plugins.
     pub(crate) fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
-        self.tools.iter().find(|tool| tool.definition().name == name)
+        let of_plugins = self.plugins().iter().flat_map(|plugin| plugin.tools());
+        self.tools.iter().chain(of_plugins).find(|tool| tool.definition().name == name)
     }
 
     /// Returns whether the model can read the rest of a truncated result.
     pub(crate) fn read_access(&self) -> ReadAccess {
-        match self.find_tool("read") {
-            Some(_) => ReadAccess::Available,
-            None => ReadAccess::Unavailable,
+        if self.tools.iter().any(|tool| tool.definition().name == "read") {
+            ReadAccess::Available
+        } else {
+            ReadAccess::Unavailable
         }
     }
 

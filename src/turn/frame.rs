@@ -1,19 +1,37 @@
 //! The frame of a model call: what the model sees beside the messages. This module is the only one
 //! that makes it, so that requests, estimates and limits agree.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::agent::compaction::TokenCounter;
+use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
+use crate::agent::head::Head;
+use crate::digest::sha256_hex;
+use crate::extensions::plugin::RegisteredPlugin;
+use crate::extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, PrepareOutput};
 use crate::model::ToolOffer;
+use crate::model::tokens::count_tokens;
 use crate::tools::CallableTool;
 use crate::turn::context::TurnContext;
 
+/// Hex digits of a frame's hash.
+const HASH_DIGITS: usize = 16;
+
 /// Request of a model call without its messages.
 pub(crate) struct Frame<'c> {
-    system: &'c str,
-    offered: &'c [Arc<dyn CallableTool>],
+    /// The system prompt of the agent.
+    own_text: &'c str,
+    /// The active tools of the agent.
+    own_tools: &'c [Arc<dyn CallableTool>],
+    /// The activated tools of plugins.
+    plugin_tools: Vec<&'c Arc<dyn CallableTool>>,
+    /// Texts of plugins, in the order in which the model receives them.
+    contributions: Vec<Contribution>,
+    /// Number of contributions that are not volatile.
+    stable_count: usize,
     response_schema: Option<&'c Value>,
 }
 
@@ -22,22 +40,72 @@ impl TurnContext {
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();
         Frame {
-            system: agent.map_or("", |agent| &agent.instructions),
-            offered: self.tools(),
+            own_text: agent.map_or("", |agent| &agent.instructions),
+            own_tools: self.tools(),
+            plugin_tools: Vec::new(),
+            contributions: Vec::new(),
+            stable_count: 0,
             response_schema: agent.and_then(|agent| agent.response_schema.as_ref()),
         }
+    }
+
+    /// Tokens of the frame of the next model call, before plugins prepare it: those of the last
+    /// frame, or of all tools.
+    pub(crate) fn frame_tokens(&self, head: &Head, count: TokenCounter<'_>) -> u64 {
+        head.frame.as_ref().map_or_else(|| self.full_frame().tokens(count), |frame| frame.tokens)
+    }
+
+    /// Bytes of the largest frame that plugins can prepare.
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        let items_max = (self.plugins().len() * ITEMS_BYTES_MAX).min(ALL_ITEMS_BYTES_MAX);
+        self.full_frame().bytes() + items_max
+    }
+
+    /// The frame with all tools of the plugins.
+    fn full_frame(&self) -> Frame<'_> {
+        let plugin_tools = self.plugins().iter().flat_map(|plugin| plugin.tools()).collect();
+        Frame { plugin_tools, ..self.own_frame() }
     }
 }
 
 impl<'c> Frame<'c> {
-    /// The system prompt. `None`: it is empty.
-    pub(crate) fn system(&self) -> Option<&'c str> {
-        Some(self.system).filter(|text| !text.is_empty())
+    /// Adds the output of a plugin. Its tools keep the order of their declaration.
+    pub(crate) fn add(&mut self, plugin: &'c RegisteredPlugin, output: PrepareOutput) {
+        let tools = plugin.tools().iter();
+        self.plugin_tools
+            .extend(tools.filter(|tool| output.tools.contains(&tool.definition().name)));
+        for item in output.items {
+            let contribution = Contribution { by: plugin.name().to_owned(), text: item.text };
+            if item.is_volatile {
+                self.contributions.push(contribution);
+            } else {
+                self.contributions.insert(self.stable_count, contribution);
+                self.stable_count += 1;
+            }
+        }
+    }
+
+    /// The system prompt: the instructions and the texts of plugins, joined by blank lines. `None`:
+    /// it is empty.
+    pub(crate) fn system(&self) -> Option<Cow<'c, str>> {
+        let system = if self.contributions.is_empty() {
+            Cow::Borrowed(self.own_text)
+        } else {
+            let texts = self.contributions.iter().map(|item| item.text.as_str());
+            let parts = [self.own_text].into_iter().chain(texts);
+            let parts: Vec<&str> = parts.filter(|text| !text.is_empty()).collect();
+            Cow::Owned(parts.join("\n\n"))
+        };
+        Some(system).filter(|text| !text.is_empty())
+    }
+
+    fn tools(&self) -> impl Iterator<Item = &'c Arc<dyn CallableTool>> {
+        self.own_tools.iter().chain(self.plugin_tools.iter().copied())
     }
 
     /// The tools as the model receives them.
-    pub(crate) fn offers(&self) -> impl Iterator<Item = ToolOffer<'c>> + use<'c> {
-        self.offered.iter().map(|tool| tool.definition()).map(|definition| ToolOffer {
+    pub(crate) fn offers(&self) -> impl Iterator<Item = ToolOffer<'c>> {
+        self.tools().map(|tool| tool.definition()).map(|definition| ToolOffer {
             name: &definition.name,
             description: &definition.description,
             parameters: &definition.parameters,
@@ -50,11 +118,36 @@ impl<'c> Frame<'c> {
         self.response_schema
     }
 
+    /// The part of the response's commit that records the frame. `None`: it is the agent's own, and
+    /// the head names no other.
+    pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
+        let is_own = self.contributions.is_empty() && self.plugin_tools.is_empty();
+        if is_own && head.frame.is_none() {
+            return None;
+        }
+        let tools = self.tools().map(|tool| tool.definition());
+        let tools =
+            tools.map(|it| OfferedTool { name: it.name.clone(), revision: it.revision.clone() });
+        let tools: Vec<OfferedTool> = tools.collect();
+        let mut hash = sha256_hex(format!("{:?}\n{tools:?}", self.system()).as_bytes());
+        hash.truncate(HASH_DIGITS);
+        let current = head.frame.as_ref().filter(|frame| frame.hash == hash);
+        let tokens = current.map_or_else(|| self.tokens(&count_tokens), |frame| frame.tokens);
+        let entry = FrameEntry {
+            hash,
+            revision: revision.to_owned(),
+            system_prompt_seq: None,
+            tools,
+            contributions: self.contributions.clone(),
+        };
+        Some(FrameInput { entry, tokens })
+    }
+
     pub(crate) fn tokens(&self, count: TokenCounter<'_>) -> u64 {
         let tools = self.offers().map(|offer| {
             count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
         });
-        count(self.system) + tools.sum::<u64>()
+        count(&self.system().unwrap_or_default()) + tools.sum::<u64>()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -62,6 +155,6 @@ impl<'c> Frame<'c> {
             offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
         });
         let schema_bytes = self.response_schema.map_or(0, |schema| schema.to_string().len());
-        self.system.len() + tools.sum::<usize>() + schema_bytes
+        self.system().map_or(0, |text| text.len()) + tools.sum::<usize>() + schema_bytes
     }
 }

@@ -38,15 +38,19 @@ impl<'w> LeasedConversation<'w> {
         if extensions.peek().is_none() {
             return Vec::new();
         }
-        let site = Arc::new(HookSite {
+        let site = self.hook_site(hook, anchor);
+        extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+    }
+
+    pub(crate) fn hook_site(&self, hook: Hook, anchor: Anchor) -> Arc<HookSite> {
+        Arc::new(HookSite {
             hook,
             conversation: self.state.key.clone(),
             incarnation: self.state.head.incarnation.clone(),
             agent: self.state.head.agent.clone(),
             prompt_id: self.state.prompt_id(),
             anchor,
-        });
-        extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+        })
     }
 
     /// `None`: no extension has the hook.

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use crate::agent::compaction::tokens;
 use crate::agent::content::Block;
+use crate::agent::frame_entry::FrameInput;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path_to_leaf;
+use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::projection;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::LoopKind;
@@ -29,10 +31,34 @@ use crate::turn::error::TurnError;
 use crate::turn::error_domain::{self, NO_MODEL};
 use crate::turn::event_log::ModelCallLog;
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::prepare::{PluginFailure, PreparedCall};
 use crate::turn::spans::ModelCallSpan;
 
 /// The source's text (s3 §5.7).
 const ABORTED_TEXT: &str = "Request was aborted";
+
+/// A finished model call: the response, and the other parts of its commit.
+struct CallOutcome {
+    response: ModelResponse,
+    /// Revision of the agent that made the call.
+    revision: String,
+    frame: Option<FrameInput>,
+    plugin_state: Vec<PluginStateChange>,
+    error_type: &'static str,
+}
+
+impl CallOutcome {
+    /// A response without a frame of its own.
+    fn unsent(response: ModelResponse, revision: &str) -> Self {
+        Self {
+            response,
+            revision: revision.to_owned(),
+            frame: None,
+            plugin_state: Vec::new(),
+            error_type: "model",
+        }
+    }
+}
 
 impl LeasedConversation<'_> {
     /// Calls the model and commits its response, with the intent of the first call.
@@ -40,7 +66,8 @@ impl LeasedConversation<'_> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
         let context = TurnContext::resolve(self.services, &self.state.head);
-        let (response, revision) = Box::pin(self.request_response(&context)).await?;
+        let CallOutcome { response, revision, frame, plugin_state, error_type } =
+            Box::pin(self.request_response(&context)).await?;
         self.costs.record_calls(response.message.usage, 1);
         self.services.fail_points.hit("model.after").await;
         let retry = context.settings.retry.clone().unwrap_or_default();
@@ -59,8 +86,9 @@ impl LeasedConversation<'_> {
             started_at,
             failure_kind,
             schema_error,
-            frame: None,
-            plugin_state: Vec::new(),
+            error_type,
+            frame,
+            plugin_state,
         };
         let committed = self
             .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
@@ -82,29 +110,40 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
-    /// Returns the response and the revision of the agent that requested it.
-    async fn request_response(
-        &mut self,
-        context: &TurnContext,
-    ) -> Result<(ModelResponse, String), TurnError> {
+    async fn request_response(&mut self, context: &TurnContext) -> Result<CallOutcome, TurnError> {
         let services = self.services;
         let agent = match &context.agent {
             Ok(agent) => agent,
             Err(reason) => {
-                return Ok((failed_response(NO_MODEL, reason.to_string()), String::new()));
+                let response = failed_response(NO_MODEL, reason.to_string());
+                return Ok(CallOutcome::unsent(response, ""));
             }
         };
         let run = self.state.head.prompt.clone();
         let record = match context.model_record(&*services.model, &self.state.head) {
             Ok(record) => record,
-            Err(reason) => return Ok((failed_response(NO_MODEL, reason), agent.revision.clone())),
+            Err(reason) => {
+                return Ok(CallOutcome::unsent(failed_response(NO_MODEL, reason), &agent.revision));
+            }
         };
         let entries = self.state.load_entries(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let projected = projection::project_messages(&path);
+        let PreparedCall { frame, changes } =
+            match Box::pin(self.prepare_call(context, &path, &projected)).await? {
+                Ok(prepared) => prepared,
+                Err(failure) => {
+                    let response = plugin_failure_response(&failure);
+                    let outcome = CallOutcome::unsent(response, &agent.revision);
+                    return Ok(CallOutcome { error_type: "plugin", ..outcome });
+                }
+            };
         let messages = match Box::pin(self.transform_messages(agent, projected)).await? {
             Ok(messages) => model_messages(messages, context.loop_kind()),
-            Err(failure) => return Ok((hook_failure_response(&failure), agent.revision.clone())),
+            Err(failure) => {
+                let response = hook_failure_response(&failure);
+                return Ok(CallOutcome::unsent(response, &agent.revision));
+            }
         };
         let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
@@ -113,14 +152,14 @@ impl LeasedConversation<'_> {
             ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
         let traceparent = call_span.span.traceparent().or(traceparent);
         let session_id = context.session_id(&self.state.head);
-        let frame = context.own_frame();
+        let system = frame.system();
         let tools: Vec<ToolOffer<'_>> = frame.offers().collect();
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
         let payload_hooks = self.payload_hooks(Some(agent), self.response_anchor());
         let settings = &context.settings;
         let request = ModelRequest {
             model: &record,
-            system: frame.system(),
+            system: system.as_deref(),
             messages: &messages,
             tools: &tools,
             thinking: settings.thinking_level.unwrap_or_default(),
@@ -146,7 +185,9 @@ impl LeasedConversation<'_> {
         if response.is_err() {
             publisher.publish_reset();
         }
-        Ok((response?, agent.revision.clone()))
+        let frame = frame.to_input(&self.state.head, &agent.revision);
+        let outcome = CallOutcome::unsent(response?, &agent.revision);
+        Ok(CallOutcome { frame, plugin_state: changes, ..outcome })
     }
 
     /// The next response as readers of the delta stream see it.
@@ -188,7 +229,7 @@ impl LeasedConversation<'_> {
     }
 
     /// The next response.
-    fn response_anchor(&self) -> Anchor {
+    pub(crate) fn response_anchor(&self) -> Anchor {
         Anchor::Response(self.state.head.response_count + 1)
     }
 
@@ -279,6 +320,18 @@ fn hook_failure_response(failure: &HookFailure) -> ModelResponse {
         metadata: reply,
         ..failed_response(NO_MODEL, reason)
     }
+}
+
+/// The recorded response of a call that a plugin prevented.
+fn plugin_failure_response(plugin: &PluginFailure) -> ModelResponse {
+    let failure_class = if plugin.is_retryable {
+        ModelFailure::Retryable { after: None }
+    } else {
+        ModelFailure::Permanent
+    };
+    let metadata = CallMetadata { error: Some("plugin".to_owned()), ..CallMetadata::default() };
+    let failed = failed_response(NO_MODEL, plugin.failure.to_string());
+    ModelResponse { failure: Some(failure_class), metadata, ..failed }
 }
 
 /// The response of an aborted call. The service bills the tokens read and written, but reports no

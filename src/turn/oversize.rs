@@ -178,6 +178,7 @@ mod tests {
             revision: String::new(),
             started_at: crate::clock::Timestamp(0),
             failure_kind: FailureKind::Permanent,
+            error_type: "model",
             schema_error: None,
             frame: None,
             plugin_state: Vec::new(),

@@ -20,6 +20,7 @@ use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::offered_tools::OfferedTools;
 use crate::turn::pause;
 use crate::turn::plan::CommitPlan;
 use crate::turn::tool_call::failure_text;
@@ -107,7 +108,8 @@ impl LeasedConversation<'_> {
         if let Some(on) = pause::pause_of_call(self.services, &self.state.head, &call.name) {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
-        let mut checked = match resolve_call(plan, index, call) {
+        let offered = self.offered_tools(plan).await?;
+        let mut checked = match resolve_call(plan, index, call, &offered) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -221,11 +223,13 @@ fn resolve_call(
     plan: &CommitPlan,
     index: usize,
     call: &ToolCall,
+    offered: &OfferedTools,
 ) -> Result<CheckedCall, Preflight> {
     let (transition, context) = (plan.transition(), plan.context());
-    let Some(tool) = context.find_tool(&call.name) else {
+    let Some(tool) = offered.find(context, &call.name) else {
         let was_approved = approved_binding(transition, index).is_some();
-        return Err(rejected(missing_tool_text(&call.name, context, was_approved)));
+        let names = offered.names(context);
+        return Err(rejected(missing_tool_text(&call.name, context, &names, was_approved)));
     };
     let arguments = validate::validate(tool.definition(), &call.arguments)
         .map_err(|text| rejected(failure_text(context.loop_kind(), &call.name, text)))?;
@@ -269,7 +273,12 @@ fn rejected(text: impl Into<String>) -> Preflight {
 }
 
 /// The texts of the sources' loops. A tool that an approver had allowed has its own text.
-fn missing_tool_text(name: &str, context: &TurnContext, was_approved: bool) -> String {
+fn missing_tool_text(
+    name: &str,
+    context: &TurnContext,
+    offered: &[&str],
+    was_approved: bool,
+) -> String {
     if was_approved {
         return format!("Tool \"{name}\" no longer available");
     }
@@ -277,9 +286,7 @@ fn missing_tool_text(name: &str, context: &TurnContext, was_approved: bool) -> S
         LoopKind::Agent => format!("Tool {name} not found"),
         LoopKind::Protocol => format!("Tool '{name}' not registered"),
         LoopKind::Prompt => {
-            let tools = context.agent.iter().flat_map(|agent| &agent.tools);
-            let names: Vec<&str> = tools.map(|tool| tool.definition().name.as_str()).collect();
-            format!("Tool \"{name}\" not found. Available tools: {}", names.join(", "))
+            format!("Tool \"{name}\" not found. Available tools: {}", offered.join(", "))
         }
     }
 }

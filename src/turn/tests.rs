@@ -29,6 +29,7 @@ mod lost_queues;
 mod lost_responses;
 mod parallel_calls;
 mod pauses;
+mod plugins;
 mod reader_versions;
 mod recovery;
 mod result_hooks;

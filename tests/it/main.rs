@@ -32,6 +32,7 @@ mod modes;
 mod packaged_handler;
 mod payload;
 mod payments;
+mod plugins;
 mod recordings;
 mod retries;
 mod secrets;

@@ -100,7 +100,7 @@ async fn repeated_call_of_clerk_pays_once() {
         .map(|name| (name.to_owned(), tool(name)))
         .collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
-    let loaded = load_folder(&folder, "agents", &tools, &app_settings, &client);
+    let loaded = load_folder(&folder, "agents", &tools, &[], &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let (send, list) =

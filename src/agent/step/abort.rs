@@ -131,6 +131,7 @@ fn finish_open_turn(transition: &mut Transition) -> Next {
         revision: String::new(),
         started_at: transition.now,
         failure_kind: FailureKind::Permanent,
+        error_type: "model",
         schema_error: None,
         frame: None,
         plugin_state: Vec::new(),

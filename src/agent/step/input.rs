@@ -87,6 +87,9 @@ pub struct ResponseInput {
     pub started_at: Timestamp,
     /// Kind of the failure; meaningless if the call succeeded.
     pub failure_kind: FailureKind,
+    /// Type of the prompt's error if the failure ends it: `model`, or `plugin` for a call that a
+    /// plugin prevented.
+    pub error_type: &'static str,
     /// Validation error of a final response that does not fit the agent's response schema.
     pub schema_error: Option<String>,
     /// The frame of the call. `None`: the agent's own, and the head names no other. Stored only with

@@ -53,7 +53,12 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         return compaction::start_recovery(transition);
     }
     if message.is_failed() {
-        return finish_failed_prompt(transition, &entry, message, failure_kind);
+        return finish_failed_prompt(
+            transition,
+            &entry,
+            message,
+            (failure_kind, response.error_type),
+        );
     }
     if let Some(run) = &mut transition.head.prompt {
         run.has_overflowed = false;
@@ -165,7 +170,7 @@ fn finish_failed_prompt(
     transition: &mut Transition,
     entry: &Entry,
     message: &AssistantMessage,
-    failure_kind: FailureKind,
+    (failure_kind, error_type): (FailureKind, &str),
 ) -> Next {
     emit_text_outputs(transition, entry, message);
     turn::end_turn(transition, entry.base.seq, Vec::new());
@@ -174,7 +179,7 @@ fn finish_failed_prompt(
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
     let text = compaction::prompt_error_text(transition, failure_kind, text);
-    Next::EndPrompt(PromptEnding::failed("model", text))
+    Next::EndPrompt(PromptEnding::failed(error_type, text))
 }
 
 /// Removes duplicate members of the arguments, so that the approver and the tool read the same

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
 use crate::app::agent::{Agent, AgentError};
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
-use crate::extensions::{Extension, ExtensionError};
+use crate::extensions::{Extension, ExtensionError, Plugin};
 use crate::model::Model;
 use crate::tools::CallableTool;
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
@@ -20,6 +21,7 @@ pub struct AgentBuilder {
     pub(super) settings: Settings,
     pub(super) tools: Vec<Arc<dyn CallableTool>>,
     pub(super) extensions: Vec<Arc<dyn Extension>>,
+    pub(super) plugins: Vec<Arc<RegisteredPlugin>>,
     pub(super) extension_error_listeners: ErrorListeners,
     services: ServiceRegistry,
     pub(super) messages: Vec<Message>,
@@ -87,6 +89,14 @@ impl AgentBuilder {
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Registers a plugin. Plugins prepare each model call in the order of registration.
+    #[must_use]
+    pub fn plugin(mut self, plugin: impl Plugin) -> Self {
+        let registered = RegisteredPlugin::register(plugin, &mut self.plugins, &self.services);
+        self.mistakes.extend(registered.err().into_iter().flatten());
         self
     }
 

@@ -4,7 +4,6 @@ use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, ThinkingLevel};
 use crate::app::agent::{Agent, AgentConfig, AgentError, lock, setup};
 use crate::tools::code::{DynTool, Tool, build_code_tool};
-use crate::tools::find_name_conflicts;
 
 impl Agent {
     /// Sets the system prompt from the next model call on.
@@ -47,10 +46,11 @@ impl Agent {
     /// Replaces the tools from the next model call on.
     ///
     /// # Errors
-    /// Two tools have the same name: rename one. The tools stay unchanged.
+    /// Two tools, plugins included, have the same name: rename one. The tools stay unchanged.
     pub fn set_tools(&self, tools: Vec<DynTool>) -> Result<(), AgentError> {
         let tools: Vec<_> = tools.into_iter().map(|DynTool(tool)| tool).collect();
-        let conflicts = find_name_conflicts(&tools);
+        let plugins = lock(&self.inner.config).plugins.clone();
+        let conflicts = setup::find_tool_conflicts(&tools, &plugins);
         if !conflicts.is_empty() {
             return Err(AgentError::Mistakes(conflicts));
         }
@@ -66,9 +66,15 @@ impl Agent {
     /// Adds a tool from the next model call on. It replaces a tool of the same name.
     ///
     /// # Errors
-    /// The definition of the tool is invalid; the error names the fix.
+    /// The definition of the tool is invalid, or a plugin has a tool of this name; the error names
+    /// the fix.
     pub fn add_tool<T: Tool>(&self, tool: T) -> Result<(), AgentError> {
         let tool = build_code_tool(tool).map_err(|mistake| AgentError::Mistakes(vec![mistake]))?;
+        let plugins = lock(&self.inner.config).plugins.clone();
+        let conflicts = setup::find_tool_conflicts(std::slice::from_ref(&tool), &plugins);
+        if !conflicts.is_empty() {
+            return Err(AgentError::Mistakes(conflicts));
+        }
         self.update_config(|config| {
             config.tools.retain(|existing| existing.definition().name != tool.definition().name);
             config.tools.push(tool);

@@ -27,6 +27,7 @@ use crate::commands::contract::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
@@ -36,7 +37,7 @@ use crate::services::{ServicePorts, Services};
 use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
-use crate::tools::{find_name_conflicts, sha256_hex};
+use crate::tools::{CallableTool, find_name_conflicts, sha256_hex};
 use crate::turn::{crash_count, documents};
 
 /// Name of the only agent in the catalog.
@@ -47,7 +48,9 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     let tool_revisions: Vec<&str> =
         config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
     let settings = RawJson::from_value(&config.settings);
-    let revision_source = format!("{:?}", (&config.system_prompt, tool_revisions, settings.text()));
+    let plugins: Vec<&str> = config.plugins.iter().map(|plugin| plugin.name()).collect();
+    let revision_source =
+        format!("{:?}", (&config.system_prompt, tool_revisions, settings.text(), plugins));
     let agent = agents::Agent {
         name: AGENT_NAME.to_owned(),
         description: String::new(),
@@ -56,6 +59,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         tools: config.tools.clone(),
         extensions: Vec::new(),
         is_audited: false,
+        plugins: config.plugins.clone(),
         response_schema: None,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
@@ -78,9 +82,18 @@ fn with_agent_loop(settings: Wanted) -> Wanted {
     Wanted { loop_kind, ..settings }
 }
 
+/// Returns one sentence for each tool that has the name of an earlier one.
+pub(super) fn find_tool_conflicts(
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
+) -> Vec<String> {
+    let of_plugins = plugins.iter().flat_map(|plugin| plugin.tools());
+    find_name_conflicts(&tools.iter().chain(of_plugins).cloned().collect::<Vec<_>>())
+}
+
 /// Returns one sentence for each mistake in the tools and settings.
 fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
-    let mut mistakes = find_name_conflicts(&config.tools);
+    let mut mistakes = find_tool_conflicts(&config.tools, &config.plugins);
     let Ok(agent) = services.agents.find(None) else { return mistakes };
     let errors = validate_settings(services, &agent, &config.settings);
     mistakes.extend(errors.into_iter().map(|error| error.detail));
@@ -138,6 +151,7 @@ impl Agent {
             system_prompt: builder.system_prompt,
             settings: with_agent_loop(builder.settings),
             tools: builder.tools,
+            plugins: builder.plugins,
             session_id: builder.session_id,
         };
         let agents = SharedCatalog::from(build_catalog(&config));

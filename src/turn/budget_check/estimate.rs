@@ -45,7 +45,10 @@ pub(super) async fn estimate_call_cost(
     }
     if known_tokens == 0 {
         // Later calls know them from the last response's usage.
-        bytes += context.own_frame().bytes();
+        match &transition.head.frame {
+            Some(frame) => known_tokens = frame.tokens,
+            None => bytes += context.frame_bytes_max(),
+        }
     }
     let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
     Ok(match &transition.head.phase {

@@ -17,9 +17,9 @@ use crate::turn::context::TurnContext;
 
 /// Passes requests to the scripted model and keeps their bodies.
 #[derive(Debug)]
-struct RecordingModel {
-    model: Arc<dyn Model>,
-    bodies: Mutex<Vec<Value>>,
+pub(super) struct RecordingModel {
+    pub(super) model: Arc<dyn Model>,
+    pub(super) bodies: Mutex<Vec<Value>>,
 }
 
 #[async_trait]
@@ -58,7 +58,7 @@ async fn run_prompt(active: Option<&[&str]>) -> (TestEnv, Services, Vec<Value>) 
     (env, services, bodies)
 }
 
-fn tool_names(body: &Value) -> Vec<String> {
+pub(super) fn tool_names(body: &Value) -> Vec<String> {
     let tools = body["tools"].as_array().unwrap().iter();
     tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }

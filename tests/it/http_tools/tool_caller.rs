@@ -46,7 +46,7 @@ pub(crate) fn tool_with_client(
         "KEY" => Some("kee-p-this-secret".to_owned()),
         _ => None,
     };
-    let loaded = load_folder(folder.path(), "agents", &ToolSet::new(), &app_settings, client);
+    let loaded = load_folder(folder.path(), "agents", &ToolSet::new(), &[], &app_settings, client);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.find(None).unwrap().tools[0])
 }

@@ -15,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, Catalog};
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::ids::fault_plan::FaultPlan;
 use crate::model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, Prices,
@@ -209,6 +210,7 @@ pub(super) fn catalog(
         tools,
         extensions: Vec::new(),
         is_audited: false,
+        plugins: Vec::new(),
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),
@@ -220,6 +222,15 @@ pub(super) fn catalog(
 }
 
 impl super::TestEnv {
+    /// The agent of all workers has these plugins from now on.
+    pub(crate) fn set_plugins(&mut self, plugins: &[Arc<RegisteredPlugin>]) {
+        let mut catalog = catalog(&self.executions, None);
+        for agent in catalog.agents.values_mut() {
+            Arc::get_mut(agent).unwrap().plugins = plugins.to_vec();
+        }
+        self.agents.replace(catalog);
+    }
+
     /// Responses of the agent must match `schema` from now on.
     pub(crate) fn set_response_schema(&mut self, schema: &Value) {
         let mut catalog = catalog(&self.executions, None);

@@ -1,0 +1,299 @@
+//! Plugins: tools, texts of the system prompt and state that are prepared before every model call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::agent::plugin_state::PluginState;
+use crate::error_chain::error_chain;
+use crate::extensions::Extension;
+use crate::extensions::prepare::{Prepare, PrepareInput, PrepareOutput};
+use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
+use crate::tools::{CallableTool, find_name_conflicts};
+
+/// Maximum number of tools of one plugin.
+const TOOLS_MAX: usize = 128;
+
+/// Failure of a plugin. `?` converts any error into a permanent failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginError {
+    text: String,
+    is_retryable: bool,
+}
+
+impl PluginError {
+    /// A failure that another attempt would repeat. The text must hold no secrets: it is logged,
+    /// and clients read it as the error of the prompt.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_retryable: false }
+    }
+
+    /// Like [`PluginError::new`], for a failure that another attempt may not repeat. The retry
+    /// settings of the conversation apply.
+    pub fn retryable(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_retryable: true }
+    }
+
+    pub(crate) fn is_retryable(&self) -> bool {
+        self.is_retryable
+    }
+}
+
+impl fmt::Display for PluginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Includes the causes of the error. `PluginError` does not implement [`std::error::Error`]: that
+/// would conflict with this conversion.
+impl<E: std::error::Error> From<E> for PluginError {
+    fn from(error: E) -> Self {
+        Self::new(error_chain(&error))
+    }
+}
+
+/// A plugin of an agent. Before every model call, [`Plugin::prepare`] of each plugin chooses tools
+/// and adds texts to the system prompt. Plugins run in order of registration, or in the order of
+/// the agent file.
+///
+/// A plugin holds no state of a conversation: its state is stored with the conversation.
+pub trait Plugin: Send + Sync + fmt::Debug + 'static {
+    /// State in a conversation, at most 8 KB of JSON. Without state: `()`.
+    type State: JsonSchema + Serialize + DeserializeOwned + Send + Sync;
+
+    /// `a-z 0-9 _ -`, at most 64 characters; unique in the app. Stored state has this name.
+    fn name(&self) -> &str;
+
+    /// Version of [`Plugin::State`]. Increase it if a state of the previous version is not valid
+    /// any more.
+    fn schema_version(&self) -> u32 {
+        1
+    }
+
+    /// Converts a state of an earlier version. Without this method such a state is an error.
+    fn migrate(&self, from: u32, _state: Value) -> Result<Self::State, PluginError> {
+        let to = self.schema_version();
+        Err(PluginError::new(format!(
+            "its stored state has schema {from}, and it has no migration to {to}"
+        )))
+    }
+
+    /// Declares the tools that [`Plugin::prepare`] can activate. A model call offers the activated
+    /// ones only. A call of an offered tool runs whatever later calls activate, also days later
+    /// after an approval.
+    fn tools(&self, _tools: &mut PluginTools) {}
+
+    /// True if a model call is made without this plugin when it fails.
+    fn is_optional(&self) -> bool {
+        false
+    }
+
+    /// Runs before every model call, again for each attempt, and again after a take-over. It must
+    /// not cause an effect that must happen once. Its changes of the state are stored with the
+    /// model response; if the call fails or is aborted, nothing is stored.
+    ///
+    /// It must end within `TURNWHEEL_HOOK_TIMEOUT`. After an error, a panic or a missed deadline
+    /// the model call fails with the error type `plugin`, unless [`Plugin::is_optional`].
+    fn prepare(
+        &self,
+        cx: &mut Prepare<'_, Self::State>,
+    ) -> impl Future<Output = Result<(), PluginError>> + Send;
+}
+
+/// The tools that a plugin declares.
+#[derive(Debug, Default)]
+pub struct PluginTools {
+    services: ServiceRegistry,
+    tools: Vec<Arc<dyn CallableTool>>,
+    mistakes: Vec<String>,
+}
+
+impl PluginTools {
+    pub fn tool<T: Tool>(&mut self, tool: T) -> &mut Self {
+        match build_code_tool_with_services(tool, self.services.clone()) {
+            Ok(tool) => self.tools.push(tool),
+            Err(mistake) => self.mistakes.push(mistake),
+        }
+        self
+    }
+}
+
+/// A plugin without the type of its state.
+#[async_trait]
+trait AnyPlugin: Send + Sync + fmt::Debug {
+    async fn run_prepare(&self, input: PrepareInput<'_>) -> Result<PrepareOutput, PluginError>;
+}
+
+#[async_trait]
+impl<P: Plugin> AnyPlugin for P {
+    async fn run_prepare(&self, input: PrepareInput<'_>) -> Result<PrepareOutput, PluginError> {
+        let stored = input.states.get(self.name());
+        let schema = &input.plugin.schema;
+        let state = stored.map(|stored| schema.read_state(self, stored)).transpose()?;
+        let mut cx = Prepare::new(input, self.schema_version(), state);
+        self.prepare(&mut cx).await?;
+        cx.into_output()
+    }
+}
+
+/// JSON Schema of a plugin's state.
+#[derive(Clone, Debug)]
+pub(crate) struct StateSchema(Arc<jsonschema::Validator>);
+
+impl StateSchema {
+    fn new<S: JsonSchema>(plugin: &str) -> Result<Self, String> {
+        let validator = jsonschema::validator_for(&schema_of::<S>());
+        validator.map(|validator| Self(Arc::new(validator))).map_err(|error| {
+            format!("the state of the plugin `{plugin}` has no usable JSON Schema: {error}")
+        })
+    }
+
+    /// The text names the place, not the value.
+    pub(crate) fn check(&self, state: &Value) -> Result<(), PluginError> {
+        self.0.validate(state).map_err(|error| {
+            let place = error.instance_path().to_string();
+            PluginError::new(format!("its state is not valid at \"{place}\": {}", error.masked()))
+        })
+    }
+
+    pub(crate) fn read_state<P: Plugin>(
+        &self,
+        plugin: &P,
+        stored: &PluginState,
+    ) -> Result<P::State, PluginError> {
+        let version = plugin.schema_version();
+        let value = stored.value.to_value();
+        if stored.schema > version {
+            return Err(PluginError::new(format!(
+                "its stored state has schema {}, this version reads {version}",
+                stored.schema
+            )));
+        }
+        if stored.schema < version {
+            return plugin.migrate(stored.schema, value);
+        }
+        self.check(&value)?;
+        serde_json::from_value(value)
+            .map_err(|_| PluginError::new("its stored state does not match the type of its state"))
+    }
+}
+
+/// Names a plugin where its hook runs.
+#[derive(Debug)]
+struct PluginHook(String);
+
+#[async_trait]
+impl Extension for PluginHook {
+    fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A registered plugin with its tools.
+#[derive(Debug)]
+pub struct RegisteredPlugin {
+    plugin: Arc<dyn AnyPlugin>,
+    hook: Arc<dyn Extension>,
+    tools: Vec<Arc<dyn CallableTool>>,
+    is_optional: bool,
+    pub(crate) schema: StateSchema,
+}
+
+impl RegisteredPlugin {
+    /// # Errors
+    /// The mistakes in the declarations of the plugin. Report them to the developer at start-up.
+    pub(crate) fn new<P: Plugin>(
+        plugin: P,
+        services: ServiceRegistry,
+    ) -> Result<Self, Vec<String>> {
+        let name = plugin.name().to_owned();
+        let mut declared = PluginTools { services, ..PluginTools::default() };
+        plugin.tools(&mut declared);
+        let PluginTools { tools, mut mistakes, .. } = declared;
+        mistakes.extend(find_name_conflicts(&tools));
+        if !is_plugin_name(&name) {
+            mistakes.push(format!(
+                "the plugin name `{name}` is not usable: use 1 to 64 of a-z 0-9 _ -"
+            ));
+        }
+        if tools.len() > TOOLS_MAX {
+            let count = tools.len();
+            mistakes
+                .push(format!("the plugin `{name}` has {count} tools; the maximum is {TOOLS_MAX}"));
+        }
+        let schema = StateSchema::new::<P::State>(&name).map_err(|mistake| vec![mistake])?;
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        let is_optional = plugin.is_optional();
+        let hook = Arc::new(PluginHook(name));
+        Ok(Self { plugin: Arc::new(plugin), hook, tools, is_optional, schema })
+    }
+
+    /// Registers a plugin after `others`.
+    ///
+    /// # Errors
+    /// The mistakes in its declarations, or another plugin has its name.
+    pub(crate) fn register<P: Plugin>(
+        plugin: P,
+        others: &mut Vec<Arc<Self>>,
+        services: &ServiceRegistry,
+    ) -> Result<(), Vec<String>> {
+        let plugin = Self::new(plugin, services.clone())?;
+        if others.iter().any(|other| other.name() == plugin.name()) {
+            let name = plugin.name();
+            return Err(vec![format!("two plugins are called `{name}`. Rename one of them")]);
+        }
+        others.push(Arc::new(plugin));
+        Ok(())
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.hook.name()
+    }
+
+    /// The name in the context of its hook.
+    pub(crate) fn hook(&self) -> Arc<dyn Extension> {
+        Arc::clone(&self.hook)
+    }
+
+    pub(crate) fn tools(&self) -> &[Arc<dyn CallableTool>] {
+        &self.tools
+    }
+
+    pub(crate) fn is_optional(&self) -> bool {
+        self.is_optional
+    }
+
+    /// The same plugin with other tools, by name.
+    pub(crate) fn with_tools(
+        &self,
+        replace: impl Fn(&Arc<dyn CallableTool>) -> Arc<dyn CallableTool>,
+    ) -> Self {
+        Self {
+            plugin: Arc::clone(&self.plugin),
+            hook: self.hook(),
+            tools: self.tools.iter().map(replace).collect(),
+            is_optional: self.is_optional,
+            schema: self.schema.clone(),
+        }
+    }
+
+    pub(crate) async fn prepare(
+        &self,
+        input: PrepareInput<'_>,
+    ) -> Result<PrepareOutput, PluginError> {
+        self.plugin.run_prepare(input).await
+    }
+}
+
+fn is_plugin_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
+}

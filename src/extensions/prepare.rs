@@ -1,0 +1,185 @@
+//! The context in which a plugin prepares a model call, and its result.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::agent::message::Message;
+use crate::agent::plugin_state::{PluginState, PluginStateChange, PluginStates};
+use crate::agent::raw::RawJson;
+use crate::extensions::HookContext;
+use crate::extensions::plugin::{Plugin, PluginError, RegisteredPlugin};
+use crate::ids::{PromptId, UserId};
+
+/// Maximum bytes of the context items of one plugin.
+pub(crate) const ITEMS_BYTES_MAX: usize = 32 * 1024;
+/// Maximum bytes of the context items of all plugins of a model call.
+pub(crate) const ALL_ITEMS_BYTES_MAX: usize = 64 * 1024;
+
+/// The prompt that the model call belongs to.
+#[derive(Debug)]
+pub struct CurrentPrompt<'a> {
+    pub id: &'a PromptId,
+    /// Model responses of the prompt so far.
+    pub rounds: u32,
+    /// The input of the prompt, and the responses, results and inputs since then. Compaction
+    /// removes none of them.
+    pub messages: Vec<&'a Message>,
+}
+
+/// Input of `prepare` of one plugin.
+#[derive(Debug)]
+pub(crate) struct PrepareInput<'a> {
+    pub(crate) cx: &'a HookContext,
+    pub(crate) plugin: &'a RegisteredPlugin,
+    /// All plugins of the agent.
+    pub(crate) plugins: &'a [Arc<RegisteredPlugin>],
+    /// With the changes of earlier plugins.
+    pub(crate) states: &'a PluginStates,
+    pub(crate) history: &'a [Cow<'a, Message>],
+    pub(crate) prompt: &'a CurrentPrompt<'a>,
+    pub(crate) user: &'a UserId,
+    /// Bytes of the context items of earlier plugins.
+    pub(crate) items_bytes: usize,
+}
+
+/// Output of `prepare` of one plugin.
+#[derive(Default)]
+pub(crate) struct PrepareOutput {
+    pub(crate) change: Option<PluginStateChange>,
+    /// Names of the activated tools.
+    pub(crate) tools: Vec<String>,
+    pub(crate) items: Vec<ContextItem>,
+}
+
+pub(crate) struct ContextItem {
+    pub(crate) text: String,
+    pub(crate) is_volatile: bool,
+}
+
+/// The context in which a plugin with the state `S` prepares a model call.
+pub struct Prepare<'a, S> {
+    input: PrepareInput<'a>,
+    schema_version: u32,
+    state: Option<S>,
+    output: PrepareOutput,
+}
+
+impl<S> fmt::Debug for Prepare<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepare").field("cx", self.input.cx).finish_non_exhaustive()
+    }
+}
+
+impl<'a, S> Prepare<'a, S> {
+    pub(crate) fn new(input: PrepareInput<'a>, schema_version: u32, state: Option<S>) -> Self {
+        Self { input, schema_version, state, output: PrepareOutput::default() }
+    }
+
+    /// The conversation, the agent and the id of this call of the plugin.
+    pub fn hook(&self) -> &HookContext {
+        self.input.cx
+    }
+
+    /// The messages that the model receives with this call, before `transform_context` of
+    /// extensions. They include those of the current prompt, and after a compaction its summary.
+    pub fn history(&self) -> &[Cow<'a, Message>] {
+        self.input.history
+    }
+
+    pub fn prompt(&self) -> &CurrentPrompt<'a> {
+        self.input.prompt
+    }
+
+    /// The user who started the prompt.
+    pub fn user(&self) -> &UserId {
+        self.input.user
+    }
+
+    /// The state of the plugin. `None`: it was never set, or it was cleared.
+    pub fn state(&self) -> Option<&S> {
+        self.state.as_ref()
+    }
+
+    /// Sets the state of the plugin. Later plugins read it at once; it is stored with the response.
+    ///
+    /// # Errors
+    /// The state does not match its JSON Schema, or is larger than 8 KB, or the state of all
+    /// plugins is larger than 24 KB. The state stays as it was.
+    pub fn set_state(&mut self, state: S) -> Result<(), PluginError>
+    where
+        S: Serialize,
+    {
+        let value = RawJson::from_value(&serde_json::to_value(&state)?);
+        self.input.plugin.schema.check(&value.to_value())?;
+        let plugin = self.input.plugin.name().to_owned();
+        let stored = PluginState { schema: self.schema_version, value };
+        let change = PluginStateChange { plugin, state: Some(stored) };
+        if let Some(text) = change.size_error(self.input.states) {
+            return Err(PluginError::new(text));
+        }
+        (self.state, self.output.change) = (Some(state), Some(change));
+        Ok(())
+    }
+
+    /// Removes the state of the plugin.
+    pub fn clear_state(&mut self) {
+        let plugin = self.input.plugin.name().to_owned();
+        self.state = None;
+        self.output.change = Some(PluginStateChange { plugin, state: None });
+    }
+
+    /// The state of another plugin, with the changes of plugins that run before this one.
+    ///
+    /// # Errors
+    /// That plugin cannot read its state, for example because it has a newer schema.
+    pub fn state_of<P: Plugin>(&self, plugin: &P) -> Result<Option<P::State>, PluginError> {
+        let name = plugin.name();
+        let registered = self.input.plugins.iter().find(|other| other.name() == name);
+        let stored = self.input.states.get(name);
+        let (Some(registered), Some(stored)) = (registered, stored) else { return Ok(None) };
+        let state = registered.schema.read_state(plugin, stored);
+        state.map(Some).map_err(|error| PluginError::new(format!("plugin \"{name}\": {error}")))
+    }
+
+    /// Offers one of the plugin's tools to the model in this call.
+    ///
+    /// # Errors
+    /// The plugin has not declared a tool of this name.
+    pub fn activate(&mut self, tool: &str) -> Result<(), PluginError> {
+        if !self.input.plugin.tools().iter().any(|own| own.definition().name == tool) {
+            return Err(PluginError::new(format!("it has no tool \"{tool}\"")));
+        }
+        self.output.tools.push(tool.to_owned());
+        Ok(())
+    }
+
+    /// Adds a text to the system prompt of this call, after the texts of earlier plugins.
+    pub fn context(&mut self, text: impl Into<String>) {
+        self.output.items.push(ContextItem { text: text.into(), is_volatile: false });
+    }
+
+    /// Like [`Prepare::context`], for a text that changes often. It comes after all other texts, so
+    /// that the part before it stays in the prompt cache of the model service.
+    pub fn volatile_context(&mut self, text: impl Into<String>) {
+        self.output.items.push(ContextItem { text: text.into(), is_volatile: true });
+    }
+
+    pub(crate) fn into_output(self) -> Result<PrepareOutput, PluginError> {
+        let bytes: usize = self.output.items.iter().map(|item| item.text.len()).sum();
+        let together = bytes + self.input.items_bytes;
+        if bytes > ITEMS_BYTES_MAX {
+            return Err(PluginError::new(format!(
+                "its context items are {bytes} bytes; the maximum is {ITEMS_BYTES_MAX}"
+            )));
+        }
+        if together > ALL_ITEMS_BYTES_MAX {
+            return Err(PluginError::new(format!(
+                "its context items bring those of all plugins to {together} bytes; the maximum is {ALL_ITEMS_BYTES_MAX}"
+            )));
+        }
+        Ok(self.output)
+    }
+}

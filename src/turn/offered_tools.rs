@@ -1,0 +1,69 @@
+//! The tools that the model could call in a response.
+
+use std::sync::Arc;
+
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::frame_entry::FrameEntry;
+use crate::tools::CallableTool;
+use crate::turn::context::TurnContext;
+use crate::turn::error::TurnError;
+use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::plan::CommitPlan;
+
+/// The tools offered with the model call of a response.
+pub(crate) enum OfferedTools {
+    /// Those of the agent that are active.
+    Own,
+    /// Those of a recorded frame.
+    Recorded(Arc<Entry>),
+}
+
+impl LeasedConversation<'_> {
+    /// The tools offered with the response whose calls are open.
+    pub(crate) async fn offered_tools(&self, plan: &CommitPlan) -> Result<OfferedTools, TurnError> {
+        let transition = plan.transition();
+        let seq = transition.response.as_ref().and_then(|response| match &response.body {
+            EntryBody::Message(message) => message.frame,
+            _ => None,
+        });
+        let Some(seq) = seq else { return Ok(OfferedTools::Own) };
+        let stored = self.state.load_entries(self.services).await?;
+        let mut entries = transition.entries.iter().chain(stored.iter().rev());
+        let entry = entries.find(|entry| entry.base.seq == seq);
+        Ok(entry.cloned().map_or(OfferedTools::Own, OfferedTools::Recorded))
+    }
+}
+
+impl OfferedTools {
+    /// The offered tool of this name, if the agent or one of its plugins has it.
+    pub(crate) fn find<'c>(
+        &self,
+        context: &'c TurnContext,
+        name: &str,
+    ) -> Option<&'c Arc<dyn CallableTool>> {
+        match self.frame() {
+            None => context.tools().iter().find(|tool| tool.definition().name == name),
+            Some(frame) if frame.tools.iter().any(|tool| tool.name == name) => {
+                context.find_tool(name)
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Names for the model, if it calls another tool.
+    pub(crate) fn names<'a>(&'a self, context: &'a TurnContext) -> Vec<&'a str> {
+        match self.frame() {
+            None => {
+                let tools = context.agent.iter().flat_map(|agent| &agent.tools);
+                tools.map(|tool| tool.definition().name.as_str()).collect()
+            }
+            Some(frame) => frame.tools.iter().map(|tool| tool.name.as_str()).collect(),
+        }
+    }
+
+    fn frame(&self) -> Option<&FrameEntry> {
+        let Self::Recorded(entry) = self else { return None };
+        let EntryBody::Frame(frame) = &entry.body else { return None };
+        Some(frame)
+    }
+}

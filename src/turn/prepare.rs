@@ -1,0 +1,87 @@
+//! Preparation of a model call by the plugins of the agent.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::agent::entry::Entry;
+use crate::agent::message::Message;
+use crate::agent::plugin_state::PluginStateChange;
+use crate::extensions::prepare::{CurrentPrompt, PrepareInput};
+use crate::extensions::runner::{FailureCause, HookFailure};
+use crate::extensions::{Hook, HookContext, HookError};
+use crate::turn::context::TurnContext;
+use crate::turn::error::TurnError;
+use crate::turn::frame::Frame;
+use crate::turn::leased_conversation::LeasedConversation;
+
+/// A prepared model call.
+pub(crate) struct PreparedCall<'c> {
+    pub(crate) frame: Frame<'c>,
+    pub(crate) changes: Vec<PluginStateChange>,
+}
+
+/// A plugin that is not optional failed.
+pub(crate) struct PluginFailure {
+    pub(crate) failure: HookFailure,
+    pub(crate) is_retryable: bool,
+}
+
+impl LeasedConversation<'_> {
+    /// The frame of the next model call. Runs `prepare` of each plugin, in order. `history` are the
+    /// projected messages of the path.
+    pub(crate) async fn prepare_call<'c>(
+        &mut self,
+        context: &'c TurnContext,
+        path: &[Arc<Entry>],
+        history: &[Cow<'_, Message>],
+    ) -> Result<Result<PreparedCall<'c>, PluginFailure>, TurnError> {
+        let mut call = PreparedCall { frame: context.own_frame(), changes: Vec::new() };
+        let plugins = context.plugins();
+        let run = self.state.head.prompt.clone().filter(|_| !plugins.is_empty());
+        let Some(run) = run else { return Ok(Ok(call)) };
+        self.services.fail_points.hit("prepare.before").await;
+        let site = self.hook_site(Hook::Prepare, self.response_anchor());
+        let entries = path.iter().filter(|entry| entry.base.seq >= run.from_seq);
+        let messages = entries.filter_map(|entry| entry.body.message()).collect();
+        let prompt = CurrentPrompt { id: &run.id, rounds: run.rounds, messages };
+        let (mut states, mut items_bytes) = (self.state.head.plugin_state.clone(), 0);
+        for plugin in plugins {
+            let cx = HookContext::new(Arc::clone(&site), plugin.hook());
+            let input = PrepareInput {
+                cx: &cx,
+                plugin,
+                plugins,
+                states: &states,
+                history,
+                prompt: &prompt,
+                user: &run.user,
+                items_bytes,
+            };
+            // A time-out may not repeat.
+            let mut is_retryable = true;
+            let work = async {
+                plugin.prepare(input).await.map_err(|error| {
+                    is_retryable = error.is_retryable();
+                    HookError::new(error.to_string())
+                })
+            };
+            match self.run_hook(&cx, work).await? {
+                Ok(mut output) => {
+                    if let Some(change) = output.change.take() {
+                        change.set(&mut states);
+                        call.changes.push(change);
+                    }
+                    items_bytes += output.items.iter().map(|item| item.text.len()).sum::<usize>();
+                    call.frame.add(plugin, output);
+                }
+                Err(_reported) if plugin.is_optional() => {}
+                Err(failure) => {
+                    let is_retryable = is_retryable && failure.cause != FailureCause::Panic;
+                    return Ok(Err(PluginFailure { failure, is_retryable }));
+                }
+            }
+        }
+        self.services.fail_points.hit("prepare.after").await;
+        Ok(Ok(call))
+    }
+}
