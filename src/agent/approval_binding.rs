@@ -1,5 +1,5 @@
-//! What an approval covers: a call of a tool in one revision, and the extensions that required it.
-//! As text: the hash of the call, then `+` and a hash for each extension.
+//! Bindings of approvals. An approval covers a call of a tool in one revision, and the extensions
+//! that required it. A binding has the hash of the call, then `+` and a hash for each extension.
 
 /// The binding of a call whose approval these extensions require, each given by a hash.
 pub(crate) fn with_extensions(call: &str, extensions: impl Iterator<Item = String>) -> String {

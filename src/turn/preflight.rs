@@ -192,12 +192,10 @@ impl LeasedConversation<'_> {
         let binding = call_approval::bind(&call_hash(tool.as_ref(), call), &required);
         let approved = approved_binding(transition, index)
             .filter(|approved| approval_binding::covers(approved, &binding));
-        let approval = match approved {
-            Some(_) => None,
-            None => {
-                let of_tool = tool.required_approval(&arguments);
-                call_approval::merge(of_tool, required, transition.now)
-            }
+        let approval = if approved.is_some() {
+            None
+        } else {
+            call_approval::merge(tool.required_approval(&arguments), required, transition.now)
         };
         // A call that waits for an approval starts in another turn, so its time-out does not matter
         // here.

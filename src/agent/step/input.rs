@@ -123,7 +123,7 @@ pub struct CallPlan {
     pub on_unknown: OnUnknown,
     /// Time after which the attempt is certainly over.
     pub until: Timestamp,
-    /// What an approval of the call covers. See [`approval_binding`](crate::agent::approval_binding).
+    /// Scope of an approval of the call. See [`approval_binding`](crate::agent::approval_binding).
     pub binding: String,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
     pub fingerprint: String,
