@@ -7,6 +7,7 @@
 )]
 
 mod aborts;
+mod audit;
 mod backlog;
 mod bounds;
 mod budgets;

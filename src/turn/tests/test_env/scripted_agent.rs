@@ -208,7 +208,7 @@ pub(super) fn catalog(
         instructions: "Be good.".to_owned(),
         tools,
         extensions: Vec::new(),
-        is_audited: false,
+        is_audited: true,
         response_schema: None,
         session_id: None,
         revision: "r".to_owned(),
