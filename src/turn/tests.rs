@@ -8,6 +8,7 @@
 
 mod aborts;
 mod actions;
+mod audit;
 mod backlog;
 mod bounds;
 mod budgets;

@@ -33,7 +33,7 @@ fn guardrails_are_an_extension_of_the_agent() {
 fn guardrails_have_the_default_patterns_and_approvers() {
     let debug = |front_matter: &str| format!("{:?}", load_agent(front_matter).extensions);
     let default = debug("guardrails: true");
-    for part in [r#"rm\\s+-rf\\s+\\/"#, "(?i)DROP", "(?i)DELETE", "approvers: []", "604800s"] {
+    for part in [r"rm\\s+-rf\\s+\\/", "(?i)DROP", "(?i)DELETE", "approvers: []", "604800s"] {
         assert!(default.contains(part), "{part} in {default}");
     }
     let own = debug("guardrails: { patterns: ['shutdown'], expiresAfter: 1h, approvers: [link] }");

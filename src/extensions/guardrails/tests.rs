@@ -114,7 +114,7 @@ fn long_arguments_are_shortened() {
     for (calls_count, bytes_max) in [(1, 2_048), (6, 2_048), (12, 1_024), (100_000, 0)] {
         let asked = question_among(&guardrails(None), "sql", value.clone(), calls_count).unwrap();
         let (quote, rest) =
-            asked.split_once("\n").unwrap().1.split_once('…').unwrap_or_else(|| panic!("{asked}"));
+            asked.split_once('\n').unwrap().1.split_once('…').unwrap_or_else(|| panic!("{asked}"));
         assert!(quote.len() <= bytes_max && quote.len() + 1 >= bytes_max, "{}", quote.len());
         let left = value.to_string().len() - quote.len();
         assert_eq!(rest, format!(" ({left} more bytes in the call's arguments)\n\nProceed?"));

@@ -8,8 +8,38 @@ use crate::telemetry::cost_meter;
 use crate::turn::delivery_cost::log_delivery_cost;
 use crate::turn::error::DeliveryOutcome;
 
+/// Log lines without times.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Logs the lines of this thread until the guard is dropped.
+    pub(super) fn start() -> (Self, LogGuard) {
+        let log = Self::default();
+        let out = log.clone();
+        let lines = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(move || out.clone())
+            .finish();
+        // With a second dispatcher, callsites ask every subscriber, not only the one of the thread
+        // that hits them first.
+        let other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+        (log, LogGuard { _lines: tracing::subscriber::set_default(lines), _other: other })
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// Ends the capture when dropped.
+pub(super) struct LogGuard {
+    _lines: tracing::subscriber::DefaultGuard,
+    _other: tracing::Dispatch,
+}
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -23,19 +53,8 @@ impl std::io::Write for Log {
 }
 
 async fn delivery_log_line(operations: &[&'static str], handled: DeliveryOutcome) -> String {
-    let log = Log::default();
-    let out = log.clone();
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .without_time()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_writer(move || out.clone())
-        .finish();
     let services = TestEnv::new(1).new_worker(Arc::new(NoFailPoints));
-    // With a second dispatcher, callsites ask every subscriber, not only the one of the thread that
-    // hits them first.
-    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let guard = tracing::subscriber::set_default(lines);
+    let (log, guard) = Log::start();
     let work = async {
         for operation in operations {
             cost_meter::count_request(operation, 0.0);
@@ -44,8 +63,7 @@ async fn delivery_log_line(operations: &[&'static str], handled: DeliveryOutcome
     };
     log_delivery_cost(&services, &TestEnv::key(), work).await.unwrap();
     drop(guard);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    text.lines().filter(|line| line.contains("delivery")).collect()
+    log.text().lines().filter(|line| line.contains("delivery")).collect()
 }
 
 #[tokio::test]

@@ -209,7 +209,7 @@ pub(super) fn catalog(
         instructions: "Be good.".to_owned(),
         tools,
         extensions: Vec::new(),
-        is_audited: false,
+        is_audited: true,
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,
