@@ -64,9 +64,7 @@ impl Plugin for Skills {
     async fn prepare(&self, cx: &mut Prepare<'_, SkillState>) -> Result<(), PluginError> {
         cx.activate("open_skill")?;
         let mut state = cx.state().cloned().unwrap_or_default();
-        let is_open = |message: &&Message| {
-            matches!(message, Message::ToolResult(result) if result.tool_name == "open_skill")
-        };
+        let is_open = |message: &&Message| matches!(message, Message::ToolResult(result) if result.tool_name == "open_skill");
         if state.active.is_empty() && cx.prompt().messages.iter().any(is_open) {
             state.active.push("email".to_owned());
             cx.set_state(state.clone())?;
@@ -123,9 +121,9 @@ impl Plugin for Blueprints {
         let prompt = cx.prompt().id.to_string();
         let searches = cx.state().map_or(0, |state| state.searches);
         if cx.state().is_none_or(|state| state.prompt != prompt) {
-            let input = cx.prompt().messages.iter().find_map(|message| match message {
-                Message::User(user) => Some(user.content.clone()),
-                _ => None,
+            let input = cx.prompt().messages.iter().find_map(|message| {
+                let Message::User(user) = message else { return None };
+                Some(user.content.clone())
             });
             let Some(Content::Text(found)) = input else {
                 return Err(PluginError::new("the prompt has no text"));
