@@ -29,6 +29,7 @@ mod tests;
 mod unread_files;
 mod yaml;
 
+pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
 pub(crate) use unread_files::find_unread_files;

@@ -1,5 +1,6 @@
 //! The parts of an agent file that its readers share.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -11,12 +12,18 @@ use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
 
-/// Tools, app settings and address rules that an agent file may refer to.
-pub(super) struct AgentFileContext<'s> {
-    pub(super) tools: &'s ToolSet,
-    pub(super) plugins: &'s [Arc<RegisteredPlugin>],
-    pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
-    pub(super) client: &'s HttpClient,
+/// Tools, plugins, app settings and address rules that an agent file may refer to.
+pub struct AgentFileContext<'s> {
+    pub tools: &'s ToolSet,
+    pub plugins: &'s [Arc<RegisteredPlugin>],
+    pub app_settings: &'s dyn Fn(&str) -> Option<String>,
+    pub client: &'s HttpClient,
+}
+
+impl fmt::Debug for AgentFileContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentFileContext").finish_non_exhaustive()
+    }
 }
 
 /// Parses a member as a JSON Schema. Returns the schema and its validator.

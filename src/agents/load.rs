@@ -9,9 +9,7 @@ use crate::agents::file;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::yaml::Position;
-use crate::agents::{BrokenAgent, Catalog, ToolSet};
-use crate::extensions::plugin::RegisteredPlugin;
-use crate::tools::http::client::HttpClient;
+use crate::agents::{BrokenAgent, Catalog};
 
 const FILE_SUFFIX: &str = ".agent.md";
 /// Bytes of one agent file.
@@ -34,10 +32,7 @@ pub struct LoadedAgents {
 pub fn load_folder(
     folder: &Path,
     display_path: &str,
-    tools: &ToolSet,
-    plugins: &[Arc<RegisteredPlugin>],
-    app_settings: &dyn Fn(&str) -> Option<String>,
-    client: &HttpClient,
+    context: &AgentFileContext<'_>,
 ) -> LoadedAgents {
     let mut loaded = LoadedAgents::default();
     let names = match list_agent_files(folder) {
@@ -60,10 +55,9 @@ pub fn load_folder(
             "No file in `{display_path}` ends in {FILE_SUFFIX}, so there are no agents: write {display_path}/assistant{FILE_SUFFIX}."
         ));
     }
-    let context = AgentFileContext { tools, plugins, app_settings, client };
     for file_name in names {
         let name = file_name.strip_suffix(FILE_SUFFIX).unwrap_or(&file_name);
-        loaded.add_agent(display_path, name, read_agent_file(folder, &file_name), &context);
+        loaded.add_agent(display_path, name, read_agent_file(folder, &file_name), context);
     }
     loaded
 }
@@ -72,15 +66,11 @@ pub fn load_folder(
 pub(crate) fn load_texts(
     texts: &BTreeMap<String, String>,
     display_path: &str,
-    tools: &ToolSet,
-    plugins: &[Arc<RegisteredPlugin>],
-    app_settings: &dyn Fn(&str) -> Option<String>,
-    client: &HttpClient,
+    context: &AgentFileContext<'_>,
 ) -> LoadedAgents {
-    let context = AgentFileContext { tools, plugins, app_settings, client };
     let mut loaded = LoadedAgents::default();
     for (name, text) in texts {
-        loaded.add_agent(display_path, name, Ok(text.clone()), &context);
+        loaded.add_agent(display_path, name, Ok(text.clone()), context);
     }
     loaded
 }

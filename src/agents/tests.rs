@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, ThinkingLevel};
-use crate::agents::{LoadedAgents, ToolSet, load_folder};
+use crate::agents::{AgentFileContext, LoadedAgents, ToolSet, load_folder};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::{
@@ -70,6 +70,10 @@ fn app_settings(name: &str) -> Option<String> {
     })
 }
 
+fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> AgentFileContext<'s> {
+    AgentFileContext { tools, plugins: &[], app_settings: &app_settings, client }
+}
+
 fn load_files(files: &[(&str, &str)]) -> LoadedAgents {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");
@@ -78,7 +82,7 @@ fn load_files(files: &[(&str, &str)]) -> LoadedAgents {
         std::fs::write(agents.join(name), text).unwrap();
     }
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    load_folder(&agents, "agents", &builtin_tools(), &[], &app_settings, &client)
+    load_folder(&agents, "agents", &file_context(&builtin_tools(), &client))
 }
 
 fn arguments(value: Value) -> Arguments {
@@ -254,7 +258,7 @@ fn agent_file_link_must_stay_in_folder() {
     let linked = place.path().join("agents");
     symlink(&agents, &linked).unwrap();
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load_folder(&linked, "agents", &builtin_tools(), &[], &app_settings, &client);
+    let loaded = load_folder(&linked, "agents", &file_context(&builtin_tools(), &client));
     assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
     assert_eq!(loaded.catalog.agents.len(), 1);
     for (name, why) in [
@@ -275,7 +279,7 @@ fn missing_agents_folder_gives_note_without_mistakes() {
     assert!(loaded.note.unwrap().contains(".agent.md"));
     let client = HttpClient::new(AddressRules::default()).unwrap();
     let nowhere = tempfile::tempdir().unwrap().path().join("agents");
-    let loaded = load_folder(&nowhere, "agents", &builtin_tools(), &[], &app_settings, &client);
+    let loaded = load_folder(&nowhere, "agents", &file_context(&builtin_tools(), &client));
     assert_eq!(loaded.mistakes, []);
     assert!(loaded.note.unwrap().contains("no folder `agents`"));
 }
@@ -284,7 +288,7 @@ fn missing_agents_folder_gives_note_without_mistakes() {
 fn included_agent_files_load_without_mistakes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load_folder(&folder, "agents", &builtin_tools(), &[], &app_settings, &client);
+    let loaded = load_folder(&folder, "agents", &file_context(&builtin_tools(), &client));
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let names: Vec<&str> = clerk.tools.iter().map(|tool| tool.definition().name.as_str()).collect();

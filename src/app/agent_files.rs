@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{self, BrokenAgent, Catalog, LoadedAgents, SharedCatalog, ToolSet};
+use crate::agents::{
+    self, AgentFileContext, BrokenAgent, Catalog, LoadedAgents, SharedCatalog, ToolSet,
+};
 use crate::app::App;
 use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
@@ -91,18 +93,19 @@ impl AgentFiles {
         })
     }
 
+    fn context(&self) -> AgentFileContext<'_> {
+        AgentFileContext {
+            tools: &self.tools,
+            plugins: &self.plugins,
+            app_settings: &*self.app_settings,
+            client: &self.client,
+        }
+    }
+
     fn read(&mut self) -> LoadedAgents {
         self.loaded_stamps = read_stamps(self);
         let display_path = self.display_path.trim_end_matches('/');
-        let lookup = &*self.app_settings;
-        let mut loaded = agents::load_folder(
-            &self.folder,
-            display_path,
-            &self.tools,
-            &self.plugins,
-            lookup,
-            &self.client,
-        );
+        let mut loaded = agents::load_folder(&self.folder, display_path, &self.context());
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
     }
@@ -144,16 +147,9 @@ impl AgentFiles {
     /// Loads the agents in force of the parent for an isolated turn. The files on disk may have
     /// changed since the parent read them.
     pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
-        let (display_path, lookup) = (self.display_path.trim_end_matches('/'), &*self.app_settings);
+        let display_path = self.display_path.trim_end_matches('/');
         let texts = &active.texts;
-        let mut loaded = agents::load_texts(
-            texts,
-            display_path,
-            &self.tools,
-            &self.plugins,
-            lookup,
-            &self.client,
-        );
+        let mut loaded = agents::load_texts(texts, display_path, &self.context());
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");

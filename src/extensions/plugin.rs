@@ -76,7 +76,11 @@ pub trait Plugin: Send + Sync + fmt::Debug + 'static {
         1
     }
 
-    /// Converts a state of an earlier version. Without this method such a state is an error.
+    /// Converts a state of an earlier version.
+    ///
+    /// # Errors
+    /// The state cannot be converted; without this method, always. The model call fails, and the
+    /// stored state stays as it is.
     fn migrate(&self, from: u32, _state: Value) -> Result<Self::State, PluginError> {
         let to = self.schema_version();
         Err(PluginError::new(format!(

@@ -1,9 +1,11 @@
 //! Model calls: the request, the live deltas, and the commit of the response.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::agent::compaction::tokens;
 use crate::agent::content::Block;
+use crate::agent::entry::Entry;
 use crate::agent::frame_entry::FrameInput;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path_to_leaf;
@@ -128,23 +130,11 @@ impl LeasedConversation<'_> {
         };
         let entries = self.state.load_entries(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
-        let projected = projection::project_messages(&path);
-        let PreparedCall { frame, changes } =
-            match Box::pin(self.prepare_call(context, &path, &projected)).await? {
+        let (messages, PreparedCall { frame, changes }) =
+            match Box::pin(self.prepare_input(context, agent, &path)).await? {
                 Ok(prepared) => prepared,
-                Err(failure) => {
-                    let response = plugin_failure_response(&failure);
-                    let outcome = CallOutcome::unsent(response, &agent.revision);
-                    return Ok(CallOutcome { error_type: "plugin", ..outcome });
-                }
+                Err(unsent) => return Ok(unsent),
             };
-        let messages = match Box::pin(self.transform_messages(agent, projected)).await? {
-            Ok(messages) => model_messages(messages, context.loop_kind()),
-            Err(failure) => {
-                let response = hook_failure_response(&failure);
-                return Ok(CallOutcome::unsent(response, &agent.revision));
-            }
-        };
         let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
         let traceparent = run.and_then(|run| run.traceparent);
@@ -188,6 +178,30 @@ impl LeasedConversation<'_> {
         let frame = frame.to_input(&self.state.head, &agent.revision);
         let outcome = CallOutcome::unsent(response?, &agent.revision);
         Ok(CallOutcome { frame, plugin_state: changes, ..outcome })
+    }
+
+    /// The messages of the next call with its frame, or the failure of a plugin or extension.
+    async fn prepare_input<'c, 'p>(
+        &mut self,
+        context: &'c TurnContext,
+        agent: &Agent,
+        path: &'p [Arc<Entry>],
+    ) -> Result<Result<(Vec<Cow<'p, Message>>, PreparedCall<'c>), CallOutcome>, TurnError> {
+        let projected = projection::project_messages(path);
+        let prepared = match Box::pin(self.prepare_call(context, path, &projected)).await? {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                let response = plugin_failure_response(&failure);
+                let unsent = CallOutcome::unsent(response, &agent.revision);
+                return Ok(Err(CallOutcome { error_type: "plugin", ..unsent }));
+            }
+        };
+        Ok(match Box::pin(self.transform_messages(agent, projected)).await? {
+            Ok(messages) => Ok((model_messages(messages, context.loop_kind()), prepared)),
+            Err(failure) => {
+                Err(CallOutcome::unsent(hook_failure_response(&failure), &agent.revision))
+            }
+        })
     }
 
     /// The next response as readers of the delta stream see it.

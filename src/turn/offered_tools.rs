@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::entry::{Entry, EntryBody, MessageEntry};
 use crate::agent::frame_entry::FrameEntry;
 use crate::tools::CallableTool;
 use crate::turn::context::TurnContext;
@@ -22,14 +22,14 @@ impl LeasedConversation<'_> {
     /// The tools offered with the response whose calls are open.
     pub(crate) async fn offered_tools(&self, plan: &CommitPlan) -> Result<OfferedTools, TurnError> {
         let transition = plan.transition();
-        let seq = transition.response.as_ref().and_then(|response| match &response.body {
-            EntryBody::Message(message) => message.frame,
-            _ => None,
-        });
-        let Some(seq) = seq else { return Ok(OfferedTools::Own) };
+        let Some(EntryBody::Message(MessageEntry { frame: Some(seq), .. })) =
+            transition.response.as_ref().map(|response| &response.body)
+        else {
+            return Ok(OfferedTools::Own);
+        };
         let stored = self.state.load_entries(self.services).await?;
         let mut entries = transition.entries.iter().chain(stored.iter().rev());
-        let entry = entries.find(|entry| entry.base.seq == seq);
+        let entry = entries.find(|entry| entry.base.seq == *seq);
         Ok(entry.cloned().map_or(OfferedTools::Own, OfferedTools::Recorded))
     }
 }

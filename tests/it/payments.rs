@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use turnwheel::testing::agents::{ToolSet, load_folder};
+use turnwheel::testing::agents::{AgentFileContext, ToolSet, load_folder};
 use turnwheel::testing::payments::PaymentsServer;
 use turnwheel::testing::tools::http::address_rules::AddressRules;
 use turnwheel::testing::tools::http::client::HttpClient;
@@ -100,7 +100,13 @@ async fn repeated_call_of_clerk_pays_once() {
         .map(|name| (name.to_owned(), tool(name)))
         .collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
-    let loaded = load_folder(&folder, "agents", &tools, &[], &app_settings, &client);
+    let context = AgentFileContext {
+        tools: &tools,
+        plugins: &[],
+        app_settings: &app_settings,
+        client: &client,
+    };
+    let loaded = load_folder(&folder, "agents", &context);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let (send, list) =

@@ -121,9 +121,9 @@ impl Plugin for Blueprints {
         let prompt = cx.prompt().id.to_string();
         let searches = cx.state().map_or(0, |state| state.searches);
         if cx.state().is_none_or(|state| state.prompt != prompt) {
-            let input = cx.prompt().messages.iter().find_map(|message| match message {
-                Message::User(user) => Some(user.content.clone()),
-                _ => None,
+            let input = cx.prompt().messages.iter().find_map(|message| {
+                let Message::User(user) = message else { return None };
+                Some(user.content.clone())
             });
             let Some(Content::Text(found)) = input else {
                 return Err(PluginError::new("the prompt has no text"));

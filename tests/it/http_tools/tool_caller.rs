@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use turnwheel::ToolResult;
 use turnwheel::messages::RawJson;
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::agents::{ToolSet, load_folder};
+use turnwheel::testing::agents::{AgentFileContext, ToolSet, load_folder};
 use turnwheel::testing::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use turnwheel::testing::clock::{Clock, SystemClock};
 use turnwheel::testing::ids::{
@@ -46,7 +46,10 @@ pub(crate) fn tool_with_client(
         "KEY" => Some("kee-p-this-secret".to_owned()),
         _ => None,
     };
-    let loaded = load_folder(folder.path(), "agents", &ToolSet::new(), &[], &app_settings, client);
+    let tools = ToolSet::new();
+    let context =
+        AgentFileContext { tools: &tools, plugins: &[], app_settings: &app_settings, client };
+    let loaded = load_folder(folder.path(), "agents", &context);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.find(None).unwrap().tools[0])
 }
