@@ -145,9 +145,10 @@ impl Extension for ForgetfulExtension {
     ) -> Result<ToolCallDecision, HookError> {
         let is_late = self.0.fetch_add(1, Ordering::SeqCst) >= 5;
         let reason = Some("Enough.".to_owned());
-        Ok(match is_late {
-            true => ToolCallDecision::Block(CallBlock { reason, terminate: false }),
-            false => ToolCallDecision::Allow,
+        Ok(if is_late {
+            ToolCallDecision::Block(CallBlock { reason, terminate: false })
+        } else {
+            ToolCallDecision::Allow
         })
     }
 }

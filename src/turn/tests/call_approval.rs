@@ -172,10 +172,8 @@ async fn hooks_run_again_after_approval() {
     let (mut env, worker) = env_with(calls_pay, &[&guard]).await;
     assert_eq!(*guard.calls.lock().unwrap(), 1);
     decide(&mut env, &worker, "approve").await;
-    assert_eq!(
-        (*guard.calls.lock().unwrap(), result_texts(&env).await),
-        (2, vec!["pay done".to_owned()])
-    );
+    assert_eq!(*guard.calls.lock().unwrap(), 2);
+    assert_eq!(result_texts(&env).await, ["pay done"]);
 
     let guard = Guard::requiring("guard");
     let (mut env, worker) = env_with(calls_pay, &[&guard]).await;
