@@ -16,10 +16,10 @@ async fn custom_message_is_recorded_or_starts_run() {
     wait_until(|| agent.state().messages.len() == 1).await;
     assert!(model.requests().is_empty());
     let message = MessageRequest { trigger_turn: Some(true), ..MessageRequest::new("note", "go") };
-    with_timeout(agent.send_custom_message(message.clone())).await.unwrap();
+    with_timeout(Box::pin(agent.send_custom_message(message.clone()))).await.unwrap();
     assert_eq!(message_texts(&agent.state()), ["custom:noted", "custom:go", "assistant:1"]);
     agent.clear_messages();
-    with_timeout(agent.send_custom_message(message.clone())).await.unwrap();
+    with_timeout(Box::pin(agent.send_custom_message(message.clone()))).await.unwrap();
     assert_eq!(message_texts(&agent.state()), ["custom:go", "assistant:2"]);
     agent.set_model("missing");
     let error = agent.send_custom_message(message).await.unwrap_err();
@@ -41,7 +41,7 @@ async fn user_message_is_queued_while_prompt_runs() {
     agent.send_user_message("stop", Mode::Steer).await.unwrap();
     model.permits.add_permits(8);
     with_timeout(running).await.unwrap().unwrap();
-    with_timeout(agent.send_user_message("idle", Mode::Steer)).await.unwrap();
+    with_timeout(Box::pin(agent.send_user_message("idle", Mode::Steer))).await.unwrap();
     let texts = message_texts(&agent.state());
     let expected =
         ["user:stop", "assistant:1", "user:then this", "assistant:2", "user:idle", "assistant:3"];
@@ -56,16 +56,16 @@ async fn compaction_returns_summary_or_reason() {
         .settings(Settings { compaction: Some(compaction), ..Settings::default() })
         .models(Arc::clone(&model) as Arc<dyn Model>);
     let agent = builder.start().await.unwrap();
-    let error = with_timeout(agent.compact(None)).await.unwrap_err().to_string();
+    let error = with_timeout(Box::pin(agent.compact(None))).await.unwrap_err().to_string();
     assert_eq!(error, "Nothing to compact (session too small)");
     for input in ["a long text ".repeat(200), "b".to_owned()] {
-        with_timeout(agent.prompt(input)).await.unwrap();
+        with_timeout(Box::pin(agent.prompt(input))).await.unwrap();
     }
-    let done = with_timeout(agent.compact(Some("the numbers".to_owned()))).await.unwrap();
+    let done = with_timeout(Box::pin(agent.compact(Some("the numbers".to_owned())))).await.unwrap();
     assert!(done.summary.contains("summary"), "{}", done.summary);
-    let error = with_timeout(agent.compact(None)).await.unwrap_err();
+    let error = with_timeout(Box::pin(agent.compact(None))).await.unwrap_err();
     assert!(matches!(&error, AgentError::Compaction(text) if text == "Already compacted"));
-    let prompt = with_timeout(agent.prompt("c")).await.unwrap();
+    let prompt = with_timeout(Box::pin(agent.prompt("c"))).await.unwrap();
     assert_eq!(prompt.state, PromptState::Completed);
 }
 
@@ -95,28 +95,28 @@ async fn new_and_switch_session_abort_clear_and_restore() {
     let running = spawn_prompt(&agent, "b");
     wait_until(|| model.requests().len() == 2).await;
     agent.follow_up("withdrawn").await.unwrap();
-    assert!(with_timeout(agent.new_session()).await.unwrap());
+    assert!(with_timeout(Box::pin(agent.new_session())).await.unwrap());
     assert_eq!(with_timeout(running).await.unwrap().unwrap().state, PromptState::Aborted);
     assert!(agent.state().messages.is_empty());
     model.permits.add_permits(8);
     agent.set_model("normal");
     agent.set_thinking_level(ThinkingLevel::Low);
-    with_timeout(agent.prompt("c")).await.unwrap();
+    with_timeout(Box::pin(agent.prompt("c"))).await.unwrap();
     let second = agent.conversation_id();
     assert_ne!(second, first);
 
     let (names, _subscription) = record_event_names(&agent);
-    assert!(with_timeout(agent.switch_session(&first)).await.unwrap());
+    assert!(with_timeout(Box::pin(agent.switch_session(&first))).await.unwrap());
     let state = agent.state();
     assert_eq!(message_texts(&state), ["user:a", "assistant:1", "user:b", "assistant:"]);
     let settings = (state.model.as_deref(), state.thinking_level);
     assert_eq!(settings, (Some("high"), ThinkingLevel::High));
-    with_timeout(agent.prompt("d")).await.unwrap();
+    with_timeout(Box::pin(agent.prompt("d"))).await.unwrap();
     assert_eq!(model.requests()[3], ["user:a", "assistant:1", "user:b", "user:d"]);
     assert_eq!(message_texts(&agent.state())[4..], ["user:d", "assistant:3"]);
     assert_eq!(lock(&names).iter().filter(|name| *name == "agent_start").count(), 1);
 
-    with_timeout(agent.switch_session(&second)).await.unwrap();
+    with_timeout(Box::pin(agent.switch_session(&second))).await.unwrap();
     let state = agent.state();
     assert_eq!(message_texts(&state), ["user:c", "assistant:2"]);
     let settings = (state.model.as_deref(), state.thinking_level);
@@ -134,10 +134,10 @@ async fn new_session_ends_prompt_that_waits_for_approval() {
     let prompt = agent.prompt("go").await.unwrap();
     assert_eq!(prompt.state, PromptState::WaitingForApproval);
     let first = agent.conversation_id();
-    with_timeout(agent.new_session()).await.unwrap();
-    with_timeout(agent.switch_session(&first)).await.unwrap();
+    with_timeout(Box::pin(agent.new_session())).await.unwrap();
+    with_timeout(Box::pin(agent.switch_session(&first))).await.unwrap();
     assert!(agent.approvals().await.unwrap().is_empty());
-    with_timeout(agent.prompt("again")).await.unwrap();
+    with_timeout(Box::pin(agent.prompt("again"))).await.unwrap();
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
 }
 
