@@ -62,17 +62,15 @@ pub enum Input {
 }
 
 impl Input {
-    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out, unless
-    /// they follow a decision on the turn that stays.
+    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out.
     pub(crate) fn retain(inputs: &[Self], is_kept: impl Fn(&Self) -> bool) -> Vec<Self> {
-        let mut is_decision_kept = false;
-        let filter = |input: &&Self| {
-            if let Self::HookActions(hook) = input {
-                return hook.origin == ActionOrigin::Kept || is_decision_kept;
-            }
-            let is_kept = is_kept(input);
-            is_decision_kept = is_kept && matches!(input, Self::FinishTurn(_));
-            is_kept
+        let filter = |input: &&Self| match input {
+            Self::HookActions(hook) => match hook.origin {
+                ActionOrigin::Kept => true,
+                ActionOrigin::WithTurnDecision => is_kept(&Self::FinishTurn(FinishTurn::End)),
+                ActionOrigin::Recomputed => false,
+            },
+            _ => is_kept(input),
         };
         inputs.iter().filter(filter).cloned().collect()
     }
