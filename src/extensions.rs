@@ -20,6 +20,7 @@ pub use crate::model::payload::ModelPayload;
 pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
+pub(crate) mod http;
 pub(crate) mod payload;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
@@ -120,6 +121,18 @@ pub trait Extension: Send + Sync + fmt::Debug {
         None
     }
 
+    /// True if a tool call starts although [`Extension::before_tool_call`] failed. The failure is
+    /// reported like every other one.
+    fn is_optional(&self) -> bool {
+        false
+    }
+
+    /// True if the hooks call other systems. `certify` leaves such an extension out, unless it calls
+    /// real tools.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Changes the messages of every model request. Stored entries stay unchanged. A failure fails
     /// the model call: no request is sent without this hook.
     async fn transform_context<'a>(
@@ -141,7 +154,7 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
-    /// blocks the call. If the hooks of a model response together used their time, the call is
+    /// blocks the call, unless [`Extension::is_optional`]. If the hooks of a model response together used their time, the call is
     /// checked again in the next turn.
     ///
     /// All approvals that extensions and the tool require are one request. After the approval, which

@@ -7,7 +7,7 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, fields, guardrails, http_tool, plugins, settings};
+use crate::agents::{Agent, extensions, fields, guardrails, http_tool, plugins, settings};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
@@ -58,9 +58,13 @@ pub(super) fn parse_agent_file(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
+            "extensions" | "plugins" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    let http_extensions = node.find_member("extensions");
+    let http_extensions =
+        http_extensions.map(|member| extensions::read_extensions(member, context, findings));
     let plugins = node.find_member("plugins");
     let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
     let settings = settings::read_settings(members, findings);
@@ -81,6 +85,7 @@ pub(super) fn parse_agent_file(
         extensions: guards
             .map(|guards| Arc::new(guards) as Arc<dyn Extension>)
             .into_iter()
+            .chain(http_extensions.unwrap_or_default())
             .collect(),
         is_audited: is_audited.unwrap_or_default(),
         plugins: plugins.unwrap_or_default(),
@@ -151,8 +156,8 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 6] =
-        ["description", "tools", "plugins", "responseSchema", "guardrails", "audit"];
+    const OWN: [&str; 7] =
+        ["description", "tools", "extensions", "plugins", "responseSchema", "guardrails", "audit"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }
@@ -195,7 +200,7 @@ fn check_active_tools(
     }
 }
 
-fn read_tools(
+pub(super) fn read_tools(
     member: &Member,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
