@@ -62,9 +62,6 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
-    let http_extensions = node.find_member("extensions");
-    let http_extensions =
-        http_extensions.map(|member| extensions::read_extensions(member, context, findings));
     let plugins = node.find_member("plugins");
     let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
     let settings = settings::read_settings(members, findings);
@@ -72,8 +69,7 @@ pub(super) fn parse_agent_file(
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
-    let guards = node.find_member("guardrails");
-    let guards = guards.and_then(|member| guardrails::read_guardrails(member, &tools, findings));
+    let extensions = read_all_extensions(&node, &tools, context, findings);
     let is_audited =
         node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
     findings.is_empty().then(|| Agent {
@@ -82,17 +78,30 @@ pub(super) fn parse_agent_file(
         settings,
         instructions: instructions.trim().into(),
         tools,
-        extensions: guards
-            .map(|guards| Arc::new(guards) as Arc<dyn Extension>)
-            .into_iter()
-            .chain(http_extensions.unwrap_or_default())
-            .collect(),
+        extensions,
         is_audited: is_audited.unwrap_or_default(),
         plugins: plugins.unwrap_or_default(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
     })
+}
+
+/// The built-in extensions, then those of the list.
+fn read_all_extensions(
+    node: &Node,
+    tools: &[Arc<dyn CallableTool>],
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Vec<Arc<dyn Extension>> {
+    let guards = node.find_member("guardrails");
+    let guards = guards.and_then(|member| guardrails::read_guardrails(member, tools, findings));
+    let mut all: Vec<Arc<dyn Extension>> = Vec::new();
+    all.extend(guards.map(|guards| Arc::new(guards) as _));
+    if let Some(member) = node.find_member("extensions") {
+        all.extend(extensions::read_extensions(member, context, findings));
+    }
+    all
 }
 
 fn is_agent_name(name: &str) -> bool {

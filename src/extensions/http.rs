@@ -21,6 +21,7 @@ pub(crate) use extension::HttpExtension;
 pub(crate) use plugin::HttpPlugin;
 
 use crate::extensions::HookContext;
+use crate::ids::PromptId;
 
 /// Bytes of a request, and of a response.
 pub(crate) const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -57,7 +58,7 @@ fn request_body<T: Serialize>(
         tenant_id: conversation.tenant.as_str(),
         user_id,
         agent: cx.agent(),
-        prompt_id: cx.prompt_id().map(|id| id.as_str()),
+        prompt_id: cx.prompt_id().map(PromptId::as_str),
         data,
     })
 }

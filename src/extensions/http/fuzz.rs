@@ -19,7 +19,9 @@ fn hook_response(input: &[u8]) {
         decision.err(),
         read_response::<ToolResultResponse>(body).map(ToolResultResponse::into_changes).err(),
         read_response::<TurnEndResponse>(body).map(TurnEndResponse::into_decision).err(),
-        read_response::<BeforeCompactResponse>(body).and_then(|it| it.into_override()).err(),
+        read_response::<BeforeCompactResponse>(body)
+            .and_then(BeforeCompactResponse::into_override)
+            .err(),
         read_response::<PrepareResponse>(body).err(),
         read_response::<EmptyResponse>(body).err(),
     ];

@@ -108,7 +108,9 @@ impl HttpPlugin {
                 let value = state.with_unique_members();
                 Some(PluginState { schema: schema.unwrap_or(1), value })
             }
-            _ => return Err(invalid("state is an object or null")),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                return Err(invalid("state is an object or null"));
+            }
         };
         Ok(PluginStateChange { plugin: self.name.clone(), state })
     }

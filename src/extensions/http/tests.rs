@@ -14,8 +14,9 @@ use super::*;
 use crate::agent::raw::RawJson;
 use crate::clock::SystemClock;
 use crate::extensions::context::{Anchor, HookSite};
+use crate::extensions::runner::tests::new_site;
 use crate::extensions::{Events, Extension, Hook, PendingToolCall};
-use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
+use crate::ids::UserId;
 use crate::settings::secret::Secret;
 use crate::tools::Arguments;
 use crate::tools::http::address_rules::AddressRules;
@@ -53,18 +54,8 @@ impl Extension for Named {
 }
 
 pub(super) fn context(hook: Hook) -> HookContext {
-    let site = HookSite {
-        hook,
-        conversation: ConversationKey {
-            tenant: TenantId::new("t"),
-            user: UserId::new("u"),
-            conversation_id: ConversationId::new("c"),
-        },
-        incarnation: "i".to_owned(),
-        agent: "clerk".to_owned(),
-        prompt_id: Some(PromptId::new("pr_1")),
-        anchor: Anchor::Response(1),
-    };
+    let prompt_id = Some(PromptId::new("pr_1"));
+    let site = HookSite { prompt_id, ..new_site("c", "i", hook, Anchor::Response(1)) };
     HookContext::new(Arc::new(site), Arc::new(Named))
 }
 
