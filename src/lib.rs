@@ -93,6 +93,7 @@ pub mod identifiers {
 pub mod inputs {
     pub use crate::agent::inbox::DeliverAs;
     pub use crate::app::CycleDirection;
+    pub use crate::commands::bash::BashRecord;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;
 }

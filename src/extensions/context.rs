@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::digest::sha256_hex;
 use crate::extensions::{Extension, Hook};
-use crate::ids::{ConversationKey, PromptId};
+use crate::ids::{ConversationKey, InputId, PromptId};
 
 /// Facts that all extensions at one event share.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) enum Anchor {
     Summary { after: u64, attempt: u32, earlier_calls: u32 },
     /// A committed entry.
     Entry(u64),
+    /// A request that is being accepted.
+    Request(InputId),
 }
 
 impl fmt::Display for Anchor {
@@ -41,6 +43,7 @@ impl fmt::Display for Anchor {
                 write!(f, "c{after}.{attempt}.{earlier_calls}")
             }
             Self::Entry(seq) => write!(f, "e{seq}"),
+            Self::Request(id) => write!(f, "q{id}"),
         }
     }
 }

@@ -22,6 +22,12 @@ pub enum Hook {
     ToolResult,
     /// [`Plugin::prepare`](super::Plugin::prepare)
     Prepare,
+    /// [`Extension::run_command`](super::Extension::run_command)
+    Command,
+    /// [`Extension::transform_input`](super::Extension::transform_input)
+    Input,
+    /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
+    UserBash,
 }
 
 impl Hook {

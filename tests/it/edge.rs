@@ -4,6 +4,7 @@ mod aborts;
 mod admission;
 mod artifacts;
 mod budgets;
+mod commands;
 mod custom_messages;
 mod decisions;
 mod deletion;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
+use crate::agent::action::{Action, HookActions, MessageSpec, StoredActions, UserMessageQueue};
 use crate::agent::content::Content;
 use crate::agent::entry::{
     Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
@@ -25,6 +25,26 @@ const SYSTEM_PROMPT_ENTRY: &str = "turnwheel/system_prompt";
 pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
     for action in hook.actions() {
         apply_action(transition, &hook.by, action);
+    }
+}
+
+/// The actions that the inbox item carries.
+fn stored_actions(item: &InboxItem) -> Option<Vec<StoredActions>> {
+    let InboxBody::Command(command) = &item.body else { return None };
+    StoredActions::from_command(command)
+}
+
+/// Applies the actions of waiting inbox items, oldest first.
+pub(super) fn apply_waiting(transition: &mut Transition) {
+    while let Some(item) = queue::pop(transition, |item| stored_actions(item).is_some()) {
+        let mut receipt = queue::new_receipt(transition, &item);
+        receipt.prompt_id = transition.prompt_id();
+        for stored in stored_actions(&item).unwrap_or_default() {
+            for action in &stored.actions {
+                apply_action(transition, &stored.by, action);
+            }
+        }
+        transition.receipts.push(receipt);
     }
 }
 
