@@ -17,6 +17,7 @@ use crate::error_chain::error_chain;
 use crate::ids::EntryId;
 pub use crate::model::payload::ModelPayload;
 
+mod actions;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod guardrails;
@@ -28,8 +29,10 @@ pub(crate) mod prepare;
 pub(crate) mod runner;
 mod tool_hooks;
 
+pub use crate::agent::action::{MessageSpec, UserMessageQueue};
+pub use crate::agent::event::Severity;
 pub use command::{CommandCall, CommandOutcome, CommandSpec};
-pub use context::HookContext;
+pub use context::{ContextUsage, HookContext};
 pub use hook::{Events, Hook};
 pub use input::{BashResult, InputDecision, PromptText, UserBash};
 pub use plugin::{Plugin, PluginError, PluginTools};
@@ -190,8 +193,8 @@ pub trait Extension: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Runs before each attempt of a compaction. The first decision replaces the model's summary.
-    /// After a failure the next extension runs; without a decision the model writes the summary.
+    /// Runs before each attempt of a compaction. The first cancellation ends the compaction, and
+    /// later extensions do not run. Otherwise the last summary replaces the model's. After a failure the next extension runs; without a decision the model writes the summary.
     async fn before_compaction(
         &self,
         _cx: &HookContext,

@@ -4,10 +4,12 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::agent::action::StoredActions;
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem};
 use crate::agent::step::BashInput;
 use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::message::MessageAccepted;
 use crate::commands::pipeline::{CommandContext, Signal};
@@ -57,7 +59,7 @@ pub(crate) async fn record_bash(
     let accepted = context.accept(|head| async move {
         let bash = validate(record)?;
         let input_id = context.input_id();
-        let input = apply_hooks(services, &head, &input_id, bash).await?;
+        let (input, actions) = apply_hooks(services, &head, &input_id, bash).await?;
         let body = MessageAccepted {
             conversation_id: key.conversation_id.clone(),
             input_id: input_id.clone(),
@@ -73,7 +75,7 @@ pub(crate) async fn record_bash(
             body: input.to_inbox_body(),
         };
         let response = CommandResponse::new(202, &body).with_location(location);
-        context.store_item(item, None, response).await
+        store_with_actions(context, (&head, false), (item, actions), response).await
     });
     accepted.await
 }
@@ -114,16 +116,18 @@ async fn apply_hooks(
     head: &Head,
     input_id: &InputId,
     bash: UserBash,
-) -> Result<BashInput, CommandError> {
+) -> Result<(BashInput, Vec<StoredActions>), CommandError> {
     let hooks = RequestHooks::new(services, head, input_id);
-    let result = hooks.replace_bash_result(&bash).await.unwrap_or(bash.result);
+    let (replaced, actions) = hooks.replace_bash_result(&bash).await;
+    let result = replaced.unwrap_or(bash.result);
     check_output(&result)?;
-    Ok(BashInput {
+    let input = BashInput {
         command: bash.command,
         output: result.output,
         exit_code: result.exit_code,
         cancelled: result.is_cancelled,
         truncated: result.is_truncated,
         exclude_from_context: bash.is_excluded_from_context.then_some(true),
-    })
+    };
+    Ok((input, actions))
 }

@@ -140,9 +140,30 @@ pub(super) async fn store_handled(
     context.store_documents(documents, (response, is_effective)).await
 }
 
+/// Stores an inbox item, and the actions of the hooks that ran for it. `is_new`: the conversation is
+/// created, too.
+pub(super) async fn store_with_actions(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    (item, mut actions): (InboxItem, Vec<StoredActions>),
+    response: CommandResponse,
+) -> Result<CommandResponse, CommandError> {
+    let services = context.services;
+    let abort = take_abort(services, (head, is_new), &mut actions).await?;
+    let mut own = Vec::new();
+    if !actions.is_empty() {
+        let id = InputId::new(format!("{}-actions", item.input_id));
+        let item = actions_item(services, id, &actions);
+        own.push(documents::inbox_document(&item, Some(item.accepted_at)));
+    }
+    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
+    let documents = RequestDocuments { own, abort, new_head: is_new.then_some(head) };
+    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+}
+
 /// Takes the aborts out of the actions. Returns the abort of the running prompt, which takes effect
 /// at once; `None`: no abort, or no prompt runs.
-pub(super) async fn take_abort(
+async fn take_abort(
     services: &Services,
     (head, is_new): (&Head, bool),
     actions: &mut Vec<StoredActions>,
@@ -160,11 +181,7 @@ pub(super) async fn take_abort(
 }
 
 /// The inbox item with actions on a request.
-pub(super) fn actions_item(
-    services: &Services,
-    input_id: InputId,
-    actions: &[StoredActions],
-) -> InboxItem {
+fn actions_item(services: &Services, input_id: InputId, actions: &[StoredActions]) -> InboxItem {
     InboxItem {
         input_id,
         accepted_at: services.clock.now(),

@@ -5,14 +5,13 @@ use crate::agent::inbox::{IdempotencyRecord, InboxItem, PromptInput};
 use crate::commands::admission::{Admission, AdmittedInput, admit};
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
-use crate::commands::extension_command::{actions_item, take_abort};
+use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
-use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
+use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::{Route, check_model, route_first_input, route_input};
 use crate::commands::{input, key_reservation};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
-use crate::turn::documents;
 
 pub(crate) use crate::commands::prompt_request::{Disposition, PromptAccepted, PromptRequest};
 pub use crate::commands::prompt_request::{FirstPromptRequest, Mode, Sender, WhenBusy};
@@ -117,7 +116,7 @@ async fn store_admitted(
     (sender, route): (&Sender, Route),
 ) -> Result<CommandResponse, CommandError> {
     let CommandContext { services, key, .. } = context;
-    let AdmittedInput { mut request, original, mut actions } = admitted;
+    let AdmittedInput { mut request, original, actions } = admitted;
     check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
     let original = match (request.input.take(), original) {
@@ -138,15 +137,7 @@ async fn store_admitted(
         body: route.mode.to_inbox_body(prompt),
     };
     let response = accepted_response(key, &item, route);
-    let abort = take_abort(services, (head, is_new), &mut actions).await?;
-    let mut own = Vec::new();
-    if !actions.is_empty() {
-        let item = actions_item(services, InputId::new(format!("{input_id}-actions")), &actions);
-        own.push(documents::inbox_document(&item, Some(item.accepted_at)));
-    }
-    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
-    let documents = RequestDocuments { own, abort, new_head: is_new.then_some(head) };
-    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+    store_with_actions(context, (head, is_new), (item, actions), response).await
 }
 
 pub(super) fn accepted_response(

@@ -7,9 +7,10 @@ use crate::agent::action::StoredActions;
 use crate::agent::content::{Block, Content, Image, joined_text};
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::Agent;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
-use crate::extensions::context::{Anchor, HookSite};
+use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, PromptText,
@@ -17,6 +18,7 @@ use crate::extensions::{
 };
 use crate::ids::InputId;
 use crate::services::Services;
+use crate::tools::CallableTool;
 
 #[cfg(test)]
 mod tests;
@@ -63,8 +65,30 @@ impl<'a> RequestHooks<'a> {
             agent: self.head.agent.clone(),
             prompt_id: self.head.prompt.as_ref().map(|run| run.id.clone()),
             anchor: Anchor::Request(self.input_id.clone()),
+            facts: self.facts(),
+            model: Arc::clone(&self.services.model),
         };
         HookContext::new(Arc::new(site), extension)
+    }
+
+    fn facts(&self) -> HookFacts {
+        let (head, agent) = (self.head, self.agent.as_deref());
+        let own = |agent: &Agent| head.settings.with_fallback(&agent.settings);
+        let settings = agent.map_or_else(|| head.settings.clone(), own);
+        let is_active = |tool: &&Arc<dyn CallableTool>| {
+            let name = &tool.definition().name;
+            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
+        };
+        let tools = agent.into_iter().flat_map(|agent| &agent.tools).filter(is_active);
+        HookFacts {
+            has_waiting_messages: head.waiting_items > 0,
+            name: head.name.clone(),
+            tools: tools.cloned().collect(),
+            model: settings.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            thinking_level: settings.thinking_level.unwrap_or_default(),
+            system_prompt: agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default(),
+            context_tokens: head.context_tokens,
+        }
     }
 
     /// A context for each extension that has this hook.
@@ -114,7 +138,10 @@ impl<'a> RequestHooks<'a> {
             }
         };
         match self.runner().run(&cx, work).await {
-            Ok(output) => CommandResult { output, ..CommandResult::default() },
+            Ok(output) => {
+                let actions = cx.take_stored_actions().into_iter().collect();
+                CommandResult { output, error: None, actions }
+            }
             Err(failure) => {
                 let error = Some(failure.cause.to_string());
                 CommandResult { error, ..CommandResult::default() }
@@ -131,7 +158,9 @@ impl<'a> RequestHooks<'a> {
             let input = to_prompt_text(content, source);
             let work = async { cx.extension().transform_input(&cx, &input).await };
             // A failure is reported, and the input stays.
-            match self.runner().run(&cx, work).await.unwrap_or_default() {
+            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
+            hooked.actions.extend(cx.take_stored_actions());
+            match decision {
                 InputDecision::Continue => {}
                 InputDecision::Handled => hooked.content = None,
                 InputDecision::Transform { text, images } => {
@@ -144,15 +173,22 @@ impl<'a> RequestHooks<'a> {
         hooked
     }
 
-    /// The result that an extension sets for a shell command of a client. The first one counts.
-    pub(super) async fn replace_bash_result(&self, bash: &UserBash) -> Option<BashResult> {
+    /// The result that an extension sets for a shell command of a client, of which the first one
+    /// counts; and the actions.
+    pub(super) async fn replace_bash_result(
+        &self,
+        bash: &UserBash,
+    ) -> (Option<BashResult>, Vec<StoredActions>) {
+        let mut actions = Vec::new();
         for cx in self.contexts(Hook::UserBash) {
             let work = async { cx.extension().replace_bash_result(&cx, bash).await };
-            if let Ok(Some(result)) = self.runner().run(&cx, work).await {
-                return Some(result);
+            let Ok(result) = self.runner().run(&cx, work).await else { continue };
+            actions.extend(cx.take_stored_actions());
+            if result.is_some() {
+                return (result, actions);
             }
         }
-        None
+        (None, actions)
     }
 }
 
