@@ -139,3 +139,8 @@ struct RustPage;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/plugins.md")]
 struct PluginsPage;
+
+/// Compiles the code examples of `docs/commands.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/commands.md")]
+struct CommandsPage;

@@ -1,5 +1,6 @@
 //! Tests of commands of extensions, of the input hook, and of recorded shell commands.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use turnwheel::extensions::{
     BashResult, CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
     InputDecision, PromptText, Severity, UserBash, UserMessageQueue,
 };
+use turnwheel::messages::Message;
 use turnwheel::testing::commands::prompt_queue::accept_queue_message;
 use turnwheel::testing::fail_points::{FailPoints, NoFailPoints};
 use turnwheel::testing::settings::links::Auth;
@@ -19,10 +21,12 @@ use turnwheel::testing::store::memory::{MemoryStore, StoreFaults};
 use super::test_app::{TestApp, TestResponse};
 
 const PROMPTS: &str = "/api/conversations/c/prompts";
+/// Runs until it waits for an approval.
+const WAITING_PROMPT: &str = "use pay with {\"amount\": 500} then say done";
 
 /// Offers commands and records what runs.
 #[derive(Debug, Default)]
-struct Desk {
+pub(super) struct Desk {
     calls: Mutex<Vec<String>>,
     inputs: AtomicUsize,
 }
@@ -132,7 +136,7 @@ impl Extension for SharedDesk {
     }
 }
 
-fn desk_app() -> (TestApp, Arc<Desk>) {
+pub(super) fn desk_app() -> (TestApp, Arc<Desk>) {
     let desk = SharedDesk::default();
     let state = Arc::clone(&desk.0);
     let app = TestApp::new().with_services(|services| services.extensions.push(Arc::new(desk)));
@@ -148,6 +152,15 @@ impl TestApp {
     async fn send_input(&self, body: Value) -> TestResponse {
         self.clock.advance(Duration::from_millis(1));
         self.post(PROMPTS, &body).send().await
+    }
+
+    /// Approves the open call of [`WAITING_PROMPT`], and works.
+    async fn approve(&self) {
+        let seen = self.get_json("/api/conversations/c").await;
+        let id = seen["pendingApprovals"][0]["id"].as_str().unwrap();
+        let path = format!("/api/conversations/c/approvals/{id}");
+        self.post(&path, &json!({"decision": "approve"})).send().await.expect_status(200);
+        self.work().await;
     }
 
     async fn user_texts(&self) -> Vec<Value> {
@@ -270,7 +283,7 @@ async fn prompt_with_command_text_starts_no_prompt() {
 #[tokio::test]
 async fn command_runs_while_a_prompt_runs() {
     let (app, desk) = desk_app();
-    app.prompt("say hi").await;
+    app.run(WAITING_PROMPT).await;
     app.send_input(json!({"input": "say more"})).await.expect_problem(409, "already-processing");
     let handled = app.send_input(json!({"input": "/greet Ann"})).await.expect_status(200).json();
     assert_eq!(handled["output"], "hello Ann of default");
@@ -358,7 +371,7 @@ async fn queued_inputs_run_the_input_hook_and_no_command() {
 #[tokio::test]
 async fn shell_command_is_recorded_for_the_next_prompt() {
     let (app, _) = desk_app();
-    app.prompt("say hi").await;
+    app.run(WAITING_PROMPT).await;
     let path = "/api/conversations/c/bash";
     let record = json!({"command": "ls", "output": "a b", "exitCode": 1, "truncated": true});
     let send = || app.post(path, &record).key("k").send();
@@ -367,17 +380,19 @@ async fn shell_command_is_recorded_for_the_next_prompt() {
     let secret = json!({"command": "cat secret", "output": "hush", "excludeFromContext": true});
     app.post(path, &secret).send().await.expect_status(202);
     app.work().await;
+    app.approve().await;
     assert_eq!(send().await.expect_status(202).json(), accepted, "repeated key");
     app.run("say done").await;
     let messages = app.get_json("/api/conversations/c/messages?limit=100").await;
     let messages = messages["items"].as_array().unwrap();
     let roles: Vec<&str> = messages.iter().map(|it| it["role"].as_str().unwrap()).collect();
-    let expected = ["user", "assistant", "bashExecution", "bashExecution", "user", "assistant"];
-    assert_eq!(roles, expected);
-    assert_eq!((&messages[2]["output"], &messages[2]["exitCode"]), (&json!("a b"), &json!(1)));
-    assert_eq!(messages[2]["truncated"], true);
+    let run = ["user", "assistant", "toolResult", "assistant"];
+    let next = ["bashExecution", "bashExecution", "user", "assistant"];
+    assert_eq!(roles, [run, next].concat());
+    assert_eq!((&messages[4]["output"], &messages[4]["exitCode"]), (&json!("a b"), &json!(1)));
+    assert_eq!(messages[4]["truncated"], true);
     assert_eq!(
-        (&messages[3]["output"], &messages[3]["excludeFromContext"]),
+        (&messages[5]["output"], &messages[5]["excludeFromContext"]),
         (&json!("***"), &json!(true))
     );
 }
@@ -531,4 +546,93 @@ async fn actions_are_applied_once_despite_store_faults() {
         app.work().await;
         assert_eq!(app.notes().await, ["Bills"], "seed {seed}");
     }
+}
+
+/// Records the steps of prompts that extensions see.
+#[derive(Debug, Default, Clone)]
+struct Steps(Arc<Mutex<Vec<String>>>);
+
+impl Steps {
+    fn add(&self, step: String) {
+        self.0.lock().unwrap().push(step);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Extension for Steps {
+    fn name(&self) -> &'static str {
+        "steps"
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("do", "")]
+    }
+
+    async fn run_command(
+        &self,
+        _cx: &HookContext,
+        _call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        self.add("command".to_owned());
+        Ok(CommandOutcome::default())
+    }
+
+    async fn transform_input(
+        &self,
+        _cx: &HookContext,
+        input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        self.add(format!("input {}", input.text));
+        Ok(InputDecision::Continue)
+    }
+
+    async fn transform_context<'a>(
+        &self,
+        _cx: &HookContext,
+        messages: Vec<Cow<'a, Message>>,
+    ) -> Result<Vec<Cow<'a, Message>>, HookError> {
+        let role = |message: &Cow<'_, Message>| {
+            let message = serde_json::to_value(message).unwrap();
+            message["role"].as_str().unwrap().to_owned()
+        };
+        let roles: Vec<String> = messages.iter().rev().take(3).rev().map(role).collect();
+        self.add(format!("model {}", roles.join(" ")));
+        Ok(messages)
+    }
+}
+
+/// The steps of s3 §1.7 without skills and templates: command, input hook, queue, shell records,
+/// model check, messages, model call.
+#[tokio::test]
+async fn steps_of_prompt_run_in_source_order() {
+    let steps = Steps::default();
+    let extension = Arc::new(steps.clone());
+    let app = TestApp::new().with_services(|services| services.extensions.push(extension));
+    app.run(WAITING_PROMPT).await;
+    assert_eq!(steps.take(), [format!("input {WAITING_PROMPT}"), "model user".to_owned()]);
+    // 1 before 2 and 4; 2 before 4 and 6.
+    app.send_input(json!({"input": "/do it"})).await.expect_status(200);
+    assert_eq!(steps.take(), ["command"]);
+    app.send_input(json!({"input": "say b"})).await.expect_problem(409, "already-processing");
+    assert_eq!(steps.take(), ["input say b"]);
+    let unknown = json!({"input": "say b", "mode": "followUp", "model": "none"});
+    app.send_input(unknown).await.expect_problem(400, "bad-request");
+    assert_eq!(steps.take(), ["input say b"]);
+    // 4: the input is queued. 5: shell records wait for the next run.
+    app.send_input(json!({"input": "say b", "mode": "followUp"})).await.expect_status(202);
+    let record = json!({"command": "ls", "output": "a"});
+    app.post("/api/conversations/c/bash", &record).send().await.expect_status(202);
+    let note = json!({"customType": "note", "content": "x", "deliverAs": "nextTurn"});
+    app.post("/api/conversations/c/messages", &note).send().await.expect_status(202);
+    app.work().await;
+    app.approve().await;
+    let models = ["model user assistant toolResult", "model toolResult assistant user"];
+    assert_eq!(steps.take(), [&["input say b"][..], &models].concat());
+    // 5 before 9, in which the message of the next turn follows the input; 11 last.
+    app.run("say c").await;
+    assert_eq!(steps.take(), ["input say c", "model bashExecution user custom"]);
 }
