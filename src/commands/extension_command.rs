@@ -69,8 +69,7 @@ pub(crate) async fn run_extension_command(
     let accepted = context.accept(|head| async move {
         let input_id = context.input_id();
         let hooks = RequestHooks::new(services, &head, &input_id);
-        let command = hooks.find_command(name);
-        let command = command.ok_or_else(|| CommandError::UnknownCommand(name.to_owned()))?;
+        let command = hooks.find_command(name).ok_or(CommandError::UnknownCommand)?;
         let args = request.args.unwrap_or_default();
         let run = run_command(&hooks, command, (&args, "/args")).await?;
         store_handled(context, (&head, false), run).await

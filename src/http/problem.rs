@@ -183,7 +183,7 @@ impl Problem {
     fn from_command_error(error: CommandError) -> Self {
         let detail = error.to_string();
         match error {
-            CommandError::NotFound(_) | CommandError::UnknownCommand(_) => {
+            CommandError::NotFound(_) | CommandError::UnknownCommand => {
                 Self::new(NOT_FOUND, detail)
             }
             CommandError::Invalid(errors) => Self::new(BAD_REQUEST, detail).with_errors(errors),

@@ -247,7 +247,7 @@ fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
         }
         CommandError::Invalid(_)
         | CommandError::Conflict { .. }
-        | CommandError::UnknownCommand(_)
+        | CommandError::UnknownCommand
         | CommandError::AlreadyProcessing { .. }
         | CommandError::AlreadyDecided(_)
         | CommandError::Expired { .. }

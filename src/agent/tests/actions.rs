@@ -179,7 +179,7 @@ fn settings_name_label_and_entry() {
     let change = ModelChange { provider: "azure".to_owned(), model_id: "gpt-5.1".to_owned() };
     let set_model = Action::SetModel { model: "high".to_owned(), change };
     let entry_id = EntryId::from_seq("0a1b2c3d", 1);
-    let data = Some(crate::agent::raw::RawJson::from_value(&json!({"n": 1})));
+    let data = Some(RawJson::from_value(&json!({"n": 1})));
     let actions = [
         set_model.clone(),
         Action::SetThinkingLevel(ThinkingLevel::Low),
@@ -222,7 +222,7 @@ fn actions_of_one_hook_are_limited() {
     let mut hook = HookActions::new("guard", "turn_end", ActionOrigin::Kept);
     let entry = |custom_type: &str, bytes: usize| Action::AppendEntry {
         custom_type: custom_type.to_owned(),
-        data: Some(crate::agent::raw::RawJson::from_value(&"x".repeat(bytes))),
+        data: Some(RawJson::from_value(&"x".repeat(bytes))),
     };
     hook.add(entry("turnwheel/state", 1)).unwrap_err();
     hook.add(entry("note", 65_000)).unwrap();

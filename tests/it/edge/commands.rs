@@ -1,6 +1,5 @@
-//! Tests of commands of extensions, of the input hook, and of recorded shell commands.
+//! Tests of commands of extensions and of the input hook.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,17 +11,13 @@ use turnwheel::extensions::{
     BashResult, CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
     InputDecision, PromptText, Severity, UserBash, UserMessageQueue,
 };
-use turnwheel::messages::Message;
 use turnwheel::testing::commands::prompt_queue::accept_queue_message;
-use turnwheel::testing::fail_points::{FailPoints, NoFailPoints};
-use turnwheel::testing::settings::links::Auth;
-use turnwheel::testing::store::memory::{MemoryStore, StoreFaults};
 
 use super::test_app::{TestApp, TestResponse};
 
-const PROMPTS: &str = "/api/conversations/c/prompts";
+pub(super) const PROMPTS: &str = "/api/conversations/c/prompts";
 /// Runs until it waits for an approval.
-const WAITING_PROMPT: &str = "use pay with {\"amount\": 500} then say done";
+pub(super) const WAITING_PROMPT: &str = "use pay with {\"amount\": 500} then say done";
 
 /// Offers commands and records what runs.
 #[derive(Debug, Default)]
@@ -32,14 +27,14 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    fn calls(&self) -> Vec<String> {
+    pub(super) fn calls(&self) -> Vec<String> {
         self.calls.lock().unwrap().clone()
     }
 }
 
 /// The extension of a test, which the test can read.
 #[derive(Debug, Clone, Default)]
-struct SharedDesk(Arc<Desk>);
+pub(super) struct SharedDesk(Arc<Desk>);
 
 #[async_trait]
 impl Extension for SharedDesk {
@@ -144,18 +139,18 @@ pub(super) fn desk_app() -> (TestApp, Arc<Desk>) {
 }
 
 impl TestApp {
-    async fn run_command(&self, name: &str, body: &Value, key: &str) -> TestResponse {
+    pub(super) async fn run_command(&self, name: &str, body: &Value, key: &str) -> TestResponse {
         let path = format!("/api/conversations/c/commands/{name}");
         self.post(&path, body).key(key).send().await
     }
 
-    async fn send_input(&self, body: Value) -> TestResponse {
+    pub(super) async fn send_input(&self, body: Value) -> TestResponse {
         self.clock.advance(Duration::from_millis(1));
         self.post(PROMPTS, &body).send().await
     }
 
     /// Approves the open call of [`WAITING_PROMPT`], and works.
-    async fn approve(&self) {
+    pub(super) async fn approve(&self) {
         let seen = self.get_json("/api/conversations/c").await;
         let id = seen["pendingApprovals"][0]["id"].as_str().unwrap();
         let path = format!("/api/conversations/c/approvals/{id}");
@@ -163,7 +158,7 @@ impl TestApp {
         self.work().await;
     }
 
-    async fn user_texts(&self) -> Vec<Value> {
+    pub(super) async fn user_texts(&self) -> Vec<Value> {
         let messages = self.get_json("/api/conversations/c/messages?limit=100").await;
         let items = messages["items"].as_array().unwrap().clone();
         let users = items.into_iter().filter(|message| message["role"] == "user");
@@ -244,8 +239,8 @@ async fn unknown_command_is_not_found_with_remedy() {
     for name in ["nothing", "compact", "GREET"] {
         let problem =
             app.run_command(name, &json!({}), name).await.expect_problem(404, "not-found");
-        let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.contains(name) && detail.contains("GET /api/commands"), "{detail}");
+        let detail = "No extension has this command. `GET /api/commands` lists the commands.";
+        assert_eq!(problem["detail"], detail);
     }
     let long = json!({"args": "x".repeat(256 * 1024 + 1)});
     let problem = app.run_command("greet", &long, "l").await.expect_problem(400, "bad-request");
@@ -366,273 +361,4 @@ async fn queued_inputs_run_the_input_hook_and_no_command() {
     app.work().await;
     assert_eq!(app.user_texts().await, ["say queue", "/greet Ann"]);
     assert_eq!((desk.calls().len(), desk.inputs.load(Ordering::Relaxed)), (0, 3));
-}
-
-#[tokio::test]
-async fn shell_command_is_recorded_for_the_next_prompt() {
-    let (app, _) = desk_app();
-    app.run(WAITING_PROMPT).await;
-    let path = "/api/conversations/c/bash";
-    let record = json!({"command": "ls", "output": "a b", "exitCode": 1, "truncated": true});
-    let send = || app.post(path, &record).key("k").send();
-    let accepted = send().await.expect_status(202).json();
-    assert_eq!(accepted["disposition"], "queued");
-    let secret = json!({"command": "cat secret", "output": "hush", "excludeFromContext": true});
-    app.post(path, &secret).send().await.expect_status(202);
-    app.work().await;
-    app.approve().await;
-    assert_eq!(send().await.expect_status(202).json(), accepted, "repeated key");
-    app.run("say done").await;
-    let messages = app.get_json("/api/conversations/c/messages?limit=100").await;
-    let messages = messages["items"].as_array().unwrap();
-    let roles: Vec<&str> = messages.iter().map(|it| it["role"].as_str().unwrap()).collect();
-    let run = ["user", "assistant", "toolResult", "assistant"];
-    let next = ["bashExecution", "bashExecution", "user", "assistant"];
-    assert_eq!(roles, [run, next].concat());
-    assert_eq!((&messages[4]["output"], &messages[4]["exitCode"]), (&json!("a b"), &json!(1)));
-    assert_eq!(messages[4]["truncated"], true);
-    assert_eq!(
-        (&messages[5]["output"], &messages[5]["excludeFromContext"]),
-        (&json!("***"), &json!(true))
-    );
-}
-
-#[tokio::test]
-async fn invalid_shell_record_is_rejected_with_remedy() {
-    let (app, _) = desk_app();
-    app.run("say hi").await;
-    let send = |body: Value| app.post("/api/conversations/c/bash", &body).send();
-    let problem = send(json!({"command": "ls"})).await.expect_problem(400, "bad-request");
-    let detail = "the service runs no shell commands: run the command, and send its `output`";
-    assert_eq!(problem["errors"][0], json!({"pointer": "/output", "detail": detail}));
-    for command in [String::new(), "x".repeat(16 * 1024 + 1)] {
-        let problem = send(json!({"command": command, "output": ""})).await;
-        let problem = problem.expect_problem(400, "bad-request");
-        assert_eq!(problem["errors"][0]["pointer"], "/command");
-    }
-    let long = json!({"command": "ls", "output": "x".repeat(256 * 1024 + 1)});
-    send(long).await.expect_problem(413, "payload-too-large");
-    send(json!({"command": "ls", "output": "", "shell": 1}))
-        .await
-        .expect_problem(400, "bad-request");
-}
-
-impl TestApp {
-    /// Data of the entries that commands append.
-    async fn notes(&self) -> Vec<Value> {
-        let entries = self.get_json("/api/conversations/c/entries?limit=100").await;
-        let items = entries["items"].as_array().unwrap().clone();
-        let notes = items.into_iter().filter(|entry| entry["customType"] == "desk/note");
-        notes.map(|entry| entry["data"].clone()).collect()
-    }
-}
-
-#[tokio::test]
-async fn actions_of_a_command_are_applied_once() {
-    let (app, _) = desk_app();
-    app.run("say hi").await;
-    for _ in 0..2 {
-        let noted = app.run_command("note", &json!({"args": "Bills"}), "k").await;
-        let noted = noted.expect_status(200).json();
-        app.work().await;
-        let path = format!("/api/conversations/c/inbox/{}", noted["inputId"].as_str().unwrap());
-        assert_eq!(app.get_json(&path).await["state"], "landed");
-        assert_eq!(app.notes().await, ["Bills"]);
-    }
-    let conversation = app.get_json("/api/conversations/c").await;
-    assert_eq!((&conversation["name"], &conversation["state"]), (&json!("Bills"), &json!("idle")));
-    let events = app.get("/api/conversations/c/events?follow=false").send().await.text;
-    assert_eq!(events.matches("\"notify\"").count(), 1, "{events}");
-}
-
-#[tokio::test]
-async fn message_of_a_command_starts_a_prompt() {
-    let (app, _) = desk_app();
-    app.run("say hi").await;
-    app.run_command("ask", &json!({"args": "say asked"}), "k").await.expect_status(200);
-    app.work().await;
-    assert_eq!(app.user_texts().await, ["say hi", "say asked"]);
-}
-
-#[tokio::test]
-async fn abort_of_a_command_ends_the_running_prompt() {
-    let (app, _) = desk_app();
-    app.run_command("halt", &json!({}), "early").await.expect_problem(404, "not-found");
-    let id = app.prompt("say hi").await;
-    app.run_command("halt", &json!({}), "k").await.expect_status(200);
-    app.work().await;
-    let prompt = app.get_json(&format!("{PROMPTS}/{id}")).await;
-    assert_eq!(prompt["state"], "aborted");
-    assert_eq!(app.notes().await, ["halted"]);
-    app.run_command("halt", &json!({}), "idle").await.expect_status(200);
-    app.run("say more").await;
-    assert_eq!(app.user_texts().await.last().unwrap(), "say more", "no later prompt is aborted");
-}
-
-#[tokio::test]
-async fn actions_of_an_input_hook_are_applied() {
-    let (app, _) = desk_app();
-    app.run("name it").await;
-    assert_eq!(app.get_json("/api/conversations/c").await["name"], "named");
-    assert_eq!(app.user_texts().await, ["name it"]);
-}
-
-/// Panics once at a fail point.
-#[derive(Debug)]
-struct DiesAt(Mutex<Option<&'static str>>);
-
-#[async_trait]
-impl FailPoints for DiesAt {
-    async fn hit(&self, name: &'static str) {
-        let mut at = self.0.lock().unwrap();
-        if *at == Some(name) {
-            *at = None;
-            drop(at);
-            panic!("a test of a crash");
-        }
-    }
-}
-
-#[tokio::test]
-async fn crash_around_the_receipt_applies_actions_once() {
-    for (point, runs) in
-        [("admission.accept", 2), ("admission.accepted", 1), ("admission.nudge", 1)]
-    {
-        let (app, desk) = desk_app();
-        app.run("say hi").await;
-        let dies = Arc::new(DiesAt(Mutex::new(Some(point))));
-        let app = app.with_services(|services| services.fail_points = dies);
-        let args = json!({"args": "Bills"});
-        app.run_command("note", &args, "k").await.expect_problem(500, "internal");
-        app.run_command("note", &args, "k").await.expect_status(200);
-        app.work().await;
-        assert_eq!(
-            (desk.calls().len(), app.notes().await),
-            (runs, vec![json!("Bills")]),
-            "{point}"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn actions_are_applied_once_despite_store_faults() {
-    const FAULTS: StoreFaults = StoreFaults {
-        throttled: 0.0,
-        conflict: 0.1,
-        conflict_after: 0.1,
-        unavailable_before: 0.1,
-        unavailable_after: 0.15,
-        unavailable_late: 0.1,
-        unavailable_reads: 0.05,
-        stale_reads: 0.2,
-        short_pages: 0.0,
-        yield_to_others: 0.3,
-    };
-    for seed in 0..30 {
-        let store = Arc::new(MemoryStore::with_faults(seed, StoreFaults::default()));
-        let app = TestApp::with(Arc::clone(&store), Arc::new(NoFailPoints), Auth::Header);
-        let desk = SharedDesk::default();
-        let app = app.with_services(|services| services.extensions.push(Arc::new(desk)));
-        app.run("say hi").await;
-        store.set_faults(FAULTS);
-        let mut statuses = Vec::new();
-        while statuses.len() < 40 && statuses.last() != Some(&200) {
-            let sent = app.run_command("note", &json!({"args": "Bills"}), "k").await;
-            statuses.push(sent.status.as_u16());
-        }
-        assert_eq!(statuses.pop(), Some(200), "seed {seed}");
-        assert!(statuses.iter().all(|status| [503, 409].contains(status)), "{statuses:?}");
-        store.set_faults(StoreFaults::default());
-        app.work().await;
-        assert_eq!(app.notes().await, ["Bills"], "seed {seed}");
-    }
-}
-
-/// Records the steps of prompts that extensions see.
-#[derive(Debug, Default, Clone)]
-struct Steps(Arc<Mutex<Vec<String>>>);
-
-impl Steps {
-    fn add(&self, step: String) {
-        self.0.lock().unwrap().push(step);
-    }
-
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-#[async_trait]
-impl Extension for Steps {
-    fn name(&self) -> &'static str {
-        "steps"
-    }
-
-    fn commands(&self) -> Vec<CommandSpec> {
-        vec![CommandSpec::new("do", "")]
-    }
-
-    async fn run_command(
-        &self,
-        _cx: &HookContext,
-        _call: &CommandCall<'_>,
-    ) -> Result<CommandOutcome, HookError> {
-        self.add("command".to_owned());
-        Ok(CommandOutcome::default())
-    }
-
-    async fn transform_input(
-        &self,
-        _cx: &HookContext,
-        input: &PromptText,
-    ) -> Result<InputDecision, HookError> {
-        self.add(format!("input {}", input.text));
-        Ok(InputDecision::Continue)
-    }
-
-    async fn transform_context<'a>(
-        &self,
-        _cx: &HookContext,
-        messages: Vec<Cow<'a, Message>>,
-    ) -> Result<Vec<Cow<'a, Message>>, HookError> {
-        let role = |message: &Cow<'_, Message>| {
-            let message = serde_json::to_value(message).unwrap();
-            message["role"].as_str().unwrap().to_owned()
-        };
-        let roles: Vec<String> = messages.iter().rev().take(3).rev().map(role).collect();
-        self.add(format!("model {}", roles.join(" ")));
-        Ok(messages)
-    }
-}
-
-/// The steps of s3 §1.7 without skills and templates: command, input hook, queue, shell records,
-/// model check, messages, model call.
-#[tokio::test]
-async fn steps_of_prompt_run_in_source_order() {
-    let steps = Steps::default();
-    let extension = Arc::new(steps.clone());
-    let app = TestApp::new().with_services(|services| services.extensions.push(extension));
-    app.run(WAITING_PROMPT).await;
-    assert_eq!(steps.take(), [format!("input {WAITING_PROMPT}"), "model user".to_owned()]);
-    // 1 before 2 and 4; 2 before 4 and 6.
-    app.send_input(json!({"input": "/do it"})).await.expect_status(200);
-    assert_eq!(steps.take(), ["command"]);
-    app.send_input(json!({"input": "say b"})).await.expect_problem(409, "already-processing");
-    assert_eq!(steps.take(), ["input say b"]);
-    let unknown = json!({"input": "say b", "mode": "followUp", "model": "none"});
-    app.send_input(unknown).await.expect_problem(400, "bad-request");
-    assert_eq!(steps.take(), ["input say b"]);
-    // 4: the input is queued. 5: shell records wait for the next run.
-    app.send_input(json!({"input": "say b", "mode": "followUp"})).await.expect_status(202);
-    let record = json!({"command": "ls", "output": "a"});
-    app.post("/api/conversations/c/bash", &record).send().await.expect_status(202);
-    let note = json!({"customType": "note", "content": "x", "deliverAs": "nextTurn"});
-    app.post("/api/conversations/c/messages", &note).send().await.expect_status(202);
-    app.work().await;
-    app.approve().await;
-    let models = ["model user assistant toolResult", "model toolResult assistant user"];
-    assert_eq!(steps.take(), [&["input say b"][..], &models].concat());
-    // 5 before 9, in which the message of the next turn follows the input; 11 last.
-    app.run("say c").await;
-    assert_eq!(steps.take(), ["input say c", "model bashExecution user custom"]);
 }

@@ -110,7 +110,7 @@ async fn run_command_returns_output_or_failure() {
     let failure = agent.run_command("fail", "").await.unwrap_err();
     assert!(matches!(&failure, AgentError::Command(text) if text == "no such desk"));
     let unknown = agent.run_command("fly", "").await.unwrap_err();
-    assert!(matches!(unknown, AgentError::Refused(CommandError::UnknownCommand(_))));
+    assert!(matches!(unknown, AgentError::Refused(CommandError::UnknownCommand)));
 }
 
 #[tokio::test]
