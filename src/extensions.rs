@@ -232,8 +232,8 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
-    /// blocks the call, unless [`Extension::is_optional`]. If the hooks of a model response together used their time, the call is
-    /// checked again in the next turn.
+    /// blocks the call, unless [`Extension::is_optional`]. If the hooks of a model response together
+    /// used their time, the call is checked again in the next turn.
     ///
     /// All approvals that extensions and the tool require are one request. After the approval, which
     /// can be days later, the hooks run again: a block applies, and an extension that requires an

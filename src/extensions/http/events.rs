@@ -3,7 +3,12 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 5] = [
+pub(crate) const HTTP_EVENTS: [Hook; 10] = [
+    Hook::BeforeAgentStart,
+    Hook::AgentStart,
+    Hook::TurnStart,
+    Hook::ModelSelect,
+    Hook::AgentEnd,
     Hook::ToolCall,
     Hook::ToolResult,
     Hook::TurnEnd,

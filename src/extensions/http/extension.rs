@@ -8,18 +8,19 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::endpoint::HttpEndpoint;
-use super::messages::{MESSAGES_BYTES_MAX, block_values, message_value, newest};
+use super::messages::{MESSAGES_BYTES_MAX, block_values, content_value, message_value, newest};
 use super::request_body;
 use super::responses::{
-    BeforeCompactResponse, EmptyResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
-    read_response,
+    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, ToolCallResponse,
+    ToolResultResponse, TurnEndResponse, read_response,
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::extensions::{
-    ClosingTurn, Events, Extension, FinishTurn, FinishedToolCall, HookContext, HookError,
-    PendingCompaction, PendingToolCall, ResultChanges, SummaryOverride, ToolCallDecision,
+    ClosingTurn, Events, Extension, FinishTurn, FinishedRun, FinishedToolCall, HookContext,
+    HookError, Observation, PendingCompaction, PendingToolCall, ResultChanges, RunChanges,
+    StartingRun, SummaryOverride, ToolCallDecision,
 };
 
 /// An extension of an agent file.
@@ -99,6 +100,33 @@ impl Extension for HttpExtension {
         true
     }
 
+    async fn before_agent_start(
+        &self,
+        cx: &HookContext,
+        run: &StartingRun<'_>,
+    ) -> Result<RunChanges, HookError> {
+        let input = run.input.map(content_value);
+        let data = json!({"input": input, "systemPrompt": run.system_prompt});
+        let response: BeforeAgentStartResponse = self.send(cx, data).await?;
+        Ok(response.into_changes())
+    }
+
+    async fn finish_run(&self, cx: &HookContext, run: &FinishedRun<'_>) -> Result<(), HookError> {
+        let (messages, omitted) = newest(run.messages.iter().copied(), MESSAGES_BYTES_MAX);
+        let data =
+            json!({"messages": messages, "messagesOmitted": omitted, "willRetry": run.will_retry});
+        self.send(cx, data).await.map(|EmptyResponse {}| ())
+    }
+
+    async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
+        let data = match fact {
+            Observation::AgentStart => json!({}),
+            Observation::TurnStart { turn_index } => json!({"turnIndex": turn_index}),
+            Observation::ModelSelect(change) => json!(change),
+        };
+        self.send(cx, data).await.map(|EmptyResponse {}| ())
+    }
+
     async fn before_tool_call(
         &self,
         cx: &HookContext,
@@ -139,7 +167,12 @@ impl Extension for HttpExtension {
         let results = turn.tool_results.iter().map(|result| Message::ToolResult((*result).clone()));
         let results: Vec<Value> = results.map(|message| message_value(&message)).collect();
         let response = message_value(&Message::Assistant(turn.response.clone()));
-        let data = json!({"response": response, "toolResults": results, "rounds": turn.rounds});
+        let data = json!({
+            "response": response,
+            "toolResults": results,
+            "rounds": turn.rounds,
+            "turnIndex": turn.turn_index,
+        });
         let response: TurnEndResponse = self.send(cx, data).await?;
         Ok(response.into_decision())
     }

@@ -1,8 +1,8 @@
 //! Fuzz test of responses: any text is a result or an error, and no error holds a value of it.
 
 use super::responses::{
-    BeforeCompactResponse, EmptyResponse, PrepareResponse, ToolCallResponse, ToolResultResponse,
-    TurnEndResponse, read_response,
+    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, PrepareResponse,
+    ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
 };
 use crate::extensions::ToolCallDecision;
 use crate::fuzz::{SECRET, check};
@@ -18,6 +18,9 @@ fn hook_response(input: &[u8]) {
     let errors = [
         decision.err(),
         read_response::<ToolResultResponse>(body).map(ToolResultResponse::into_changes).err(),
+        read_response::<BeforeAgentStartResponse>(body)
+            .map(BeforeAgentStartResponse::into_changes)
+            .err(),
         read_response::<TurnEndResponse>(body).map(TurnEndResponse::into_decision).err(),
         read_response::<BeforeCompactResponse>(body)
             .and_then(BeforeCompactResponse::into_override)

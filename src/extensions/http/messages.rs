@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::agent::content::Block;
+use crate::agent::content::{Block, Content};
 use crate::agent::message::Message;
 
 use super::BODY_BYTES_MAX;
@@ -41,6 +41,13 @@ pub(super) fn message_value(message: &Message) -> Value {
         omit_members(block);
     }
     value
+}
+
+pub(super) fn content_value(content: &Content) -> Value {
+    match content {
+        Content::Text(text) => Value::from(text.as_str()),
+        Content::Blocks(blocks) => Value::from(block_values(blocks)),
+    }
 }
 
 pub(super) fn block_values(blocks: &[Block]) -> Vec<Value> {

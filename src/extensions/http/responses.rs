@@ -4,11 +4,13 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use crate::agent::content::{Block, Image};
+use crate::agent::content::{Block, Content, Image};
+use crate::agent::entry::CustomMessageEntry;
 use crate::agent::raw::{Extra, RawJson, redacted_error};
 use crate::clock::parse_duration;
 use crate::extensions::{
-    ApprovalRequest, CallBlock, FinishTurn, ResultChanges, SummaryOverride, ToolCallDecision,
+    ApprovalRequest, CallBlock, FinishTurn, ResultChanges, RunChanges, SummaryOverride,
+    ToolCallDecision,
 };
 use crate::tools::{EXPIRY_MAX, is_approver};
 
@@ -146,18 +148,52 @@ impl ToolResultResponse {
     pub(super) fn into_changes(self) -> ResultChanges {
         let content = self.content.map(|content| match content {
             ResultContent::Text(text) => vec![Block::text(text)],
-            ResultContent::Blocks(blocks) => blocks.into_iter().map(into_block).collect(),
+            ResultContent::Blocks(blocks) => into_blocks(blocks),
         });
         ResultChanges { content, details: self.details, is_error: self.is_error }
     }
 }
 
-fn into_block(block: ResultBlock) -> Block {
-    match block {
+fn into_blocks(blocks: Vec<ResultBlock>) -> Vec<Block> {
+    let blocks = blocks.into_iter().map(|block| match block {
         ResultBlock::Text { text } => Block::text(text),
         ResultBlock::Image { data, mime_type } => {
             Block::Image(Image { data, mime_type, extra: Extra::new() })
         }
+    });
+    blocks.collect()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RunMessage {
+    custom_type: String,
+    content: ResultContent,
+    display: Option<bool>,
+    details: Option<RawJson>,
+}
+
+/// Response to `before_agent_start`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct BeforeAgentStartResponse {
+    #[serde(default)]
+    messages: Vec<RunMessage>,
+    system_prompt: Option<String>,
+}
+
+impl BeforeAgentStartResponse {
+    pub(super) fn into_changes(self) -> RunChanges {
+        let messages = self.messages.into_iter().map(|message| CustomMessageEntry {
+            custom_type: message.custom_type,
+            content: match message.content {
+                ResultContent::Text(text) => Content::Text(text),
+                ResultContent::Blocks(blocks) => Content::Blocks(into_blocks(blocks)),
+            },
+            display: message.display.unwrap_or(true),
+            details: message.details,
+        });
+        RunChanges { messages: messages.collect(), system_prompt: self.system_prompt }
     }
 }
 

@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use super::server::{HookServer, Reply};
 use super::*;
+use crate::agent::content::Content;
 use crate::agent::content::{Block, Image};
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, ModelChange};
 use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
-    ClosingTurn, FinishTurn, FinishedToolCall, HookError, PendingCompaction, ResultChanges,
-    SummaryOverride,
+    ClosingTurn, FinishTurn, FinishedRun, FinishedToolCall, HookError, Observation,
+    PendingCompaction, ResultChanges, StartingRun, SummaryOverride,
 };
 use crate::ids::EntryId;
 
@@ -47,6 +48,30 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         Image { data: "aaaa".to_owned(), mime_type: "image/png".to_owned(), extra: Extra::new() };
     let content = [Block::text("paid"), Block::Image(image)];
     Ok(match event {
+        Hook::BeforeAgentStart => {
+            let (prompt_id, input) = (PromptId::new("pr_1"), Content::Blocks(content.to_vec()));
+            let run =
+                StartingRun { prompt_id: &prompt_id, input: Some(&input), system_prompt: "Help." };
+            let changes = extension.before_agent_start(&cx, &run).await?;
+            let messages = serde_json::to_string(&changes.messages).unwrap();
+            format!("{messages} {:?}", changes.system_prompt)
+        }
+        Hook::AgentStart => {
+            format!("{:?}", extension.observe(&cx, &Observation::AgentStart).await?)
+        }
+        Hook::TurnStart => {
+            let fact = Observation::TurnStart { turn_index: 3 };
+            format!("{:?}", extension.observe(&cx, &fact).await?)
+        }
+        Hook::ModelSelect => {
+            let change = ModelChange { provider: "azure".to_owned(), model_id: "m".to_owned() };
+            format!("{:?}", extension.observe(&cx, &Observation::ModelSelect(change)).await?)
+        }
+        Hook::AgentEnd => {
+            let message = Message::ToolResult(result_message());
+            let run = FinishedRun { messages: &[&message], will_retry: true };
+            format!("{:?}", extension.finish_run(&cx, &run).await?)
+        }
         Hook::ToolCall => {
             format!("{:?}", extension.before_tool_call(&cx, &pending_call(&arguments)).await?)
         }
@@ -147,6 +172,39 @@ fn tool_cases() -> Vec<EventCase> {
     ]
 }
 
+fn run_cases() -> Vec<EventCase> {
+    let result = serde_json::to_value(Message::ToolResult(result_message())).unwrap();
+    let observed =
+        |event: Hook, data: Value| EventCase { event, data, results: vec![(json!({}), "()")] };
+    vec![
+        EventCase {
+            event: Hook::BeforeAgentStart,
+            data: json!({
+                "input": [{"type": "text", "text": "paid"}, {"type": "image", "mimeType": "image/png"}],
+                "systemPrompt": "Help."
+            }),
+            results: vec![
+                (json!({}), "[] None"),
+                (
+                    json!({"messages": [{"customType": "note", "content": "Hi", "display": false}], "systemPrompt": "Be kind."}),
+                    r#"[{"customType":"note","content":"Hi","display":false}] Some("Be kind.")"#,
+                ),
+                (
+                    json!({"messages": [{"customType": "n", "content": [{"type": "text", "text": "Hi"}]}]}),
+                    r#"[{"customType":"n","content":[{"type":"text","text":"Hi"}],"display":true}] None"#,
+                ),
+            ],
+        },
+        observed(Hook::AgentStart, json!({})),
+        observed(Hook::TurnStart, json!({"turnIndex": 3})),
+        observed(Hook::ModelSelect, json!({"provider": "azure", "modelId": "m"})),
+        observed(
+            Hook::AgentEnd,
+            json!({"messages": [result], "messagesOmitted": 0, "willRetry": true}),
+        ),
+    ]
+}
+
 fn session_cases() -> Vec<EventCase> {
     let result = serde_json::to_value(Message::ToolResult(result_message())).unwrap();
     let mut response = serde_json::to_value(Message::Assistant(response_message())).unwrap();
@@ -154,7 +212,7 @@ fn session_cases() -> Vec<EventCase> {
     vec![
         EventCase {
             event: Hook::TurnEnd,
-            data: json!({"response": response, "toolResults": [result], "rounds": 2}),
+            data: json!({"response": response, "toolResults": [result], "rounds": 2, "turnIndex": 1}),
             results: vec![
                 (json!({}), "None"),
                 (json!({"decision": "end"}), "Some(End)"),
@@ -183,7 +241,8 @@ fn session_cases() -> Vec<EventCase> {
 
 #[tokio::test]
 async fn every_event_sends_its_data_and_reads_its_result() {
-    let cases: Vec<EventCase> = tool_cases().into_iter().chain(session_cases()).collect();
+    let cases: Vec<EventCase> =
+        [run_cases(), tool_cases(), session_cases()].into_iter().flatten().collect();
     assert_eq!(cases.iter().map(|case| case.event).collect::<Vec<_>>(), HTTP_EVENTS);
     for EventCase { event, data, results } in cases {
         let replies = results.iter().map(|(response, _)| Reply::json(response)).collect();
