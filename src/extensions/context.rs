@@ -61,6 +61,10 @@ pub(crate) enum Anchor {
     Entry(u64),
     /// A request that is being accepted.
     Request(InputId),
+    /// A committed event.
+    Event(u64),
+    /// A prompt that has not started.
+    Prompt(PromptId),
 }
 
 impl fmt::Display for Anchor {
@@ -73,25 +77,24 @@ impl fmt::Display for Anchor {
             }
             Self::Entry(seq) => write!(f, "e{seq}"),
             Self::Request(id) => write!(f, "q{id}"),
+            Self::Event(number) => write!(f, "v{number}"),
+            Self::Prompt(id) => write!(f, "p{id}"),
         }
     }
 }
 
 /// The context of a hook.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HookContext {
     site: Arc<HookSite>,
     extension: Arc<dyn Extension>,
-    /// `None`: the event has no actions.
-    pub(super) actions: Option<Arc<Mutex<HookActions>>>,
+    /// `None`: there are none yet.
+    pub(super) actions: Mutex<Option<HookActions>>,
 }
 
 impl HookContext {
     pub(crate) fn new(site: Arc<HookSite>, extension: Arc<dyn Extension>) -> Self {
-        let (name, event) = (extension.name(), site.hook.name());
-        let actions = site.hook.action_origin();
-        let actions = actions.map(|origin| HookActions::new(name, event, origin));
-        Self { actions: actions.map(|actions| Arc::new(Mutex::new(actions))), site, extension }
+        Self { site, extension, actions: Mutex::default() }
     }
 
     pub(super) fn site(&self) -> &HookSite {
