@@ -106,6 +106,12 @@ pub(super) struct PreparedSettings {
 }
 
 impl App {
+    fn check_registrations(&mut self) -> Result<(), StartError> {
+        let mut mistakes = std::mem::take(&mut self.mistakes);
+        mistakes.extend(find_command_mistakes(&self.extensions));
+        if mistakes.is_empty() { Ok(()) } else { Err(StartError::Settings(mistakes)) }
+    }
+
     /// Starts the service with validated settings.
     ///
     /// # Errors
@@ -117,10 +123,7 @@ impl App {
     ) -> Result<RunningService, StartError> {
         let prepared = start_payments(settings).await?;
         let settings = &prepared.settings;
-        self.mistakes.extend(find_command_mistakes(&self.extensions));
-        if !self.mistakes.is_empty() {
-            return Err(StartError::Settings(self.mistakes));
-        }
+        self.check_registrations()?;
         let credentials = Credentials::default();
         let (files, loaded, model) =
             load_agents_and_model(&self, settings, &options, &credentials)?;

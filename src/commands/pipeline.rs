@@ -138,7 +138,7 @@ impl CommandContext<'_> {
         match self.create(with_abort).await? {
             // Another request aborts the same prompt: one abort is enough.
             Creation::Blocked => self.create(own).await,
-            creation => Ok(creation),
+            creation @ (Creation::Stored | Creation::Repeated(_)) => Ok(creation),
         }
     }
 

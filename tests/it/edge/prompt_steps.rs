@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use turnwheel::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, InputDecision,
-    PromptText,
+    PromptText, RunChanges, StartingRun,
 };
 use turnwheel::messages::Message;
 
@@ -107,6 +107,15 @@ impl Extension for Steps {
         Ok(InputDecision::Continue)
     }
 
+    async fn before_agent_start(
+        &self,
+        _cx: &HookContext,
+        _run: &StartingRun<'_>,
+    ) -> Result<RunChanges, HookError> {
+        self.add("start".to_owned());
+        Ok(RunChanges::default())
+    }
+
     async fn transform_context<'a>(
         &self,
         _cx: &HookContext,
@@ -123,14 +132,15 @@ impl Extension for Steps {
 }
 
 /// The steps of s3 §1.7 without skills and templates: command, input hook, queue, shell records,
-/// model check, messages, model call.
+/// messages, changes before the start, model call.
 #[tokio::test]
 async fn steps_of_prompt_run_in_source_order() {
     let steps = Steps::default();
     let extension = Arc::new(steps.clone());
     let app = TestApp::new().with_services(|services| services.extensions.push(extension));
     app.run(WAITING_PROMPT).await;
-    assert_eq!(steps.take(), [format!("input {WAITING_PROMPT}"), "model user".to_owned()]);
+    let input = format!("input {WAITING_PROMPT}");
+    assert_eq!(steps.take(), [&input, "start", "model user"]);
     // 1 before 2 and 4; 2 before 4.
     app.send_input(json!({"input": "/do it"})).await.expect_status(200);
     assert_eq!(steps.take(), ["command"]);
@@ -146,7 +156,7 @@ async fn steps_of_prompt_run_in_source_order() {
     app.approve().await;
     let models = ["model user assistant toolResult", "model toolResult assistant user"];
     assert_eq!(steps.take(), [&["input say b"][..], &models].concat());
-    // 5 before 9, in which the message of the next turn follows the input; 11 last.
+    // 5 before 9, in which the message of the next turn follows the input; 10 before 11.
     app.run("say c").await;
-    assert_eq!(steps.take(), ["input say c", "model bashExecution user custom"]);
+    assert_eq!(steps.take(), ["input say c", "start", "model bashExecution user custom"]);
 }
