@@ -23,6 +23,7 @@ mod hook;
 pub(crate) mod payload;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
+mod questions;
 pub(crate) mod runner;
 mod tool_hooks;
 
@@ -30,6 +31,7 @@ pub use context::HookContext;
 pub use hook::{Events, Hook};
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
+pub use questions::Question;
 pub use runner::ExtensionError;
 pub use tool_hooks::{
     ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,
@@ -147,6 +149,10 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// All approvals that extensions and the tool require are one request. After the approval, which
     /// can be days later, the hooks run again: a block applies, and an extension that requires an
     /// approval again has it.
+    ///
+    /// The hook may ask an approver a question, such as [`HookContext::confirm`]. Questions precede
+    /// the approval. Several extensions ask one after the other, in their order. After each answer
+    /// the hooks of the call run again. The answers stay recorded until the call has its result.
     async fn before_tool_call(
         &self,
         _cx: &HookContext,
@@ -188,6 +194,7 @@ pub trait Extension: Send + Sync + fmt::Debug {
 
     /// Runs before each attempt of a compaction. The first decision replaces the model's summary.
     /// After a failure the next extension runs; without a decision the model writes the summary.
+    /// While a prompt runs, the hook may ask a question, such as [`HookContext::confirm`].
     async fn before_compaction(
         &self,
         _cx: &HookContext,

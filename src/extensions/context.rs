@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::digest::sha256_hex;
+use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, PromptId};
 
@@ -50,11 +51,13 @@ impl fmt::Display for Anchor {
 pub struct HookContext {
     site: Arc<HookSite>,
     extension: Arc<dyn Extension>,
+    /// `None`: this hook may not ask.
+    pub(super) questions: Option<Arc<HookQuestions>>,
 }
 
 impl HookContext {
     pub(crate) fn new(site: Arc<HookSite>, extension: Arc<dyn Extension>) -> Self {
-        Self { site, extension }
+        Self { site, extension, questions: None }
     }
 
     pub(crate) fn extension(&self) -> &dyn Extension {
@@ -79,8 +82,8 @@ impl HookContext {
         self.site.prompt_id.as_ref()
     }
 
-    /// Identifies this call of the hook. A repetition after a take-over or a lost commit has the
-    /// same id; every other call of a hook has another one.
+    /// Identifies this call of the hook. A repetition after a take-over, a lost commit, an approval
+    /// or an answer has the same id; every other call of a hook has another one.
     pub fn hook_id(&self) -> String {
         let HookSite { hook, conversation, incarnation, anchor, .. } = &*self.site;
         let (id, event) = (&conversation.conversation_id, hook.name());

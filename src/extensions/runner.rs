@@ -150,7 +150,10 @@ impl HookRunner<'_> {
         outcome.map_err(|cause| {
             let extension = cx.extension().name().to_owned();
             let failure = HookFailure { extension, hook: cx.hook(), cause };
-            self.report(cx, &failure);
+            // A hook that waits for an answer has not failed.
+            if !cx.has_asked() {
+                self.report(cx, &failure);
+            }
             failure
         })
     }

@@ -9,6 +9,7 @@ use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
+use crate::agent::question::QuestionSpec;
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
@@ -31,6 +32,12 @@ struct NullListener;
 
 impl Listener for NullListener {
     fn on_event(&self, _event: AssistantMessageEvent) {}
+}
+
+/// What an extension returns before a compaction.
+enum HookOutcome {
+    Decided(SummaryOverride),
+    Asked(Box<QuestionSpec>),
 }
 
 /// Input of one compaction.
@@ -145,8 +152,13 @@ impl LeasedConversation<'_> {
             frame_tokens,
         };
         match Box::pin(self.run_before_compaction(&input)).await? {
-            Some(SummaryOverride::Cancel) => Ok(summary_without_call(SummaryOutcome::Cancelled)),
-            Some(SummaryOverride::Summary { summary, details }) => {
+            Some(HookOutcome::Asked(question)) => {
+                Ok(summary_without_call(SummaryOutcome::Asked(question)))
+            }
+            Some(HookOutcome::Decided(SummaryOverride::Cancel)) => {
+                Ok(summary_without_call(SummaryOutcome::Cancelled))
+            }
+            Some(HookOutcome::Decided(SummaryOverride::Summary { summary, details })) => {
                 let entry = Compaction {
                     summary,
                     first_kept_entry_id: input.plan.first_kept.clone(),
@@ -162,18 +174,20 @@ impl LeasedConversation<'_> {
         }
     }
 
-    /// The first replacement that an extension returns. Failed hooks are skipped.
+    /// The first replacement that an extension returns, or the first question. Failed hooks are
+    /// skipped. Without a prompt nobody waits for an answer, so no hook may ask.
     async fn run_before_compaction(
         &mut self,
         input: &CompactionInput<'_>,
-    ) -> Result<Option<SummaryOverride>, TurnError> {
+    ) -> Result<Option<HookOutcome>, TurnError> {
         let agent = input.context.agent.as_deref().ok();
         let contexts =
             self.hook_contexts(Hook::SessionBeforeCompact, agent, self.summary_anchor(0));
         if contexts.is_empty() {
             return Ok(None);
         }
-        let Phase::Summary { reason, instructions, .. } = self.state.head.phase.clone() else {
+        let Phase::Summary { reason, instructions, answers, .. } = self.state.head.phase.clone()
+        else {
             return Ok(None);
         };
         let messages =
@@ -186,10 +200,16 @@ impl LeasedConversation<'_> {
             previous_summary: input.plan.previous.map(|previous| previous.summary.as_str()),
             first_kept_entry_id: input.plan.first_kept,
         };
+        let can_ask = self.state.head.prompt.is_some();
         for cx in contexts {
+            let cx = if can_ask { cx.with_questions(&answers) } else { cx };
             let work = async { cx.extension().before_compaction(&cx, &compaction_ahead).await };
-            if let Ok(Some(replacement)) = self.run_hook(&cx, work).await? {
-                return Ok(Some(replacement));
+            let outcome = self.run_hook(&cx, work).await?;
+            if let Some(question) = cx.take_question() {
+                return Ok(Some(HookOutcome::Asked(Box::new(question))));
+            }
+            if let Ok(Some(replacement)) = outcome {
+                return Ok(Some(HookOutcome::Decided(replacement)));
             }
         }
         Ok(None)

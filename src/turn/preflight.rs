@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
+use crate::agent::question::QuestionSpec;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
-use crate::agent::step::{CallPlan, Input, Preflight, is_skipped_by_steer};
+use crate::agent::step::{CallPlan, Input, Preflight, has_room_for_question, is_skipped_by_steer};
 use crate::agent::transition::Transition;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
@@ -144,12 +145,19 @@ impl LeasedConversation<'_> {
         };
         let agent = plan.context().agent.as_deref().ok();
         let response = plan.transition().head.response_count;
+        let answers = plan.transition().calls().get(index).map(|call| &call.answers);
         let mut required = Vec::new();
         for cx in self.hook_contexts(Hook::ToolCall, agent, Anchor::ToolCall { response, index }) {
+            let cx = if let Some(answers) = answers { cx.with_questions(answers) } else { cx };
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
-            let preflight = match self.run_hook(&cx, work).await? {
+            let outcome = self.run_hook(&cx, work).await?;
+            if let Some(question) = cx.take_question() {
+                let preflight = ask_or_wait(plan.transition(), index, question);
+                return Ok(Err(CheckOutcome::Decided(preflight)));
+            }
+            let preflight = match outcome {
                 Ok(ToolCallDecision::Allow) => continue,
                 Ok(ToolCallDecision::RequireApproval(request)) => {
                     let extension = cx.extension().name().to_owned();
@@ -214,6 +222,24 @@ impl LeasedConversation<'_> {
             approval,
         })))
     }
+}
+
+/// Opens the request for the question. While the head has no room for it, the call waits for an
+/// earlier one, whose result makes room.
+fn ask_or_wait(transition: &Transition, index: usize, question: QuestionSpec) -> Preflight {
+    if has_room_for_question(&transition.head, &question) {
+        return Preflight::Asked(Box::new(question));
+    }
+    let earlier = transition.calls().iter().take(index).rposition(|call| !call.is_done());
+    earlier.map_or_else(
+        || {
+            rejected(format!(
+                "{BLOCKED}: extension \"{}\" asks a question, and the questions of the other calls leave no room for it. Call the tool again later.",
+                question.asker.extension
+            ))
+        },
+        |earlier| Preflight::BlockedBy { earlier },
+    )
 }
 
 /// The tool and the checked arguments of a call that no earlier call blocks.

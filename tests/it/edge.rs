@@ -19,6 +19,7 @@ mod origins;
 mod ownership;
 mod problems;
 mod prompt_queue;
+mod questions;
 mod read_models;
 mod response_schemas;
 mod source_methods;

@@ -10,6 +10,7 @@ use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
 use crate::agent::pause::Pause;
 use crate::agent::phase::OnUnknown;
 use crate::agent::plugin_state::PluginStateChange;
+use crate::agent::question::QuestionSpec;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::step::budget::BudgetInput;
@@ -112,6 +113,8 @@ pub enum Preflight {
     /// The call with index `earlier` must finish first: both change files, or both are the same
     /// write.
     BlockedBy { earlier: usize },
+    /// An extension asks a question. The call is checked again when it has its answer.
+    Asked(Box<QuestionSpec>),
     /// The call may start, or needs an approval first.
     Admitted(Box<CallPlan>),
 }
