@@ -46,7 +46,7 @@ pub struct Agent {
     /// Settings of the front matter. Settings of the conversation override them.
     pub settings: Settings,
     /// The system prompt: the file's body.
-    pub instructions: String,
+    pub instructions: Arc<str>,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// Its own extensions. They run after those of the app.

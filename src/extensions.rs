@@ -17,6 +17,7 @@ use crate::error_chain::error_chain;
 use crate::ids::EntryId;
 pub use crate::model::payload::ModelPayload;
 
+mod actions;
 pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
@@ -27,7 +28,9 @@ mod questions;
 pub(crate) mod runner;
 mod tool_hooks;
 
-pub use context::HookContext;
+pub use crate::agent::action::{MessageSpec, UserMessageQueue};
+pub use crate::agent::event::Severity;
+pub use context::{ContextUsage, HookContext};
 pub use hook::{Events, Hook};
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
@@ -192,9 +195,10 @@ pub trait Extension: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Runs before each attempt of a compaction. The first decision replaces the model's summary.
-    /// After a failure the next extension runs; without a decision the model writes the summary.
-    /// While a prompt runs, the hook may ask a question, such as [`HookContext::confirm`].
+    /// Runs before each attempt of a compaction. The first cancellation ends the compaction, and
+    /// later extensions do not run. Otherwise the last summary replaces the model's. After a failure
+    /// the next extension runs; without a decision the model writes the summary. While a prompt runs,
+    /// the hook may ask a question, such as [`HookContext::confirm`].
     async fn before_compaction(
         &self,
         _cx: &HookContext,

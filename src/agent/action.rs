@@ -13,6 +13,8 @@ use crate::ids::{EntryId, PromptId};
 const ACTIONS_MAX: usize = 16;
 /// Maximum bytes of the actions of one hook.
 const ACTIONS_BYTES_MAX: usize = 64 * 1024;
+/// Maximum bytes of the type of a custom message.
+const MESSAGE_TYPE_BYTES_MAX: usize = 128;
 /// Prefix of the types of custom entries that only the service writes.
 const RESERVED_PREFIX: &str = "turnwheel/";
 
@@ -82,6 +84,9 @@ pub enum UserMessageQueue {
 pub enum ActionOrigin {
     /// The hook runs again, so its earlier actions are dropped.
     Recomputed,
+    /// The hook decides on the turn that the commit closes: its actions stay or are dropped as its
+    /// decision is.
+    WithTurnDecision,
     /// The effect of the hook is done, so its actions stay.
     Kept,
 }
@@ -107,6 +112,12 @@ impl HookActions {
         &self.actions
     }
 
+    /// Takes the actions, so that none is left.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty = Self::new(self.by.clone(), self.event, self.origin);
+        std::mem::replace(self, empty)
+    }
+
     /// # Errors
     /// The action exceeds a limit: report the text to the hook.
     pub fn add(&mut self, action: Action) -> Result<(), String> {
@@ -130,6 +141,38 @@ impl HookActions {
         self.actions.push(action);
         Ok(())
     }
+}
+
+impl MessageSpec {
+    /// A message that is shown, and only recorded if no prompt runs.
+    pub fn new(custom_type: impl Into<String>, content: impl Into<Content>) -> Self {
+        let message = CustomMessageEntry {
+            custom_type: custom_type.into(),
+            content: content.into(),
+            display: true,
+            details: None,
+        };
+        Self { message, deliver_as: None, trigger_turn: false }
+    }
+
+    /// # Errors
+    /// The type is not usable, or a `nextTurn` message is to start a prompt. Report the text.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !is_message_type(&self.message.custom_type) {
+            return Err(format!(
+                "the type of a message is a text of 1 to {MESSAGE_TYPE_BYTES_MAX} bytes"
+            ));
+        }
+        if self.trigger_turn && self.deliver_as == Some(DeliverAs::NextTurn) {
+            return Err("a `nextTurn` message starts no prompt".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// True if a custom message can have this type.
+pub(crate) fn is_message_type(custom_type: &str) -> bool {
+    (1..=MESSAGE_TYPE_BYTES_MAX).contains(&custom_type.len())
 }
 
 impl Action {

@@ -110,6 +110,10 @@ pub struct Head {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "compactionTried")]
     pub compaction_attempt_seq: Option<u64>,
+    /// Tokens of the last model call. Absent: the model has not responded yet, or not since the last
+    /// compaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
     /// True if a `compaction` entry exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compacted: bool,

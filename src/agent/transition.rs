@@ -226,6 +226,11 @@ impl Transition {
         }
     }
 
+    /// Something waits again.
+    pub(super) fn postpone_settled_event(&mut self) {
+        self.is_settled_event_due |= self.settled_event.take().is_some();
+    }
+
     /// Emits `agent_settled` if it is planned. The commit calls it after the last input.
     pub(crate) fn finish(&mut self) {
         if let Some(event) = self.settled_event.take() {

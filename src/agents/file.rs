@@ -76,7 +76,7 @@ pub(super) fn parse_agent_file(
         name: name.to_owned(),
         description,
         settings,
-        instructions: instructions.trim().to_owned(),
+        instructions: instructions.trim().into(),
         tools,
         extensions: guards
             .map(|guards| Arc::new(guards) as Arc<dyn Extension>)

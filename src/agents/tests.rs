@@ -127,7 +127,7 @@ fn example_agent_file_loads_as_an_agent() {
     assert_eq!(loaded.note, None);
     let agent = loaded.catalog.find(None).unwrap();
     assert_eq!(agent.description, "Pays invoices after a person agrees.");
-    assert_eq!(agent.instructions, "You are the payments clerk. ${HOME} stays.");
+    assert_eq!(&*agent.instructions, "You are the payments clerk. ${HOME} stays.");
     assert_eq!(agent.settings.thinking_level, Some(ThinkingLevel::Off));
     assert_eq!(agent.settings.loop_kind, Some(LoopKind::Agent));
     assert_eq!(
@@ -218,8 +218,8 @@ fn agent_file_may_have_only_instructions() {
     let loaded =
         load_files(&[("a.agent.md", "Be kind.\n"), ("b.agent.md", "---\n---\nBe brief.\n")]);
     assert_eq!(loaded.mistakes, []);
-    assert_eq!(loaded.catalog.agents["a"].instructions, "Be kind.");
-    assert_eq!(loaded.catalog.agents["b"].instructions, "Be brief.");
+    assert_eq!(&*loaded.catalog.agents["a"].instructions, "Be kind.");
+    assert_eq!(&*loaded.catalog.agents["b"].instructions, "Be brief.");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn agent_file_link_must_stay_in_folder() {
     symlink(&agents, &linked).unwrap();
     let client = HttpClient::new(AddressRules::default()).unwrap();
     let loaded = load_folder(&linked, "agents", &file_context(&builtin_tools(), &client));
-    assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
+    assert_eq!(&*loaded.catalog.agents["clerk"].instructions, "Be kind.");
     assert_eq!(loaded.catalog.agents.len(), 1);
     for (name, why) in [
         ("whole", "a target outside of the folder"),

@@ -75,7 +75,7 @@ mod tests {
             name: "clerk".to_owned(),
             description: String::new(),
             settings: serde_json::from_str(&settings.to_string()).unwrap(),
-            instructions: String::new(),
+            instructions: "".into(),
             tools: Vec::new(),
             extensions: Vec::new(),
             is_audited: false,

@@ -65,7 +65,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         name: "clerk".to_owned(),
         description: String::new(),
         settings,
-        instructions: "Be good.".to_owned(),
+        instructions: "Be good.".into(),
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
         is_audited: false,

@@ -44,7 +44,6 @@ const METADATA_ENTRIES_MAX: usize = 64;
 /// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
 const SETTINGS_BYTES_MAX: usize = 16 * 1024;
-pub(crate) const NAME_BYTES_MAX: usize = 512;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -201,6 +200,7 @@ pub(crate) fn build_head(
     let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
     incarnation.truncate(8);
     let mut head = Head {
+        context_tokens: None,
         schema: SCHEMA_VERSION,
         min_reader: SCHEMA_VERSION,
         tenant: key.tenant.clone(),

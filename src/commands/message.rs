@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::action::is_message_type;
 use crate::agent::content::Content;
 use crate::agent::entry::CustomMessageEntry;
 use crate::agent::head::Head;
@@ -19,7 +20,6 @@ use crate::commands::routing::find_running_prompt;
 use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
 use crate::services::Services;
 
-const CUSTOM_TYPE_BYTES_MAX: usize = 128;
 const DETAILS_BYTES_MAX: usize = 64 * 1024;
 
 /// A custom message: a message from a program, with a type of its own.
@@ -98,7 +98,7 @@ pub(crate) async fn accept_message(
 
 fn validate_request(request: &MessageRequest) -> Result<(), CommandError> {
     let mut errors = Vec::new();
-    if request.custom_type.is_empty() || request.custom_type.len() > CUSTOM_TYPE_BYTES_MAX {
+    if !is_message_type(&request.custom_type) {
         errors.push(FieldError::new("/customType", "`customType` is a text of 1 to 128 bytes"));
     }
     let details = request.details.as_ref().map_or(0, |details| details.text().len());

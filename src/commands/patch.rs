@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 
 use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
 use crate::agent::head::Head;
+use crate::agent::name;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::strict::{self, JsonError};
-use crate::agent::workspace::is_deceptive;
 use crate::commands::certain_write::{receipt_document, write_head};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::conversation::{
-    NAME_BYTES_MAX, append_entry, find_agent, validate_metadata, validate_settings,
+    append_entry, find_agent, validate_metadata, validate_settings,
 };
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
@@ -128,23 +128,14 @@ fn apply_patch(
 
 /// Parses and trims a name. `None` removes the name.
 fn parse_name(given: &Value) -> Result<Option<String>, CommandError> {
-    let name = match given {
-        Value::Null => return Ok(None),
-        Value::String(name) => name.trim(),
+    match given {
+        Value::Null => Ok(None),
+        Value::String(text) => name::parse(text)
+            .map_err(|reason| CommandError::invalid("/name", format!("`name` {reason}"))),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            return Err(CommandError::invalid("/name", "`name` is a text, or null to remove it"));
+            Err(CommandError::invalid("/name", "`name` is a text, or null to remove it"))
         }
-    };
-    if name.len() > NAME_BYTES_MAX {
-        let detail =
-            format!("`name` has {} bytes: at most {NAME_BYTES_MAX} are allowed", name.len());
-        return Err(CommandError::invalid("/name", detail));
     }
-    if name.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
-        let detail = "`name` is one line without control characters and marks that change the writing direction";
-        return Err(CommandError::invalid("/name", detail));
-    }
-    Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
 }
 
 fn apply_settings(

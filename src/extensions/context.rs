@@ -1,12 +1,16 @@
 //! The context of a hook: the conversation, the agent and the prompt it runs for.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use crate::agent::action::HookActions;
+use crate::agent::settings::ThinkingLevel;
 use crate::digest::sha256_hex;
 use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, PromptId};
+use crate::model::Model;
+use crate::tools::CallableTool;
 
 /// Facts that all extensions at one event share.
 #[derive(Debug)]
@@ -17,6 +21,31 @@ pub(crate) struct HookSite {
     pub(crate) agent: String,
     pub(crate) prompt_id: Option<PromptId>,
     pub(crate) anchor: Anchor,
+    pub(crate) facts: HookFacts,
+    /// Resolves the names of models.
+    pub(crate) model: Arc<dyn Model>,
+}
+
+/// State of the conversation as a hook sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct HookFacts {
+    pub(crate) has_waiting_messages: bool,
+    pub(crate) name: Option<String>,
+    pub(crate) model: String,
+    pub(crate) thinking_level: ThinkingLevel,
+    /// The active tools of the agent.
+    pub(crate) tools: Vec<Arc<dyn CallableTool>>,
+    pub(crate) system_prompt: Arc<str>,
+    pub(crate) context_tokens: Option<u64>,
+}
+
+/// Tokens of the last model call, and the context window of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextUsage {
+    /// `None`: the model has not responded yet, or not since the last compaction.
+    pub tokens: Option<u64>,
+    /// 0: the model is not configured.
+    pub context_window: u64,
 }
 
 /// Place of a hook in the conversation. A repetition of the hook has the same one.
@@ -51,13 +80,23 @@ impl fmt::Display for Anchor {
 pub struct HookContext {
     site: Arc<HookSite>,
     extension: Arc<dyn Extension>,
+    /// `None`: the event has no actions.
+    pub(super) actions: Option<Arc<Mutex<HookActions>>>,
     /// `None`: this hook may not ask.
     pub(super) questions: Option<Arc<HookQuestions>>,
 }
 
 impl HookContext {
     pub(crate) fn new(site: Arc<HookSite>, extension: Arc<dyn Extension>) -> Self {
-        Self { site, extension, questions: None }
+        let (name, event) = (extension.name(), site.hook.name());
+        let actions = site.hook.action_origin();
+        let actions = actions.map(|origin| HookActions::new(name, event, origin));
+        let actions = actions.map(|actions| Arc::new(Mutex::new(actions)));
+        Self { actions, questions: None, site, extension }
+    }
+
+    pub(super) fn site(&self) -> &HookSite {
+        &self.site
     }
 
     pub(crate) fn extension(&self) -> &dyn Extension {
@@ -80,6 +119,47 @@ impl HookContext {
     /// The running prompt. `None` in a compaction outside a prompt.
     pub fn prompt_id(&self) -> Option<&PromptId> {
         self.site.prompt_id.as_ref()
+    }
+
+    /// True if no prompt runs.
+    pub fn is_idle(&self) -> bool {
+        self.site.prompt_id.is_none()
+    }
+
+    /// True if messages wait in the inbox of the conversation.
+    pub fn has_pending_messages(&self) -> bool {
+        self.site.facts.has_waiting_messages
+    }
+
+    /// Name of the conversation.
+    pub fn session_name(&self) -> Option<&str> {
+        self.site.facts.name.as_deref()
+    }
+
+    /// The model of the next call: an id, or `normal` or `high`.
+    pub fn model(&self) -> &str {
+        &self.site.facts.model
+    }
+
+    pub fn thinking_level(&self) -> ThinkingLevel {
+        self.site.facts.thinking_level
+    }
+
+    /// Names of the agent's active tools.
+    pub fn active_tools(&self) -> impl Iterator<Item = &str> {
+        self.site.facts.tools.iter().map(|tool| tool.definition().name.as_str())
+    }
+
+    /// The system prompt of the agent, or of the agent run if an extension changed it; without the
+    /// texts of plugins.
+    pub fn system_prompt(&self) -> &str {
+        &self.site.facts.system_prompt
+    }
+
+    pub fn context_usage(&self) -> ContextUsage {
+        let HookSite { facts, model, .. } = &*self.site;
+        let window = model.record(&facts.model).map_or(0, |record| record.context_window);
+        ContextUsage { tokens: facts.context_tokens, context_window: window }
     }
 
     /// Identifies this call of the hook. A repetition after a take-over, a lost commit, an approval

@@ -2,6 +2,8 @@
 
 use strum::IntoStaticStr;
 
+use crate::agent::action::ActionOrigin;
+
 /// The events at which an extension runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -28,6 +30,17 @@ impl Hook {
     /// Name of the event in errors, logs and metrics.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// The fate of the actions of its hooks when their commit is computed again. `None`: the event
+    /// has no actions.
+    pub(crate) fn action_origin(self) -> Option<ActionOrigin> {
+        match self {
+            Self::ToolCall => Some(ActionOrigin::Recomputed),
+            Self::TurnEnd => Some(ActionOrigin::WithTurnDecision),
+            Self::ToolResult | Self::SessionBeforeCompact => Some(ActionOrigin::Kept),
+            Self::Context | Self::OnPayload | Self::SessionCompact | Self::Prepare => None,
+        }
     }
 }
 

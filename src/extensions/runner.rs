@@ -13,7 +13,7 @@ use crate::extensions::{Hook, HookContext, HookError};
 use crate::telemetry::Telemetry;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Upper bound of an extension's own time-out.
 pub(crate) const HOOK_TIMEOUT_MAX: Duration = Duration::from_secs(30);

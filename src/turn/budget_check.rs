@@ -15,7 +15,6 @@ use crate::ledger;
 use crate::ledger::{PostOutcome, PostResult};
 use crate::services::Services;
 use crate::store::StoreError;
-use crate::turn::context::TurnContext;
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::expiry;
@@ -235,7 +234,7 @@ pub(crate) async fn approve_if_budget_freed(
     };
     let is_free = match shortage.level {
         BudgetLevel::Prompt | BudgetLevel::Conversation => {
-            let budget = TurnContext::resolve(services, &state.head).settings.parse_budget();
+            let budget = state.context(services).settings.parse_budget();
             find_exceeded_budget(head, budget.as_ref()).is_none()
         }
         BudgetLevel::User | BudgetLevel::Agent | BudgetLevel::Tenant => {

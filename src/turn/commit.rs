@@ -181,6 +181,7 @@ impl LeasedConversation<'_> {
         report_alerts(self.services, &self.state.key, &transition.alerts);
         self.state.response = transition.response;
         self.state.buffered = transition.buffered;
+        self.state.run_prompt = self.state.run_prompt_after(&transition.head, &transition.entries);
         self.state.head = transition.head;
         self.state.head_bytes = bytes.head;
         self.services.entry_cache.append(&self.state.head, &transition.entries, bytes.entries);

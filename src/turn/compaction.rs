@@ -86,13 +86,15 @@ impl LeasedConversation<'_> {
     /// Performs the pending compaction and commits its outcome.
     pub(crate) async fn compact(&mut self) -> Result<(), TurnError> {
         self.services.fail_points.hit("summing.before").await;
-        let summarised = self.summarise().await?;
+        let mut actions = Vec::new();
+        let summarised = self.summarise(&mut actions).await?;
         self.costs.record_calls(summarised.usage, summarised.calls);
         self.services.fail_points.hit("summing.after").await;
         self.progress.record_tools();
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
         let before = self.state.head.seq;
-        let done = vec![Input::SummaryFinished(Box::new(summarised))];
+        let mut done = vec![Input::SummaryFinished(Box::new(summarised))];
+        done.append(&mut actions);
         self.commit_with_inbox("summary", done).await?;
         self.costs.mark_committed();
         if is_done {
@@ -103,16 +105,15 @@ impl LeasedConversation<'_> {
 
     /// Runs `after_compaction` for the entries after `before`.
     async fn run_after_compaction(&mut self, before: u64) -> Result<(), TurnError> {
-        let context = TurnContext::resolve(self.services, &self.state.head);
-        let agent = context.agent.as_deref().ok();
-        if !self.has_hook(Hook::SessionCompact, agent) {
+        let context = self.state.context(self.services);
+        if !self.has_hook(Hook::SessionCompact, &context) {
             return Ok(());
         }
         let entries = self.state.load_entries(self.services).await?;
         let new = entries.iter().filter(|entry| entry.base.seq > before);
         for entry in new.filter(|entry| entry.body.compaction().is_some()) {
             let anchor = Anchor::Entry(entry.base.seq);
-            for cx in self.hook_contexts(Hook::SessionCompact, agent, anchor) {
+            for cx in self.hook_contexts(Hook::SessionCompact, &context, anchor) {
                 let work = async { cx.extension().after_compaction(&cx, entry).await };
                 // The failure is already reported, and the compaction stays in the record.
                 let _reported = self.run_hook(&cx, work).await?;
@@ -126,8 +127,9 @@ impl LeasedConversation<'_> {
         Anchor::Summary { after: self.state.head.seq, attempt: self.state.attempt(), earlier_calls }
     }
 
-    async fn summarise(&mut self) -> Result<SummaryAttempt, TurnError> {
-        let context = TurnContext::resolve(self.services, &self.state.head);
+    /// `actions` receives those of the hooks before the attempt.
+    async fn summarise(&mut self, actions: &mut Vec<Input>) -> Result<SummaryAttempt, TurnError> {
+        let context = self.state.context(self.services);
         let record = match context.model_record(&*self.services.model, &self.state.head) {
             Ok(record) => record,
             Err(reason) => return Ok(failed_summary(reason)),
@@ -151,7 +153,7 @@ impl LeasedConversation<'_> {
             tokens_before,
             frame_tokens,
         };
-        match Box::pin(self.run_before_compaction(&input)).await? {
+        match Box::pin(self.run_before_compaction(&input, actions)).await? {
             Some(HookOutcome::Asked(question)) => {
                 Ok(summary_without_call(SummaryOutcome::Asked(question)))
             }
@@ -174,15 +176,15 @@ impl LeasedConversation<'_> {
         }
     }
 
-    /// The first replacement that an extension returns, or the first question. Failed hooks are
-    /// skipped. Without a prompt nobody waits for an answer, so no hook may ask.
+    /// The first question that an extension asks, or the last replacement, unless one cancels.
+    /// Failed hooks are skipped. Without a prompt nobody waits for an answer, so no hook may ask.
     async fn run_before_compaction(
         &mut self,
         input: &CompactionInput<'_>,
+        actions: &mut Vec<Input>,
     ) -> Result<Option<HookOutcome>, TurnError> {
-        let agent = input.context.agent.as_deref().ok();
         let contexts =
-            self.hook_contexts(Hook::SessionBeforeCompact, agent, self.summary_anchor(0));
+            self.hook_contexts(Hook::SessionBeforeCompact, &input.context, self.summary_anchor(0));
         if contexts.is_empty() {
             return Ok(None);
         }
@@ -201,18 +203,24 @@ impl LeasedConversation<'_> {
             first_kept_entry_id: input.plan.first_kept,
         };
         let can_ask = self.state.head.prompt.is_some();
+        let mut replacement = None;
         for cx in contexts {
             let cx = if can_ask { cx.with_questions(&answers) } else { cx };
             let work = async { cx.extension().before_compaction(&cx, &compaction_ahead).await };
             let outcome = self.run_hook(&cx, work).await?;
             if let Some(question) = cx.take_question() {
+                // All hooks run again after the answer.
+                actions.clear();
                 return Ok(Some(HookOutcome::Asked(Box::new(question))));
             }
-            if let Ok(Some(replacement)) = outcome {
-                return Ok(Some(HookOutcome::Decided(replacement)));
+            let Ok(decision) = outcome else { continue };
+            actions.extend(cx.take_actions());
+            replacement = decision.or(replacement);
+            if replacement == Some(SummaryOverride::Cancel) {
+                break;
             }
         }
-        Ok(None)
+        Ok(replacement.map(HookOutcome::Decided))
     }
 }
 

@@ -28,13 +28,16 @@ pub(crate) struct TurnContext {
     pub(crate) agent: Result<Arc<Agent>, AgentLookupError>,
     /// Effective settings: the conversation's settings override the agent's.
     pub(crate) settings: Settings,
+    /// The system prompt of the agent run: the agent's, if no extension changed it.
+    pub(crate) system_prompt: Arc<str>,
     /// The agent's tools without those that the settings deactivate, in the agent's order. Unknown
     /// names in the settings are ignored.
     tools: Vec<Arc<dyn CallableTool>>,
 }
 
 impl TurnContext {
-    pub(crate) fn resolve(services: &Services, head: &Head) -> Self {
+    /// `run_prompt`: the system prompt of the agent run, if an extension changed it.
+    pub(crate) fn resolve(services: &Services, head: &Head, run_prompt: Option<Arc<str>>) -> Self {
         let agent = services.agents.find(Some(&head.agent));
         let settings = match &agent {
             Ok(agent) => head.settings.with_fallback(&agent.settings),
@@ -46,7 +49,9 @@ impl TurnContext {
         };
         let tools =
             agent.iter().flat_map(|agent| &agent.tools).filter(is_active).cloned().collect();
-        Self { agent, settings, tools }
+        let own_prompt = || agent.as_ref().map(|agent| Arc::clone(&agent.instructions));
+        let system_prompt = run_prompt.or_else(|| own_prompt().ok()).unwrap_or_default();
+        Self { agent, settings, system_prompt, tools }
     }
 
     pub(crate) fn loop_kind(&self) -> LoopKind {
@@ -88,14 +93,19 @@ impl TurnContext {
         of_agent.unwrap_or_else(|| format!("{}-{}", head.conversation_id, head.incarnation))
     }
 
+    /// Id or tier of the model of the next call.
+    pub(crate) fn model_name<'a>(&'a self, head: &'a Head) -> &'a str {
+        let of_prompt = head.prompt.as_ref().and_then(|run| run.model.as_deref());
+        of_prompt.or(self.settings.model.as_deref()).unwrap_or(DEFAULT_MODEL)
+    }
+
     /// The model of the next call: the prompt's, the settings', or the default.
     pub(crate) fn model_record(
         &self,
         model: &dyn Model,
         head: &Head,
     ) -> Result<ModelRecord, String> {
-        let of_prompt = head.prompt.as_ref().and_then(|run| run.model.as_deref());
-        model.record(of_prompt.or(self.settings.model.as_deref()).unwrap_or(DEFAULT_MODEL))
+        model.record(self.model_name(head))
     }
 
     pub(crate) fn context_budget(&self, context_window: u64) -> ContextBudget {

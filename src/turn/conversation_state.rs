@@ -6,9 +6,11 @@ use crate::agent::content::ToolCall;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::run_prompt;
 use crate::ids::{ConversationKey, PromptId};
 use crate::services::Services;
 use crate::store::{ETag, Partition, StoreError};
+use crate::turn::context::TurnContext;
 use crate::turn::error::{TurnError, store_error};
 
 pub(crate) struct ConversationState {
@@ -22,6 +24,8 @@ pub(crate) struct ConversationState {
     pub(crate) response: Option<Arc<Entry>>,
     /// Results of its calls, buffered until source order allows them.
     pub(crate) buffered: Vec<Arc<Entry>>,
+    /// The system prompt of the agent run, if an extension changed it.
+    pub(crate) run_prompt: Option<Arc<str>>,
 }
 
 impl ConversationState {
@@ -33,8 +37,22 @@ impl ConversationState {
         TurnError::LeaseLost { key: self.key.clone() }
     }
 
-    /// Loads the model response whose calls are pending, and its buffered results.
-    pub(crate) async fn load_response(&mut self, services: &Services) -> Result<(), TurnError> {
+    pub(crate) fn context(&self, services: &Services) -> TurnContext {
+        TurnContext::resolve(services, &self.head, self.run_prompt.clone())
+    }
+
+    /// The system prompt of the agent run of `head`, which appended the entries `new`, if an
+    /// extension changed it.
+    pub(crate) fn run_prompt_after(&self, head: &Head, new: &[Arc<Entry>]) -> Option<Arc<str>> {
+        let seq = head.prompt.as_ref()?.system_prompt_seq?;
+        let added = new.iter().find(|entry| entry.base.seq == seq);
+        let text = added.and_then(|entry| run_prompt::from_entry(&entry.body));
+        text.map_or_else(|| self.run_prompt.clone(), |text| Some(text.into()))
+    }
+
+    /// Loads the model response whose calls are pending, its buffered results, and the system prompt
+    /// of the agent run.
+    pub(crate) async fn load_run(&mut self, services: &Services) -> Result<(), TurnError> {
         let (response, buffered) = match &self.head.phase {
             Phase::Calls { response_seq: response, calls, .. } => {
                 let entries = self.load_entries(services).await?;
@@ -55,9 +73,14 @@ impl ConversationState {
                 (None, Vec::new())
             }
         };
-        // Assign both only now: a cancelled renewal must not leave the conversation without its
+        let prompt_seq = self.head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
+        let run_prompt = match prompt_seq {
+            Some(_) => self.run_prompt_after(&self.head, &self.load_entries(services).await?),
+            None => None,
+        };
+        // Assign all only now: a cancelled renewal must not leave the conversation without its
         // response.
-        (self.response, self.buffered) = (response, buffered);
+        (self.response, self.buffered, self.run_prompt) = (response, buffered, run_prompt);
         Ok(())
     }
 

@@ -102,7 +102,7 @@ async fn commit_take_over(
     now: Timestamp,
 ) -> Result<(), TurnError> {
     conversation.crash.is_commit_only = true;
-    conversation.state.load_response(conversation.services).await?;
+    conversation.state.load_run(conversation.services).await?;
     let mut inputs = vec![Input::LeaseTakenOver];
     let (services, state) = (conversation.services, &conversation.state);
     let mut lost = lost_writes(&state.head, &[], now);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agent::entry::Entry;
 use crate::agent::event::EventBody;
 use crate::agent::message::{Message, ToolResultMessage};
-use crate::agent::step::{FinishTurn, Input};
+use crate::agent::step::Input;
 use crate::extensions::context::Anchor;
 use crate::extensions::{ClosingTurn, Hook};
 use crate::turn::error::TurnError;
@@ -35,15 +35,15 @@ impl LeasedConversation<'_> {
 
     /// True if the inputs close a turn for which the hook runs.
     fn has_turn_hook(&self, plan: &CommitPlan) -> bool {
-        plan.transition().closed_turn.is_some()
-            && self.has_hook(Hook::TurnEnd, plan.context().agent.as_deref().ok())
+        plan.transition().closed_turn.is_some() && self.has_hook(Hook::TurnEnd, plan.context())
     }
 
     async fn apply_turn_decision(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
         let Some(turn) = self.closing_entries(plan).await? else { return Ok(()) };
-        if let Some(decision) = self.first_turn_decision(plan, &turn).await? {
-            let decision = [Input::FinishTurn(decision)].into_iter();
-            *plan = self.state.plan(self.services, decision.chain(plan.take_inputs()).collect());
+        let mut inputs = self.first_turn_decision(plan, &turn).await?;
+        if !inputs.is_empty() {
+            inputs.extend(plan.take_inputs());
+            *plan = self.state.plan(self.services, inputs);
         }
         Ok(())
     }
@@ -59,26 +59,29 @@ impl LeasedConversation<'_> {
         *plan = self.state.plan(self.services, inputs);
     }
 
-    /// The first decision that an extension returns.
+    /// The first decision that an extension returns, and the actions of all hooks until then.
     async fn first_turn_decision(
         &mut self,
         plan: &CommitPlan,
         turn: &TurnEntries,
-    ) -> Result<Option<FinishTurn>, TurnError> {
+    ) -> Result<Vec<Input>, TurnError> {
+        let mut inputs = Vec::new();
         let response = turn.response.body.message().and_then(Message::as_assistant);
-        let Some(response) = response else { return Ok(None) };
+        let Some(response) = response else { return Ok(inputs) };
         let tool_results: Vec<&ToolResultMessage> =
             turn.results.iter().filter_map(|entry| entry.body.tool_result()).collect();
         let closing = ClosingTurn { response, tool_results: &tool_results, rounds: turn.rounds };
-        let agent = plan.context().agent.as_deref().ok();
         let anchor = Anchor::Response(plan.transition().head.response_count);
-        for cx in self.hook_contexts(Hook::TurnEnd, agent, anchor) {
+        for cx in self.hook_contexts(Hook::TurnEnd, plan.context(), anchor) {
             let work = async { cx.extension().finish_turn(&cx, &closing).await };
-            if let Ok(Some(decision)) = self.run_hook(&cx, work).await? {
-                return Ok(Some(decision));
+            let Ok(decision) = self.run_hook(&cx, work).await? else { continue };
+            inputs.extend(cx.take_actions());
+            if let Some(decision) = decision {
+                inputs.insert(0, Input::FinishTurn(decision));
+                break;
             }
         }
-        Ok(None)
+        Ok(inputs)
     }
 
     /// Earlier results are read from the store. A response without calls is in the transition

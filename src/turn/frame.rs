@@ -22,7 +22,7 @@ const HASH_DIGITS: usize = 16;
 
 /// Request of a model call without its messages.
 pub(crate) struct Frame<'c> {
-    /// The system prompt of the agent.
+    /// The system prompt of the agent or the run.
     own_text: &'c str,
     /// The active tools of the agent.
     own_tools: &'c [Arc<dyn CallableTool>],
@@ -40,7 +40,7 @@ impl TurnContext {
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();
         Frame {
-            own_text: agent.map_or("", |agent| &agent.instructions),
+            own_text: &self.system_prompt,
             own_tools: self.tools(),
             plugin_tools: Vec::new(),
             contributions: Vec::new(),
@@ -121,7 +121,10 @@ impl<'c> Frame<'c> {
     /// The part of the response's commit that records the frame. `None`: it is the agent's own, and
     /// the head names no other.
     pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
-        let is_own = self.contributions.is_empty() && self.plugin_tools.is_empty();
+        let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
+        let is_own = self.contributions.is_empty()
+            && self.plugin_tools.is_empty()
+            && system_prompt_seq.is_none();
         if is_own && head.frame.is_none() {
             return None;
         }
@@ -136,7 +139,7 @@ impl<'c> Frame<'c> {
         let entry = FrameEntry {
             hash,
             revision: revision.to_owned(),
-            system_prompt_seq: None,
+            system_prompt_seq,
             tools,
             contributions: self.contributions.clone(),
         };

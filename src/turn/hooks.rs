@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::agents::Agent;
-use crate::extensions::context::{Anchor, HookSite};
+use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::payload::PayloadHooks;
 use crate::extensions::runner::{HookFailure, HookRunner};
 use crate::extensions::{Extension, Hook, HookContext, HookError};
+use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 
@@ -15,51 +15,67 @@ impl<'w> LeasedConversation<'w> {
     fn extensions_with<'a>(
         &'a self,
         hook: Hook,
-        agent: Option<&'a Agent>,
+        context: &'a TurnContext,
     ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
         self.services
-            .extensions_of(agent)
+            .extensions_of(context.agent.as_deref().ok())
             .filter(move |extension| extension.events().contains(hook))
     }
 
     /// True if an extension has this hook.
-    pub(crate) fn has_hook(&self, hook: Hook, agent: Option<&Agent>) -> bool {
-        self.extensions_with(hook, agent).next().is_some()
+    pub(crate) fn has_hook(&self, hook: Hook, context: &TurnContext) -> bool {
+        self.extensions_with(hook, context).next().is_some()
     }
 
     /// A context for each extension that has this hook. Without any, nothing is allocated.
     pub(crate) fn hook_contexts(
         &self,
         hook: Hook,
-        agent: Option<&Agent>,
+        context: &TurnContext,
         anchor: Anchor,
     ) -> Vec<HookContext> {
-        let mut extensions = self.extensions_with(hook, agent).peekable();
+        let mut extensions = self.extensions_with(hook, context).peekable();
         if extensions.peek().is_none() {
             return Vec::new();
         }
-        let site = self.hook_site(hook, anchor);
+        let site = self.hook_site(hook, context, anchor);
         extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
     }
 
-    pub(crate) fn hook_site(&self, hook: Hook, anchor: Anchor) -> Arc<HookSite> {
+    pub(crate) fn hook_site(
+        &self,
+        hook: Hook,
+        context: &TurnContext,
+        anchor: Anchor,
+    ) -> Arc<HookSite> {
+        let head = &self.state.head;
         Arc::new(HookSite {
             hook,
             conversation: self.state.key.clone(),
-            incarnation: self.state.head.incarnation.clone(),
-            agent: self.state.head.agent.clone(),
+            incarnation: head.incarnation.clone(),
+            agent: head.agent.clone(),
             prompt_id: self.state.prompt_id(),
             anchor,
+            facts: HookFacts {
+                has_waiting_messages: head.waiting_items > 0,
+                name: head.name.clone(),
+                model: context.model_name(head).to_owned(),
+                thinking_level: context.settings.thinking_level.unwrap_or_default(),
+                tools: context.tools().to_vec(),
+                system_prompt: Arc::clone(&context.system_prompt),
+                context_tokens: head.context_tokens,
+            },
+            model: Arc::clone(&self.services.model),
         })
     }
 
     /// `None`: no extension has the hook.
     pub(crate) fn payload_hooks(
         &self,
-        agent: Option<&Agent>,
+        context: &TurnContext,
         anchor: Anchor,
     ) -> Option<PayloadHooks<'w>> {
-        let contexts = self.hook_contexts(Hook::OnPayload, agent, anchor);
+        let contexts = self.hook_contexts(Hook::OnPayload, context, anchor);
         (!contexts.is_empty()).then(|| PayloadHooks { runner: self.hook_runner(), contexts })
     }
 

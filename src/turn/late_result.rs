@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent::content::ToolCall;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem, LateResult};
-use crate::agent::message::ToolResultMessage;
-use crate::agent::raw::Extra;
 use crate::agent::request::CallRef;
 use crate::agent::step::{CallResult, Input};
 use crate::ids::{ConversationKey, EffectId, InputId};
@@ -57,20 +55,7 @@ impl<'w> LateResultWriter<'w> {
     /// An item that exists already stays.
     pub(crate) async fn store(&self, result: &CallResult) {
         let now = self.services.clock.now();
-        let message = ToolResultMessage {
-            tool_call_id: self.tool_call_id.clone(),
-            tool_name: self.tool_name.clone(),
-            content: result.content.clone(),
-            details: result.details.clone(),
-            structured_content: result.structured.clone(),
-            usage: result.usage.clone(),
-            is_error: result.is_error,
-            terminate: result.terminate,
-            rejected: None,
-            timestamp: now,
-            workspace: result.workspace.clone(),
-            extra: Extra::new(),
-        };
+        let message = result.to_message(&self.tool_call_id, &self.tool_name, now);
         let late = LateResult { call: self.call, message, outputs: result.outputs.clone() };
         let item = InboxItem {
             input_id: InputId::new(format!("late-{}", self.effect)),

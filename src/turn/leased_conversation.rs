@@ -18,7 +18,6 @@ use crate::services::Services;
 use crate::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
 use crate::telemetry::error_class::ErrorClass;
 use crate::turn::call_costs::CallCosts;
-use crate::turn::context::TurnContext;
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::documents;
 use crate::turn::error::{TurnError, store_error};
@@ -141,6 +140,7 @@ pub(crate) async fn acquire_lease_as<'w>(
         etag: stored.etag,
         response: None,
         buffered: Vec::new(),
+        run_prompt: None,
     };
     let conversation = LeasedConversation {
         services,
@@ -276,7 +276,7 @@ impl LeasedConversation<'_> {
             return Err(self.state.lease_lost());
         }
         (self.state.head, self.state.etag) = (head, stored.etag);
-        self.state.load_response(self.services).await
+        self.state.load_run(self.services).await
     }
 
     /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
@@ -293,7 +293,7 @@ impl LeasedConversation<'_> {
     pub(crate) fn can_call_model(&self, head: &Head) -> bool {
         let is_inline = || {
             head.waiting_items == 0
-                && TurnContext::resolve(self.services, &self.state.head).settings.continuation
+                && self.state.context(self.services).settings.continuation
                     == Some(Continuation::Inline)
         };
         let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);

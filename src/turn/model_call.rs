@@ -67,7 +67,7 @@ impl LeasedConversation<'_> {
     pub(crate) async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        let context = TurnContext::resolve(self.services, &self.state.head);
+        let context = self.state.context(self.services);
         let CallOutcome { response, revision, frame, plugin_state, error_type } =
             Box::pin(self.request_response(&context)).await?;
         self.costs.record_calls(response.message.usage, 1);
@@ -145,7 +145,7 @@ impl LeasedConversation<'_> {
         let system = frame.system();
         let tools: Vec<ToolOffer<'_>> = frame.offers().collect();
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
-        let payload_hooks = self.payload_hooks(Some(agent), self.response_anchor());
+        let payload_hooks = self.payload_hooks(context, self.response_anchor());
         let settings = &context.settings;
         let request = ModelRequest {
             model: &record,
@@ -196,7 +196,7 @@ impl LeasedConversation<'_> {
                 return Ok(Err(CallOutcome { error_type: "plugin", ..unsent }));
             }
         };
-        Ok(match Box::pin(self.transform_messages(agent, projected)).await? {
+        Ok(match Box::pin(self.transform_messages(context, projected)).await? {
             Ok(messages) => Ok((model_messages(messages, context.loop_kind()), prepared)),
             Err(failure) => {
                 Err(CallOutcome::unsent(hook_failure_response(&failure), &agent.revision))
@@ -229,10 +229,10 @@ impl LeasedConversation<'_> {
     /// The messages after all `transform_context` hooks.
     async fn transform_messages<'a>(
         &mut self,
-        agent: &Agent,
+        context: &TurnContext,
         mut messages: Vec<Cow<'a, Message>>,
     ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
-        for cx in self.hook_contexts(Hook::Context, Some(agent), self.response_anchor()) {
+        for cx in self.hook_contexts(Hook::Context, context, self.response_anchor()) {
             let work = async { cx.extension().transform_context(&cx, messages).await };
             match self.run_hook(&cx, work).await? {
                 Ok(transformed) => messages = transformed,

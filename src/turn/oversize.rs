@@ -275,7 +275,7 @@ mod tests {
         let kept = || actions(ActionOrigin::Kept);
         let whole = [
             Input::FinishTurn(FinishTurn::End),
-            actions(ActionOrigin::Recomputed),
+            actions(ActionOrigin::WithTurnDecision),
             returned_input(1),
             kept(),
             returned_input(2),

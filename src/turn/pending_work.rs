@@ -141,14 +141,15 @@ impl LeasedConversation<'_> {
     ) -> Result<(), TurnError> {
         let PendingWork { inbox, has_new_items, plan } = *pending;
         let now = self.services.clock.now();
-        self.state.load_response(self.services).await?;
+        self.state.load_run(self.services).await?;
         let is_aborted = abort_signal::is_aborted_by(&self.state.head, &inbox);
         if self.state.head.is_poisoned() && self.crash.death.is_none() && !is_aborted {
             return self.fail_poisoned_prompt(&inbox, span).await;
         }
         let mut inputs = recovery_inputs(self.services, &self.state.head, &inbox, now, span);
         budget_check::settle_due(self.services, &self.state.head, &mut inputs).await;
-        let is_plan_current = inputs.is_empty() && self.state.response.is_none();
+        let is_plan_current =
+            inputs.is_empty() && self.state.response.is_none() && self.state.run_prompt.is_none();
         inputs.extend(inbox::drain_inputs(&inbox));
         let mut plan = if is_plan_current { plan } else { self.state.plan(self.services, inputs) };
         if self.crash.is_commit_only {

@@ -67,13 +67,16 @@ impl ConversationState {
     /// Applies the inputs to a copy of the current head.
     pub(crate) fn plan(&self, services: &Services, inputs: Vec<Input>) -> CommitPlan {
         let began = services.clock.monotonic();
-        let context = TurnContext::resolve(services, &self.head);
+        let mut context = self.context(services);
         let transition = self.apply_inputs(services, &context, &inputs);
+        if let Some(text) = self.run_prompt_after(&transition.head, &transition.entries) {
+            context.system_prompt = text;
+        }
         CommitPlan { inputs, transition, context, began, etag: self.etag.clone() }
     }
 
     pub(crate) fn build_transition(&self, services: &Services, inputs: &[Input]) -> Transition {
-        self.apply_inputs(services, &TurnContext::resolve(services, &self.head), inputs)
+        self.apply_inputs(services, &self.context(services), inputs)
     }
 
     fn apply_inputs(

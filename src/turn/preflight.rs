@@ -65,10 +65,11 @@ impl LeasedConversation<'_> {
         while plan.transition().operation_count() < PREFLIGHT_OPERATIONS_MAX {
             let transition = plan.transition();
             let Some(index) = transition.call_batch().next_startable(skipped_until) else { break };
+            let mut actions = Vec::new();
             let outcome = if is_skipped_by_steer(transition, index) {
                 CheckOutcome::Deferred
             } else {
-                self.check_call(plan, index).await?
+                self.check_call(plan, index, &mut actions).await?
             };
             let preflight = match outcome {
                 CheckOutcome::Decided(preflight) => preflight,
@@ -83,6 +84,8 @@ impl LeasedConversation<'_> {
                     continue;
                 }
             };
+            // Before the check, so that an abort starts no call.
+            actions.into_iter().for_each(|action| plan.add(action));
             plan.add(Input::ToolCallChecked { index, preflight });
         }
         let transition = plan.transition();
@@ -99,6 +102,7 @@ impl LeasedConversation<'_> {
         &mut self,
         plan: &CommitPlan,
         index: usize,
+        actions: &mut Vec<Input>,
     ) -> Result<CheckOutcome, TurnError> {
         let transition = plan.transition();
         let Some(call) =
@@ -116,11 +120,11 @@ impl LeasedConversation<'_> {
         };
         // The hooks of the remaining calls run in the next turn, which has its whole time.
         if self.progress.time_left(&*self.services.clock).is_zero()
-            && self.has_hook(Hook::ToolCall, plan.context().agent.as_deref().ok())
+            && self.has_hook(Hook::ToolCall, plan.context())
         {
             return Ok(CheckOutcome::Deferred);
         }
-        match self.run_before_tool_call(plan, (index, call), &checked.arguments).await? {
+        match self.run_before_tool_call(plan, (index, call), &checked.arguments, actions).await? {
             Ok(required) => checked.required = required,
             Err(outcome) => return Ok(outcome),
         }
@@ -136,6 +140,7 @@ impl LeasedConversation<'_> {
         plan: &CommitPlan,
         (index, call): (usize, &ToolCall),
         arguments: &Arguments,
+        actions: &mut Vec<Input>,
     ) -> Result<Result<Vec<ExtensionApproval>, CheckOutcome>, TurnError> {
         let call_ahead = PendingToolCall {
             tool_call_id: &call.id,
@@ -143,21 +148,26 @@ impl LeasedConversation<'_> {
             arguments,
             calls_count: plan.transition().calls().len(),
         };
-        let agent = plan.context().agent.as_deref().ok();
         let response = plan.transition().head.response_count;
         let answers = plan.transition().calls().get(index).map(|call| &call.answers);
         let mut required = Vec::new();
-        for cx in self.hook_contexts(Hook::ToolCall, agent, Anchor::ToolCall { response, index }) {
+        let anchor = Anchor::ToolCall { response, index };
+        for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
             let cx = if let Some(answers) = answers { cx.with_questions(answers) } else { cx };
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
-            let outcome = self.run_hook(&cx, work).await?;
+            let decision = self.run_hook(&cx, work).await?;
             if let Some(question) = cx.take_question() {
+                // All hooks run again after the answer.
+                actions.clear();
                 let preflight = ask_or_wait(plan.transition(), index, question);
                 return Ok(Err(CheckOutcome::Decided(preflight)));
             }
-            let preflight = match outcome {
+            if decision.is_ok() {
+                actions.extend(cx.take_actions());
+            }
+            let preflight = match decision {
                 Ok(ToolCallDecision::Allow) => continue,
                 Ok(ToolCallDecision::RequireApproval(request)) => {
                     let extension = cx.extension().name().to_owned();

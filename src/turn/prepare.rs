@@ -40,7 +40,7 @@ impl LeasedConversation<'_> {
         let run = self.state.head.prompt.clone().filter(|_| !plugins.is_empty());
         let Some(run) = run else { return Ok(Ok(call)) };
         self.services.fail_points.hit("prepare.before").await;
-        let site = self.hook_site(Hook::Prepare, self.response_anchor());
+        let site = self.hook_site(Hook::Prepare, context, self.response_anchor());
         let entries = path.iter().filter(|entry| entry.base.seq >= run.from_seq);
         let messages = entries.filter_map(|entry| entry.body.message()).collect();
         let prompt = CurrentPrompt { id: &run.id, rounds: run.rounds, messages };

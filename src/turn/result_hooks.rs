@@ -46,8 +46,7 @@ impl<'w> LeasedConversation<'w> {
     ) -> Option<ResultHooks<'w>> {
         let response_seq = self.state.response.as_ref()?.base.seq;
         let anchor = Anchor::ToolCall { response: self.state.head.response_count, index };
-        let agent = context.agent.as_deref().ok();
-        let contexts = self.hook_contexts(Hook::ToolResult, agent, anchor);
+        let contexts = self.hook_contexts(Hook::ToolResult, context, anchor);
         (!contexts.is_empty()).then(|| ResultHooks {
             runner: self.hook_runner(),
             contexts,
@@ -85,6 +84,11 @@ impl ResultHooks<'_> {
         changed.map_or(outcome, ToolOutcome::Returned)
     }
 
+    /// The actions of all hooks that succeeded.
+    pub(crate) fn take_actions(&self) -> impl Iterator<Item = Input> {
+        self.contexts.iter().filter_map(HookContext::take_actions)
+    }
+
     async fn keep(&self, raw: &Input) {
         let Input::ToolCallReturned { result, .. } = raw else { return };
         if self.attempt.tool.definition().effect == Effect::Write {
@@ -111,6 +115,7 @@ impl ResultHooks<'_> {
             match self.runner.run(cx, work).await {
                 Ok(changes) => is_changed |= apply_changes(&mut result, changes),
                 Err(failure) => {
+                    cx.take_actions();
                     notes.push(Block::text(format!("[{failure}; it did not change the result.]")));
                 }
             }

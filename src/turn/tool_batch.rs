@@ -24,8 +24,8 @@ pub(crate) struct SentCall<'w> {
     /// Absent if the call ended before it was sent.
     pub(crate) call_span: Option<Arc<ToolCallSpan<'w>>>,
     pub(crate) effect: Effect,
-    /// Resolves to the input that reports the outcome.
-    pub(crate) work: BoxFuture<'w, Input>,
+    /// Resolves to the input that reports the outcome, and the actions of hooks after it.
+    pub(crate) work: BoxFuture<'w, Vec<Input>>,
     pub(crate) raw: RawOutcome,
 }
 
@@ -43,9 +43,9 @@ struct RunningCall<'w> {
 #[derive(Default)]
 struct CallBatch<'w> {
     /// Resolves to `None` if an abort cancelled the call.
-    work: FuturesUnordered<BoxFuture<'w, (usize, Option<Input>)>>,
+    work: FuturesUnordered<BoxFuture<'w, (usize, Option<Vec<Input>>)>>,
     running: Vec<RunningCall<'w>>,
-    finished: Vec<(usize, Input)>,
+    finished: Vec<(usize, Vec<Input>)>,
     /// Cancelled when the prompt is aborted: repeatable calls end at once, and writes are notified.
     abort: CancellationToken,
 }
@@ -76,11 +76,11 @@ impl<'w> CallBatch<'w> {
         self.running.is_empty() && self.finished.is_empty()
     }
 
-    fn finish(&mut self, (index, input): (usize, Option<Input>)) {
+    fn finish(&mut self, (index, inputs): (usize, Option<Vec<Input>>)) {
         // A cancelled call stays in `running`: it did not finish.
-        let Some(input) = input else { return };
+        let Some(inputs) = inputs else { return };
         self.running.retain(|running| running.index != index);
-        self.finished.push((index, input));
+        self.finished.push((index, inputs));
     }
 
     /// Signals the abort to all calls, and waits for those that finish by themselves.
@@ -105,7 +105,7 @@ impl<'w> CallBatch<'w> {
         let mut spans = Vec::new();
         for RunningCall { index, call_span, raw } in self.running.drain(..) {
             match raw.get() {
-                Some(input) => self.finished.push((index, input.clone())),
+                Some(input) => self.finished.push((index, vec![input.clone()])),
                 None => spans.extend(call_span),
             }
         }
@@ -138,7 +138,7 @@ impl<'w> CallBatch<'w> {
     }
 
     /// All finished calls, in source order: calls that finish together have no other order.
-    fn take_finished(&mut self) -> Vec<(usize, Input)> {
+    fn take_finished(&mut self) -> Vec<(usize, Vec<Input>)> {
         let mut finished = std::mem::take(&mut self.finished);
         finished.sort_by_key(|(index, _)| *index);
         finished
@@ -165,8 +165,9 @@ impl<'w> LeasedConversation<'w> {
         let outcome = Box::pin(self.run_batch(&mut calls)).await;
         if let Err(error) = &outcome {
             calls.fail_running(error);
-            for (_, input) in calls.take_finished() {
-                self.store_late_result(&input, &response).await;
+            // Actions of hooks are left out: they belong to the commit of the result.
+            for input in calls.take_finished().iter().filter_map(|(_, inputs)| inputs.first()) {
+                self.store_late_result(input, &response).await;
             }
         }
         outcome
@@ -217,7 +218,7 @@ impl<'w> LeasedConversation<'w> {
         calls.cancel_remaining();
         self.services.fail_points.hit("tool.after").await;
         calls.finished.sort_by_key(|(index, _)| *index);
-        let done = calls.finished.iter().map(|(_, input)| input.clone()).collect();
+        let done = calls.finished.iter().flat_map(|(_, inputs)| inputs.clone()).collect();
         self.commit_abort(done).await?;
         calls.finished.clear();
         Ok(())
@@ -260,7 +261,7 @@ impl<'w> LeasedConversation<'w> {
 
     async fn commit_finished(&mut self, calls: &mut CallBatch<'w>) -> Result<(), TurnError> {
         let finished = calls.take_finished();
-        let mut done: Vec<Input> = finished.iter().map(|(_, input)| input.clone()).collect();
+        let mut done: Vec<Input> = finished.iter().flat_map(|(_, inputs)| inputs.clone()).collect();
         if done.is_empty() {
             done.push(Input::FlushBufferedResults);
         }

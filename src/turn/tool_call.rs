@@ -23,7 +23,6 @@ use crate::queue;
 use crate::services::Services;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
-use crate::turn::context::TurnContext;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::late_result::LateResultWriter;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -71,11 +70,11 @@ impl<'w> LeasedConversation<'w> {
         abort: &CancellationToken,
     ) -> Result<SentCall<'w>, TurnError> {
         let services = self.services;
-        let turn_context = TurnContext::resolve(self.services, &self.state.head);
+        let turn_context = self.state.context(self.services);
         let outcome_context = self.outcome_context(index, turn_context.loop_kind());
         let failed = |text: &str| {
             let ended = outcome_context.to_input(ToolOutcome::Failed(text.to_owned()));
-            let work = Box::pin(std::future::ready(ended));
+            let work = Box::pin(std::future::ready(vec![ended]));
             let raw = RawOutcome::default();
             Ok(SentCall { index, call_span: None, effect: Effect::Read, work, raw })
         };
@@ -223,14 +222,12 @@ fn start_attempt<'w>(
         };
         work_span.end(Ok(&outcome));
         let is_unknown = matches!(outcome, ToolOutcome::Unknown { .. });
-        let outcome = match hooks.filter(|_| !is_unknown) {
-            Some(hooks) => {
-                let raw = work_raw.get_or_init(|| outcome_context.to_input(outcome.clone()));
-                Box::pin(hooks.apply(outcome, raw)).await
-            }
-            None => outcome,
+        let Some(hooks) = hooks.filter(|_| !is_unknown) else {
+            return vec![outcome_context.to_input(outcome)];
         };
-        outcome_context.to_input(outcome)
+        let raw = work_raw.get_or_init(|| outcome_context.to_input(outcome.clone()));
+        let outcome = Box::pin(hooks.apply(outcome, raw)).await;
+        [outcome_context.to_input(outcome)].into_iter().chain(hooks.take_actions()).collect()
     };
     SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work), raw }
 }

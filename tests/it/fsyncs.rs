@@ -69,7 +69,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         name: "echoing".to_owned(),
         description: String::new(),
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
-        instructions: String::new(),
+        instructions: "".into(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
         is_audited: false,

@@ -1,7 +1,5 @@
 //! Applying what extensions ask for: actions, and changes to an agent run that starts.
 
-use serde_json::json;
-
 use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
 use crate::agent::content::Content;
 use crate::agent::entry::{
@@ -11,15 +9,12 @@ use crate::agent::event::{EventBody, ExtensionNotification};
 use crate::agent::inbox::{
     CustomInput, IdempotencyRecord, InboxBody, InboxItem, PromptInput, WhenIdle,
 };
-use crate::agent::raw::RawJson;
+use crate::agent::run_prompt;
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::compaction::CompactInput;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
 use crate::ids::{InputId, PromptId, UserId};
-
-/// Type of the custom entry that holds the system prompt of an agent run.
-const SYSTEM_PROMPT_ENTRY: &str = "turnwheel/system_prompt";
 
 /// Applies the actions of one hook in order.
 pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
@@ -142,10 +137,7 @@ pub(super) fn apply_start_changes(transition: &mut Transition) {
         transition.emit_message(&entry);
     }
     let Some(text) = changes.system_prompt else { return };
-    let entry = transition.append(EntryBody::Custom(Custom {
-        custom_type: SYSTEM_PROMPT_ENTRY.to_owned(),
-        data: Some(RawJson::from_value(&json!({ "text": text }))),
-    }));
+    let entry = transition.append(run_prompt::to_entry(&text));
     if let Some(run) = &mut transition.head.prompt {
         run.system_prompt_seq = Some(entry.base.seq);
     }

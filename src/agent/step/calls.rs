@@ -4,10 +4,8 @@ use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::entry::{EntryBody, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
-use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::raw::Extra;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
@@ -216,20 +214,8 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
         call.answers = Answers::default();
         call.has_approval_request
     });
-    let message = ToolResultMessage {
-        tool_call_id: open_call.tool_call.id.clone(),
-        tool_name: open_call.tool_call.name.clone(),
-        content: result.content.clone(),
-        details: result.details.clone(),
-        structured_content: result.structured.clone(),
-        usage: result.usage.clone(),
-        is_error: result.is_error,
-        terminate: result.terminate,
-        rejected: result.rejected.clone(),
-        timestamp: transition.now,
-        workspace: result.workspace.clone(),
-        extra: Extra::new(),
-    };
+    let ToolCall { id, name, .. } = &open_call.tool_call;
+    let message = result.to_message(id, name, transition.now);
     let finished_call = FinishedCall { call: open_call.call, has_output };
     if transition.call_batch().next_in_order() == Some(index) {
         results::append_result(transition, &finished_call, message, &result.outputs);

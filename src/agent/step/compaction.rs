@@ -197,6 +197,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             emit_retries_finished(transition, attempt);
             let entry = transition.append(EntryBody::Compaction(Compaction::clone(compaction)));
             transition.head.is_compacted = true;
+            transition.head.context_tokens = None;
             transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
                 entry: Some(entry.base.seq),
                 aborted: false,

@@ -6,12 +6,12 @@ use crate::agent::action::{ActionOrigin, HookActions, StartChanges};
 use crate::agent::content::Block;
 use crate::agent::entry::Output;
 use crate::agent::frame_entry::FrameInput;
-use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
+use crate::agent::message::{AssistantMessage, Rejection, ToolResultMessage, WorkspaceFile};
 use crate::agent::pause::Pause;
 use crate::agent::phase::OnUnknown;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::question::QuestionSpec;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::step::budget::BudgetInput;
 use crate::agent::step::compaction::SummaryAttempt;
@@ -63,17 +63,15 @@ pub enum Input {
 }
 
 impl Input {
-    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out, unless
-    /// they follow a decision on the turn that stays.
+    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out.
     pub(crate) fn retain(inputs: &[Self], is_kept: impl Fn(&Self) -> bool) -> Vec<Self> {
-        let mut is_decision_kept = false;
-        let filter = |input: &&Self| {
-            if let Self::HookActions(hook) = input {
-                return hook.origin == ActionOrigin::Kept || is_decision_kept;
-            }
-            let is_kept = is_kept(input);
-            is_decision_kept = is_kept && matches!(input, Self::FinishTurn(_));
-            is_kept
+        let filter = |input: &&Self| match input {
+            Self::HookActions(hook) => match hook.origin {
+                ActionOrigin::Kept => true,
+                ActionOrigin::WithTurnDecision => is_kept(&Self::FinishTurn(FinishTurn::End)),
+                ActionOrigin::Recomputed => false,
+            },
+            _ => is_kept(input),
         };
         inputs.iter().filter(filter).cloned().collect()
     }
@@ -171,5 +169,28 @@ impl CallResult {
     /// The result of a call that an approver has rejected. `refusal` replaces the general text.
     pub(super) fn from_rejection(rejection: &Rejection, refusal: Option<&str>) -> Self {
         Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text(refusal)) }
+    }
+
+    /// The message of this result for the call that it answers.
+    pub(crate) fn to_message(
+        &self,
+        tool_call_id: &str,
+        tool_name: &str,
+        timestamp: Timestamp,
+    ) -> ToolResultMessage {
+        ToolResultMessage {
+            tool_call_id: tool_call_id.to_owned(),
+            tool_name: tool_name.to_owned(),
+            content: self.content.clone(),
+            details: self.details.clone(),
+            structured_content: self.structured.clone(),
+            usage: self.usage.clone(),
+            is_error: self.is_error,
+            terminate: self.terminate,
+            rejected: self.rejected.clone(),
+            timestamp,
+            workspace: self.workspace.clone(),
+            extra: Extra::new(),
+        }
     }
 }

@@ -54,7 +54,10 @@ fn remove(transition: &mut Transition, position: usize) -> Arc<InboxItem> {
 /// Adds an inbox item that this commit creates.
 pub(super) fn add_new_item(transition: &mut Transition, item: InboxItem) {
     let bytes = RawJson::from_value(&item).text().len();
-    transition.head.waiting_items += u32::from(item.has_effect_when_idle());
+    if item.has_effect_when_idle() {
+        transition.head.waiting_items += 1;
+        transition.postpone_settled_event();
+    }
     transition.new_items.push(item.input_id.clone());
     transition.pending.push(PendingItem { item: Arc::new(item), bytes });
 }

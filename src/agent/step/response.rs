@@ -129,6 +129,7 @@ fn append_response(
     );
     transition.emit_message(&entry);
     if !is_failed {
+        transition.head.context_tokens = Some(usage.total_tokens);
         set_plugin_state(transition, &response.plugin_state);
     }
     entry

@@ -237,7 +237,8 @@ fn actions_of_one_hook_are_limited() {
 fn recomputed_actions_are_dropped_on_rebase() {
     let recomputed = || hook(ActionOrigin::Recomputed, &[Action::Abort]);
     let decision = || Input::FinishTurn(FinishTurn::End);
-    let inputs = [decision(), recomputed(), Input::DrainInbox, recomputed(), lost_result(0)];
+    let with_decision = hook(ActionOrigin::WithTurnDecision, &[Action::Abort]);
+    let inputs = [decision(), with_decision, Input::DrainInbox, recomputed(), lost_result(0)];
     let without_decision = Input::retain(&inputs, |input| !matches!(input, Input::FinishTurn(_)));
     assert!(
         matches!(without_decision[..], [Input::DrainInbox, Input::ToolOutcomeUnknown { .. }]),

@@ -55,7 +55,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         name: AGENT_NAME.to_owned(),
         description: String::new(),
         settings: config.settings.clone(),
-        instructions: config.system_prompt.clone(),
+        instructions: config.system_prompt.as_str().into(),
         tools: config.tools.clone(),
         extensions: Vec::new(),
         is_audited: false,

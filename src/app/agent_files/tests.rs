@@ -42,7 +42,7 @@ impl TestFolder {
     }
 
     fn instructions(&self, agent: &str) -> Option<String> {
-        self.agents.find(Some(agent)).ok().map(|agent| agent.instructions.clone())
+        self.agents.find(Some(agent)).ok().map(|agent| agent.instructions.to_string())
     }
 
     fn problem(&self) -> String {

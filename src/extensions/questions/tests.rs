@@ -3,9 +3,8 @@
 use async_trait::async_trait;
 
 use super::*;
-use crate::extensions::context::{Anchor, HookSite};
-use crate::extensions::{Extension, Hook};
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::extensions::Extension;
+use crate::extensions::runner::tests::new_context;
 
 #[derive(Debug)]
 struct Guard;
@@ -17,29 +16,13 @@ impl Extension for Guard {
     }
 }
 
-fn plain_context() -> HookContext {
-    let site = HookSite {
-        hook: Hook::ToolCall,
-        conversation: ConversationKey {
-            tenant: TenantId::new("t"),
-            user: UserId::new("u"),
-            conversation_id: ConversationId::new("c"),
-        },
-        incarnation: "i".to_owned(),
-        agent: "clerk".to_owned(),
-        prompt_id: None,
-        anchor: Anchor::ToolCall { response: 1, index: 0 },
-    };
-    HookContext::new(Arc::new(site), Arc::new(Guard))
-}
-
 fn context(answers: &[(&str, &str, Answer)]) -> HookContext {
     let mut recorded = Answers::default();
     for (extension, key, answer) in answers {
         let (extension, key) = ((*extension).to_owned(), (*key).to_owned());
         recorded.add(&Asker { extension, key }, answer.clone());
     }
-    plain_context().with_questions(&recorded)
+    new_context(Guard).with_questions(&recorded)
 }
 
 #[test]
@@ -94,7 +77,7 @@ fn question_names_approvers_hint_and_options() {
 
 #[test]
 fn hook_without_questions_names_the_places() {
-    let cx = plain_context();
+    let cx = new_context(Guard);
     assert!(!cx.has_ui() && context(&[]).has_ui());
     let error = cx.confirm("sure", "Sure?").unwrap_err().to_string();
     assert!(error.contains("`tool_call`") && error.contains("`session_before_compact`"), "{error}");

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 
 use super::*;
-use crate::extensions::context::{Anchor, HookSite};
+use crate::agent::settings::ThinkingLevel;
+use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::{Events, Extension};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::model::scripted::ScriptedModel;
 
 #[derive(Debug, Default)]
 struct Named(Option<Duration>);
@@ -70,10 +72,20 @@ fn new_site(conversation: &str, incarnation: &str, hook: Hook, anchor: Anchor) -
         agent: "clerk".to_owned(),
         prompt_id: None,
         anchor,
+        facts: HookFacts {
+            has_waiting_messages: false,
+            name: None,
+            model: "normal".to_owned(),
+            thinking_level: ThinkingLevel::Off,
+            tools: Vec::new(),
+            system_prompt: "".into(),
+            context_tokens: None,
+        },
+        model: Arc::new(ScriptedModel::default()),
     }
 }
 
-fn new_context(extension: impl Extension + 'static) -> HookContext {
+pub(in crate::extensions) fn new_context(extension: impl Extension + 'static) -> HookContext {
     let anchor = Anchor::ToolCall { response: 1, index: 0 };
     HookContext::new(Arc::new(new_site("c", "i", Hook::ToolCall, anchor)), Arc::new(extension))
 }

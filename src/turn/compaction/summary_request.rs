@@ -134,8 +134,8 @@ impl LeasedConversation<'_> {
             extra: Extra::new(),
         });
         let messages = [&message];
-        let agent = input.context.agent.as_deref().ok();
-        let payload_hooks = self.payload_hooks(agent, self.summary_anchor(call_usage.calls));
+        let anchor = self.summary_anchor(call_usage.calls);
+        let payload_hooks = self.payload_hooks(&input.context, anchor);
         let request = ModelRequest {
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
             model: record,

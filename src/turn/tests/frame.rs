@@ -70,7 +70,7 @@ async fn own_frame_equals_the_agent() {
     let offered = agent.tools.iter().map(|tool| tool.definition().name.clone());
     assert_eq!(tool_names(&bodies[0]).len(), offered.clone().count());
     assert_eq!(tool_names(&bodies[0])[..3], offered.collect::<Vec<_>>()[..3]);
-    assert!(bodies[0].to_string().contains(&agent.instructions));
+    assert!(bodies[0].to_string().contains(&*agent.instructions));
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +82,7 @@ async fn six_uses_agree_on_one_frame() {
     assert_eq!(result_texts(&env).await[0], "look done");
     assert!(result_texts(&env).await[1].contains("\"pay\" not found"));
     // The estimates of tokens and bytes.
-    let context = TurnContext::resolve(&services, &env.head().await.unwrap());
+    let context = TurnContext::resolve(&services, &env.head().await.unwrap(), None);
     let frame = context.own_frame();
     let names: Vec<&str> = frame.offers().map(|offer| offer.name).collect();
     assert_eq!(names, ["look", "read"]);

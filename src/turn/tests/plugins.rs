@@ -437,14 +437,14 @@ async fn window_check_and_estimate_count_the_frame() {
     });
     let (env, services, _) = env_with(calls_look_twice, &[plugin]).await;
     let head = env.head().await.unwrap();
-    let context = TurnContext::resolve(&services, &head);
+    let context = TurnContext::resolve(&services, &head, None);
     let own = context.own_frame();
     let before = context.frame_tokens(&head, &count_tokens);
     assert!(before > own.tokens(&count_tokens), "all tools of plugins count before the first call");
     assert!(context.frame_bytes_max() > own.bytes() + 32 * 1024);
     handle_until_idle(&env, &services).await;
     let head = env.head().await.unwrap();
-    let context = TurnContext::resolve(&services, &head);
+    let context = TurnContext::resolve(&services, &head, None);
     let after = context.frame_tokens(&head, &count_tokens);
     assert!(after >= before + 100, "{after} {before}");
     assert_eq!(after, head.frame.unwrap().tokens);

@@ -86,7 +86,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         name: "clerk".to_owned(),
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
-        instructions: String::new(),
+        instructions: "".into(),
         tools: vec![tool.clone()],
         extensions: Vec::new(),
         is_audited: false,

@@ -106,7 +106,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         name: "clerk".to_owned(),
         description: "Pays.".to_owned(),
         settings: Settings::default(),
-        instructions: "Pay what you are asked to.".to_owned(),
+        instructions: "Pay what you are asked to.".into(),
         tools,
         extensions: Vec::new(),
         is_audited: false,

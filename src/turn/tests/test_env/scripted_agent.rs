@@ -206,7 +206,7 @@ pub(super) fn catalog(
         name: "clerk".to_owned(),
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
-        instructions: "Be good.".to_owned(),
+        instructions: "Be good.".into(),
         tools,
         extensions: Vec::new(),
         is_audited: true,

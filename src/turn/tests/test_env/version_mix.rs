@@ -40,7 +40,7 @@ impl TestEnv {
         let mut catalog = scripted_agent::catalog(&self.executions, None);
         for agent in catalog.agents.values_mut() {
             let agent = Arc::get_mut(agent).unwrap();
-            agent.instructions = "Be better.".to_owned();
+            agent.instructions = "Be better.".into();
             agent.revision = "s".to_owned();
             agent.tools.retain(|tool| tool.definition().name != "put");
         }

@@ -1,0 +1,28 @@
+//! The entry that holds the system prompt of an agent run, if extensions changed it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::entry::{Custom, EntryBody};
+use crate::agent::raw::RawJson;
+
+/// Type of the custom entry.
+const ENTRY_TYPE: &str = "turnwheel/system_prompt";
+
+#[derive(Serialize, Deserialize)]
+struct RunPrompt {
+    text: String,
+}
+
+pub(crate) fn to_entry(text: &str) -> EntryBody {
+    EntryBody::Custom(Custom {
+        custom_type: ENTRY_TYPE.to_owned(),
+        data: Some(RawJson::from_value(&RunPrompt { text: text.to_owned() })),
+    })
+}
+
+/// The system prompt in the entry. `None`: it holds none.
+pub(crate) fn from_entry(body: &EntryBody) -> Option<String> {
+    let EntryBody::Custom(Custom { custom_type, data: Some(data) }) = body else { return None };
+    let prompt = (custom_type == ENTRY_TYPE).then(|| data.read::<RunPrompt>().ok()).flatten()?;
+    Some(prompt.text)
+}

@@ -1,0 +1,146 @@
+//! Actions of hooks: changes of the conversation that the commit of the hook's step applies.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
+use crate::agent::content::Content;
+use crate::agent::entry::ModelChange;
+use crate::agent::event::Severity;
+use crate::agent::name;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::step::Input;
+use crate::extensions::{HookContext, HookError};
+use crate::ids::EntryId;
+
+/// Changes of the conversation. The commit of the step in which the hook runs applies them, in
+/// order, or none of them: those of a failed hook are dropped. One hook may have 16 actions of 64 KB
+/// together.
+///
+/// Events that only observe have no actions, and neither have `context`, `on_payload` and `prepare`.
+impl HookContext {
+    /// Appends a `custom` entry, which the model never receives.
+    ///
+    /// # Errors
+    /// The event has no actions, the type begins with `turnwheel/`, or a limit is exceeded.
+    pub fn append_entry(
+        &self,
+        custom_type: impl Into<String>,
+        data: &impl Serialize,
+    ) -> Result<(), HookError> {
+        let data = RawJson::from_value(&serde_json::to_value(data)?);
+        self.add_action(Action::AppendEntry { custom_type: custom_type.into(), data: Some(data) })
+    }
+
+    /// Sends a custom message: the model receives it like a message of the user.
+    ///
+    /// # Errors
+    /// The event has no actions, or a limit is exceeded.
+    pub fn send_message(&self, message: MessageSpec) -> Result<(), HookError> {
+        message.check().map_err(HookError::new)?;
+        self.add_action(Action::SendMessage(message))
+    }
+
+    /// Sends a message as the user. It starts a prompt if none runs.
+    ///
+    /// # Errors
+    /// The event has no actions, or a limit is exceeded.
+    pub fn send_user_message(
+        &self,
+        content: impl Into<Content>,
+        queue: UserMessageQueue,
+    ) -> Result<(), HookError> {
+        self.add_action(Action::SendUserMessage { content: content.into(), queue })
+    }
+
+    /// Sets the model of the conversation: an id, or `normal` or `high`.
+    ///
+    /// # Errors
+    /// The event has no actions, or the model is not configured.
+    pub fn set_model(&self, model: &str) -> Result<(), HookError> {
+        let record = self.site().model.record(model).map_err(HookError::new)?;
+        let change = ModelChange { provider: record.provider, model_id: record.id };
+        self.add_action(Action::SetModel { model: model.to_owned(), change })
+    }
+
+    /// # Errors
+    /// The event has no actions.
+    pub fn set_thinking_level(&self, level: ThinkingLevel) -> Result<(), HookError> {
+        self.add_action(Action::SetThinkingLevel(level))
+    }
+
+    /// Names of the agent's tools that the model receives from the next call on. Unknown names are
+    /// ignored.
+    ///
+    /// # Errors
+    /// The event has no actions.
+    pub fn set_active_tools<N: Into<String>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<(), HookError> {
+        self.add_action(Action::SetActiveTools(names.into_iter().map(Into::into).collect()))
+    }
+
+    /// Sets the name of the conversation. An empty one removes it.
+    ///
+    /// # Errors
+    /// The event has no actions, or the name has more than 512 bytes or control characters.
+    pub fn set_session_name(&self, name: &str) -> Result<(), HookError> {
+        let name = name::parse(name).map_err(|why| HookError::new(format!("the name {why}")))?;
+        self.add_action(Action::SetName(name))
+    }
+
+    /// Sets the label of an entry. `None` removes it.
+    ///
+    /// # Errors
+    /// The event has no actions.
+    pub fn set_label(&self, entry_id: EntryId, label: Option<String>) -> Result<(), HookError> {
+        self.add_action(Action::SetLabel { entry_id, label })
+    }
+
+    /// Aborts the running prompt. Without one it has no effect.
+    ///
+    /// # Errors
+    /// The event has no actions.
+    pub fn abort(&self) -> Result<(), HookError> {
+        self.add_action(Action::Abort)
+    }
+
+    /// Requests a compaction, which starts when no prompt runs.
+    ///
+    /// # Errors
+    /// The event has no actions.
+    pub fn compact(&self, instructions: Option<String>) -> Result<(), HookError> {
+        self.add_action(Action::Compact { instructions })
+    }
+
+    /// Emits the event `notify`, which clients show to the user.
+    ///
+    /// # Errors
+    /// The event has no actions, or a limit is exceeded.
+    pub fn notify(&self, text: impl Into<String>, severity: Severity) -> Result<(), HookError> {
+        self.add_action(Action::Notify { text: text.into(), severity })
+    }
+
+    fn add_action(&self, action: Action) -> Result<(), HookError> {
+        let Some(mut actions) = self.lock_actions() else {
+            let event = self.hook().name();
+            return Err(HookError::new(format!("a hook of {event} has no actions")));
+        };
+        actions.add(action).map_err(HookError::new)
+    }
+
+    fn lock_actions(&self) -> Option<MutexGuard<'_, HookActions>> {
+        let actions = self.actions.as_ref()?;
+        Some(actions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The actions as an input of the commit. `None`: there are none.
+    pub(crate) fn take_actions(&self) -> Option<Input> {
+        let mut actions = self.lock_actions()?;
+        let taken = actions.take();
+        (!taken.actions().is_empty()).then(|| Input::HookActions(Box::new(taken)))
+    }
+}
