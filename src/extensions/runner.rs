@@ -101,9 +101,7 @@ impl fmt::Display for FailureCause {
             Self::Error(text) => f.write_str(text),
             Self::Panic => f.write_str("it panicked"),
             Self::Timeout(limit) => write!(f, "no result within {limit:?}"),
-            Self::CommitTimeout => {
-                f.write_str("the hooks of this model response together took too long")
-            }
+            Self::CommitTimeout => f.write_str("the hooks of this step together took too long"),
         }
     }
 }

@@ -274,27 +274,33 @@ fn resolve_call(
 }
 
 /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
-/// calls modify workspace files, or both are the same `write` with equal arguments. The model may
-/// have requested the second write by mistake; it is rejected if the first one's outcome stays
-/// unknown.
+/// calls modify workspace files or the state of plugins, or both are the same `write` with equal
+/// arguments. The model may have requested the second write by mistake; it is rejected if the first
+/// one's outcome stays unknown.
 fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) -> Option<usize> {
     let (transition, context) = (plan.transition(), plan.context());
     let calls: Vec<&ToolCall> = transition.open_response()?.tool_calls().take(index + 1).collect();
     let (call, earlier) = calls.split_last()?;
     let must_precede = |other: &ToolCall| {
-        let changes_files =
-            || context.find_tool(&other.name).is_some_and(|other| other.changes_workspace());
+        let are_both = |has: fn(&dyn CallableTool) -> bool| {
+            has(tool) && context.find_tool(&other.name).is_some_and(|other| has(&**other))
+        };
         let is_same = || {
             other.name == call.name
                 && canonical_json(&other.arguments) == canonical_json(&call.arguments)
         };
-        (tool.changes_workspace() && changes_files())
+        are_both(|it| it.changes_workspace())
+            || are_both(writes_state)
             || (tool.definition().effect == Effect::Write && is_same())
     };
     earlier.iter().enumerate().rev().find_map(|(index, other)| {
         let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
         (is_open && must_precede(other)).then_some(index)
     })
+}
+
+fn writes_state(tool: &dyn CallableTool) -> bool {
+    tool.plugin().is_some_and(|plugin| plugin.writes_state)
 }
 
 /// The binding that the call was approved for.

@@ -337,6 +337,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
         rejected: None,
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
+        state: late.state.clone(),
     };
     Some(calls::settle_call(transition, late.call.index, &result))
 }

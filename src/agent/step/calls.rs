@@ -214,6 +214,10 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
         call.answers = Answers::default();
         call.has_approval_request
     });
+    let states = &mut transition.head.plugin_state;
+    if let Some(entry) = result.state.as_ref().and_then(|change| change.apply(states)) {
+        transition.append(entry);
+    }
     let ToolCall { id, name, .. } = &open_call.tool_call;
     let message = result.to_message(id, name, transition.now);
     let finished_call = FinishedCall { call: open_call.call, has_output };
