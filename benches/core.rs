@@ -1,14 +1,16 @@
 //! Benchmarks of the CPU cost of a turn without model, store and tools: step, projection, entry
-//! parsing, request serialisation and response parsing.
+//! parsing, request serialisation and response parsing; and of a prompt with and without extensions.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use divan::Bencher;
 use serde_json::json;
+use turnwheel::Agent;
 use turnwheel::agent_settings::{QueueMode, RetrySettings, ThinkingLevel};
+use turnwheel::extensions::Extension;
 use turnwheel::messages::Message;
-use turnwheel::models::ModelRequest;
+use turnwheel::models::{ModelRequest, ScriptedModel};
 use turnwheel::testing::agent::compaction::ContextBudget;
 use turnwheel::testing::agent::entry::Entry;
 use turnwheel::testing::agent::head::Head;
@@ -145,6 +147,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
         should_steer_skip_tools: true,
         drained_operations_max: 60,
         drained_bytes_max: 500_000,
+        has_start_hook: false,
         has_notification_receiver: false,
         budget: None,
         settle_after: std::time::Duration::ZERO,
@@ -167,4 +170,30 @@ fn fold_thousand_deltas(bencher: Bencher<'_, '_>) {
         fold.push_frame(None, begin);
         (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
     });
+}
+
+/// A prompt of one model call in an embedded agent with this number of extensions, each of which
+/// runs at every event and does nothing.
+#[divan::bench(args = [0, 10])]
+fn prompt_with_idle_extensions(bencher: Bencher<'_, '_>, count: usize) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return;
+    };
+    let start = || {
+        let builder = Agent::builder().models(Arc::new(ScriptedModel));
+        let builder = (0..count).fold(builder, |builder, _| builder.extension(Idle));
+        runtime.block_on(builder.start()).ok()
+    };
+    bencher.with_inputs(start).bench_refs(|agent| {
+        agent.as_ref().and_then(|agent| runtime.block_on(agent.prompt("hello")).ok()).is_some()
+    });
+}
+
+#[derive(Debug)]
+struct Idle;
+
+impl Extension for Idle {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
 }

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::agent::entry::Entry;
+use crate::agent::content::Content;
+use crate::agent::entry::{CustomMessageEntry, Entry, ModelChange};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::RawJson;
 
 pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;
-use crate::ids::EntryId;
+use crate::ids::{EntryId, PromptId};
 pub use crate::model::payload::ModelPayload;
 
 mod actions;
@@ -74,6 +75,48 @@ pub struct ClosingTurn<'a> {
     pub tool_results: &'a [&'a ToolResultMessage],
     /// Number of model responses of the prompt so far, including this one.
     pub rounds: u32,
+    /// Index of the turn in its agent run, from 0.
+    pub turn_index: u32,
+}
+
+/// An agent run that is about to start.
+#[derive(Debug)]
+pub struct StartingRun<'a> {
+    pub prompt_id: &'a PromptId,
+    /// The message that starts it. `None`: a prompt without input.
+    pub input: Option<&'a Content>,
+    /// The system prompt, with the changes of earlier extensions.
+    pub system_prompt: &'a str,
+}
+
+/// Changes of an extension to an agent run that starts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunChanges {
+    /// Messages for the model, after that of the user.
+    pub messages: Vec<CustomMessageEntry>,
+    /// Replaces the system prompt in all model calls of the run. At most 64 KB.
+    pub system_prompt: Option<String>,
+}
+
+/// An agent run that ends.
+#[derive(Debug)]
+pub struct FinishedRun<'a> {
+    /// The new messages of the run.
+    pub messages: &'a [&'a Message],
+    /// True if a failed model call is retried, in a run of its own.
+    pub will_retry: bool,
+}
+
+/// A committed fact.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Observation {
+    /// An agent run has started.
+    AgentStart,
+    /// A turn has started. `turn_index` counts from 0 in each agent run.
+    TurnStart { turn_index: u32 },
+    /// The model of the conversation has changed.
+    ModelSelect(ModelChange),
 }
 
 /// A compaction that is about to start.
@@ -123,6 +166,34 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// Time-out of each call of a hook, at most 30 s. `None`: `TURNWHEEL_HOOK_TIMEOUT`.
     fn timeout(&self) -> Option<Duration> {
         None
+    }
+
+    /// Runs before an agent run starts: for a prompt that does not continue a run as a follow-up. Each
+    /// extension sees the system prompt of the earlier ones. Without a change the run has the
+    /// agent's own. After a failure the next extension runs.
+    ///
+    /// It does not run for a continued prompt or a retry.
+    async fn before_agent_start(
+        &self,
+        _cx: &HookContext,
+        _run: &StartingRun<'_>,
+    ) -> Result<RunChanges, HookError> {
+        Ok(RunChanges::default())
+    }
+
+    /// Runs before the commit that ends an agent run, also if it ends because the prompt fails or is
+    /// aborted. It does not run if the prompt is given up after repeated crashes. A failure changes
+    /// nothing.
+    async fn finish_run(&self, _cx: &HookContext, _run: &FinishedRun<'_>) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    /// Runs after the commit of a fact; for a turn that a model call opens, before the call.
+    /// [`HookContext::hook`] has the event. It does not run if the
+    /// worker dies right after that commit: an extension that needs every fact must read the stored
+    /// entries and events. A failure changes nothing.
+    async fn observe(&self, _cx: &HookContext, _fact: &Observation) -> Result<(), HookError> {
+        Ok(())
     }
 
     /// Changes the messages of every model request. Stored entries stay unchanged. A failure fails

@@ -135,6 +135,11 @@ pub mod prelude {
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;
 
+/// Compiles the code examples of `docs/extensions.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/extensions.md")]
+struct ExtensionsPage;
+
 /// Compiles the code examples of `docs/plugins.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/plugins.md")]

@@ -2,6 +2,7 @@
 
 pub(crate) mod abort_channel;
 pub(crate) mod abort_signal;
+mod agent_hooks;
 pub(crate) mod budget_check;
 pub(crate) mod call_approval;
 pub(crate) mod call_costs;

@@ -112,12 +112,6 @@ impl HookActions {
         &self.actions
     }
 
-    /// Takes the actions, so that none is left.
-    pub(crate) fn take(&mut self) -> Self {
-        let empty = Self::new(self.by.clone(), self.event, self.origin);
-        std::mem::replace(self, empty)
-    }
-
     /// # Errors
     /// The action exceeds a limit: report the text to the hook.
     pub fn add(&mut self, action: Action) -> Result<(), String> {
@@ -146,12 +140,7 @@ impl HookActions {
 impl MessageSpec {
     /// A message that is shown, and only recorded if no prompt runs.
     pub fn new(custom_type: impl Into<String>, content: impl Into<Content>) -> Self {
-        let message = CustomMessageEntry {
-            custom_type: custom_type.into(),
-            content: content.into(),
-            display: true,
-            details: None,
-        };
+        let message = CustomMessageEntry::new(custom_type, content);
         Self { message, deliver_as: None, trigger_turn: false }
     }
 

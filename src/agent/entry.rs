@@ -235,6 +235,12 @@ pub struct CustomMessageEntry {
 }
 
 impl CustomMessageEntry {
+    /// A message that clients show, without details.
+    pub fn new(custom_type: impl Into<String>, content: impl Into<Content>) -> Self {
+        let (custom_type, content) = (custom_type.into(), content.into());
+        Self { custom_type, content, display: true, details: None }
+    }
+
     /// The message of this entry, which has the entry's `timestamp`.
     pub(crate) fn to_message(&self, timestamp: Timestamp) -> CustomMessage {
         CustomMessage {

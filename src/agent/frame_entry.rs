@@ -53,6 +53,9 @@ pub struct CurrentFrame {
     pub seq: u64,
     /// Tokens of the frame.
     pub tokens: u64,
+    /// `seq` of the entry that holds its system prompt. Absent: the agent's own instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt_seq: Option<u64>,
 }
 
 /// The frame of a model call, if it is not the agent's own. An entry is written only for a hash

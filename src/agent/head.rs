@@ -163,6 +163,10 @@ pub struct Head {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero_u32(number: &u32) -> bool {
+    *number == 0
+}
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -238,6 +242,9 @@ pub struct PromptRun {
     /// instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt_seq: Option<u64>,
+    /// Number of turns started in the agent run.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub run_turns: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -268,6 +275,11 @@ impl PromptRun {
     /// `seq` of the first entry of the agent run of which the prompt is part.
     pub fn run_start_seq(&self) -> u64 {
         self.run_from_seq.unwrap_or(self.from_seq)
+    }
+
+    /// Index of the newest turn in the agent run, from 0.
+    pub fn turn_index(&self) -> u32 {
+        self.run_turns.saturating_sub(1)
     }
 }
 

@@ -37,7 +37,7 @@ pub use crate::agent::transition::FinishTurn;
 pub(crate) use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
 pub(crate) use calls::UNKNOWN_OUTCOME;
 pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
-pub(crate) use inbox::{is_skipped_by_steer, is_supported};
+pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
 pub(crate) use questions::has_room_for_question;
@@ -88,7 +88,10 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
         }
         Input::FinishTurn(decision) => transition.finish_turn = Some(*decision),
         Input::HookActions(hook) => actions::apply(transition, hook),
-        Input::StartChanges(changes) => transition.start_changes = Some((**changes).clone()),
+        Input::StartChanges(changes) => {
+            transition.held_start = None;
+            transition.start_changes.push((**changes).clone());
+        }
     }
     Next::Wait
 }

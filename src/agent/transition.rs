@@ -42,6 +42,9 @@ pub struct Policy {
     /// the same commit.
     pub drained_operations_max: usize,
     pub drained_bytes_max: usize,
+    /// True if extensions may change an agent run before it starts. A waiting prompt then starts only
+    /// after their changes.
+    pub has_start_hook: bool,
     /// True if a receiver of notifications is configured.
     pub has_notification_receiver: bool,
     /// Budget of the conversation and its prompts.
@@ -77,6 +80,8 @@ pub struct ClosedTurn {
     pub event: usize,
     /// Number of model responses of the prompt, including that of this turn.
     pub rounds: u32,
+    /// Index of the turn in its agent run, from 0.
+    pub turn_index: u32,
 }
 
 impl Phase {
@@ -100,8 +105,10 @@ pub struct Transition {
     pub new_items: Vec<InputId>,
     /// True if an extension aborts the running prompt. The next input that can end it does.
     pub(super) is_abort_requested: bool,
-    /// Changes of extensions to the run of a prompt that has not started yet.
-    pub(super) start_changes: Option<StartChanges>,
+    /// Changes of extensions to the runs of prompts that have not started yet.
+    pub(super) start_changes: Vec<StartChanges>,
+    /// The waiting item that starts an agent run as soon as extensions have made their changes.
+    pub held_start: Option<Arc<InboxItem>>,
     pub drained_bytes: usize,
     /// True if nothing runs, but the last run ended with inbox items left to check. `agent_settled`
     /// is then still due.
@@ -146,7 +153,8 @@ impl Transition {
             pending: Vec::new(),
             new_items: Vec::new(),
             is_abort_requested: false,
-            start_changes: None,
+            start_changes: Vec::new(),
+            held_start: None,
             drained_bytes: 0,
             is_settled_event_due: false,
             settled_event: None,
@@ -293,6 +301,11 @@ impl Transition {
             self.notifications.push(alert.notification(&self.head, number, self.now));
         }
         self.alerts.push(alert);
+    }
+
+    /// True if an extension has aborted the prompt, which ends with this commit.
+    pub(crate) fn is_abort_requested(&self) -> bool {
+        self.is_abort_requested
     }
 
     pub fn prompt_id(&self) -> Option<PromptId> {

@@ -125,22 +125,21 @@ impl HookContext {
     }
 
     fn add_action(&self, action: Action) -> Result<(), HookError> {
-        let Some(mut actions) = self.lock_actions() else {
-            let event = self.hook().name();
+        let event = self.hook().name();
+        let Some(origin) = self.hook().action_origin() else {
             return Err(HookError::new(format!("a hook of {event} has no actions")));
         };
-        actions.add(action).map_err(HookError::new)
+        let new = || HookActions::new(self.extension().name(), event, origin);
+        self.lock_actions().get_or_insert_with(new).add(action).map_err(HookError::new)
     }
 
-    fn lock_actions(&self) -> Option<MutexGuard<'_, HookActions>> {
-        let actions = self.actions.as_ref()?;
-        Some(actions.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock_actions(&self) -> MutexGuard<'_, Option<HookActions>> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The actions as an input of the commit. `None`: there are none.
     pub(crate) fn take_actions(&self) -> Option<Input> {
-        let mut actions = self.lock_actions()?;
-        let taken = actions.take();
+        let taken = self.lock_actions().take()?;
         (!taken.actions().is_empty()).then(|| Input::HookActions(Box::new(taken)))
     }
 }

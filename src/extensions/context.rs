@@ -60,6 +60,10 @@ pub(crate) enum Anchor {
     Summary { after: u64, attempt: u32, earlier_calls: u32 },
     /// A committed entry.
     Entry(u64),
+    /// A committed event.
+    Event(u64),
+    /// A prompt that has not started.
+    Prompt(PromptId),
 }
 
 impl fmt::Display for Anchor {
@@ -71,28 +75,26 @@ impl fmt::Display for Anchor {
                 write!(f, "c{after}.{attempt}.{earlier_calls}")
             }
             Self::Entry(seq) => write!(f, "e{seq}"),
+            Self::Event(number) => write!(f, "v{number}"),
+            Self::Prompt(id) => write!(f, "p{id}"),
         }
     }
 }
 
 /// The context of a hook.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HookContext {
     site: Arc<HookSite>,
     extension: Arc<dyn Extension>,
-    /// `None`: the event has no actions.
-    pub(super) actions: Option<Arc<Mutex<HookActions>>>,
+    /// `None`: there are none yet.
+    pub(super) actions: Mutex<Option<HookActions>>,
     /// `None`: this hook may not ask.
-    pub(super) questions: Option<Arc<HookQuestions>>,
+    pub(super) questions: Option<HookQuestions>,
 }
 
 impl HookContext {
     pub(crate) fn new(site: Arc<HookSite>, extension: Arc<dyn Extension>) -> Self {
-        let (name, event) = (extension.name(), site.hook.name());
-        let actions = site.hook.action_origin();
-        let actions = actions.map(|origin| HookActions::new(name, event, origin));
-        let actions = actions.map(|actions| Arc::new(Mutex::new(actions)));
-        Self { actions, questions: None, site, extension }
+        Self { site, extension, actions: Mutex::default(), questions: None }
     }
 
     pub(super) fn site(&self) -> &HookSite {

@@ -24,6 +24,16 @@ pub enum Hook {
     ToolResult,
     /// [`Plugin::prepare`](super::Plugin::prepare)
     Prepare,
+    /// [`Extension::before_agent_start`](super::Extension::before_agent_start)
+    BeforeAgentStart,
+    /// [`Extension::finish_run`](super::Extension::finish_run)
+    AgentEnd,
+    /// [`Observation::AgentStart`](super::Observation::AgentStart)
+    AgentStart,
+    /// [`Observation::TurnStart`](super::Observation::TurnStart)
+    TurnStart,
+    /// [`Observation::ModelSelect`](super::Observation::ModelSelect)
+    ModelSelect,
 }
 
 impl Hook {
@@ -36,10 +46,16 @@ impl Hook {
     /// has no actions.
     pub(crate) fn action_origin(self) -> Option<ActionOrigin> {
         match self {
-            Self::ToolCall => Some(ActionOrigin::Recomputed),
-            Self::TurnEnd => Some(ActionOrigin::WithTurnDecision),
+            Self::ToolCall | Self::BeforeAgentStart => Some(ActionOrigin::Recomputed),
+            Self::TurnEnd | Self::AgentEnd => Some(ActionOrigin::WithTurnDecision),
             Self::ToolResult | Self::SessionBeforeCompact => Some(ActionOrigin::Kept),
-            Self::Context | Self::OnPayload | Self::SessionCompact | Self::Prepare => None,
+            Self::Context
+            | Self::OnPayload
+            | Self::SessionCompact
+            | Self::Prepare
+            | Self::AgentStart
+            | Self::TurnStart
+            | Self::ModelSelect => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! the decision the hook runs again and receives the answer.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -80,11 +80,11 @@ pub(crate) struct HookQuestions {
 impl HookContext {
     /// The context of a hook that may ask. `answers`: those of its step so far.
     pub(crate) fn with_questions(mut self, answers: &Answers) -> Self {
-        self.questions = Some(Arc::new(HookQuestions {
+        self.questions = Some(HookQuestions {
             answers: answers.of_extension(self.extension().name()),
             bytes_left: STEP_ANSWERS_BYTES_MAX.saturating_sub(answers.byte_count()),
             asked: Mutex::default(),
-        }));
+        });
         self
     }
 
@@ -94,9 +94,8 @@ impl HookContext {
     }
 
     pub(crate) fn has_asked(&self) -> bool {
-        let asked = |it: &Arc<HookQuestions>| {
-            it.asked.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-        };
+        let asked =
+            |it: &HookQuestions| it.asked.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         self.questions.as_ref().is_some_and(asked)
     }
 

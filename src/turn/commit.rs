@@ -87,7 +87,11 @@ impl LeasedConversation<'_> {
             match sent {
                 Ok(WriteOutcome::Won(etag)) => {
                     self.services.fail_points.hit(fail_point(name, "after")).await;
+                    let observed = self.observed_facts(name, &transition);
                     self.apply_won(transition, etag, (began, bytes)).await;
+                    if !observed.is_empty() {
+                        Box::pin(self.run_observers(observed)).await;
+                    }
                     return Ok(());
                 }
                 Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,

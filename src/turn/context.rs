@@ -9,6 +9,7 @@ use crate::agent::message::AssistantMessage;
 use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
 use crate::agent::transition::Policy;
 use crate::agents::{Agent, AgentLookupError};
+use crate::extensions::Hook;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::model::{Model, ModelRecord};
 use crate::services::Services;
@@ -49,9 +50,15 @@ impl TurnContext {
         };
         let tools =
             agent.iter().flat_map(|agent| &agent.tools).filter(is_active).cloned().collect();
-        let own_prompt = || agent.as_ref().map(|agent| Arc::clone(&agent.instructions));
-        let system_prompt = run_prompt.or_else(|| own_prompt().ok()).unwrap_or_default();
-        Self { agent, settings, system_prompt, tools }
+        let mut context = Self { agent, settings, system_prompt: Arc::default(), tools };
+        context.set_run_prompt(run_prompt);
+        context
+    }
+
+    /// `None`: the run has the agent's system prompt.
+    pub(crate) fn set_run_prompt(&mut self, run_prompt: Option<Arc<str>>) {
+        let own = || self.agent.as_ref().map(|agent| Arc::clone(&agent.instructions)).ok();
+        self.system_prompt = run_prompt.or_else(own).unwrap_or_default();
     }
 
     pub(crate) fn loop_kind(&self) -> LoopKind {
@@ -131,6 +138,9 @@ impl TurnContext {
             should_steer_skip_tools: settings.steering_skips_tools.unwrap_or(true),
             drained_operations_max: DRAIN_OPERATIONS_MAX,
             drained_bytes_max: DRAIN_BYTES_MAX,
+            has_start_hook: services
+                .extensions_of(self.agent.as_deref().ok())
+                .any(|extension| extension.events().contains(Hook::BeforeAgentStart)),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,
         }

@@ -18,6 +18,7 @@ struct TurnEntries {
     response: Arc<Entry>,
     results: Vec<Arc<Entry>>,
     rounds: u32,
+    turn_index: u32,
 }
 
 impl LeasedConversation<'_> {
@@ -70,7 +71,12 @@ impl LeasedConversation<'_> {
         let Some(response) = response else { return Ok(inputs) };
         let tool_results: Vec<&ToolResultMessage> =
             turn.results.iter().filter_map(|entry| entry.body.tool_result()).collect();
-        let closing = ClosingTurn { response, tool_results: &tool_results, rounds: turn.rounds };
+        let closing = ClosingTurn {
+            response,
+            tool_results: &tool_results,
+            rounds: turn.rounds,
+            turn_index: turn.turn_index,
+        };
         let anchor = Anchor::Response(plan.transition().head.response_count);
         for cx in self.hook_contexts(Hook::TurnEnd, plan.context(), anchor) {
             let work = async { cx.extension().finish_turn(&cx, &closing).await };
@@ -107,6 +113,11 @@ impl LeasedConversation<'_> {
                 results.extend(entries.get(index).cloned());
             }
         }
-        Ok(Some(TurnEntries { response, results, rounds: closed.rounds }))
+        Ok(Some(TurnEntries {
+            response,
+            results,
+            rounds: closed.rounds,
+            turn_index: closed.turn_index,
+        }))
     }
 }

@@ -52,7 +52,9 @@ impl TurnContext {
     /// Tokens of the frame of the next model call, before plugins prepare it: those of the last
     /// frame, or of all tools.
     pub(crate) fn frame_tokens(&self, head: &Head, count: TokenCounter<'_>) -> u64 {
-        head.frame.as_ref().map_or_else(|| self.full_frame().tokens(count), |frame| frame.tokens)
+        let prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
+        let current = head.frame.as_ref().filter(|frame| frame.system_prompt_seq == prompt_seq);
+        current.map_or_else(|| self.full_frame().tokens(count), |frame| frame.tokens)
     }
 
     /// Bytes of the largest frame that plugins can prepare.

@@ -54,7 +54,10 @@ impl<'w> LeasedConversation<'w> {
             conversation: self.state.key.clone(),
             incarnation: head.incarnation.clone(),
             agent: head.agent.clone(),
-            prompt_id: self.state.prompt_id(),
+            prompt_id: match &anchor {
+                Anchor::Prompt(id) => Some(id.clone()),
+                _ => self.state.prompt_id(),
+            },
             anchor,
             facts: HookFacts {
                 has_waiting_messages: head.waiting_items > 0,

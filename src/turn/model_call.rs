@@ -68,6 +68,7 @@ impl LeasedConversation<'_> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
         let context = self.state.context(self.services);
+        self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type } =
             Box::pin(self.request_response(&context)).await?;
         self.costs.record_calls(response.message.usage, 1);

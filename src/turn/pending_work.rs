@@ -157,6 +157,7 @@ impl LeasedConversation<'_> {
         } else {
             Box::pin(self.check_ready_calls(&mut plan)).await?;
             self.run_finish_turn(&mut plan).await?;
+            self.run_agent_hooks(&mut plan).await?;
             self.check_context_window(&mut plan).await?;
             pause::pause_model_call(self.services, &self.state.head, &mut plan);
             self.plan_reservation(&mut plan).await?;
@@ -241,6 +242,7 @@ impl LeasedConversation<'_> {
             let mut plan = self.state.plan(self.services, remaining);
             Box::pin(self.check_ready_calls(&mut plan)).await?;
             self.run_finish_turn(&mut plan).await?;
+            self.run_agent_hooks(&mut plan).await?;
             pause::pause_model_call(self.services, &self.state.head, &mut plan);
             return Ok((plan.into_inputs(), waiting));
         }
@@ -270,6 +272,7 @@ impl LeasedConversation<'_> {
             Box::pin(self.check_ready_calls(&mut plan)).await?;
         }
         self.run_finish_turn(&mut plan).await?;
+        self.run_agent_hooks(&mut plan).await?;
         if waiting.is_some() {
             self.check_context_window(&mut plan).await?;
             pause::pause_model_call(self.services, &self.state.head, &mut plan);

@@ -69,9 +69,7 @@ impl ConversationState {
         let began = services.clock.monotonic();
         let mut context = self.context(services);
         let transition = self.apply_inputs(services, &context, &inputs);
-        if let Some(text) = self.run_prompt_after(&transition.head, &transition.entries) {
-            context.system_prompt = text;
-        }
+        context.set_run_prompt(self.run_prompt_after(&transition.head, &transition.entries));
         CommitPlan { inputs, transition, context, began, etag: self.etag.clone() }
     }
 

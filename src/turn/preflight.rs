@@ -64,6 +64,10 @@ impl LeasedConversation<'_> {
         let (mut skipped_until, mut paused_on, mut is_deferred) = (None, None, false);
         while plan.transition().operation_count() < PREFLIGHT_OPERATIONS_MAX {
             let transition = plan.transition();
+            if transition.is_abort_requested() {
+                // The commit ends the prompt.
+                return Ok(());
+            }
             let Some(index) = transition.call_batch().next_startable(skipped_until) else { break };
             let mut actions = Vec::new();
             let outcome = if is_skipped_by_steer(transition, index) {

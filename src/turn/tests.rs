@@ -8,6 +8,7 @@
 
 mod aborts;
 mod actions;
+mod agent_hooks;
 mod audit;
 mod backlog;
 mod bounds;

@@ -1,6 +1,6 @@
 //! Applying what extensions ask for: actions, and changes to an agent run that starts.
 
-use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
+use crate::agent::action::{Action, HookActions, MessageSpec, StartChanges, UserMessageQueue};
 use crate::agent::content::Content;
 use crate::agent::entry::{
     Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
@@ -130,8 +130,9 @@ fn add_item(transition: &mut Transition, body: impl FnOnce(PromptId, UserId) -> 
 /// Applies the changes of extensions to the agent run that the prompt has just started.
 pub(super) fn apply_start_changes(transition: &mut Transition) {
     let prompt_id = transition.prompt_id();
-    let changes = transition.start_changes.take_if(|it| Some(&it.prompt_id) == prompt_id.as_ref());
-    let Some(changes) = changes else { return };
+    let is_for_prompt = |it: &StartChanges| Some(&it.prompt_id) == prompt_id.as_ref();
+    let Some(position) = transition.start_changes.iter().position(is_for_prompt) else { return };
+    let changes = transition.start_changes.remove(position);
     for message in changes.messages {
         let entry = transition.append(EntryBody::CustomMessage(message));
         transition.emit_message(&entry);

@@ -55,6 +55,7 @@ pub(super) fn start_prompt(
     head.turn += 1;
     // A follow-up continues the agent run.
     let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
+    let run_turns = head.prompt.as_ref().map_or(0, |run| run.run_turns);
     head.prompt = Some(PromptRun {
         id: prompt.prompt_id.clone(),
         from_seq: head.seq + 1,
@@ -75,6 +76,7 @@ pub(super) fn start_prompt(
         increases: Vec::new(),
         alert_marks: Vec::new(),
         system_prompt_seq,
+        run_turns,
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),
@@ -107,6 +109,7 @@ pub(super) fn start_prompt(
 pub(super) fn open_first_turn(transition: &mut Transition) {
     if let Some(run) = &mut transition.head.prompt {
         run.is_turn_open = true;
+        run.run_turns += 1;
     }
     transition.emit(EventBody::TurnStart(Empty {}));
 }

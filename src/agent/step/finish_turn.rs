@@ -35,11 +35,12 @@ pub(super) fn close_turn(transition: &mut Transition) -> bool {
 /// Records that an extension may decide on the turn whose `turn_end` is the newest event, and
 /// returns the decision. An aborted or failing prompt ends in any case.
 pub(super) fn take_decision(transition: &mut Transition) -> Option<FinishTurn> {
-    let rounds = transition.head.prompt.as_ref().map(|run| run.rounds)?;
+    let run = transition.head.prompt.as_ref()?;
+    let (rounds, turn_index) = (run.rounds, run.turn_index());
     if transition.is_prompt_ending || queue::is_abort_pending(transition) {
         return None;
     }
     let event = transition.events.len().saturating_sub(1);
-    transition.closed_turn = Some(ClosedTurn { event, rounds });
+    transition.closed_turn = Some(ClosedTurn { event, rounds, turn_index });
     transition.finish_turn.take()
 }

@@ -82,6 +82,9 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
             (is_prompt_or_message && item.has_effect_when_idle())
                 || CompactInput::from_item(item).is_some()
         };
+        if is_start_held(transition, is_next) {
+            return Next::Wait;
+        }
         let Some(item) = pop(transition, is_next) else { return Next::Wait };
         if let Some(compact_input) = CompactInput::from_item(&item) {
             return compaction::apply_command(transition, &item, compact_input);
@@ -106,12 +109,29 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
     Next::Wait
 }
 
+/// True if the next item starts an agent run that extensions may still change.
+fn is_start_held(transition: &mut Transition, is_next: impl Fn(&InboxItem) -> bool) -> bool {
+    if !transition.policy.has_start_hook || !queue::can_pop(transition, &is_next) {
+        return false;
+    }
+    let next = transition.pending.iter().find(|pending| is_next(&pending.item));
+    let Some(item) = next.map(|pending| Arc::clone(&pending.item)) else { return false };
+    let has_changes = |prompt_id: &PromptId| {
+        transition.start_changes.iter().any(|changes| changes.prompt_id == *prompt_id)
+    };
+    let is_held = !matches!(item.body, InboxBody::Continue(_))
+        && item.can_start_prompt()
+        && started_prompt_id(&item).is_some_and(|prompt_id| !has_changes(&prompt_id));
+    transition.held_start = Some(item).filter(|_| is_held);
+    is_held
+}
+
 fn is_from_user(item: &InboxItem) -> bool {
     item.prompt().is_some_and(|prompt| matches!(prompt.source, Source::User | Source::Queue))
 }
 
 /// Id of the prompt that an item starts when no prompt runs.
-pub(super) fn started_prompt_id(item: &InboxItem) -> Option<PromptId> {
+pub(crate) fn started_prompt_id(item: &InboxItem) -> Option<PromptId> {
     if let InboxBody::Continue(input) = &item.body {
         return Some(input.prompt_id.clone());
     }

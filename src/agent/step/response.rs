@@ -141,7 +141,12 @@ fn set_frame(transition: &mut Transition, FrameInput { entry, tokens }: &FrameIn
         return;
     }
     let seq = transition.append(EntryBody::Frame(entry.clone())).base.seq;
-    transition.head.frame = Some(CurrentFrame { hash: entry.hash.clone(), seq, tokens: *tokens });
+    transition.head.frame = Some(CurrentFrame {
+        hash: entry.hash.clone(),
+        seq,
+        tokens: *tokens,
+        system_prompt_seq: entry.system_prompt_seq,
+    });
 }
 
 fn set_plugin_state(transition: &mut Transition, changes: &[PluginStateChange]) {

@@ -10,6 +10,7 @@ pub(super) fn open_turn(transition: &mut Transition) {
     let Some(run) = &mut transition.head.prompt else { return };
     if !std::mem::replace(&mut run.is_turn_open, true) {
         let starts_agent_run = std::mem::take(&mut run.is_between_attempts);
+        run.run_turns = 1 + if starts_agent_run { 0 } else { run.run_turns };
         transition.head.turn += 1;
         if starts_agent_run {
             transition.emit(EventBody::AgentStart(Empty {}));
