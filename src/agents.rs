@@ -12,13 +12,16 @@ use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
+mod app_settings;
 mod approval;
+mod extensions;
 mod fields;
 mod file;
 mod file_context;
 #[cfg(test)]
 mod fuzz;
 mod guardrails;
+mod http_endpoint;
 mod http_tool;
 mod load;
 mod mistakes;

@@ -35,6 +35,22 @@ impl Timestamp {
     }
 }
 
+/// Parses a whole number and its unit: `500ms`, `30s`, `2m`, `24h` or `7d`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let seconds = match unit.trim() {
+        "ms" => return Some(Duration::from_millis(number)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    number.checked_mul(seconds).map(Duration::from_secs)
+}
+
 /// Converts to whole milliseconds, at most `u64::MAX`.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)

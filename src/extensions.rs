@@ -22,6 +22,7 @@ mod actions;
 pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
+pub(crate) mod http;
 pub(crate) mod payload;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
@@ -168,6 +169,18 @@ pub trait Extension: Send + Sync + fmt::Debug {
         None
     }
 
+    /// True if a tool call starts although [`Extension::before_tool_call`] failed. The failure is
+    /// reported like every other one.
+    fn is_optional(&self) -> bool {
+        false
+    }
+
+    /// True if the hooks call other systems. `certify` leaves such an extension out, unless it calls
+    /// real tools.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Runs before an agent run starts: for a prompt that does not continue a run as a follow-up. Each
     /// extension sees the system prompt of the earlier ones. Without a change the run has the
     /// agent's own. After a failure the next extension runs.
@@ -189,9 +202,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs after the commit of a fact; for a turn that a model call opens, before the call.
-    /// [`HookContext::hook`] has the event. It does not run if the
-    /// worker dies right after that commit: an extension that needs every fact must read the stored
-    /// entries and events. A failure changes nothing.
+    /// [`HookContext::hook`] has the event. It does not run if the worker dies right after that
+    /// commit: an extension that needs every fact must read the stored entries and events. A failure
+    /// changes nothing.
     async fn observe(&self, _cx: &HookContext, _fact: &Observation) -> Result<(), HookError> {
         Ok(())
     }
@@ -217,7 +230,7 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
-    /// blocks the call. If the hooks of a model response together used their time, the call is
+    /// blocks the call, unless [`Extension::is_optional`]. If the hooks of a model response together used their time, the call is
     /// checked again in the next turn.
     ///
     /// All approvals that extensions and the tool require are one request. After the approval, which

@@ -45,6 +45,7 @@ mod telemetry;
 pub mod testing;
 mod tools;
 mod turn;
+mod webhook_signature;
 
 pub use agent::phase::OnUnknown;
 pub use agent::request::Effect;

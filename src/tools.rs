@@ -61,6 +61,15 @@ pub struct ToolDefinition {
     pub revision: String,
 }
 
+/// Longest time until an approval request expires.
+pub(crate) const EXPIRY_MAX: Duration = Duration::from_hours(90 * 24);
+
+/// True for `owner`, `link` and `role:NAME`.
+pub(crate) fn is_approver(text: &str) -> bool {
+    let is_role = text.strip_prefix("role:").is_some_and(|role| !role.trim().is_empty());
+    is_role || matches!(text, "owner" | "link")
+}
+
 /// The approval that a call needs before it starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApprovalRequirement {

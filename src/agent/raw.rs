@@ -82,6 +82,8 @@ pub(crate) fn redacted_error(error: &serde_json::Error) -> String {
         Category::Io => "the JSON cannot be read",
         Category::Syntax => "the text is not JSON",
         Category::Eof => "the JSON ends too early",
+        Category::Data if text.starts_with("unknown field `") => "a member is unknown",
+        Category::Data if text.starts_with("unknown variant `") => "a value is unknown",
         Category::Data => "a value has the wrong type",
     };
     format!("{what} at line {} column {}", error.line(), error.column())

@@ -9,6 +9,7 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
 use crate::tools::http::ApprovalRule;
 use crate::tools::http::template::{Piece, Template, TemplateError};
+use crate::tools::is_approver;
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
 pub(super) const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
@@ -121,8 +122,7 @@ pub(super) fn read_approvers(member: &Member, findings: &mut Findings) -> Vec<St
             Yaml::Text(text) => text.as_str(),
             Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => "",
         };
-        let is_role = text.strip_prefix("role:").is_some_and(|role| !role.trim().is_empty());
-        if is_role || matches!(text, "owner" | "link") {
+        if is_approver(text) {
             approvers.push(text.to_owned());
         } else {
             let known = ["owner", "link", "role:NAME"];

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
+use crate::clock::parse_duration;
 
 /// Keys of other formats, each with its replacement here.
 pub(super) type Remedies<'r> = &'r [(&'r str, &'r str)];
@@ -112,19 +113,4 @@ pub(super) fn read_duration(
         return None;
     }
     Some(span)
-}
-
-fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
-    let (number, unit) = text.split_at_checked(digits)?;
-    let number: u64 = number.parse().ok()?;
-    let seconds = match unit.trim() {
-        "ms" => return Some(Duration::from_millis(number)),
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    number.checked_mul(seconds).map(Duration::from_secs)
 }

@@ -7,7 +7,7 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, fields, guardrails, http_tool, plugins, settings};
+use crate::agents::{Agent, extensions, fields, guardrails, http_tool, plugins, settings};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
@@ -58,6 +58,7 @@ pub(super) fn parse_agent_file(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
+            "extensions" | "plugins" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
@@ -68,8 +69,7 @@ pub(super) fn parse_agent_file(
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
-    let guards = node.find_member("guardrails");
-    let guards = guards.and_then(|member| guardrails::read_guardrails(member, &tools, findings));
+    let extensions = read_all_extensions(&node, &tools, context, findings);
     let is_audited =
         node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
     findings.is_empty().then(|| Agent {
@@ -78,16 +78,30 @@ pub(super) fn parse_agent_file(
         settings,
         instructions: instructions.trim().into(),
         tools,
-        extensions: guards
-            .map(|guards| Arc::new(guards) as Arc<dyn Extension>)
-            .into_iter()
-            .collect(),
+        extensions,
         is_audited: is_audited.unwrap_or_default(),
         plugins: plugins.unwrap_or_default(),
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
     })
+}
+
+/// The built-in extensions, then those of the list.
+fn read_all_extensions(
+    node: &Node,
+    tools: &[Arc<dyn CallableTool>],
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Vec<Arc<dyn Extension>> {
+    let guards = node.find_member("guardrails");
+    let guards = guards.and_then(|member| guardrails::read_guardrails(member, tools, findings));
+    let mut all: Vec<Arc<dyn Extension>> = Vec::new();
+    all.extend(guards.map(|guards| Arc::new(guards) as _));
+    if let Some(member) = node.find_member("extensions") {
+        all.extend(extensions::read_extensions(member, context, findings));
+    }
+    all
 }
 
 fn is_agent_name(name: &str) -> bool {
@@ -151,8 +165,8 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 6] =
-        ["description", "tools", "plugins", "responseSchema", "guardrails", "audit"];
+    const OWN: [&str; 7] =
+        ["description", "tools", "extensions", "plugins", "responseSchema", "guardrails", "audit"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }
@@ -195,7 +209,7 @@ fn check_active_tools(
     }
 }
 
-fn read_tools(
+pub(super) fn read_tools(
     member: &Member,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,

@@ -57,7 +57,7 @@ pub(super) fn reject_app_settings(node: &Node, findings: &mut Findings) {
     match &node.yaml {
         Yaml::Text(text) if text.contains("${") => findings.add(
             node.position,
-            "app settings (`${NAME}`) may stand only in the url, headers and body of an http tool",
+            "app settings (`${NAME}`) may stand only in the url, headers and body of an http tool, and in the url and secret of an http extension or plugin",
         ),
         Yaml::List(items) => items.iter().for_each(|item| reject_app_settings(item, findings)),
         Yaml::Map(members) => {

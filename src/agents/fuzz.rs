@@ -19,6 +19,7 @@ fn app_settings(name: &str) -> Option<String> {
         "KEY" => format!("{SECRET}-value"),
         "URL" => format!("https://{SECRET}.example/{SECRET}"),
         "INSIDE" => "http://10.9.8.7".to_owned(),
+        "HOOK" => format!("whsec_{}", SECRET.repeat(8)),
         "LINES" => format!("{SECRET}\n{SECRET}"),
         _ => return None,
     })

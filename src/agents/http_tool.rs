@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
+use crate::agents::app_settings::{find_setting, parse_text};
 use crate::agents::file_context::{
     AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
 };
@@ -16,12 +17,11 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{approval, fields};
 use crate::settings::links::is_loopback;
-use crate::settings::{UNRESOLVED, is_unresolved};
 use crate::tools::http::HttpTool;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
-use crate::tools::http::template::{SettingLookup, Template, TemplateError};
+use crate::tools::http::template::{SettingLookup, Template};
 use crate::tools::http::url_template::UrlTemplate;
-use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema};
+use crate::tools::{self, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema};
 
 const KEYS: [&str; 13] = [
     "name",
@@ -60,26 +60,6 @@ const METHODS: [(&str, Method); 6] = [
     ("PUT", Method::PUT),
     ("PATCH", Method::PATCH),
     ("DELETE", Method::DELETE),
-];
-
-/// Prefixes of settings of the platform and of Turnwheel. They hold identities and keys, which an
-/// agent file must not send.
-const FORBIDDEN_SETTING_PREFIXES: [&str; 15] = [
-    "AZUREWEBJOBS",
-    "WEBSITE_",
-    "IDENTITY_",
-    "COSMOS",
-    "AZURE_",
-    "TURNWHEEL_",
-    "MSI_",
-    "FUNCTIONS_",
-    "CONTAINER_",
-    "MACHINEKEY_",
-    "APPINSIGHTS_",
-    "APPLICATIONINSIGHTS_",
-    "OTEL_",
-    "SCM_",
-    "DOCKER_",
 ];
 
 /// Reads an `http` tool. It reports all mistakes, not only the first one.
@@ -244,24 +224,7 @@ impl TemplateContext<'_> {
         at: Position,
         findings: &mut Findings,
     ) -> Option<Template> {
-        let setting = |name: &str| {
-            let upper = name.to_ascii_uppercase();
-            if FORBIDDEN_SETTING_PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) {
-                return Err(TemplateError::Invalid(format!(
-                    "the app setting {name} belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own"
-                )));
-            }
-            match (self.context.app_settings)(name) {
-                Some(value) if is_unresolved(&value) => {
-                    Err(TemplateError::Invalid(format!("the app setting {name} {UNRESOLVED}")))
-                }
-                Some(value) if !value.is_empty() => Ok(value),
-                Some(_) => Err(TemplateError::Invalid(format!(
-                    "the app setting {name} is empty: give it a value"
-                ))),
-                None => Err(TemplateError::MissingSetting(name.to_owned())),
-            }
-        };
+        let setting = |name: &str| find_setting(name, self.context);
         parse_template(text, at, &setting, self.declared, findings)
     }
 }
@@ -274,18 +237,7 @@ pub(super) fn parse_template(
     declared: &[String],
     findings: &mut Findings,
 ) -> Option<Template> {
-    let template = match Template::parse(text, settings) {
-        Ok(template) => template,
-        Err(wrong) => {
-            for flaw in wrong {
-                match flaw {
-                    TemplateError::Invalid(reason) => findings.add(at, reason),
-                    TemplateError::MissingSetting(name) => findings.add_missing_setting(at, &name),
-                }
-            }
-            return None;
-        }
-    };
+    let template = parse_text(text, at, settings, findings)?;
     for argument in template.arguments() {
         if !declared.iter().any(|name| name == argument) {
             let hint = suggest_name(argument, declared.iter().map(String::as_str));
@@ -444,4 +396,4 @@ fn read_body_value(
 }
 
 /// Longest expiry of an approval request, and its text.
-pub(super) const EXPIRY_MAX: (Duration, &str) = (Duration::from_hours(90 * 24), "90d");
+pub(super) const EXPIRY_MAX: (Duration, &str) = (tools::EXPIRY_MAX, "90d");

@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::agents::fields;
+use crate::agents::file::read_tools;
 use crate::agents::file_context::AgentFileContext;
+use crate::agents::http_endpoint::read_http_hook;
 use crate::agents::mistakes::{Findings, suggest_name};
-use crate::agents::yaml::{Member, Yaml};
+use crate::agents::yaml::{Member, Node, Yaml};
+use crate::extensions::http::HttpPlugin;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+
+const KEYS: [&str; 6] = ["name", "url", "secret", "timeout", "optional", "tools"];
 
 /// The plugins in the order of the file. `tools` are those of the agent: names are unique.
 pub(super) fn read_plugins(
@@ -19,21 +25,14 @@ pub(super) fn read_plugins(
         Yaml::List(items) => items.as_slice(),
         Yaml::Null => return Vec::new(),
         Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => {
-            findings.add(member.value.position, "`plugins` is a list: begin each name with `- `");
+            findings.add(member.value.position, "`plugins` is a list: begin each plugin with `- `");
             return Vec::new();
         }
     };
     let mut plugins: Vec<Arc<RegisteredPlugin>> = Vec::new();
     for item in items {
-        let Yaml::Text(name) = &item.yaml else {
-            findings.add(item.position, "a plugin is the name of a plugin of the app");
-            continue;
-        };
-        let Some(plugin) = context.plugins.iter().find(|plugin| plugin.name() == name) else {
-            let hint = suggest_name(name, context.plugins.iter().map(|plugin| plugin.name()));
-            findings.add(item.position, format!("there is no plugin `{name}`: {hint}"));
-            continue;
-        };
+        let Some(plugin) = read_plugin(item, context, findings) else { continue };
+        let name = plugin.name();
         if plugins.iter().any(|other| other.name() == name) {
             findings.add(item.position, format!("the plugin `{name}` is listed twice"));
             continue;
@@ -50,7 +49,63 @@ pub(super) fn read_plugins(
             );
             continue;
         }
-        plugins.push(Arc::clone(plugin));
+        plugins.push(plugin);
     }
     plugins
+}
+
+fn read_plugin(
+    item: &Node,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Option<Arc<RegisteredPlugin>> {
+    const NEITHER: &str =
+        "a plugin is the name of a plugin of the app, or a map that begins with `http:`";
+    match &item.yaml {
+        Yaml::Text(name) => {
+            let found = context.plugins.iter().find(|plugin| plugin.name() == name);
+            if found.is_none() {
+                let hint = suggest_name(name, context.plugins.iter().map(|plugin| plugin.name()));
+                findings.add(item.position, format!("there is no plugin `{name}`: {hint}"));
+            }
+            found.map(Arc::clone)
+        }
+        Yaml::Map(_) => {
+            fields::read_members(item, "a plugin", &["http"], findings);
+            read_http_plugin(&item.find_member("http")?.value, context, findings)
+        }
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) => {
+            findings.add(item.position, NEITHER);
+            None
+        }
+    }
+}
+
+fn read_http_plugin(
+    node: &Node,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Option<Arc<RegisteredPlugin>> {
+    let before = findings.len();
+    let hook = read_http_hook(node, ("an http plugin", &KEYS), context, findings);
+    let tools = node.find_member("tools").map(|member| read_tools(member, context, findings));
+    let is_optional =
+        node.find_member("optional").and_then(|member| fields::read_bool(member, findings));
+    if findings.len() > before {
+        return None;
+    }
+    let hook = hook?;
+    let name = hook.name.to_owned();
+    if context.plugins.iter().any(|plugin| plugin.name() == name) {
+        // Both would have the same stored state.
+        let reason = format!("the app has a plugin `{name}`: give this one another name");
+        findings.add(node.position, reason);
+        return None;
+    }
+    let plugin = HttpPlugin { name, endpoint: hook.endpoint };
+    let is_optional = is_optional.unwrap_or_default();
+    RegisteredPlugin::from_http(plugin, tools.unwrap_or_default(), is_optional)
+        .map(Arc::new)
+        .map_err(|mistakes| mistakes.into_iter().for_each(|it| findings.add(node.position, it)))
+        .ok()
 }

@@ -18,6 +18,7 @@ use crate::tools::{
 };
 
 mod guardrails;
+mod http_hooks;
 mod mistakes;
 
 #[derive(Debug)]
@@ -66,6 +67,7 @@ fn app_settings(name: &str) -> Option<String> {
             "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/s)".to_owned()
         }
         "INSIDE" => "http://10.9.8.7".to_owned(),
+        "HOOK_SECRET" => "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned(),
         _ => return None,
     })
 }

@@ -145,7 +145,11 @@ impl Environment {
         let call_log = Arc::new(CallLog::default());
         let is_stub =
             |tool: &str| options.tools == ToolMode::Stub && !options.harmless.contains(tool);
-        let agent = with_counted_tools(agent, &call_log, is_stub);
+        let mut agent = with_counted_tools(agent, &call_log, is_stub);
+        if options.tools == ToolMode::Stub {
+            agent.extensions.retain(|extension| !extension.is_remote());
+            agent.plugins.retain(|plugin| !plugin.hook().is_remote());
+        }
         let mut agents = Catalog::default();
         agents.agents.insert(agent.name.clone(), Arc::new(agent));
         Ok(Self {

@@ -71,6 +71,11 @@ impl Events {
     pub fn contains(self, hook: Hook) -> bool {
         self.0 & bit(hook) != 0
     }
+
+    #[must_use]
+    pub(crate) fn with(self, hook: Hook) -> Self {
+        Self(self.0 | bit(hook))
+    }
 }
 
 impl<const N: usize> From<[Hook; N]> for Events {

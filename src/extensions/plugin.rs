@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -13,6 +14,7 @@ use crate::agent::plugin_state::{PluginState, PluginStateChange, PluginStates};
 use crate::agent::raw::RawJson;
 use crate::error_chain::error_chain;
 use crate::extensions::Extension;
+use crate::extensions::http::HttpPlugin;
 use crate::extensions::prepare::{Prepare, PrepareInput, PrepareOutput};
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
 use crate::tools::plugin_state::StateAccess;
@@ -149,6 +151,13 @@ impl<P: Plugin> AnyPlugin for P {
     }
 }
 
+#[async_trait]
+impl AnyPlugin for HttpPlugin {
+    async fn run_prepare(&self, input: PrepareInput<'_>) -> Result<PrepareOutput, PluginError> {
+        self.prepare(input).await
+    }
+}
+
 /// JSON Schema of a plugin's state.
 #[derive(Clone, Debug)]
 pub(crate) struct StateSchema(Arc<jsonschema::Validator>);
@@ -237,12 +246,24 @@ impl<P: Plugin> StateAccess for ToolStateAccess<P> {
 
 /// Names a plugin where its hook runs.
 #[derive(Debug)]
-struct PluginHook(String);
+struct PluginHook {
+    name: String,
+    timeout: Option<Duration>,
+    is_remote: bool,
+}
 
 #[async_trait]
 impl Extension for PluginHook {
     fn name(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    fn is_remote(&self) -> bool {
+        self.is_remote
     }
 }
 
@@ -274,22 +295,34 @@ impl RegisteredPlugin {
         plugin.tools(&mut declared);
         let PluginTools { tools, mut mistakes, .. } = declared;
         mistakes.extend(find_name_conflicts(&tools));
-        if !is_plugin_name(&name) {
-            mistakes.push(format!(
-                "the plugin name `{name}` is not usable: use 1 to 64 of a-z 0-9 _ -"
-            ));
-        }
-        if tools.len() > TOOLS_MAX {
-            let count = tools.len();
-            mistakes
-                .push(format!("the plugin `{name}` has {count} tools; the maximum is {TOOLS_MAX}"));
-        }
+        mistakes.extend(find_declaration_mistakes(&name, &tools));
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
         let is_optional = plugin.is_optional();
-        let hook = Arc::new(PluginHook(name));
+        let hook = Arc::new(PluginHook { name, timeout: None, is_remote: false });
         Ok(Self { plugin, hook, tools, is_optional, schema })
+    }
+
+    /// Names of `tools` are unique.
+    ///
+    /// # Errors
+    /// The mistakes in the declaration of the plugin. Report them as mistakes of the agent file.
+    pub(crate) fn from_http(
+        plugin: HttpPlugin,
+        tools: Vec<Arc<dyn CallableTool>>,
+        is_optional: bool,
+    ) -> Result<Self, Vec<String>> {
+        let name = plugin.name.clone();
+        let mistakes = find_declaration_mistakes(&name, &tools);
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        let schema = StateSchema::new::<serde_json::Map<String, Value>>(&name)
+            .map_err(|mistake| vec![mistake])?;
+        let timeout = Some(plugin.endpoint.timeout);
+        let hook = Arc::new(PluginHook { name, timeout, is_remote: true });
+        Ok(Self { plugin: Arc::new(plugin), hook, tools, is_optional, schema })
     }
 
     /// Registers a plugin after `others`.
@@ -349,7 +382,20 @@ impl RegisteredPlugin {
     }
 }
 
-fn is_plugin_name(name: &str) -> bool {
+fn find_declaration_mistakes(name: &str, tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    if !is_plugin_name(name) {
+        mistakes
+            .push(format!("the plugin name `{name}` is not usable: use 1 to 64 of a-z 0-9 _ -"));
+    }
+    if tools.len() > TOOLS_MAX {
+        let count = tools.len();
+        mistakes.push(format!("the plugin `{name}` has {count} tools; the maximum is {TOOLS_MAX}"));
+    }
+    mistakes
+}
+
+pub(crate) fn is_plugin_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
 }

@@ -162,8 +162,18 @@ impl<'a, S> Prepare<'a, S> {
     }
 
     pub(crate) fn into_output(self) -> Result<PrepareOutput, PluginError> {
-        let bytes: usize = self.output.items.iter().map(|item| item.text.len()).sum();
-        let together = bytes + self.input.items_bytes;
+        self.output.check(self.input.items_bytes)
+    }
+}
+
+impl PrepareOutput {
+    /// `earlier_bytes` are those of the context items of earlier plugins.
+    ///
+    /// # Errors
+    /// The context items are too large: the plugin fails.
+    pub(crate) fn check(self, earlier_bytes: usize) -> Result<Self, PluginError> {
+        let bytes: usize = self.items.iter().map(|item| item.text.len()).sum();
+        let together = bytes + earlier_bytes;
         if bytes > ITEMS_BYTES_MAX {
             return Err(PluginError::new(format!(
                 "its context items are {bytes} bytes; the maximum is {ITEMS_BYTES_MAX}"
@@ -174,6 +184,6 @@ impl<'a, S> Prepare<'a, S> {
                 "its context items bring those of all plugins to {together} bytes; the maximum is {ALL_ITEMS_BYTES_MAX}"
             )));
         }
-        Ok(self.output)
+        Ok(self)
     }
 }

@@ -65,6 +65,14 @@ impl ArtifactLinks {
     }
 }
 
+/// Decodes secrets of Standard Webhooks, separated by spaces. `None`: one of them is not usable, or
+/// there is none.
+pub(crate) fn parse_webhook_secrets(text: &str) -> Option<Vec<Secret<Vec<u8>>>> {
+    let decode = |part: &str| decode_base64(part.strip_prefix(SECRET_PREFIX)?, WEBHOOK_SECRET_MIN);
+    let secrets: Vec<_> = split_list(text).map(decode).collect::<Option<_>>()?;
+    (!secrets.is_empty()).then_some(secrets)
+}
+
 /// The receiver of notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
@@ -91,13 +99,7 @@ impl Webhook {
             .parse(
                 "TURNWHEEL_WEBHOOK_SECRET",
                 "`whsec_` and base64 of at least 24 bytes; several separated by spaces",
-                |text| {
-                    split_list(text)
-                        .map(|part| {
-                            decode_base64(part.strip_prefix(SECRET_PREFIX)?, WEBHOOK_SECRET_MIN)
-                        })
-                        .collect::<Option<Vec<_>>>()
-                },
+                parse_webhook_secrets,
             )
             .unwrap_or_default();
         let url = Secret::new(url?);

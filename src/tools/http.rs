@@ -269,7 +269,7 @@ fn error_result(text: &str) -> ToolOutcome {
 }
 
 /// Parses a `Retry-After` header: seconds or an HTTP date.
-fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+pub(crate) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = value.parse::<u64>() {
         return Some(Duration::from_secs(seconds));
     }

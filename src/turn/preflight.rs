@@ -138,7 +138,7 @@ impl LeasedConversation<'_> {
     }
 
     /// The approvals that extensions require, or the rejection by the first extension that blocks
-    /// the call or fails.
+    /// the call, or that fails and is not optional.
     async fn run_before_tool_call(
         &mut self,
         plan: &CommitPlan,
@@ -185,6 +185,7 @@ impl LeasedConversation<'_> {
                 Err(failure) if failure.cause == FailureCause::CommitTimeout => {
                     return Ok(Err(CheckOutcome::Deferred));
                 }
+                Err(_reported) if cx.extension().is_optional() => continue,
                 Err(failure) => rejected(format!("{BLOCKED}: {failure}")),
             };
             return Ok(Err(CheckOutcome::Decided(preflight)));

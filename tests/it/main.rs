@@ -21,6 +21,7 @@ mod fsyncs;
 mod getting_started;
 mod guardrails;
 mod host_contract;
+mod http_extensions;
 mod http_tools;
 mod identity;
 mod infra;

@@ -225,7 +225,7 @@ async fn agent_file_names_known_plugins_once() {
     for mistake in [
         "helper.agent.md:2: there is no plugin `skill`",
         "helper.agent.md:2: the plugin `triggers` is listed twice",
-        "helper.agent.md:2: a plugin is the name of a plugin of the app",
+        "helper.agent.md:2: a plugin is the name of a plugin of the app, or a map that begins with `http:`",
     ] {
         assert!(problem.contains(mistake), "{problem}");
     }

@@ -96,7 +96,7 @@ tools:
   - http: { name: o, url: "https://x.example/", auth: {} }
 ---
 x"#), @r#"
-    agents/clerk.agent.md:2: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool
+    agents/clerk.agent.md:2: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool, and in the url and secret of an http extension or plugin
     agents/clerk.agent.md:3: `activeTools` names `reads`, which is not among `tools`: did you mean `read`?
     agents/clerk.agent.md:6: there is another tool `read`: names are unique in an agent
     agents/clerk.agent.md:7: an http tool needs `name`
@@ -124,7 +124,7 @@ x"#), @r#"
     agents/clerk.agent.md:18: `auth` sends the header `authorization`: remove it from `headers`
     agents/clerk.agent.md:19: unknown key `key` of `auth`: the nearest is `entra`; there are: entra
     agents/clerk.agent.md:20: `auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default
-    agents/clerk.agent.md:21: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool
+    agents/clerk.agent.md:21: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool, and in the url and secret of an http extension or plugin
     agents/clerk.agent.md:22: `auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default
     "#);
 }

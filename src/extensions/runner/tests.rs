@@ -60,7 +60,12 @@ impl Failures {
     }
 }
 
-fn new_site(conversation: &str, incarnation: &str, hook: Hook, anchor: Anchor) -> HookSite {
+pub(in crate::extensions) fn new_site(
+    conversation: &str,
+    incarnation: &str,
+    hook: Hook,
+    anchor: Anchor,
+) -> HookSite {
     HookSite {
         hook,
         conversation: ConversationKey {

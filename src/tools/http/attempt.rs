@@ -115,6 +115,16 @@ async fn read_error_body(mut response: reqwest::Response, until: Instant) -> Byt
     body.freeze()
 }
 
+/// A sentence about a failed request without its URL. `None`: its address is not allowed.
+pub(crate) fn describe_error(error: &reqwest::Error) -> Option<String> {
+    match classify_error(error) {
+        AttemptOutcome::NotSent(reason)
+        | AttemptOutcome::NoToken(reason)
+        | AttemptOutcome::ResponseLost(reason) => Some(reason),
+        AttemptOutcome::AddressRejected | AttemptOutcome::Responded(_) => None,
+    }
+}
+
 /// Maps an error to a fixed sentence. The client's own texts contain the URL, and so app settings.
 fn classify_error(error: &reqwest::Error) -> AttemptOutcome {
     if find_cause::<AddressNotAllowed>(error).is_some() {

@@ -118,7 +118,9 @@ impl HttpClient {
         self.rules.check_url(url).map(|_| ())
     }
 
-    pub(super) fn client_for(
+    /// # Errors
+    /// The address is not allowed: send nothing.
+    pub(crate) fn client_for(
         &self,
         url: &Url,
         effect: Effect,

@@ -150,6 +150,55 @@ async fn failing_tool_hook_blocks_the_call() {
     }
 }
 
+/// An optional extension whose hook misbehaves.
+#[derive(Debug)]
+struct OptionalHook(Misbehaviour);
+
+#[async_trait]
+impl Extension for OptionalHook {
+    fn name(&self) -> &'static str {
+        "watches"
+    }
+
+    fn is_optional(&self) -> bool {
+        true
+    }
+
+    async fn before_tool_call(
+        &self,
+        _cx: &HookContext,
+        _call: &PendingToolCall<'_>,
+    ) -> Result<ToolCallDecision, HookError> {
+        self.0.run().await?;
+        Ok(ToolCallDecision::Allow)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_optional_extension_blocks_no_call_and_is_reported() {
+    for (bad, cause) in [
+        (Misbehaviour::Hangs, "no result within 5s"),
+        (Misbehaviour::Panics, "it panicked"),
+        (Misbehaviour::Fails, "the directory is away"),
+    ] {
+        let mut env = TestEnv::with_script(1, pays_twice);
+        let mut worker = env.new_worker(Arc::new(NoFailPoints));
+        worker.extensions = vec![Arc::new(OptionalHook(bad))];
+        let errors = Arc::<Mutex<Vec<String>>>::default();
+        let to = Arc::clone(&errors);
+        worker.extension_error_listeners.add(move |error| {
+            to.lock().unwrap().push(format!("{} {} {}", error.extension, error.event, error.text));
+        });
+        env.send_prompt(&worker).await;
+        handle_until_idle(&env, &worker).await;
+        assert_eq!(result_texts(&env).await, ["pay done", "pay done"], "{bad:?}");
+        let errors = errors.lock().unwrap();
+        assert!(errors.len() >= 2, "{errors:?}");
+        let expected = format!("watches tool_call {cause}");
+        assert!(errors.iter().all(|error| *error == expected), "{errors:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_while_slow_hooks_run() {
     let mut env = TestEnv::with_script(2, pays_twice);

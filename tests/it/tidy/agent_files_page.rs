@@ -21,6 +21,12 @@ retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
+extensions:
+  - zzzzzzzzzzzz: 1
+  - http: { zzzzzzzzzzzz: 1 }
+plugins:
+  - zzzzzzzzzzzz: 1
+  - http: { zzzzzzzzzzzz: 1 }
 tools:
   - zzzzzzzzzzzz: 1
   - http:
@@ -37,7 +43,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 8] = [
+const MAPS: [(&str, &str); 12] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -46,6 +52,10 @@ const MAPS: [(&str, &str); 8] = [
     ("`retry`", "retry."),
     ("`compaction`", "compaction."),
     ("`guardrails`", "guardrails."),
+    ("an extension", "extensions."),
+    ("an http extension", "extensions.http."),
+    ("a plugin", "plugins."),
+    ("an http plugin", "plugins.http."),
 ];
 
 /// Output of `turnwheel doctor` for the files.

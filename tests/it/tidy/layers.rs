@@ -34,7 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["settings"],
     &["ids"],
     &["clock"],
-    &["digest", "error_chain"],
+    &["digest", "error_chain", "webhook_signature"],
 ];
 
 /// Allowed uses within a row or upwards, with their reasons.

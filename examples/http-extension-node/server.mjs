@@ -1,0 +1,98 @@
+#!/usr/bin/env node
+// An extension and a plugin for Turnwheel over HTTP: payments above a limit need an approval, and the model does
+// not read receipt numbers. Requires Node 18.3 or later and no packages. Explained in README.md.
+
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { createServer } from "node:http";
+import { parseArgs } from "node:util";
+
+const LIMIT = 100;
+const BODY_BYTES_MAX = 256 * 1024;
+
+const { values: options } = parseArgs({ options: { port: { type: "string", default: "8701" } } });
+const secret = process.env.HOOK_SECRET ?? "";
+if (!secret.startsWith("whsec_")) {
+  console.error('Set HOOK_SECRET. `echo "whsec_$(head -c 24 /dev/urandom | base64)"` makes one.');
+  process.exit(2);
+}
+const key = Buffer.from(secret.slice("whsec_".length), "base64");
+
+// Each function returns the response to one event. The same hookId gets the same response.
+const events = {
+  tool_call({ data }) {
+    if (data.toolName !== "send_payment") return { decision: "allow" };
+    const { to, amount } = data.arguments;
+    if (to === "Mallory") return { decision: "block", reason: "Mallory receives no payments." };
+    if (amount <= LIMIT) return { decision: "allow" };
+    return {
+      decision: "requireApproval",
+      reason: `Pay ${amount} to ${to}?`,
+      approvers: ["owner", "link"],
+      expiresAfter: "24h",
+      refusal: "The payment was not approved",
+    };
+  },
+
+  tool_result({ data }) {
+    const hide = (text) => text.replace(/rcpt_\w+/g, "rcpt_…");
+    const isText = data.content.every((block) => block.type === "text");
+    if (!isText || data.content.every((block) => hide(block.text) === block.text)) return {};
+    return { content: data.content.map((block) => ({ type: "text", text: hide(block.text) })) };
+  },
+
+  prepare() {
+    return { context: [`Payments above ${LIMIT} wait for an approval.`] };
+  },
+};
+
+function sign(id, timestamp, body) {
+  return createHmac("sha256", key).update(`${id}.${timestamp}.`).update(body).digest();
+}
+
+function isGenuine(headers, body) {
+  const id = headers["webhook-id"];
+  const timestamp = headers["webhook-timestamp"];
+  if (!(Math.abs(Date.now() / 1000 - Number(timestamp)) <= 300)) return false;
+  const expected = sign(id, timestamp, body);
+  return (headers["webhook-signature"] ?? "").split(" ").some((signature) => {
+    const given = Buffer.from(signature.replace(/^v1,/, ""), "base64");
+    return given.length === expected.length && timingSafeEqual(given, expected);
+  });
+}
+
+async function readBody(request) {
+  const chunks = [];
+  let bytes = 0;
+  for await (const chunk of request) {
+    bytes += chunk.length;
+    if (bytes > BODY_BYTES_MAX) return null;
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+
+async function handle(request, response) {
+  const body = await readBody(request);
+  if (body === null) return response.writeHead(413).end();
+  if (request.method !== "POST" || !isGenuine(request.headers, body)) return response.writeHead(401).end();
+  const hook = JSON.parse(body);
+  const result = JSON.stringify(events[hook.event]?.(hook) ?? {});
+  const timestamp = Math.floor(Date.now() / 1000);
+  response.writeHead(200, {
+    "content-type": "application/json",
+    "webhook-id": hook.hookId,
+    "webhook-timestamp": timestamp,
+    "webhook-signature": `v1,${sign(hook.hookId, timestamp, result).toString("base64")}`,
+  });
+  response.end(result);
+}
+
+const server = createServer((request, response) => {
+  handle(request, response).catch((error) => {
+    console.error(error);
+    response.destroy();
+  });
+});
+server.listen(Number(options.port), "127.0.0.1", () => {
+  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+});

@@ -1,0 +1,64 @@
+//! Extensions and plugins that run outside of this process, behind HTTP.
+
+mod endpoint;
+mod events;
+mod extension;
+#[cfg(test)]
+mod fuzz;
+mod messages;
+mod plugin;
+mod responses;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub(crate) use endpoint::HttpEndpoint;
+pub(crate) use events::{HTTP_EVENTS, LOCAL_EVENTS};
+pub(crate) use extension::HttpExtension;
+pub(crate) use plugin::HttpPlugin;
+
+use crate::extensions::HookContext;
+use crate::ids::PromptId;
+
+/// Bytes of a request, and of a response.
+pub(crate) const BODY_BYTES_MAX: usize = 256 * 1024;
+/// Time of all attempts of one request, if the agent file sets none.
+pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// The body of every request: the event and its place, then the data of the event.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HookRequest<'a, T> {
+    event: &'static str,
+    hook_id: &'a str,
+    conversation_id: &'a str,
+    tenant_id: &'a str,
+    user_id: &'a str,
+    agent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_id: Option<&'a str>,
+    #[serde(flatten)]
+    data: T,
+}
+
+/// The request of this hook as JSON.
+fn request_body<T: Serialize>(
+    cx: &HookContext,
+    (hook_id, user_id): (&str, &str),
+    data: T,
+) -> Result<String, serde_json::Error> {
+    let conversation = cx.conversation();
+    serde_json::to_string(&HookRequest {
+        event: cx.hook().name(),
+        hook_id,
+        conversation_id: conversation.conversation_id.as_str(),
+        tenant_id: conversation.tenant.as_str(),
+        user_id,
+        agent: cx.agent(),
+        prompt_id: cx.prompt_id().map(PromptId::as_str),
+        data,
+    })
+}

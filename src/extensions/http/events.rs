@@ -1,0 +1,15 @@
+//! The events of HTTP extensions. A new event needs its row here and its method in `HttpExtension`.
+
+use crate::extensions::Hook;
+
+/// Events that are sent to HTTP extensions.
+pub(crate) const HTTP_EVENTS: [Hook; 5] = [
+    Hook::ToolCall,
+    Hook::ToolResult,
+    Hook::TurnEnd,
+    Hook::SessionBeforeCompact,
+    Hook::SessionCompact,
+];
+
+/// Events that would send the whole history before every model call. Extensions in Rust have them.
+pub(crate) const LOCAL_EVENTS: [Hook; 2] = [Hook::Context, Hook::OnPayload];

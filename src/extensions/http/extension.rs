@@ -1,0 +1,172 @@
+//! An extension whose hooks are requests to a server.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::endpoint::HttpEndpoint;
+use super::messages::{MESSAGES_BYTES_MAX, block_values, message_value, newest};
+use super::request_body;
+use super::responses::{
+    BeforeCompactResponse, EmptyResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
+    read_response,
+};
+use crate::agent::entry::Entry;
+use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
+use crate::extensions::{
+    ClosingTurn, Events, Extension, FinishTurn, FinishedToolCall, HookContext, HookError,
+    PendingCompaction, PendingToolCall, ResultChanges, SummaryOverride, ToolCallDecision,
+};
+
+/// An extension of an agent file.
+#[derive(Debug)]
+pub(crate) struct HttpExtension {
+    pub(crate) name: String,
+    pub(crate) events: Events,
+    pub(crate) endpoint: HttpEndpoint,
+    /// True if a tool call starts although its request failed.
+    pub(crate) is_optional: bool,
+}
+
+#[derive(Serialize)]
+struct EventData<T> {
+    data: T,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolCallData<'a> {
+    tool_call_id: &'a str,
+    tool_name: &'a str,
+    arguments: &'a RawJson,
+    calls_count: usize,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolResultData<'a> {
+    tool_call_id: &'a str,
+    tool_name: &'a str,
+    arguments: &'a RawJson,
+    content: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a RawJson>,
+    is_error: bool,
+}
+
+impl HttpExtension {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        cx: &HookContext,
+        data: impl Serialize + Send,
+    ) -> Result<T, HookError> {
+        let hook_id = cx.hook_id();
+        let place = (hook_id.as_str(), cx.conversation().user.as_str());
+        let body = request_body(cx, place, EventData { data })?;
+        let response = self.endpoint.post(&hook_id, body).await;
+        let response = response.map_err(|failure| HookError::new(failure.text))?;
+        read_response(&response).map_err(|reason| invalid(&reason))
+    }
+}
+
+fn invalid(reason: &str) -> HookError {
+    HookError::new(format!("its response is not valid: {reason}"))
+}
+
+#[async_trait]
+impl Extension for HttpExtension {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn events(&self) -> Events {
+        self.events
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(self.endpoint.timeout)
+    }
+
+    fn is_optional(&self) -> bool {
+        self.is_optional
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn before_tool_call(
+        &self,
+        cx: &HookContext,
+        call: &PendingToolCall<'_>,
+    ) -> Result<ToolCallDecision, HookError> {
+        let data = ToolCallData {
+            tool_call_id: call.tool_call_id,
+            tool_name: call.tool_name,
+            arguments: &call.arguments.text,
+            calls_count: call.calls_count,
+        };
+        let response: ToolCallResponse = self.send(cx, data).await?;
+        response.into_decision(call.calls_count).map_err(|reason| invalid(&reason))
+    }
+
+    async fn after_tool_call(
+        &self,
+        cx: &HookContext,
+        call: &FinishedToolCall<'_>,
+    ) -> Result<ResultChanges, HookError> {
+        let data = ToolResultData {
+            tool_call_id: call.tool_call_id,
+            tool_name: call.tool_name,
+            arguments: &call.arguments.text,
+            content: block_values(call.content),
+            details: call.details,
+            is_error: call.is_error,
+        };
+        let response: ToolResultResponse = self.send(cx, data).await?;
+        Ok(response.into_changes())
+    }
+
+    async fn finish_turn(
+        &self,
+        cx: &HookContext,
+        turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
+        let results = turn.tool_results.iter().map(|result| Message::ToolResult((*result).clone()));
+        let results: Vec<Value> = results.map(|message| message_value(&message)).collect();
+        let response = message_value(&Message::Assistant(turn.response.clone()));
+        let data = json!({"response": response, "toolResults": results, "rounds": turn.rounds});
+        let response: TurnEndResponse = self.send(cx, data).await?;
+        Ok(response.into_decision())
+    }
+
+    async fn before_compaction(
+        &self,
+        cx: &HookContext,
+        compaction: &PendingCompaction<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        let texts = [compaction.instructions, compaction.previous_summary];
+        let bytes = texts.into_iter().flatten().map(|text| json!(text).to_string().len()).sum();
+        let messages = compaction.messages.iter().map(AsRef::as_ref);
+        let (messages, omitted) = newest(messages, MESSAGES_BYTES_MAX.saturating_sub(bytes));
+        let data = json!({
+            "reason": compaction.reason,
+            "instructions": compaction.instructions,
+            "tokensBefore": compaction.tokens_before,
+            "previousSummary": compaction.previous_summary,
+            "firstKeptEntryId": compaction.first_kept_entry_id,
+            "messages": messages,
+            "messagesOmitted": omitted,
+        });
+        let response: BeforeCompactResponse = self.send(cx, data).await?;
+        response.into_override().map_err(|reason| invalid(&reason))
+    }
+
+    async fn after_compaction(&self, cx: &HookContext, entry: &Entry) -> Result<(), HookError> {
+        self.send(cx, json!({"entry": entry})).await.map(|EmptyResponse {}| ())
+    }
+}

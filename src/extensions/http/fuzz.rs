@@ -1,0 +1,36 @@
+//! Fuzz test of responses: any text is a result or an error, and no error holds a value of it.
+
+use super::responses::{
+    BeforeCompactResponse, EmptyResponse, PrepareResponse, ToolCallResponse, ToolResultResponse,
+    TurnEndResponse, read_response,
+};
+use crate::extensions::ToolCallDecision;
+use crate::fuzz::{SECRET, check};
+use crate::tools::{EXPIRY_MAX, is_approver};
+
+fn hook_response(input: &[u8]) {
+    let Ok(body) = std::str::from_utf8(input) else { return };
+    let decision = read_response::<ToolCallResponse>(body).and_then(|it| it.into_decision(4));
+    if let Ok(ToolCallDecision::RequireApproval(request)) = &decision {
+        assert!(request.approvers.iter().all(|approver| is_approver(approver)));
+        assert!(request.reason.len() <= 2_048 && request.expires_after <= EXPIRY_MAX);
+    }
+    let errors = [
+        decision.err(),
+        read_response::<ToolResultResponse>(body).map(ToolResultResponse::into_changes).err(),
+        read_response::<TurnEndResponse>(body).map(TurnEndResponse::into_decision).err(),
+        read_response::<BeforeCompactResponse>(body)
+            .and_then(BeforeCompactResponse::into_override)
+            .err(),
+        read_response::<PrepareResponse>(body).err(),
+        read_response::<EmptyResponse>(body).err(),
+    ];
+    for error in errors.into_iter().flatten() {
+        assert!(!error.contains(SECRET) && error.len() < 200, "{error}");
+    }
+}
+
+#[test]
+fn fuzz_hook_response() {
+    check("hook_response", hook_response);
+}

@@ -1,0 +1,249 @@
+//! The responses of HTTP extensions and plugins. An unknown member or value is an error: a misspelt
+//! `block` must not let a call start.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+
+use crate::agent::content::{Block, Image};
+use crate::agent::raw::{Extra, RawJson, redacted_error};
+use crate::clock::parse_duration;
+use crate::extensions::{
+    ApprovalRequest, CallBlock, FinishTurn, ResultChanges, SummaryOverride, ToolCallDecision,
+};
+use crate::tools::{EXPIRY_MAX, is_approver};
+
+/// Bytes of a text for approvers or the model.
+const TEXT_BYTES_MAX: usize = 2 * 1024;
+/// Bytes of the reasons of all calls of a model response. Open requests are stored in the head.
+const REASONS_BYTES_MAX: usize = 12 * 1024;
+/// Items of `approvers`.
+const APPROVERS_MAX: usize = 16;
+
+/// The error names a member of this file, not a value of the response.
+type Checked<T> = Result<T, String>;
+
+/// Reads the body of a response. The error holds no value of it.
+pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
+    // serde's derive accepts a list for a struct.
+    if body.trim_start().starts_with('[') {
+        return Err("it is a list, not an object".to_owned());
+    }
+    serde_json::from_str(body).map_err(|error| redacted_error(&error))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum CallDecision {
+    Allow,
+    Block,
+    RequireApproval,
+}
+
+/// Response to `tool_call`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ToolCallResponse {
+    decision: CallDecision,
+    reason: Option<String>,
+    terminate: Option<bool>,
+    approvers: Option<Vec<String>>,
+    not_requester: Option<bool>,
+    expires_after: Option<String>,
+    refusal: Option<String>,
+}
+
+impl ToolCallResponse {
+    /// `calls_count` is the number of calls of the model response.
+    pub(super) fn into_decision(self, calls_count: usize) -> Checked<ToolCallDecision> {
+        let is_approval = self.decision == CallDecision::RequireApproval;
+        let has_approval_members = self.approvers.is_some()
+            || self.not_requester.is_some()
+            || self.expires_after.is_some()
+            || self.refusal.is_some();
+        if has_approval_members && !is_approval {
+            return Err("approvers, notRequester, expiresAfter and refusal need the decision requireApproval".to_owned());
+        }
+        if self.terminate.is_some() && self.decision != CallDecision::Block {
+            return Err("terminate needs the decision block".to_owned());
+        }
+        check_text("reason", self.reason.as_deref(), TEXT_BYTES_MAX)?;
+        match self.decision {
+            CallDecision::Allow => Ok(ToolCallDecision::Allow),
+            CallDecision::Block => Ok(ToolCallDecision::Block(CallBlock {
+                reason: self.reason,
+                terminate: self.terminate.unwrap_or_default(),
+            })),
+            CallDecision::RequireApproval => {
+                self.into_approval(calls_count).map(ToolCallDecision::RequireApproval)
+            }
+        }
+    }
+
+    fn into_approval(self, calls_count: usize) -> Checked<ApprovalRequest> {
+        let reason = self.reason.filter(|reason| !reason.trim().is_empty());
+        let reason = reason.ok_or("requireApproval needs a reason")?;
+        let bytes_max = TEXT_BYTES_MAX.min(REASONS_BYTES_MAX / calls_count.max(1));
+        check_text("reason", Some(&reason), bytes_max)?;
+        check_text("refusal", self.refusal.as_deref(), TEXT_BYTES_MAX)?;
+        let default = ApprovalRequest::because(reason);
+        let approvers = self.approvers.unwrap_or_default();
+        if approvers.len() > APPROVERS_MAX || !approvers.iter().all(|it| is_approver(it)) {
+            return Err(format!(
+                "approvers is a list of at most {APPROVERS_MAX} of owner, link and role:NAME"
+            ));
+        }
+        let is_requester_excluded = self.not_requester.unwrap_or_default();
+        if is_requester_excluded && approvers.iter().all(|approver| approver == "owner") {
+            return Err("notRequester needs link or role:NAME among approvers".to_owned());
+        }
+        let expires_after = self.expires_after.as_deref().map(|text| {
+            parse_duration(text)
+                .filter(|span| !span.is_zero() && *span <= EXPIRY_MAX)
+                .ok_or("expiresAfter is a duration of at most 90d, such as 24h")
+        });
+        let expires_after = expires_after.transpose()?.unwrap_or(default.expires_after);
+        let refusal = self.refusal;
+        Ok(ApprovalRequest { approvers, is_requester_excluded, expires_after, refusal, ..default })
+    }
+}
+
+fn check_text(name: &str, text: Option<&str>, bytes_max: usize) -> Checked<()> {
+    match text.map(str::len).filter(|bytes| *bytes > bytes_max) {
+        Some(bytes) => Err(format!("{name} has {bytes} bytes; the maximum is {bytes_max}")),
+        None => Ok(()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+enum ResultBlock {
+    Text { text: String },
+    Image { data: String, mime_type: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ResultContent {
+    Text(String),
+    Blocks(Vec<ResultBlock>),
+}
+
+/// Response to `tool_result`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ToolResultResponse {
+    content: Option<ResultContent>,
+    details: Option<RawJson>,
+    is_error: Option<bool>,
+}
+
+impl ToolResultResponse {
+    pub(super) fn into_changes(self) -> ResultChanges {
+        let content = self.content.map(|content| match content {
+            ResultContent::Text(text) => vec![Block::text(text)],
+            ResultContent::Blocks(blocks) => blocks.into_iter().map(into_block).collect(),
+        });
+        ResultChanges { content, details: self.details, is_error: self.is_error }
+    }
+}
+
+fn into_block(block: ResultBlock) -> Block {
+    match block {
+        ResultBlock::Text { text } => Block::text(text),
+        ResultBlock::Image { data, mime_type } => {
+            Block::Image(Image { data, mime_type, extra: Extra::new() })
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum TurnDecision {
+    End,
+    Continue,
+}
+
+/// Response to `turn_end`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct TurnEndResponse {
+    decision: Option<TurnDecision>,
+}
+
+impl TurnEndResponse {
+    pub(super) fn into_decision(self) -> Option<FinishTurn> {
+        self.decision.map(|decision| match decision {
+            TurnDecision::End => FinishTurn::End,
+            TurnDecision::Continue => FinishTurn::Continue,
+        })
+    }
+}
+
+/// Response to `session_before_compact`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct BeforeCompactResponse {
+    #[serde(default)]
+    cancel: bool,
+    summary: Option<String>,
+    details: Option<RawJson>,
+}
+
+impl BeforeCompactResponse {
+    pub(super) fn into_override(self) -> Checked<Option<SummaryOverride>> {
+        match (self.cancel, self.summary, self.details) {
+            (false, None, None) => Ok(None),
+            (true, None, None) => Ok(Some(SummaryOverride::Cancel)),
+            (false, Some(summary), details) => {
+                Ok(Some(SummaryOverride::Summary { summary, details }))
+            }
+            (true, _, _) => Err("cancel needs neither summary nor details".to_owned()),
+            (false, None, Some(_)) => Err("details needs summary".to_owned()),
+        }
+    }
+}
+
+/// Response to an event that an extension only observes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EmptyResponse {}
+
+/// A text of a plugin for the system prompt.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum ContextText {
+    Stable(String),
+    Item(ContextTextItem),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ContextTextItem {
+    pub(super) text: String,
+    #[serde(default)]
+    pub(super) volatile: bool,
+}
+
+/// Response to `prepare`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PrepareResponse {
+    /// Absent: the state stays. `null` removes it.
+    #[serde(default, deserialize_with = "read_present")]
+    pub(super) state: Option<RawJson>,
+    /// Version of the schema of `state`.
+    pub(super) schema: Option<u32>,
+    #[serde(default)]
+    pub(super) context: Vec<ContextText>,
+    #[serde(default)]
+    pub(super) tools: Vec<String>,
+}
+
+fn read_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
+    RawJson::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,241 @@
+//! Each event: the data that a server receives, and the result of its response.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::server::{HookServer, Reply};
+use super::*;
+use crate::agent::content::{Block, Image};
+use crate::agent::entry::Entry;
+use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
+use crate::agent::phase::CompactionReason;
+use crate::agent::raw::Extra;
+use crate::extensions::{
+    ClosingTurn, FinishTurn, FinishedToolCall, HookError, PendingCompaction, ResultChanges,
+    SummaryOverride,
+};
+use crate::ids::EntryId;
+
+fn result_message() -> ToolResultMessage {
+    serde_json::from_value(json!({
+        "toolCallId": "call_1", "toolName": "pay", "content": [{"type": "text", "text": "paid"}],
+        "isError": false, "timestamp": 1
+    }))
+    .unwrap()
+}
+
+fn response_message() -> AssistantMessage {
+    let block = serde_json::from_value(json!({
+        "type": "thinking", "thinking": "hm", "thinkingSignature": "opaque"
+    }));
+    AssistantMessage::new_synthetic("model", vec![block.unwrap()], StopReason::Stop)
+}
+
+fn entry() -> Entry {
+    serde_json::from_value(json!({
+        "type": "compaction", "entryId": "e1", "parentId": null, "seq": 1, "timestamp": "2026-11-23T12:00:00.000Z",
+        "summary": "All good.", "firstKeptEntryId": "e0", "tokensBefore": 9
+    }))
+    .unwrap()
+}
+
+/// Runs the hook of `event` on fixed data. Returns the result as text.
+async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError> {
+    let (cx, arguments) = (context(event), pay());
+    let image =
+        Image { data: "aaaa".to_owned(), mime_type: "image/png".to_owned(), extra: Extra::new() };
+    let content = [Block::text("paid"), Block::Image(image)];
+    Ok(match event {
+        Hook::ToolCall => {
+            format!("{:?}", extension.before_tool_call(&cx, &pending_call(&arguments)).await?)
+        }
+        Hook::ToolResult => {
+            let call = FinishedToolCall {
+                tool_call_id: "call_1",
+                tool_name: "pay",
+                arguments: &arguments,
+                content: &content,
+                details: None,
+                is_error: false,
+            };
+            let changes: ResultChanges = extension.after_tool_call(&cx, &call).await?;
+            let content = serde_json::to_string(&changes.content).unwrap();
+            let details = changes.details.map(|details| details.text().to_owned());
+            format!("{content} {details:?} {:?}", changes.is_error)
+        }
+        Hook::TurnEnd => {
+            let (response, result) = (response_message(), result_message());
+            let results = [&result];
+            let turn = ClosingTurn {
+                response: &response,
+                tool_results: &results,
+                rounds: 2,
+                turn_index: 1,
+            };
+            let decision: Option<FinishTurn> = extension.finish_turn(&cx, &turn).await?;
+            format!("{decision:?}")
+        }
+        Hook::SessionBeforeCompact => {
+            let message = Message::ToolResult(result_message());
+            let compaction = PendingCompaction {
+                reason: CompactionReason::Manual,
+                instructions: Some("short"),
+                tokens_before: 9,
+                messages: &[Cow::Borrowed(&message)],
+                previous_summary: None,
+                first_kept_entry_id: &EntryId::new("e0"),
+            };
+            match extension.before_compaction(&cx, &compaction).await? {
+                Some(SummaryOverride::Summary { summary, details }) => {
+                    format!("{summary} {:?}", details.map(|details| details.text().to_owned()))
+                }
+                other => format!("{other:?}"),
+            }
+        }
+        Hook::SessionCompact => format!("{:?}", extension.after_compaction(&cx, &entry()).await?),
+        Hook::Context | Hook::OnPayload | Hook::Prepare => unreachable!("{event:?} is not sent"),
+    })
+}
+
+/// The request and the results of an event.
+struct EventCase {
+    event: Hook,
+    data: Value,
+    /// Responses and results.
+    results: Vec<(Value, &'static str)>,
+}
+
+fn tool_cases() -> Vec<EventCase> {
+    let call = json!({"toolCallId": "call_1", "toolName": "pay", "arguments": {"amount": 5}});
+    let with = |more: Value| {
+        let mut data = call.clone();
+        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        data
+    };
+    vec![
+        EventCase {
+            event: Hook::ToolCall,
+            data: with(json!({"callsCount": 1})),
+            results: vec![
+                (json!({"decision": "allow", "reason": "fine"}), "Allow"),
+                (
+                    json!({"decision": "block", "reason": "no", "terminate": true}),
+                    r#"Block(CallBlock { reason: Some("no"), terminate: true })"#,
+                ),
+                (
+                    json!({"decision": "requireApproval", "reason": "Pay 5?", "approvers": ["link"], "notRequester": true, "expiresAfter": "2h", "refusal": "Not paid"}),
+                    r#"RequireApproval(ApprovalRequest { reason: "Pay 5?", approvers: ["link"], is_requester_excluded: true, expires_after: 7200s, refusal: Some("Not paid") })"#,
+                ),
+            ],
+        },
+        EventCase {
+            event: Hook::ToolResult,
+            data: with(json!({
+                "content": [{"type": "text", "text": "paid"}, {"type": "image", "mimeType": "image/png"}],
+                "isError": false
+            })),
+            results: vec![
+                (json!({}), "null None None"),
+                (json!({"content": "new"}), r#"[{"type":"text","text":"new"}] None None"#),
+                (
+                    json!({"content": [{"type": "image", "data": "aaaa", "mimeType": "image/png"}], "details": {"a": 1}, "isError": true}),
+                    r#"[{"type":"image","data":"aaaa","mimeType":"image/png"}] Some("{\"a\":1}") Some(true)"#,
+                ),
+            ],
+        },
+    ]
+}
+
+fn session_cases() -> Vec<EventCase> {
+    let result = serde_json::to_value(Message::ToolResult(result_message())).unwrap();
+    let mut response = serde_json::to_value(Message::Assistant(response_message())).unwrap();
+    response["content"][0].as_object_mut().unwrap().remove("thinkingSignature").unwrap();
+    vec![
+        EventCase {
+            event: Hook::TurnEnd,
+            data: json!({"response": response, "toolResults": [result], "rounds": 2}),
+            results: vec![
+                (json!({}), "None"),
+                (json!({"decision": "end"}), "Some(End)"),
+                (json!({"decision": "continue"}), "Some(Continue)"),
+            ],
+        },
+        EventCase {
+            event: Hook::SessionBeforeCompact,
+            data: json!({
+                "reason": "manual", "instructions": "short", "tokensBefore": 9, "previousSummary": null,
+                "firstKeptEntryId": "e0", "messages": [result], "messagesOmitted": 0
+            }),
+            results: vec![
+                (json!({}), "None"),
+                (json!({"cancel": true}), "Some(Cancel)"),
+                (json!({"summary": "All good.", "details": 7}), r#"All good. Some("7")"#),
+            ],
+        },
+        EventCase {
+            event: Hook::SessionCompact,
+            data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
+            results: vec![(json!({}), "()")],
+        },
+    ]
+}
+
+#[tokio::test]
+async fn every_event_sends_its_data_and_reads_its_result() {
+    let cases: Vec<EventCase> = tool_cases().into_iter().chain(session_cases()).collect();
+    assert_eq!(cases.iter().map(|case| case.event).collect::<Vec<_>>(), HTTP_EVENTS);
+    for EventCase { event, data, results } in cases {
+        let replies = results.iter().map(|(response, _)| Reply::json(response)).collect();
+        let server = HookServer::start(replies).await;
+        let extension = extension(&server.url, Duration::from_secs(5));
+        for (response, expected) in &results {
+            let result = run(&extension, event).await.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(result, *expected, "{event:?} {response}");
+            assert!(fits_schema(&format!("{}.response", event.name()), response), "{response}");
+        }
+        let received = server.received();
+        assert_eq!(received.len(), results.len());
+        for request in received {
+            let schema = format!("{}.request", event.name());
+            assert!(fits_schema(&schema, &request.body), "{}", request.body);
+            assert_eq!(
+                request.body,
+                json!({
+                    "event": event.name(), "hookId": request.id, "conversationId": "c", "tenantId": "t",
+                    "userId": "u", "agent": "clerk", "promptId": "pr_1", "data": data
+                })
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn unknown_members_of_every_event_are_failures() {
+    for event in HTTP_EVENTS {
+        let schema = format!("{}.response", event.name());
+        assert!(!fits_schema(&schema, &json!({"unheardOf": 1})), "{schema}");
+        let server = HookServer::start(vec![Reply::json(&json!({"unheardOf": 1}))]).await;
+        let extension = extension(&server.url, Duration::from_secs(5));
+        let error = run(&extension, event).await.unwrap_err().to_string();
+        assert_eq!(error, "its response is not valid: a member is unknown at line 1 column 12");
+    }
+}
+
+#[test]
+fn newest_messages_are_kept_within_the_limit() {
+    let text = |text: &str| {
+        let message = json!({"role": "user", "content": text, "timestamp": 1});
+        serde_json::from_value::<Message>(message).unwrap()
+    };
+    let messages = [text("first"), text(&"a".repeat(500)), text("third"), text("last")];
+    let texts = |bytes_max: usize| {
+        let (kept, omitted) = messages::newest(messages.iter(), bytes_max);
+        let texts: Vec<String> =
+            kept.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect();
+        (texts, omitted)
+    };
+    assert_eq!(texts(300), (vec!["third".to_owned(), "last".to_owned()], 2));
+    assert_eq!(texts(10), (Vec::new(), 4));
+    assert_eq!(texts(2_000).1, 0);
+}

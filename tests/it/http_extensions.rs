@@ -1,0 +1,291 @@
+//! The example servers of `examples/http-extension-node` and `examples/http-plugin-python`, as an
+//! extension and two plugins of an agent of the built binary.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwheel::testing::payments::PaymentsServer;
+
+use crate::support::dev_process::DevProcess;
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+const NODE: [&str; 3] = ["node", "examples/http-extension-node/server.mjs", "Node 18.3"];
+const PYTHON: [&str; 3] = ["python3", "examples/http-plugin-python/server.py", "Python 3.8"];
+
+const CLERK: &str = "---
+tools:
+  - http:
+      name: send_payment
+      parameters: { type: object, required: [to, amount], properties: { to: { type: string }, amount: { type: number } } }
+      method: POST
+      url: ${PAYMENTS_URL}/pay/{to}
+extensions:
+  - http:
+      name: guard
+      url: ${NODE_URL}/
+      secret: ${HOOK_SECRET}
+      events: [tool_call, tool_result]
+      onFailure: ON_FAILURE
+plugins:
+  - http: { name: rules, url: \"${NODE_URL}/\", secret: \"${HOOK_SECRET}\", optional: true }
+  - http:
+      name: counter
+      url: ${PYTHON_URL}/
+      secret: ${HOOK_SECRET}
+      timeout: 20s
+      tools:
+        - http: { name: list_payments, url: \"${PAYMENTS_URL}/payments\" }
+---
+Pay.
+";
+
+/// An example server on a free port. Killed when dropped.
+struct HookServer {
+    child: Child,
+    url: String,
+}
+
+impl HookServer {
+    fn start([program, file, version]: [&str; 3]) -> Self {
+        let mut child = Command::new(program)
+            .args([file, "--port", "0"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOOK_SECRET", SECRET)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("`{program}` does not start ({error}). Install {version} or later: this test runs {file}.")
+            });
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (_, url) = line.split_once("listening on ").unwrap_or_else(|| panic!("{file}: {line}"));
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for HookServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A folder with the agent, and the servers that it names.
+struct TestApp {
+    folder: tempfile::TempDir,
+    model: FakeModel,
+    payments: PaymentsServer,
+    node: HookServer,
+    python: HookServer,
+    client: reqwest::Client,
+}
+
+impl TestApp {
+    async fn new(on_failure: &str, responses: Vec<ResponseScript>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agents = folder.path().join("agents");
+        std::fs::create_dir(&agents).unwrap();
+        let clerk = CLERK.replace("ON_FAILURE", on_failure);
+        std::fs::write(agents.join("clerk.agent.md"), clerk).unwrap();
+        Self {
+            folder,
+            model: FakeModel::start(responses.into_iter().map(ScriptedResponse::Response)).await,
+            payments: PaymentsServer::start().await.unwrap(),
+            node: HookServer::start(NODE),
+            python: HookServer::start(PYTHON),
+            client: reqwest::Client::new(),
+        }
+    }
+
+    /// Starts `dev`, with the data of an earlier process.
+    fn start_dev(&self) -> DevProcess {
+        let settings = [
+            ("AZURE_OPENAI_BASE_URL", self.model.url.clone()),
+            ("AZURE_OPENAI_API_KEY", "a-key".to_owned()),
+            ("TURNWHEEL_MODEL", "gpt-5-mini".to_owned()),
+            ("PAYMENTS_URL", self.payments.base_url.clone()),
+            ("NODE_URL", self.node.url.clone()),
+            ("PYTHON_URL", self.python.url.clone()),
+            ("HOOK_SECRET", SECRET.to_owned()),
+        ];
+        DevProcess::start_in(self.folder.path(), &self.folder.path().join("data"), &settings)
+    }
+
+    async fn get(&self, dev: &DevProcess, path: &str) -> Value {
+        let request = self.client.get(dev.url(path)).timeout(TIMEOUT);
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    async fn post(&self, dev: &DevProcess, path: &str, body: &Value) -> Value {
+        let request = self.client.post(dev.url(path)).json(body).timeout(TIMEOUT);
+        let response = request.send().await.unwrap();
+        let (status, text) = (response.status(), response.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {status} {text}\n{}", dev.log());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Sends the prompt of conversation `c` and waits until it ends or needs an approval.
+    async fn prompt(&self, dev: &DevProcess) -> Value {
+        let body = json!({"conversationId": "c", "input": "Pay"});
+        self.post(dev, "/api/prompts?wait=20", &body).await
+    }
+
+    async fn states(&self, dev: &DevProcess) -> Value {
+        self.get(dev, "/api/conversations/c/plugins").await["items"].clone()
+    }
+
+    /// Waits for the state of the newest prompt.
+    async fn wait_for(&self, dev: &DevProcess, state: &str) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let prompts = self.get(dev, "/api/conversations/c/prompts").await;
+            if prompts["items"][0]["state"] == state {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{prompts}\n{}", dev.log());
+        }
+    }
+
+    /// Texts of all tool results, oldest first.
+    async fn results(&self, dev: &DevProcess) -> Vec<String> {
+        let messages = self.get(dev, "/api/conversations/c/messages").await;
+        let results = messages["items"].as_array().unwrap().iter();
+        let results = results.filter(|message| message["role"] == "toolResult");
+        results.map(|result| result["content"][0]["text"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn pay(to: &str, amount: u32) -> ResponseScript {
+    ResponseScript::call("c1", "send_payment", json!({"to": to, "amount": amount}))
+}
+
+fn tool_names(body: &Value) -> Vec<&str> {
+    let tools = body["tools"].as_array().into_iter().flatten();
+    tools.map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn approval_and_state_survive_kills_of_all_processes() {
+    let mut app = TestApp::new(
+        "block",
+        vec![
+            pay("Ada", 250),
+            ResponseScript::call("c2", "list_payments", json!({})),
+            ResponseScript::text("paid"),
+        ],
+    )
+    .await;
+    let mut dev = app.start_dev();
+    let prompt = app.prompt(&dev).await;
+    assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}\n{}", dev.log());
+    let counted = |calls: u32| json!([{"name": "counter", "schema": 1, "state": {"calls": calls}}]);
+    assert_eq!(app.states(&dev).await, counted(1));
+
+    dev.kill();
+    app.node.kill();
+    app.python.kill();
+    (app.node, app.python) = (HookServer::start(NODE), HookServer::start(PYTHON));
+    let dev = app.start_dev();
+    assert_eq!(app.states(&dev).await, counted(1));
+    let view = app.get(&dev, "/api/conversations/c").await;
+    let approval = &view["pendingApprovals"][0];
+    assert_eq!(approval["reason"], "Pay 250 to Ada?", "{view}");
+    assert_eq!(approval["approvers"], json!(["owner", "link"]));
+    assert_eq!(app.payments.payments().len(), 0);
+
+    let path = format!("/api/conversations/c/approvals/{}", approval["id"].as_str().unwrap());
+    app.post(&dev, &path, &json!({"decision": "approve"})).await;
+    app.wait_for(&dev, "completed").await;
+    let results = app.results(&dev).await;
+    assert_eq!(results.len(), 2, "{results:?}");
+    assert!(results.iter().all(|text| text.contains("rcpt_…")), "receipts are hidden: {results:?}");
+    let payments = app.payments.payments();
+    assert_eq!((payments.len(), payments[0].requests), (1, 1), "it was paid once");
+    assert_eq!(app.states(&dev).await, counted(3), "one call for each model response");
+
+    let bodies = app.model.request_bodies();
+    assert_eq!(tool_names(&bodies[0]), ["send_payment"]);
+    for (index, body) in bodies.iter().enumerate().skip(1) {
+        assert_eq!(tool_names(body), ["send_payment", "list_payments"], "{index}");
+    }
+    for (index, body) in bodies.iter().enumerate() {
+        let system = body["input"][0].to_string();
+        let number = index + 1;
+        let text = format!(
+            r"Pay.\n\nPayments above 100 wait for an approval.\n\nThis is model call {number} of the conversation."
+        );
+        assert!(system.contains(&text), "{system}");
+    }
+}
+
+#[tokio::test]
+async fn unreachable_extension_blocks_calls_or_lets_them_start() {
+    for (on_failure, payments_count) in [("block", 0), ("allow", 1)] {
+        let mut app =
+            TestApp::new(on_failure, vec![pay("Ada", 250), ResponseScript::text("done")]).await;
+        let dev = app.start_dev();
+        app.node.kill();
+        let prompt = app.prompt(&dev).await;
+        assert_eq!(prompt["state"], "completed", "{prompt}\n{}", dev.log());
+        let failed = |event: &str| {
+            format!(
+                "extension \"guard\" failed in {event}: its server could not be reached: the connection was refused"
+            )
+        };
+        let result = app.results(&dev).await.remove(0);
+        if on_failure == "block" {
+            assert_eq!(result, format!("Tool execution was blocked: {}", failed("tool_call")));
+        } else {
+            assert!(result.contains("rcpt_"), "{result}");
+        }
+        assert_eq!(app.payments.payments().len(), payments_count);
+        let log = dev.log();
+        assert!(log.contains(&format!("hook failed: {}", failed("tool_call"))), "{log}");
+        assert!(log.contains("hook failed: plugin \"rules\" failed in prepare"), "{log}");
+        assert!(!log.contains(SECRET) && !log.contains(&app.node.url), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn extension_blocks_a_call_with_its_reason() {
+    let app = TestApp::new("block", vec![pay("Mallory", 1), ResponseScript::text("no")]).await;
+    let dev = app.start_dev();
+    let prompt = app.prompt(&dev).await;
+    assert_eq!(prompt["state"], "completed", "{prompt}\n{}", dev.log());
+    assert_eq!(app.results(&dev).await, ["Mallory receives no payments."]);
+    assert_eq!(app.payments.payments().len(), 0);
+}
+
+#[tokio::test]
+async fn failed_plugin_fails_the_prompt_unless_optional() {
+    let mut app = TestApp::new("block", vec![ResponseScript::text("never")]).await;
+    let dev = app.start_dev();
+    app.python.kill();
+    let file = app.folder.path().join("agents/clerk.agent.md");
+    // Without retries, which would wait for seconds.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen("---\n", "---\nretry: { enabled: false }\n", 1)).unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    while !dev.log().contains("agent reloaded") {
+        assert!(Instant::now() < deadline, "{}", dev.log());
+        tokio::task::yield_now().await;
+    }
+    let prompt = app.prompt(&dev).await;
+    assert_eq!(prompt["state"], "failed", "{prompt}\n{}", dev.log());
+    assert_eq!(prompt["error"]["type"], "plugin", "{prompt}");
+    let message = prompt["error"]["message"].as_str().unwrap();
+    assert!(message.contains("plugin \"counter\" failed in prepare"), "{message}");
+    assert!(message.contains("the connection was refused"), "{message}");
+    assert_eq!(app.model.request_bodies().len(), 0, "nothing was sent");
+}
