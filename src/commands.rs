@@ -2,8 +2,10 @@
 //! crash in a command, the caller repeats it with the same key; no effect happens twice.
 
 pub(crate) mod abort;
+mod admission;
 pub(crate) mod append_entries;
 pub(crate) mod artifact;
+pub(crate) mod bash;
 pub(crate) mod certain_write;
 pub(crate) mod compact;
 pub(crate) mod continue_prompt;
@@ -11,6 +13,7 @@ pub(crate) mod contract;
 pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod delete;
+pub(crate) mod extension_command;
 pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod inbox_edit;
@@ -21,6 +24,8 @@ pub(crate) mod patch;
 mod pipeline;
 pub(crate) mod prompt;
 pub(crate) mod prompt_queue;
+mod prompt_request;
+mod request_hooks;
 mod routing;
 
 use std::time::Duration;

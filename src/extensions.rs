@@ -19,10 +19,12 @@ use crate::ids::{EntryId, PromptId};
 pub use crate::model::payload::ModelPayload;
 
 mod actions;
+pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod http;
+mod input;
 pub(crate) mod payload;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
@@ -32,8 +34,10 @@ mod tool_hooks;
 
 pub use crate::agent::action::{MessageSpec, UserMessageQueue};
 pub use crate::agent::event::Severity;
+pub use command::{CommandCall, CommandOutcome, CommandSpec};
 pub use context::{ContextUsage, HookContext};
 pub use hook::{Events, Hook};
+pub use input::{BashResult, InputDecision, PromptText, UserBash};
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
 pub use questions::Question;
@@ -296,5 +300,44 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// failure changes nothing.
     async fn after_compaction(&self, _cx: &HookContext, _entry: &Entry) -> Result<(), HookError> {
         Ok(())
+    }
+
+    /// The commands that users run with `/name arguments`. Two equal names fail the start.
+    fn commands(&self) -> Vec<CommandSpec> {
+        Vec::new()
+    }
+
+    /// Runs one of [`Extension::commands`] at once, also while a prompt runs. The response reports
+    /// a failure, and drops the actions of the command.
+    ///
+    /// A repeated request with the same key runs it again only if the process died before the
+    /// response was stored.
+    async fn run_command(
+        &self,
+        _cx: &HookContext,
+        call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        Err(HookError::new(format!("the command `{}` is not implemented", call.name)))
+    }
+
+    /// Runs before an input is stored: a prompt, steer or follow-up of a user, a queue or a
+    /// schedule. Each extension sees the changes of the earlier ones. After a failure the next
+    /// extension runs, with the input unchanged.
+    async fn transform_input(
+        &self,
+        _cx: &HookContext,
+        _input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        Ok(InputDecision::Continue)
+    }
+
+    /// Runs before the result of a shell command that a client ran is stored. The first replacement
+    /// wins, and later extensions do not run. After a failure the next extension runs.
+    async fn replace_bash_result(
+        &self,
+        _cx: &HookContext,
+        _bash: &UserBash,
+    ) -> Result<Option<BashResult>, HookError> {
+        Ok(None)
     }
 }

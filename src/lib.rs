@@ -95,6 +95,7 @@ pub mod identifiers {
 pub mod inputs {
     pub use crate::agent::inbox::DeliverAs;
     pub use crate::app::CycleDirection;
+    pub use crate::commands::bash::BashRecord;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;
 }
@@ -145,3 +146,8 @@ struct ExtensionsPage;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/plugins.md")]
 struct PluginsPage;
+
+/// Compiles the code examples of `docs/commands.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/commands.md")]
+struct CommandsPage;

@@ -1,10 +1,12 @@
 //! Changes that extensions ask for. They are applied in the commit of the step in which the hook
-//! ran, or not at all.
+//! ran, or not at all. Those of a request travel in an inbox item, and its commit applies them.
+
+use serde::{Deserialize, Serialize};
 
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, ModelChange};
 use crate::agent::event::Severity;
-use crate::agent::inbox::DeliverAs;
+use crate::agent::inbox::{CommandInput, DeliverAs, InboxBody};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
 use crate::ids::{EntryId, PromptId};
@@ -19,11 +21,13 @@ const MESSAGE_TYPE_BYTES_MAX: usize = 128;
 const RESERVED_PREFIX: &str = "turnwheel/";
 
 /// A change that an extension asks for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Action {
     /// Appends an entry that is never sent to the model.
     AppendEntry {
         custom_type: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<RawJson>,
     },
     /// Adds a custom message to the inbox.
@@ -47,12 +51,14 @@ pub enum Action {
     /// `None` removes the label.
     SetLabel {
         entry_id: EntryId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         label: Option<String>,
     },
     /// Aborts the running prompt. Without one it has no effect.
     Abort,
     /// Requests a summary. It starts when no prompt runs.
     Compact {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         instructions: Option<String>,
     },
     /// Emits an event for the user.
@@ -63,17 +69,20 @@ pub enum Action {
 }
 
 /// A custom message to send.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct MessageSpec {
     pub message: CustomMessageEntry,
     /// `None`: like a steer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver_as: Option<DeliverAs>,
     /// True if it starts a prompt in an idle conversation.
     pub trigger_turn: bool,
 }
 
 /// The queue of a user message while a prompt runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum UserMessageQueue {
     Steer,
     FollowUp,
@@ -134,6 +143,34 @@ impl HookActions {
         self.bytes = bytes;
         self.actions.push(action);
         Ok(())
+    }
+}
+
+/// Name of the inbox command that carries actions.
+const ACTIONS_COMMAND: &str = "actions";
+
+/// The actions of one extension on a request, as its inbox item stores them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StoredActions {
+    /// Name of the extension.
+    pub by: String,
+    pub actions: Vec<Action>,
+}
+
+impl StoredActions {
+    /// The body of the inbox item with the actions of all extensions, in order.
+    pub(crate) fn to_inbox_body(of_extensions: &[Self]) -> InboxBody {
+        InboxBody::Command(CommandInput {
+            name: ACTIONS_COMMAND.to_owned(),
+            args: Some(RawJson::from_value(&of_extensions)),
+        })
+    }
+
+    /// `None`: the command carries no actions, or one that this version does not know.
+    pub(crate) fn from_command(command: &CommandInput) -> Option<Vec<Self>> {
+        let args = command.args.as_ref().filter(|_| command.name == ACTIONS_COMMAND)?;
+        args.read().ok()
     }
 }
 

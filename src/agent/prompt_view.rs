@@ -44,6 +44,9 @@ pub struct PromptView {
     pub stop_reason: Option<PromptStop>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
+    /// The text and the files of the input as sent, if an extension changed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub original: Option<Content>,
     pub output: Vec<PromptOutput>,
     pub usage: Usage,
     /// The last model response as JSON, if the agent has a response schema and the text is valid.
@@ -249,6 +252,7 @@ fn new_prompt_view(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptVi
         state: PromptState::Running,
         stop_reason: None,
         input: None,
+        original: prompt.original.clone(),
         output: Vec::new(),
         usage: Usage::default(),
         result: None,

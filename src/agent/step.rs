@@ -34,6 +34,7 @@ use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::transition::Transition;
 
 pub use crate::agent::transition::FinishTurn;
+pub(crate) use bash::BashInput;
 pub(crate) use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
 pub(crate) use calls::UNKNOWN_OUTCOME;
 pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
@@ -101,6 +102,10 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
 fn advance(transition: &mut Transition, outcome: Next) {
     let mut next = outcome;
     loop {
+        if matches!(next, Next::PollQueues) {
+            // A message of an extension may continue the prompt.
+            actions::apply_waiting(transition);
+        }
         next = match next {
             Next::Wait => return,
             Next::DrainInbox => return drain_inbox(transition),
@@ -173,6 +178,7 @@ fn drain_inbox(transition: &mut Transition) {
     }
     abort_if_requested(transition);
     apply_decisions(transition);
+    actions::apply_waiting(transition);
     let next = inbox::start_prompt_when_idle(transition);
     advance(transition, next);
     abort_if_requested(transition);

@@ -29,6 +29,7 @@ use crate::commands::abort::{AbortRequest, abort};
 use crate::commands::continue_prompt::accept_continue;
 use crate::commands::contract::{CommandError, Decider, Owner, RequestIntent};
 use crate::commands::decide::{DecisionRequest, decide};
+use crate::commands::extension_command::InputHandled;
 use crate::commands::idempotency::{Idempotency, canonical_hash};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
@@ -47,7 +48,7 @@ pub use state::AgentState;
 pub use stream::{AgentEvents, EventStream};
 pub use subscription::Subscription;
 
-use replace_messages::{ConversationSwitch, queued_request};
+use replace_messages::{AcceptedRequest, ConversationSwitch, queued_request};
 use run_state::{RunPermit, RunState};
 use state::ObservedState;
 
@@ -104,6 +105,9 @@ pub enum AgentError {
     /// A compaction failed or was cancelled.
     #[error("{0}")]
     Compaction(String),
+    /// A command of an extension failed.
+    #[error("{0}")]
+    Command(String),
     #[error(transparent)]
     Refused(CommandError),
 }
@@ -184,6 +188,10 @@ impl Agent {
     /// Runs a prompt. Returns when the agent is idle or waits for an approval: see
     /// [`Agent::approvals`].
     ///
+    /// A text `/name arguments` runs the command of an extension, also while a prompt runs. Then, and
+    /// if an extension handles the input, no prompt starts: the returned prompt is not stored. It has
+    /// the output of the command, and its failure as `error`.
+    ///
     /// # Errors
     /// Returns [`AgentError::Busy`] while a prompt runs: queue the input, or wait. A failed model
     /// call is not an `Err`; it is in the `error` of the returned prompt.
@@ -193,36 +201,51 @@ impl Agent {
             mode: Some(Mode::Prompt),
             ..PromptRequest::default()
         };
+        self.run_prompt(request).await
+    }
+
+    /// Runs the prompt of a request. See [`Agent::prompt`].
+    async fn run_prompt(&self, request: PromptRequest) -> Result<PromptView, AgentError> {
         // Boxed to keep the caller's future small.
-        let (key, id) = Box::pin(self.accept_prompt(request)).await?;
-        self.wait_until_inactive().await;
-        self.prompt_view(&key, &id).await
+        let (key, accepted) = Box::pin(self.accept_prompt(request)).await?;
+        match accepted {
+            AcceptedRequest::Input(id) => {
+                self.wait_until_inactive().await;
+                self.prompt_view(&key, &id).await
+            }
+            AcceptedRequest::Handled(handled) => {
+                let (head, _) = load::head(&self.inner.services, &key).await?;
+                let InputHandled { input_id, output, error, .. } = *handled;
+                let id = PromptId::from_input(&input_id);
+                Ok(prompts::handled_view(&self.inner.services, &head, &id, (output, error)))
+            }
+        }
     }
 
     /// Queues an input that the running prompt reads as soon as the current call ends. If the agent
     /// is idle, the next prompt reads it.
     ///
     /// # Errors
-    /// The input was not stored: try again.
+    /// The text is a command, which cannot be queued. Otherwise the input was not stored: try again.
     pub async fn steer(&self, input: impl Into<Content>) -> Result<(), AgentError> {
-        self.enqueue_input(Mode::Steer, input.into()).await
+        self.enqueue_input(queued_request(Mode::Steer, Some(input.into()))).await
     }
 
     /// Queues an input that the agent reads when it would otherwise stop. If the agent is idle, it
     /// follows the next prompt.
     ///
     /// # Errors
-    /// The input was not stored: try again.
+    /// The text is a command, which cannot be queued. Otherwise the input was not stored: try again.
     pub async fn follow_up(&self, input: impl Into<Content>) -> Result<(), AgentError> {
-        self.enqueue_input(Mode::FollowUp, input.into()).await
+        self.enqueue_input(queued_request(Mode::FollowUp, Some(input.into()))).await
     }
 
-    async fn enqueue_input(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
+    async fn enqueue_input(&self, request: PromptRequest) -> Result<(), AgentError> {
         let inner = &self.inner;
         // The item stays in the current conversation, so that an active run reads it. If messages
         // were replaced, the next run moves it to the new conversation.
         let _switch = inner.switch.lock().await;
-        inner.accept_request(queued_request(mode, Some(input)), &inner.new_idempotency()).await?;
+        inner.accept_request(request, &inner.new_idempotency()).await?;
         Ok(())
     }
 
@@ -402,19 +425,27 @@ impl Agent {
         Ok(())
     }
 
-    /// Stores a prompt and marks the agent as running.
+    /// Stores a prompt and marks the agent as running, or runs the command that the input names.
     async fn accept_prompt(
         &self,
         request: PromptRequest,
-    ) -> Result<(ConversationKey, PromptId), AgentError> {
+    ) -> Result<(ConversationKey, AcceptedRequest), AgentError> {
         let inner = &self.inner;
+        if inner.is_command(&request) {
+            let mut switch = inner.switch.lock().await;
+            inner.switch_if_idle(&mut switch).await?;
+            let handled = inner.accept_request(request, &inner.new_idempotency()).await?;
+            return Ok((inner.key(), handled));
+        }
         let permit = RunPermit::acquire(&inner.run_state, BUSY_PROMPT)?;
         inner.current_model().map_err(AgentError::NoModel)?;
         let mut switch = inner.switch.lock().await;
         inner.switch_if_changed(&mut switch).await?;
-        let id = inner.accept_request(request, &inner.new_idempotency()).await?;
-        permit.commit();
-        Ok((inner.key(), id))
+        let accepted = inner.accept_request(request, &inner.new_idempotency()).await?;
+        if let AcceptedRequest::Input(_) = accepted {
+            permit.commit();
+        }
+        Ok((inner.key(), accepted))
     }
 
     async fn wait_until_inactive(&self) {

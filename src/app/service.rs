@@ -26,6 +26,7 @@ use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
+use crate::extensions::command::find_command_mistakes;
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
@@ -110,12 +111,13 @@ impl App {
     /// # Errors
     /// Print the error and exit; each names the fix.
     pub(crate) async fn start(
-        self,
+        mut self,
         settings: Settings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
         let prepared = start_payments(settings).await?;
         let settings = &prepared.settings;
+        self.mistakes.extend(find_command_mistakes(&self.extensions));
         if !self.mistakes.is_empty() {
             return Err(StartError::Settings(self.mistakes));
         }

@@ -9,7 +9,7 @@ use crate::agent::inbox::{
 };
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
-use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::routing::find_running_prompt;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
@@ -65,7 +65,8 @@ pub(crate) async fn abort(
         let document = documents::receipt_document(&receipt);
         let abort = prompt_id.map(|prompt_id| abort_document(services, &prompt_id));
         let is_effective = abort.is_some();
-        context.store_with_abort(document, abort, (response, is_effective)).await
+        let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
+        context.store_documents(documents, (response, is_effective)).await
     });
     accepted.await
 }

@@ -8,7 +8,7 @@ use crate::agent::step::CompactInput;
 use crate::commands::abort::abort_document;
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
-use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::routing::find_running_prompt;
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load;
@@ -68,5 +68,6 @@ pub(crate) async fn compact(
     };
     let document = documents::inbox_document(&item, Some(item.accepted_at));
     let abort = running.map(|prompt_id| abort_document(services, &prompt_id));
-    context.store_with_abort(document, abort, (response, true)).await
+    let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
+    context.store_documents(documents, (response, true)).await
 }

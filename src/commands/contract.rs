@@ -64,6 +64,8 @@ impl FieldError {
 pub enum CommandError {
     #[error("The {0} does not exist, or belongs to another user.")]
     NotFound(&'static str),
+    #[error("No extension has this command. `GET /api/commands` lists the commands.")]
+    UnknownCommand,
     /// Never empty.
     #[error("{}", join_details(.0))]
     Invalid(Vec<FieldError>),

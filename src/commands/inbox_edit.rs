@@ -16,7 +16,7 @@ use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until
 use crate::commands::contract::{CommandError, CommandResponse, STEER_WITHOUT_INPUT};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::prompt::Mode;
+use crate::commands::prompt_request::Mode;
 use crate::commands::{input, wake_worker};
 use crate::ids::ConversationKey;
 use crate::queries::inbox::{

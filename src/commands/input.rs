@@ -49,11 +49,7 @@ pub(crate) async fn prepare_input(
     let scope = ArtifactScope { key: head.key(), incarnation: head.incarnation.clone() };
     let context =
         InputContext { services, scope, input_id, can_read: can_agent_read(services, head) };
-    let is_empty = match &input {
-        Content::Text(text) => text.is_empty(),
-        Content::Blocks(blocks) => blocks.is_empty(),
-    };
-    if is_empty {
+    if is_empty(&input) {
         return Err(CommandError::invalid(
             "/input",
             "the input is empty (unpaired surrogates are removed): leave it out to start without one",
@@ -79,6 +75,41 @@ pub(crate) async fn prepare_input(
         )));
     }
     Ok(input)
+}
+
+/// Like [`prepare_input`], for an input that an extension may have changed. Returns the prepared
+/// input and what was sent: its text and files, without images.
+pub(crate) async fn prepare_changed_input(
+    services: &Services,
+    head: &Head,
+    input_id: &InputId,
+    (input, original): (Content, Option<Content>),
+) -> Result<(Content, Option<Content>), CommandError> {
+    let input = prepare_input(services, head, input_id, input).await?;
+    let Some(original) = original else { return Ok((input, None)) };
+    let mut original = without_images(original);
+    if !is_empty(&original) {
+        original = without_images(prepare_input(services, head, input_id, original).await?);
+    }
+    let bytes = |content: &Content| RawJson::from_value(content).text().len();
+    if bytes(&input) + bytes(&original) > INPUT_BYTES_MAX {
+        let detail = "the input and its changed text may be 1 MB together: send less text";
+        return Err(CommandError::TooLarge(detail.to_owned()));
+    }
+    Ok((input, Some(original)))
+}
+
+fn without_images(content: Content) -> Content {
+    let Content::Blocks(mut blocks) = content else { return content };
+    blocks.retain(|block| !matches!(block, Block::Image(_)));
+    Content::Blocks(blocks)
+}
+
+fn is_empty(content: &Content) -> bool {
+    match content {
+        Content::Text(text) => text.is_empty(),
+        Content::Blocks(blocks) => blocks.is_empty(),
+    }
 }
 
 /// True if the agent offers the tool `read`, or is missing: the prompt then fails with that reason.

@@ -15,7 +15,7 @@ use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input;
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::prompt::Disposition;
+use crate::commands::prompt_request::Disposition;
 use crate::commands::routing::find_running_prompt;
 use crate::ids::{ConversationId, ConversationKey, InputId, PromptId};
 use crate::services::Services;

@@ -39,6 +39,16 @@ pub(crate) struct CommandContext<'a> {
     pub(crate) signal: Signal<'a>,
 }
 
+/// The documents of a request. They are created together.
+#[derive(Debug, Default)]
+pub(crate) struct RequestDocuments<'a> {
+    pub(crate) own: Vec<Document>,
+    /// Left out if another request aborts the same prompt.
+    pub(crate) abort: Option<Document>,
+    /// Head of the conversation that the request creates.
+    pub(crate) new_head: Option<&'a Head>,
+}
+
 /// Outcome of the write that creates the documents of a request.
 pub(crate) enum Creation {
     Stored,
@@ -113,24 +123,51 @@ impl CommandContext<'_> {
         Ok(self.find_previous().await?.map_or(Creation::Blocked, Creation::Repeated))
     }
 
+    async fn create_documents(
+        &self,
+        documents: RequestDocuments<'_>,
+    ) -> Result<Creation, CommandError> {
+        let RequestDocuments { own, abort, new_head } = documents;
+        let own: Vec<Write> = match new_head {
+            Some(head) => HeadCommit::create(head).with_created(own).into_writes()?,
+            None => own.into_iter().map(Write::Create).collect(),
+        };
+        self.services.fail_points.hit("admission.accept").await;
+        let Some(abort) = abort else { return self.create(own).await };
+        let with_abort = own.iter().cloned().chain([Write::Create(abort)]).collect();
+        match self.create(with_abort).await? {
+            // Another request aborts the same prompt: one abort is enough.
+            Creation::Blocked => self.create(own).await,
+            creation => Ok(creation),
+        }
+    }
+
     /// Stores an inbox item, with the head of a new conversation.
     pub(crate) async fn store_item(
         &self,
-        mut item: InboxItem,
+        item: InboxItem,
         new_head: Option<Head>,
+        response: CommandResponse,
+    ) -> Result<CommandResponse, CommandError> {
+        let documents = RequestDocuments { new_head: new_head.as_ref(), ..Default::default() };
+        self.store_item_with(item, documents, response).await
+    }
+
+    /// Like [`Self::store_item`], with other documents of the request.
+    pub(crate) async fn store_item_with(
+        &self,
+        mut item: InboxItem,
+        mut documents: RequestDocuments<'_>,
         response: CommandResponse,
     ) -> Result<CommandResponse, CommandError> {
         let Self { services, key, .. } = self;
         item.idempotency = self.idempotency.to_record(&response);
         // A held item is no pending work: the next delivery of the conversation applies it.
         let due = item.has_effect_when_idle().then_some(item.accepted_at);
-        let document = documents::inbox_document(&item, due);
-        let writes = match &new_head {
-            Some(head) => HeadCommit::create(head).with_created([document]).into_writes()?,
-            None => vec![Write::Create(document)],
-        };
-        services.fail_points.hit("admission.accept").await;
-        match self.create(writes).await? {
+        let has_more = !documents.own.is_empty();
+        documents.own.push(documents::inbox_document(&item, due));
+        let new_head = documents.new_head;
+        match self.create_documents(documents).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => {
                 let replayed = self.replay(&found).await?;
@@ -143,33 +180,30 @@ impl CommandContext<'_> {
                 return Err(CommandError::contended());
             }
         }
-        log_prompt_accepted(key, &item, new_head.as_ref());
+        log_prompt_accepted(key, &item, new_head);
         services.fail_points.hit("admission.accepted").await;
-        if item.has_effect_when_idle() {
+        if item.has_effect_when_idle() || has_more {
             self.emit_signal().await;
         }
         Ok(response)
     }
 
-    /// Stores the document of a request, and an abort of a prompt. Signals if `is_effective`.
-    pub(crate) async fn store_with_abort(
+    /// Stores the documents of a request that is no input. Signals if `is_effective`.
+    pub(crate) async fn store_documents(
         &self,
-        document: Document,
-        abort: Option<Document>,
+        documents: RequestDocuments<'_>,
         (response, is_effective): (CommandResponse, bool),
     ) -> Result<CommandResponse, CommandError> {
-        let create_own = Write::Create(document);
-        self.services.fail_points.hit("admission.accept").await;
-        let writes = std::iter::once(create_own.clone()).chain(abort.map(Write::Create)).collect();
-        let mut creation = self.create(writes).await?;
-        if let Creation::Blocked = creation {
-            // Another request aborts the same prompt: one abort is enough.
-            creation = self.create(vec![create_own]).await?;
-        }
-        match creation {
+        let creates_head = documents.new_head.is_some();
+        match self.create_documents(documents).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => return self.replay(&found).await,
-            Creation::Blocked => return Err(CommandError::contended()),
+            Creation::Blocked => {
+                if creates_head {
+                    import::check_id_available(self.services, self.key, &self.input_id()).await?;
+                }
+                return Err(CommandError::contended());
+            }
         }
         self.services.fail_points.hit("admission.accepted").await;
         if is_effective {

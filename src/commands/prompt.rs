@@ -1,17 +1,11 @@
 //! Command that accepts a prompt into the inbox and wakes a worker.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-use crate::agent::content::Content;
-use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
-use crate::agent::settings::Settings;
+use crate::agent::inbox::{IdempotencyRecord, InboxItem, PromptInput};
+use crate::commands::admission::{Admission, AdmittedInput, admit};
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
+use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::routing::{Route, check_model, route_first_input, route_input};
@@ -19,94 +13,8 @@ use crate::commands::{input, key_reservation};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
 
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct PromptRequest {
-    /// Text, or text, image and file blocks; absent: the prompt starts without a user message.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Content>,
-    /// Absent: `prompt`.
-    pub mode: Option<Mode>,
-    /// For `steer` and `followUp`; absent: `start`.
-    pub when_idle: Option<WhenIdle>,
-    /// True if clients show it; the default is true.
-    pub visible: Option<bool>,
-    /// A model id for this prompt only.
-    pub model: Option<String>,
-}
-
-/// A prompt, and the conversation that is created with it.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FirstPromptRequest {
-    pub agent: Option<String>,
-    pub conversation_id: Option<String>,
-    pub settings: Option<Settings>,
-    pub metadata: Option<BTreeMap<String, String>>,
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Content>,
-    pub mode: Option<Mode>,
-    pub when_idle: Option<WhenIdle>,
-    pub visible: Option<bool>,
-    pub model: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Mode {
-    /// Starts a prompt in a conversation without a running prompt.
-    Prompt,
-    /// Joins the running prompt before its next model call.
-    Steer,
-    /// Starts a prompt of its own when the running prompt would end.
-    FollowUp,
-}
-
-impl Mode {
-    pub(crate) fn to_inbox_body(self, prompt: PromptInput) -> InboxBody {
-        match self {
-            Self::Prompt => InboxBody::Prompt(prompt),
-            Self::Steer => InboxBody::Steer(prompt),
-            Self::FollowUp => InboxBody::FollowUp(prompt),
-        }
-    }
-}
-
-/// Origin of a prompt.
-#[derive(Clone, Debug)]
-pub struct Sender {
-    pub source: Source,
-    pub traceparent: Option<String>,
-    pub when_busy: WhenBusy,
-}
-
-/// Handling of a prompt while another prompt has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenBusy {
-    Reject,
-    Queue,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct PromptAccepted {
-    #[schema(value_type = String)]
-    pub conversation_id: crate::ids::ConversationId,
-    /// Prompt that it starts or joins.
-    #[schema(value_type = String)]
-    pub prompt_id: PromptId,
-    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
-    #[schema(value_type = String)]
-    pub input_id: InputId,
-    pub disposition: Disposition,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Disposition {
-    Started,
-    Queued,
-}
+pub(crate) use crate::commands::prompt_request::{Disposition, PromptAccepted, PromptRequest};
+pub use crate::commands::prompt_request::{FirstPromptRequest, Mode, Sender, WhenBusy};
 
 /// Accepts a prompt for an existing conversation.
 ///
@@ -123,12 +31,13 @@ pub(crate) async fn accept_prompt(
     let signal = Signal::Wake(sender.traceparent.as_deref());
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
-        let route = route_input(services, &head, &request, sender).await?;
-        check_model(services, &head, &request, &route)?;
-        let input_id = context.input_id();
-        let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
-        let response = accepted_response(key, &item, route);
-        context.store_item(item, None, response).await
+        let admission = admit(context, (&head, false), request, sender).await?;
+        let admitted = match admission {
+            Admission::Handled(response) => return Ok(response),
+            Admission::Admitted(admitted) => admitted,
+        };
+        let route = route_input(services, &head, &admitted.request, sender).await?;
+        store_admitted(context, (&head, false), *admitted, (sender, route)).await
     });
     accepted.await
 }
@@ -187,13 +96,48 @@ async fn begin_with_id(
         when_idle: request.when_idle,
         visible: request.visible,
         model: request.model,
+        expand: request.expand,
+        is_moved: false,
     };
-    let route = route_first_input(services, &request)?;
-    check_model(services, &head, &request, &route)?;
+    let admitted = match admit(context, (&head, true), request, sender).await? {
+        Admission::Handled(response) => return Ok(response),
+        Admission::Admitted(admitted) => admitted,
+    };
+    let route = route_first_input(services, &admitted.request)?;
+    store_admitted(context, (&head, true), *admitted, (sender, route)).await
+}
+
+/// Stores the inbox item of an input, with the actions of extensions. `is_new`: the conversation is
+/// created, too.
+async fn store_admitted(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    admitted: AdmittedInput,
+    (sender, route): (&Sender, Route),
+) -> Result<CommandResponse, CommandError> {
+    let CommandContext { services, key, .. } = context;
+    let AdmittedInput { mut request, original, actions } = admitted;
+    check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
-    let item = build_item(services, &head, &input_id, request, (sender, &route)).await?;
+    let original = match (request.input.take(), original) {
+        (Some(input), original) => {
+            let (input, original) =
+                input::prepare_changed_input(services, head, &input_id, (input, original)).await?;
+            request.input = Some(input);
+            original
+        }
+        (None, original) => original,
+    };
+    let prompt = PromptInput { original, ..prompt_input(head, &input_id, request, sender) };
+    let item = InboxItem {
+        input_id: input_id.clone(),
+        accepted_at: services.clock.now(),
+        idempotency: IdempotencyRecord::default(),
+        traceparent: None,
+        body: route.mode.to_inbox_body(prompt),
+    };
     let response = accepted_response(key, &item, route);
-    context.store_item(item, Some(head), response).await
+    store_with_actions(context, (head, is_new), (item, actions), response).await
 }
 
 pub(super) fn accepted_response(
@@ -212,33 +156,21 @@ pub(super) fn accepted_response(
     CommandResponse::new(202, &body).with_location(location)
 }
 
-async fn build_item(
-    services: &Services,
+fn prompt_input(
     head: &Head,
     input_id: &InputId,
     request: PromptRequest,
-    (sender, route): (&Sender, &Route),
-) -> Result<InboxItem, CommandError> {
-    let input = match request.input {
-        Some(input) => Some(input::prepare_input(services, head, input_id, input).await?),
-        None => None,
-    };
-    let prompt = PromptInput {
+    sender: &Sender,
+) -> PromptInput {
+    PromptInput {
         prompt_id: PromptId::from_input(input_id),
         user: head.user.clone(),
         when_idle: request.when_idle.unwrap_or_default(),
-        input,
+        input: request.input,
         visible: request.visible.unwrap_or(true),
         model: request.model,
         source: sender.source,
         traceparent: sender.traceparent.clone(),
         original: None,
-    };
-    Ok(InboxItem {
-        input_id: input_id.clone(),
-        accepted_at: services.clock.now(),
-        idempotency: crate::agent::inbox::IdempotencyRecord::default(),
-        traceparent: None,
-        body: route.mode.to_inbox_body(prompt),
-    })
+    }
 }

@@ -85,6 +85,7 @@ pub async fn accept_queue_message(
         | CommandError::Corrupt(_)
         | CommandError::Conflict { retry_after: Some(_), .. }) => return Err(error),
         error @ (CommandError::NotFound(_)
+        | CommandError::UnknownCommand
         | CommandError::Invalid(_)
         | CommandError::Conflict { .. }
         | CommandError::AlreadyProcessing { .. }

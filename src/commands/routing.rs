@@ -5,7 +5,7 @@ use crate::agent::inbox::WhenIdle;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::commands::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use crate::commands::conversation::find_model_error;
-use crate::commands::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
+use crate::commands::prompt_request::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
 use crate::ids::PromptId;
 use crate::queries::load;
 use crate::services::Services;

@@ -4,7 +4,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::agent::action::{Action, HookActions, MessageSpec, UserMessageQueue};
+use crate::agent::action::{Action, HookActions, MessageSpec, StoredActions, UserMessageQueue};
 use crate::agent::content::Content;
 use crate::agent::entry::ModelChange;
 use crate::agent::event::Severity;
@@ -16,7 +16,8 @@ use crate::extensions::{HookContext, HookError};
 use crate::ids::EntryId;
 
 /// Changes of the conversation. The commit of the step in which the hook runs applies them, in
-/// order, or none of them: those of a failed hook are dropped. One hook may have 16 actions of 64 KB
+/// order, or none of them: those of a failed hook are dropped. Those of a command, an input hook and
+/// a shell record are stored with the request, and the next commit of a worker applies them. One hook may have 16 actions of 64 KB
 /// together.
 ///
 /// Events that only observe have no actions, and neither have `context`, `on_payload` and `prepare`.
@@ -135,6 +136,13 @@ impl HookContext {
 
     fn lock_actions(&self) -> MutexGuard<'_, Option<HookActions>> {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The actions for the inbox item of a request. `None`: there are none.
+    pub(crate) fn take_stored_actions(&self) -> Option<StoredActions> {
+        let taken = self.lock_actions().take()?;
+        let (by, actions) = (taken.by.clone(), taken.actions().to_vec());
+        (!actions.is_empty()).then_some(StoredActions { by, actions })
     }
 
     /// The actions as an input of the commit. `None`: there are none.

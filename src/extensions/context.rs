@@ -8,7 +8,7 @@ use crate::agent::settings::ThinkingLevel;
 use crate::digest::sha256_hex;
 use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
-use crate::ids::{ConversationKey, PromptId};
+use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::model::Model;
 use crate::tools::CallableTool;
 
@@ -64,6 +64,8 @@ pub(crate) enum Anchor {
     Event(u64),
     /// A prompt that has not started.
     Prompt(PromptId),
+    /// A request that is being accepted.
+    Request(InputId),
 }
 
 impl fmt::Display for Anchor {
@@ -77,6 +79,7 @@ impl fmt::Display for Anchor {
             Self::Entry(seq) => write!(f, "e{seq}"),
             Self::Event(number) => write!(f, "v{number}"),
             Self::Prompt(id) => write!(f, "p{id}"),
+            Self::Request(id) => write!(f, "q{id}"),
         }
     }
 }

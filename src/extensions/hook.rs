@@ -34,6 +34,12 @@ pub enum Hook {
     TurnStart,
     /// [`Observation::ModelSelect`](super::Observation::ModelSelect)
     ModelSelect,
+    /// [`Extension::run_command`](super::Extension::run_command)
+    Command,
+    /// [`Extension::transform_input`](super::Extension::transform_input)
+    Input,
+    /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
+    UserBash,
 }
 
 impl Hook {
@@ -48,7 +54,11 @@ impl Hook {
         match self {
             Self::ToolCall | Self::BeforeAgentStart => Some(ActionOrigin::Recomputed),
             Self::TurnEnd | Self::AgentEnd => Some(ActionOrigin::WithTurnDecision),
-            Self::ToolResult | Self::SessionBeforeCompact => Some(ActionOrigin::Kept),
+            Self::ToolResult
+            | Self::SessionBeforeCompact
+            | Self::Command
+            | Self::Input
+            | Self::UserBash => Some(ActionOrigin::Kept),
             Self::Context
             | Self::OnPayload
             | Self::SessionCompact

@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::{
-    SharedApi, abort, approval_links, approvals, artifacts, compact, conversations, events, health,
-    inbox, models, plugins, prompts, schedules, usage, why,
+    SharedApi, abort, approval_links, approvals, artifacts, commands, compact, conversations,
+    events, health, inbox, models, plugins, prompts, schedules, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -34,6 +34,8 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(conversations::list_entries))
         .routes(routes!(plugins::list))
         .routes(routes!(compact::compact))
+        .routes(routes!(commands::run))
+        .routes(routes!(commands::bash))
         .routes(routes!(prompts::start_conversation))
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))
@@ -53,6 +55,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(models::list))
+        .routes(routes!(commands::list))
         .routes(routes!(health::health))
         .routes(routes!(get_document));
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)

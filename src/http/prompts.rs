@@ -49,8 +49,8 @@ pub(super) fn request_sender() -> Sender {
     ),
     responses(
         (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
-        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`"),
+        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
+        (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or a command in the mode `steer` or `followUp`"),
     )
 )]
 pub(crate) async fn create(
@@ -77,7 +77,7 @@ pub(crate) async fn create(
     ),
     responses(
         (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
+        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
     )
 )]
 pub(crate) async fn start_conversation(

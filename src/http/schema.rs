@@ -67,6 +67,8 @@ schema_only! {
         stop_reason: Option<String>,
         /// Text, or blocks.
         input: Option<Value>,
+        /// Text and files of the input as sent, if an extension changed it.
+        original: Option<Value>,
         /// In order: `text`, `tool`, `file`, `widget`, and types that later versions add.
         output: Vec<Value>,
         usage: Value,

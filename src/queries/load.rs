@@ -202,6 +202,8 @@ pub(crate) struct QueuedPrompt<'a> {
     pub user: &'a UserId,
     pub source: Source,
     pub input: Option<&'a Content>,
+    /// The input as sent, if an extension changed it.
+    pub original: Option<&'a Content>,
     pub visible: bool,
     pub model: Option<&'a str>,
 }
@@ -216,6 +218,7 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
                 user: &prompt.user,
                 source: prompt.source,
                 input: prompt.input.as_ref(),
+                original: prompt.original.as_ref(),
                 visible: prompt.visible,
                 model: prompt.model.as_deref(),
             })
@@ -225,6 +228,7 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
             user: &input.user,
             source: Source::User,
             input: None,
+            original: None,
             visible: true,
             model: None,
         }),
@@ -233,6 +237,7 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
             user: &custom.user,
             source: Source::User,
             input: None,
+            original: None,
             visible: custom.message.display,
             model: None,
         }),

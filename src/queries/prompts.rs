@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::agent::entry::{Entry, EntryBody, PromptState, PromptStop, Source};
+use crate::agent::entry::{Entry, EntryBody, PromptError, PromptState, PromptStop, Source};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::{InputOutcome, Receipt};
 use crate::agent::prompt_receipt::{PromptReceipt, build_receipt};
-use crate::agent::prompt_view::{PromptView, build_prompt_view};
+use crate::agent::prompt_view::{PromptOutput, PromptView, build_prompt_view};
 use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::commands::contract::CommandError;
@@ -158,12 +158,51 @@ fn queued_view(services: &Services, head: &Head, queued: QueuedPrompt<'_>) -> Pr
         state: PromptState::Running,
         stop_reason: None,
         input: queued.input.cloned(),
+        original: queued.original.cloned(),
         output: Vec::new(),
         usage: Usage::default(),
         result: None,
         error: None,
         incomplete: None,
         retry: None,
+    }
+}
+
+/// View of an input that started no prompt, with the output and the error of its command. It is
+/// never stored.
+pub(crate) fn handled_view(
+    services: &Services,
+    head: &Head,
+    id: &PromptId,
+    (output, error): (Option<String>, Option<String>),
+) -> PromptView {
+    let queued = QueuedPrompt {
+        prompt_id: id,
+        user: &head.user,
+        source: Source::User,
+        input: None,
+        original: None,
+        visible: true,
+        model: None,
+    };
+    let now = services.clock.now();
+    let text = |content| PromptOutput::Text {
+        id: format!("{id}-output"),
+        content,
+        started_at: now,
+        ended_at: now,
+    };
+    let error = error.map(|message| PromptError { kind: "command".to_owned(), message });
+    let (state, stop_reason) = match error {
+        Some(_) => (PromptState::Failed, PromptStop::Error),
+        None => (PromptState::Completed, PromptStop::End),
+    };
+    PromptView {
+        state,
+        stop_reason: Some(stop_reason),
+        output: output.map(text).into_iter().collect(),
+        error,
+        ..queued_view(services, head, queued)
     }
 }
 
@@ -174,6 +213,7 @@ fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
         user: &head.user,
         source: Source::User,
         input: None,
+        original: None,
         visible: true,
         model: None,
     };

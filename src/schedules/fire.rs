@@ -135,6 +135,10 @@ async fn make_firing(
     match accepted {
         Ok((key, response)) => {
             let input_id = idempotency.input_id(&key);
+            let member = |name: &str| response.body.as_ref()?.string_member(name);
+            if member("disposition").as_deref() == Some("handled") {
+                return Ok(FiringOutcome::Skipped("an extension has handled the input".to_owned()));
+            }
             let promised = response.body.and_then(|body| body.string_member("promptId"));
             let prompt_id = promised.map_or_else(|| PromptId::from_input(&input_id), PromptId::new);
             Ok(FiringOutcome::Accepted {
@@ -243,6 +247,7 @@ fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
         }
         CommandError::Invalid(_)
         | CommandError::Conflict { .. }
+        | CommandError::UnknownCommand
         | CommandError::AlreadyProcessing { .. }
         | CommandError::AlreadyDecided(_)
         | CommandError::Expired { .. }

@@ -1,6 +1,8 @@
 //! Applying what extensions ask for: actions, and changes to an agent run that starts.
 
-use crate::agent::action::{Action, HookActions, MessageSpec, StartChanges, UserMessageQueue};
+use crate::agent::action::{
+    Action, HookActions, MessageSpec, StartChanges, StoredActions, UserMessageQueue,
+};
 use crate::agent::content::Content;
 use crate::agent::entry::{
     Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
@@ -20,6 +22,26 @@ use crate::ids::{InputId, PromptId, UserId};
 pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
     for action in hook.actions() {
         apply_action(transition, &hook.by, action);
+    }
+}
+
+/// The actions that the inbox item carries.
+fn stored_actions(item: &InboxItem) -> Option<Vec<StoredActions>> {
+    let InboxBody::Command(command) = &item.body else { return None };
+    StoredActions::from_command(command)
+}
+
+/// Applies the actions of waiting inbox items, oldest first.
+pub(super) fn apply_waiting(transition: &mut Transition) {
+    while let Some(item) = queue::pop(transition, |item| stored_actions(item).is_some()) {
+        let mut receipt = queue::new_receipt(transition, &item);
+        receipt.prompt_id = transition.prompt_id();
+        for stored in stored_actions(&item).unwrap_or_default() {
+            for action in &stored.actions {
+                apply_action(transition, &stored.by, action);
+            }
+        }
+        transition.receipts.push(receipt);
     }
 }
 

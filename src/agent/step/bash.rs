@@ -1,12 +1,12 @@
 //! Results of commands that clients ran. A result is appended while no prompt runs, so it waits for
 //! the end of a running prompt.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::entry::MessageEntry;
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem, InputOutcome};
 use crate::agent::message::{BashExecutionMessage, Message};
-use crate::agent::raw::Extra;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
 
@@ -14,19 +14,30 @@ use crate::agent::transition::Transition;
 const BASH_COMMAND: &str = "bash";
 
 /// Arguments of the command.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BashInput {
-    command: String,
-    output: String,
-    exit_code: Option<i64>,
+pub(crate) struct BashInput {
+    pub(crate) command: String,
+    pub(crate) output: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i64>,
     #[serde(default)]
-    cancelled: bool,
+    pub(crate) cancelled: bool,
     /// True if `output` is not the whole output.
     #[serde(default)]
-    truncated: bool,
+    pub(crate) truncated: bool,
     /// True if the model does not receive it.
-    exclude_from_context: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exclude_from_context: Option<bool>,
+}
+
+impl BashInput {
+    pub(crate) fn to_inbox_body(&self) -> InboxBody {
+        InboxBody::Command(CommandInput {
+            name: BASH_COMMAND.to_owned(),
+            args: Some(RawJson::from_value(self)),
+        })
+    }
 }
 
 pub(super) fn is_bash_command(command: &CommandInput) -> bool {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::agent::action::StoredActions;
 use crate::agent::entry::Source;
 use crate::agent::head::PromptRun;
 use crate::agent::inbox::{InboxBody, InboxItem, InputQueue, PromptInput, WhenIdle};
@@ -32,7 +33,9 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
         | InboxBody::Continue(_)
         | InboxBody::LateResult(_) => true,
         InboxBody::Command(command) => {
-            command.name == compaction::COMPACT_COMMAND || bash::is_bash_command(command)
+            command.name == compaction::COMPACT_COMMAND
+                || bash::is_bash_command(command)
+                || StoredActions::from_command(command).is_some()
         }
     }
 }

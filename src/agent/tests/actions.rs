@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::agent::action::{
-    Action, ActionOrigin, HookActions, MessageSpec, StartChanges, UserMessageQueue,
+    Action, ActionOrigin, HookActions, MessageSpec, StartChanges, StoredActions, UserMessageQueue,
 };
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody, ModelChange, PromptState};
 use crate::agent::event::Severity;
 use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
-use crate::agent::step::{FinishTurn, finish_commit};
+use crate::agent::step::{FinishTurn, finish_commit, is_supported};
 use crate::ids::{EntryId, PromptId};
 
 fn hook(origin: ActionOrigin, actions: &[Action]) -> Input {
@@ -178,7 +179,7 @@ fn settings_name_label_and_entry() {
     let change = ModelChange { provider: "azure".to_owned(), model_id: "gpt-5.1".to_owned() };
     let set_model = Action::SetModel { model: "high".to_owned(), change };
     let entry_id = EntryId::from_seq("0a1b2c3d", 1);
-    let data = Some(crate::agent::raw::RawJson::from_value(&json!({"n": 1})));
+    let data = Some(RawJson::from_value(&json!({"n": 1})));
     let actions = [
         set_model.clone(),
         Action::SetThinkingLevel(ThinkingLevel::Low),
@@ -221,7 +222,7 @@ fn actions_of_one_hook_are_limited() {
     let mut hook = HookActions::new("guard", "turn_end", ActionOrigin::Kept);
     let entry = |custom_type: &str, bytes: usize| Action::AppendEntry {
         custom_type: custom_type.to_owned(),
-        data: Some(crate::agent::raw::RawJson::from_value(&"x".repeat(bytes))),
+        data: Some(RawJson::from_value(&"x".repeat(bytes))),
     };
     hook.add(entry("turnwheel/state", 1)).unwrap_err();
     hook.add(entry("note", 65_000)).unwrap();
@@ -312,4 +313,88 @@ fn system_prompt_ends_with_the_run() {
     apply_inputs(&mut transition, &[inbox_read(&[queued("prompt", "last")])]);
     let run = transition.head.prompt.as_ref().unwrap();
     assert_eq!((run.id.as_str(), run.system_prompt_seq), ("pr_last", None));
+}
+
+/// An inbox item with actions of a command.
+fn stored_actions(id: &str, actions: &[Action]) -> InboxItem {
+    let stored = StoredActions { by: "guard".to_owned(), actions: actions.to_vec() };
+    let body = StoredActions::to_inbox_body(&[stored]);
+    item(id, serde_json::to_value(&body).unwrap())
+}
+
+#[test]
+fn stored_actions_are_applied_with_their_receipt() {
+    let actions = [
+        Action::AppendEntry { custom_type: "note".to_owned(), data: None },
+        Action::SetName(Some("Bills".to_owned())),
+        user_message("go", UserMessageQueue::FollowUp),
+    ];
+    let stored = stored_actions("in_a", &actions);
+    assert!(is_supported(&stored.body));
+    let mut transition = transition();
+    let events = apply_inputs(&mut transition, &[inbox_read(&[stored])]);
+    assert_eq!(events[..2], ["prompt.created", "agent_start"], "the message starts a prompt");
+    assert_eq!(transition.head.name.as_deref(), Some("Bills"));
+    let receipts: Vec<&str> =
+        transition.receipts.iter().map(|receipt| receipt.input_id.as_str()).collect();
+    assert_eq!(receipts, ["in_a", "hook_0a1b2c3d_1"]);
+}
+
+#[test]
+fn stored_actions_are_applied_while_a_prompt_runs() {
+    let mut transition = after_calls();
+    let actions = [Action::SetThinkingLevel(ThinkingLevel::High)];
+    let event = Action::Notify { text: "done".to_owned(), severity: Severity::Info };
+    let items = [stored_actions("in_a", &actions), stored_actions("in_b", &[event])];
+    let events = apply_inputs(&mut transition, &[inbox_read(&items)]);
+    assert_eq!(events, ["notify"]);
+    assert_eq!(transition.receipts.len(), 2);
+    assert_eq!(transition.head.waiting_items, 0);
+    assert!(matches!(transition.head.phase, Phase::Calls { .. }));
+}
+
+#[test]
+fn stored_message_continues_a_run_that_would_end() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go")]);
+    let stored = stored_actions("in_a", &[user_message("more", UserMessageQueue::Steer)]);
+    step(&mut transition, &inbox_read(&[stored]));
+    apply_inputs(&mut transition, &[response(&["done"]), Input::DrainInbox]);
+    assert_eq!(transition.head.prompt.as_ref().unwrap().id.as_str(), "pr_1");
+    assert_eq!(transition.head.phase, Phase::MODEL_CALL);
+}
+
+#[test]
+fn unknown_stored_action_waits_for_a_newer_version() {
+    let args = json!([{"by": "guard", "actions": [{"fly": {}}]}]);
+    let unknown = item("in_a", json!({"command": {"name": "actions", "args": args}}));
+    assert!(!is_supported(&unknown.body));
+}
+
+#[test]
+fn every_action_is_stored_without_loss() {
+    let spec = MessageSpec { deliver_as: None, ..message_spec() };
+    let actions = vec![
+        Action::AppendEntry { custom_type: "a".to_owned(), data: Some(RawJson::from_value(&1.50)) },
+        Action::SendMessage(spec),
+        user_message("u", UserMessageQueue::Steer),
+        Action::SetModel {
+            model: "m".to_owned(),
+            change: ModelChange { provider: "p".to_owned(), model_id: "m".to_owned() },
+        },
+        Action::SetThinkingLevel(ThinkingLevel::Low),
+        Action::SetActiveTools(vec!["t".to_owned()]),
+        Action::SetName(None),
+        Action::SetLabel { entry_id: EntryId::new("e"), label: None },
+        Action::Abort,
+        Action::Compact { instructions: None },
+        Action::Notify { text: "n".to_owned(), severity: Severity::Error },
+    ];
+    let stored = vec![StoredActions { by: "x".to_owned(), actions }];
+    let InboxBody::Command(command) = StoredActions::to_inbox_body(&stored) else { panic!() };
+    assert_eq!(StoredActions::from_command(&command), Some(stored));
+}
+
+fn message_spec() -> MessageSpec {
+    MessageSpec { message: message("m"), deliver_as: None, trigger_turn: true }
 }

@@ -3,16 +3,19 @@
 //! Stored entries are never rewritten, so the next run begins a new conversation with the changed
 //! messages. The queued inputs move to the new conversation.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::agent::content::Content;
+use crate::agent::content::{Content, joined_text};
 use crate::agent::inbox::{InboxBody, InboxItem, WhenIdle};
 use crate::agent::raw::RawJson;
 use crate::app::agent::{AgentError, AgentInner, CurrentConversation, lock, setup};
 use crate::commands::conversation::{NewConversation, create_conversation_of_any_length};
+use crate::commands::extension_command::InputHandled;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::inbox_edit::clear_queues;
-use crate::commands::prompt::{Mode, PromptRequest, accept_prompt};
+use crate::commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt};
+use crate::extensions::command::find_in_text;
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::load;
 
@@ -28,6 +31,15 @@ pub(super) struct ConversationSwitch {
     pub(super) messages_version: u64,
     /// Previous conversation, while some of its queued inputs have not moved.
     pub(super) previous: Option<ConversationKey>,
+}
+
+/// Outcome of a request with an input.
+#[derive(Debug)]
+pub(super) enum AcceptedRequest {
+    /// The input is stored. The id is that of the prompt that it may start.
+    Input(PromptId),
+    /// A command ran, or an extension has handled the input.
+    Handled(Box<InputHandled>),
 }
 
 /// Request for an input that stays queued for the next run if the agent is idle.
@@ -132,8 +144,32 @@ impl AgentInner {
         // The old input id is the idempotency key, so that a repeated move stores the input once.
         let key = item.input_id.as_str().to_owned();
         let idempotency = Idempotency { key, is_repeatable: true, ..self.new_idempotency() };
-        self.accept_request(queued_request(mode, input.input.clone()), &idempotency).await?;
+        let request = queued_request(mode, input.input.clone());
+        let request = PromptRequest { is_moved: true, ..request };
+        self.accept_request(request, &idempotency).await?;
         Ok(())
+    }
+
+    /// Like [`Self::switch_if_changed`], unless a run continues the current conversation.
+    pub(super) async fn switch_if_idle(
+        &self,
+        switch: &mut ConversationSwitch,
+    ) -> Result<(), AgentError> {
+        if self.run_state.borrow().is_idle() {
+            self.switch_if_changed(switch).await?;
+        }
+        Ok(())
+    }
+
+    /// True if the input names a command of an extension.
+    pub(super) fn is_command(&self, request: &PromptRequest) -> bool {
+        let text = match &request.input {
+            Some(Content::Text(text)) => Cow::Borrowed(text.as_str()),
+            Some(Content::Blocks(blocks)) => Cow::Owned(joined_text(blocks)),
+            None => return false,
+        };
+        request.expand != Some(false)
+            && find_in_text(self.services.extensions.iter(), &text).is_some()
     }
 
     /// Stores a request in the current conversation.
@@ -141,10 +177,19 @@ impl AgentInner {
         &self,
         request: PromptRequest,
         idempotency: &Idempotency,
-    ) -> Result<PromptId, AgentError> {
+    ) -> Result<AcceptedRequest, AgentError> {
         let services = &self.services;
         let key = self.key();
-        accept_prompt(services, &key, request, idempotency, &setup::user_sender()).await?;
-        Ok(PromptId::from_input(&idempotency.input_id(&key)))
+        let sender = setup::user_sender();
+        let response = accept_prompt(services, &key, request, idempotency, &sender).await?;
+        let handled = response.body.and_then(|body| body.read::<InputHandled>().ok());
+        Ok(match handled {
+            Some(handled) if handled.disposition == Disposition::Handled => {
+                AcceptedRequest::Handled(Box::new(handled))
+            }
+            Some(_) | None => {
+                AcceptedRequest::Input(PromptId::from_input(&idempotency.input_id(&key)))
+            }
+        })
     }
 }

@@ -10,15 +10,18 @@ use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLev
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
-use crate::app::agent::replace_messages::ConversationSwitch;
+use crate::app::agent::replace_messages::{ConversationSwitch, queued_request};
 use crate::app::agent::run_state::{RunPermit, RunState};
 use crate::app::agent::{Agent, AgentError, AgentEvent, AgentInner, BUSY_PROMPT, lock};
 use crate::commands::append_entries::append_entries;
+use crate::commands::bash::{BashRecord, record_bash};
 use crate::commands::compact::{CompactRequest, compact};
+use crate::commands::extension_command::{CommandRequest, run_extension_command};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::message::{MessageRequest, accept_message};
 use crate::commands::patch::patch_conversation;
-use crate::commands::prompt::Mode;
+use crate::commands::prompt::{Mode, PromptRequest};
+use crate::extensions::CommandOutcome;
 use crate::ids::ConversationId;
 use crate::model::ModelRecord;
 use crate::queries::load;
@@ -54,8 +57,10 @@ impl Agent {
         }
         {
             let mut switch = inner.switch.lock().await;
-            if permit.is_some() || inner.run_state.borrow().is_idle() {
+            if permit.is_some() {
                 inner.switch_if_changed(&mut switch).await?;
+            } else {
+                inner.switch_if_idle(&mut switch).await?;
             }
             let (services, key, idempotency) =
                 (&inner.services, inner.key(), inner.new_idempotency());
@@ -69,7 +74,7 @@ impl Agent {
     }
 
     /// Runs a prompt if the agent is idle. While a prompt runs, `mode` decides: it queues the input
-    /// as a steer or follow-up, or refuses it.
+    /// as a steer or follow-up, or refuses it. The text is never a command.
     ///
     /// # Errors
     /// Returns [`AgentError::Busy`] for [`Mode::Prompt`] while a prompt runs: select a queue, or
@@ -79,13 +84,60 @@ impl Agent {
         input: impl Into<Content>,
         mode: Mode,
     ) -> Result<(), AgentError> {
-        let input = input.into();
-        match self.prompt(input.clone()).await {
+        let input = Some(input.into());
+        let expand = Some(false);
+        let request = PromptRequest {
+            input: input.clone(),
+            mode: Some(Mode::Prompt),
+            expand,
+            ..PromptRequest::default()
+        };
+        match self.run_prompt(request).await {
             Err(AgentError::Busy(_)) if mode != Mode::Prompt => {
-                self.enqueue_input(mode, input).await
+                let request = PromptRequest { expand, ..queued_request(mode, input) };
+                self.enqueue_input(request).await
             }
             result => result.map(drop),
         }
+    }
+
+    /// Runs a command of an extension, also while a prompt runs. Its actions are applied soon
+    /// after.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Command`] if the command failed, and [`AgentError::Refused`] if no
+    /// extension has it.
+    pub async fn run_command(
+        &self,
+        name: &str,
+        args: impl Into<String>,
+    ) -> Result<CommandOutcome, AgentError> {
+        let inner = &self.inner;
+        let mut switch = inner.switch.lock().await;
+        inner.switch_if_idle(&mut switch).await?;
+        let request = CommandRequest { args: Some(args.into()) };
+        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
+        let command = (name, request);
+        let response = run_extension_command(services, &key, command, &idempotency, None).await?;
+        let member = |name: &str| response.body.as_ref()?.string_member(name);
+        match member("error") {
+            Some(error) => Err(AgentError::Command(error)),
+            None => Ok(CommandOutcome { output: member("output") }),
+        }
+    }
+
+    /// Records a shell command that your program ran. While a prompt runs, the result waits for the
+    /// next prompt.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if the record has no output or exceeds a limit.
+    pub async fn record_bash(&self, record: BashRecord) -> Result<(), AgentError> {
+        let inner = &self.inner;
+        let mut switch = inner.switch.lock().await;
+        inner.switch_if_idle(&mut switch).await?;
+        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
+        record_bash(services, &key, record, &idempotency).await?;
+        Ok(())
     }
 
     /// Replaces old messages by a summary in the model's input. First aborts a running prompt.
@@ -153,9 +205,7 @@ impl Agent {
     pub async fn set_session_name(&self, name: impl Into<String>) -> Result<(), AgentError> {
         let inner = &self.inner;
         let mut switch = inner.switch.lock().await;
-        if inner.run_state.borrow().is_idle() {
-            inner.switch_if_changed(&mut switch).await?;
-        }
+        inner.switch_if_idle(&mut switch).await?;
         let patch = Map::from_iter([("name".to_owned(), Value::String(name.into()))]);
         let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
         patch_conversation(services, &key, &patch, &idempotency, |_| true).await?;

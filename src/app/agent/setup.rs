@@ -27,6 +27,7 @@ use crate::commands::contract::Owner;
 use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
+use crate::extensions::command::find_command_mistakes;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
@@ -133,7 +134,8 @@ pub(super) async fn open_services(
 }
 
 impl Agent {
-    pub(super) async fn start(builder: AgentBuilder) -> Result<Self, AgentError> {
+    pub(super) async fn start(mut builder: AgentBuilder) -> Result<Self, AgentError> {
+        builder.mistakes.extend(find_command_mistakes(&builder.extensions));
         if !builder.mistakes.is_empty() {
             return Err(AgentError::Mistakes(builder.mistakes));
         }

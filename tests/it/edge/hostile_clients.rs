@@ -3,6 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use super::commands::desk_app;
 use super::test_app::TestApp;
 
 /// A conversation, with the ids that a foreign user may know.
@@ -15,7 +16,7 @@ struct KnownResources {
 /// Creates a conversation that waits for an approval, with a queued input and a file; and a
 /// schedule.
 async fn create_resources() -> KnownResources {
-    let app = TestApp::new();
+    let (app, _) = desk_app();
     let prompt = app.run("use pay with {\"amount\": 500} then say done").await;
     let approval = app.get_json("/api/conversations/c").await["pendingApprovals"][0]["id"].clone();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -35,6 +36,7 @@ async fn create_resources() -> KnownResources {
         ("approvalId", text(&approval)),
         ("inputId", text(&input["inputId"])),
         ("artifactId", artifact.rsplit('/').next().unwrap().to_owned()),
+        ("name", "greet".to_owned()),
     ];
     KnownResources { app, known }
 }
@@ -76,6 +78,8 @@ fn valid_body(method: &Method, template: &str) -> Option<Value> {
         ("POST", "messages") => json!({"customType": "x", "content": "mine"}),
         ("POST", "artifacts") => json!("bytes"),
         ("POST", "{approvalId}") => json!({"decision": "approve"}),
+        ("POST", "{name}") => json!({"args": "mine"}),
+        ("POST", "bash") => json!({"command": "ls", "output": "mine"}),
         ("POST", "abort" | "continue" | "compact" | "clear") => json!({}),
         _ => panic!("add a valid body for {method} {template}"),
     })

@@ -36,7 +36,7 @@ const SOURCE_METHODS: [&str; 24] = [
     "setSessionName",
 ];
 /// Methods whose row states another way.
-const WITHOUT_METHOD_AND_ROUTE: [&str; 2] = ["executeBash", "reload"];
+const WITHOUT_METHOD_AND_ROUTE: [&str; 1] = ["reload"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,0 +1,191 @@
+//! Command that runs a command of an extension, and the requests that start no prompt because an
+//! extension has handled their input.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::action::{Action, StoredActions};
+use crate::agent::head::Head;
+use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::commands::abort::abort_document;
+use crate::commands::certain_write::receipt_document;
+use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::idempotency::Idempotency;
+use crate::commands::input::TEXT_BYTES_MAX;
+use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
+use crate::commands::prompt_request::Disposition;
+use crate::commands::request_hooks::{CommandResult, RequestHooks};
+use crate::commands::routing::find_running_prompt;
+use crate::extensions::command::ExtensionCommand;
+use crate::ids::{ConversationId, ConversationKey, InputId};
+use crate::services::Services;
+use crate::store::Document;
+use crate::telemetry::trace;
+use crate::turn::documents;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct CommandRequest {
+    /// Arguments of the command, at most 256 KB; absent: none.
+    pub args: Option<String>,
+}
+
+/// Response to an input that started no prompt.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct InputHandled {
+    #[schema(value_type = String)]
+    pub conversation_id: ConversationId,
+    /// Id of the request; `GET …/inbox/{inputId}` returns the state of its changes.
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    /// `handled`.
+    pub disposition: Disposition,
+    /// Name of the command that ran; absent if an extension handled the input as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Text of the command for the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Why the command failed; it has changed nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Runs a command of an extension at once, also while a prompt runs.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub(crate) async fn run_extension_command(
+    services: &Services,
+    key: &ConversationKey,
+    (name, request): (&str, CommandRequest),
+    idempotency: &Idempotency,
+    traceparent: Option<&str>,
+) -> Result<CommandResponse, CommandError> {
+    let signal = Signal::Wake(traceparent);
+    let context = CommandContext { services, key, idempotency, signal };
+    let accepted = context.accept(|head| async move {
+        let input_id = context.input_id();
+        let hooks = RequestHooks::new(services, &head, &input_id);
+        let command = hooks.find_command(name).ok_or(CommandError::UnknownCommand)?;
+        let args = request.args.unwrap_or_default();
+        let run = run_command(&hooks, command, (&args, "/args")).await?;
+        store_handled(context, (&head, false), run).await
+    });
+    accepted.await
+}
+
+/// An input that starts no prompt.
+#[derive(Debug)]
+pub(super) struct HandledInput {
+    pub(super) command: Option<String>,
+    pub(super) result: CommandResult,
+}
+
+/// Runs the command. `pointer`: the member of the request with the arguments.
+///
+/// # Errors
+/// The arguments are too long. A failure of the command is not an error.
+pub(super) async fn run_command(
+    hooks: &RequestHooks<'_>,
+    command: ExtensionCommand,
+    (args, pointer): (&str, &str),
+) -> Result<HandledInput, CommandError> {
+    if args.len() > TEXT_BYTES_MAX {
+        let detail = format!(
+            "the arguments of a command have {} bytes: at most {TEXT_BYTES_MAX} are allowed",
+            args.len()
+        );
+        return Err(CommandError::invalid(pointer, detail));
+    }
+    let name = command.spec.name.clone();
+    let result = hooks.run_command(command, args).await;
+    Ok(HandledInput { command: Some(name), result })
+}
+
+/// Stores the receipt of a handled input, or the inbox item with its actions. `is_new`: the
+/// conversation is created, too.
+pub(super) async fn store_handled(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    handled: HandledInput,
+) -> Result<CommandResponse, CommandError> {
+    let CommandContext { services, key, idempotency, .. } = context;
+    let CommandResult { output, error, mut actions } = handled.result;
+    let body = InputHandled {
+        conversation_id: key.conversation_id.clone(),
+        input_id: context.input_id(),
+        disposition: Disposition::Handled,
+        command: handled.command,
+        output,
+        error,
+    };
+    let response = CommandResponse::new(200, &body);
+    let abort = take_abort(services, (head, is_new), &mut actions).await?;
+    let is_effective = abort.is_some() || !actions.is_empty();
+    let document = if actions.is_empty() {
+        receipt_document(idempotency, key, &response, services.clock.now())
+    } else {
+        let item = actions_item(services, context.input_id(), &actions);
+        let item = InboxItem { idempotency: idempotency.to_record(&response), ..item };
+        documents::inbox_document(&item, Some(item.accepted_at))
+    };
+    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
+    let new_head = is_new.then_some(head);
+    let documents = RequestDocuments { own: vec![document], abort, new_head };
+    let context = CommandContext { signal, ..context };
+    context.store_documents(documents, (response, is_effective)).await
+}
+
+/// Stores an inbox item, and the actions of the hooks that ran for it. `is_new`: the conversation is
+/// created, too.
+pub(super) async fn store_with_actions(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    (item, mut actions): (InboxItem, Vec<StoredActions>),
+    response: CommandResponse,
+) -> Result<CommandResponse, CommandError> {
+    let services = context.services;
+    let abort = take_abort(services, (head, is_new), &mut actions).await?;
+    let mut own = Vec::new();
+    if !actions.is_empty() {
+        let id = InputId::new(format!("{}-actions", item.input_id));
+        let item = actions_item(services, id, &actions);
+        own.push(documents::inbox_document(&item, Some(item.accepted_at)));
+    }
+    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
+    let documents = RequestDocuments { own, abort, new_head: is_new.then_some(head) };
+    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+}
+
+/// Takes the aborts out of the actions. Returns the abort of the running prompt, which takes effect
+/// at once; `None`: no abort, or no prompt runs.
+async fn take_abort(
+    services: &Services,
+    (head, is_new): (&Head, bool),
+    actions: &mut Vec<StoredActions>,
+) -> Result<Option<Document>, CommandError> {
+    let is_abort = |action: &Action| matches!(action, Action::Abort);
+    if !actions.iter().any(|stored| stored.actions.iter().any(is_abort)) {
+        return Ok(None);
+    }
+    for stored in &mut *actions {
+        stored.actions.retain(|action| !is_abort(action));
+    }
+    actions.retain(|stored| !stored.actions.is_empty());
+    let running = if is_new { None } else { find_running_prompt(services, head).await? };
+    Ok(running.map(|prompt_id| abort_document(services, &prompt_id)))
+}
+
+/// The inbox item with actions on a request.
+fn actions_item(services: &Services, input_id: InputId, actions: &[StoredActions]) -> InboxItem {
+    InboxItem {
+        input_id,
+        accepted_at: services.clock.now(),
+        idempotency: IdempotencyRecord::default(),
+        traceparent: trace::current_traceparent(),
+        body: StoredActions::to_inbox_body(actions),
+    }
+}

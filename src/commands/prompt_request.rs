@@ -1,0 +1,110 @@
+//! Requests with the input of a prompt, and the responses to them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::inbox::{InboxBody, PromptInput, WhenIdle};
+use crate::agent::settings::Settings;
+use crate::ids::{InputId, PromptId};
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PromptRequest {
+    /// Text, or text, image and file blocks; absent: the prompt starts without a user message.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    /// Absent: `prompt`.
+    pub mode: Option<Mode>,
+    /// For `steer` and `followUp`; absent: `start`.
+    pub when_idle: Option<WhenIdle>,
+    /// True if clients show it; the default is true.
+    pub visible: Option<bool>,
+    /// A model id for this prompt only.
+    pub model: Option<String>,
+    /// False: a text that begins with `/` runs no command. The default is true.
+    pub expand: Option<bool>,
+    /// True for an input that was accepted before: no extension handles it again.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub is_moved: bool,
+}
+
+/// A prompt, and the conversation that is created with it.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FirstPromptRequest {
+    pub agent: Option<String>,
+    pub conversation_id: Option<String>,
+    pub settings: Option<Settings>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    pub visible: Option<bool>,
+    pub model: Option<String>,
+    pub expand: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// Starts a prompt in a conversation without a running prompt.
+    Prompt,
+    /// Joins the running prompt before its next model call.
+    Steer,
+    /// Starts a prompt of its own when the running prompt would end.
+    FollowUp,
+}
+
+impl Mode {
+    pub(crate) fn to_inbox_body(self, prompt: PromptInput) -> InboxBody {
+        match self {
+            Self::Prompt => InboxBody::Prompt(prompt),
+            Self::Steer => InboxBody::Steer(prompt),
+            Self::FollowUp => InboxBody::FollowUp(prompt),
+        }
+    }
+}
+
+/// Origin of a prompt.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    pub source: Source,
+    pub traceparent: Option<String>,
+    pub when_busy: WhenBusy,
+}
+
+/// Handling of a prompt while another prompt has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenBusy {
+    Reject,
+    Queue,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PromptAccepted {
+    #[schema(value_type = String)]
+    pub conversation_id: crate::ids::ConversationId,
+    /// Prompt that it starts or joins.
+    #[schema(value_type = String)]
+    pub prompt_id: PromptId,
+    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    pub disposition: Disposition,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Disposition {
+    Started,
+    Queued,
+    /// No prompt starts: a command ran, or an extension has handled the input.
+    Handled,
+}

@@ -1,0 +1,231 @@
+//! Hooks of extensions on a request that is being accepted. No lease is held, and nothing is stored
+//! yet: a request that is repeated after a crash runs them again.
+
+use std::sync::Arc;
+
+use crate::agent::action::StoredActions;
+use crate::agent::content::{Block, Content, Image, joined_text};
+use crate::agent::entry::Source;
+use crate::agent::head::Head;
+use crate::agent::settings::DEFAULT_MODEL;
+use crate::agents::Agent;
+use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
+use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::runner::HookRunner;
+use crate::extensions::{
+    BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, PromptText,
+    UserBash,
+};
+use crate::ids::InputId;
+use crate::services::Services;
+use crate::tools::CallableTool;
+
+#[cfg(test)]
+mod tests;
+
+/// The hooks of one request.
+#[derive(Debug)]
+pub(super) struct RequestHooks<'a> {
+    services: &'a Services,
+    head: &'a Head,
+    input_id: &'a InputId,
+    agent: Option<Arc<Agent>>,
+}
+
+/// Result of a command.
+#[derive(Debug, Default)]
+pub(super) struct CommandResult {
+    pub(super) output: Option<String>,
+    pub(super) error: Option<String>,
+    pub(super) actions: Vec<StoredActions>,
+}
+
+/// Outcome of the hooks on an input.
+#[derive(Debug)]
+pub(super) struct HookedInput {
+    /// `None`: an extension has handled the input.
+    pub(super) content: Option<Content>,
+    /// The input as sent, if an extension changed it.
+    pub(super) original: Option<Content>,
+    pub(super) actions: Vec<StoredActions>,
+}
+
+impl<'a> RequestHooks<'a> {
+    pub(super) fn new(services: &'a Services, head: &'a Head, input_id: &'a InputId) -> Self {
+        // The hooks of the app run for a removed agent, too.
+        let agent = services.agents.find(Some(&head.agent)).ok();
+        Self { services, head, input_id, agent }
+    }
+
+    fn context(&self, hook: Hook, extension: Arc<dyn Extension>) -> HookContext {
+        let site = HookSite {
+            hook,
+            conversation: self.head.key(),
+            incarnation: self.head.incarnation.clone(),
+            agent: self.head.agent.clone(),
+            prompt_id: self.head.prompt.as_ref().map(|run| run.id.clone()),
+            anchor: Anchor::Request(self.input_id.clone()),
+            facts: self.facts(),
+            model: Arc::clone(&self.services.model),
+        };
+        HookContext::new(Arc::new(site), extension)
+    }
+
+    fn facts(&self) -> HookFacts {
+        let (head, agent) = (self.head, self.agent.as_deref());
+        let own = |agent: &Agent| head.settings.with_fallback(&agent.settings);
+        let settings = agent.map_or_else(|| head.settings.clone(), own);
+        let is_active = |tool: &&Arc<dyn CallableTool>| {
+            let name = &tool.definition().name;
+            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
+        };
+        let tools = agent.into_iter().flat_map(|agent| &agent.tools).filter(is_active);
+        HookFacts {
+            has_waiting_messages: head.waiting_items > 0,
+            name: head.name.clone(),
+            tools: tools.cloned().collect(),
+            model: settings.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            thinking_level: settings.thinking_level.unwrap_or_default(),
+            system_prompt: agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default(),
+            context_tokens: head.context_tokens,
+        }
+    }
+
+    /// A context for each extension that has this hook.
+    fn contexts(&self, hook: Hook) -> Vec<HookContext> {
+        let with_hook = self.extensions().filter(|extension| extension.events().contains(hook));
+        with_hook.map(|extension| self.context(hook, Arc::clone(extension))).collect()
+    }
+
+    fn runner(&self) -> HookRunner<'a> {
+        HookRunner {
+            timeout: self.services.limits.hook_timeout,
+            time_left: None,
+            telemetry: &self.services.telemetry,
+            listeners: &self.services.extension_error_listeners,
+        }
+    }
+
+    fn extensions(&self) -> impl Iterator<Item = &Arc<dyn Extension>> {
+        self.services.extensions_of(self.agent.as_deref())
+    }
+
+    pub(super) fn find_command(&self, name: &str) -> Option<ExtensionCommand> {
+        command::find_command(self.extensions(), name)
+    }
+
+    /// The command that the input names, with its arguments. Images and files are no arguments.
+    pub(super) fn find_command_in(&self, input: &Content) -> Option<(ExtensionCommand, String)> {
+        // Without extensions the text is not copied.
+        self.extensions().next()?;
+        let text = input_text(input);
+        let (command, args) = command::find_in_text(self.extensions(), &text)?;
+        Some((command, args.to_owned()))
+    }
+
+    /// Runs a command. Its failure is part of the result.
+    pub(super) async fn run_command(&self, command: ExtensionCommand, args: &str) -> CommandResult {
+        let cx = self.context(Hook::Command, command.extension);
+        let call = CommandCall { name: &command.spec.name, args, user: &self.head.user };
+        let work = async {
+            let output = cx.extension().run_command(&cx, &call).await?.output;
+            match &output {
+                Some(text) if text.len() > OUTPUT_BYTES_MAX => Err(HookError::new(format!(
+                    "the output has {} bytes: at most {OUTPUT_BYTES_MAX} are allowed",
+                    text.len()
+                ))),
+                Some(_) | None => Ok(output),
+            }
+        };
+        match self.runner().run(&cx, work).await {
+            Ok(output) => {
+                let actions = cx.take_stored_actions().into_iter().collect();
+                CommandResult { output, error: None, actions }
+            }
+            Err(failure) => {
+                let error = Some(failure.cause.to_string());
+                CommandResult { error, ..CommandResult::default() }
+            }
+        }
+    }
+
+    /// Runs `transform_input` of all extensions in order.
+    pub(super) async fn transform_input(&self, content: Content, source: Source) -> HookedInput {
+        let mut hooked =
+            HookedInput { content: Some(content), original: None, actions: Vec::new() };
+        for cx in self.contexts(Hook::Input) {
+            let Some(content) = &hooked.content else { break };
+            let input = to_prompt_text(content, source);
+            let work = async { cx.extension().transform_input(&cx, &input).await };
+            // A failure is reported, and the input stays.
+            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
+            hooked.actions.extend(cx.take_stored_actions());
+            match decision {
+                InputDecision::Continue => {}
+                InputDecision::Handled => hooked.content = None,
+                InputDecision::Transform { text, images } => {
+                    let changed = replace_content(content.clone(), text, images);
+                    let before = hooked.content.replace(changed);
+                    hooked.original = hooked.original.or(before);
+                }
+            }
+        }
+        hooked
+    }
+
+    /// The result that an extension sets for a shell command of a client, of which the first one
+    /// counts; and the actions.
+    pub(super) async fn replace_bash_result(
+        &self,
+        bash: &UserBash,
+    ) -> (Option<BashResult>, Vec<StoredActions>) {
+        let mut actions = Vec::new();
+        for cx in self.contexts(Hook::UserBash) {
+            let work = async { cx.extension().replace_bash_result(&cx, bash).await };
+            let Ok(result) = self.runner().run(&cx, work).await else { continue };
+            actions.extend(cx.take_stored_actions());
+            if result.is_some() {
+                return (result, actions);
+            }
+        }
+        (None, actions)
+    }
+}
+
+/// The text of an input: its text blocks, joined by newlines.
+fn input_text(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Blocks(blocks) => joined_text(blocks),
+    }
+}
+
+fn to_prompt_text(content: &Content, source: Source) -> PromptText {
+    let blocks = if let Content::Blocks(blocks) = content { blocks.as_slice() } else { &[] };
+    let image =
+        |block: &Block| if let Block::Image(image) = block { Some(image.clone()) } else { None };
+    let images = blocks.iter().filter_map(image).collect();
+    PromptText { text: input_text(content), images, source }
+}
+
+/// Replaces all text by one block in the place of the first, and the images if there are new ones.
+fn replace_content(content: Content, text: String, images: Option<Vec<Image>>) -> Content {
+    let mut blocks = match content {
+        Content::Text(_) => Vec::new(),
+        Content::Blocks(blocks) => blocks,
+    };
+    if images.is_some() {
+        blocks.retain(|block| !matches!(block, Block::Image(_)));
+    }
+    let is_text = |block: &Block| matches!(block, Block::Text(_));
+    let position = blocks.iter().position(is_text).unwrap_or_default();
+    blocks.retain(|block| !is_text(block));
+    blocks.extend(images.unwrap_or_default().into_iter().map(Block::Image));
+    if blocks.is_empty() {
+        return Content::Text(text);
+    }
+    if !text.is_empty() {
+        blocks.insert(position, Block::text(text));
+    }
+    Content::Blocks(blocks)
+}

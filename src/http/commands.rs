@@ -1,0 +1,74 @@
+//! Routes of commands: list and run those of extensions, record those that a client ran in a shell.
+
+use axum::extract::{OriginalUri, Path, State};
+use http::{HeaderMap, StatusCode};
+
+use crate::commands::bash::{BashRecord, record_bash};
+use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
+use crate::commands::message::MessageAccepted;
+use crate::http::auth::Caller;
+use crate::http::body::Json;
+use crate::http::idempotency::resolve_idempotency;
+use crate::http::lists::QueryParams;
+use crate::http::{HandlerResult, SharedApi, access, into_response, json};
+use crate::queries::commands::{Commands, list_commands};
+use crate::telemetry::trace;
+
+/// List the commands that users can run.
+#[utoipa::path(
+    get, path = "/commands", operation_id = "listCommands", tag = "service",
+    params(("agent" = Option<String>, Query, description = "Name of the agent, by default the default agent.")),
+    responses((status = 200, body = Commands))
+)]
+pub(crate) async fn list(
+    State(api): State<SharedApi>,
+    _: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
+    Ok(json(StatusCode::OK, &list_commands(&api.services, params.get("agent"))?))
+}
+
+/// Run a command of an extension, at once.
+/// A failed command has `error` in its response, and changes nothing.
+#[utoipa::path(
+    post, path = "/conversations/{id}/commands/{name}", operation_id = "runCommand", tag = "prompts", request_body = CommandRequest,
+    params(("id" = String, Path), ("name" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = InputHandled))
+)]
+pub(crate) async fn run(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path((id, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<CommandRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let route = "POST /conversations/{id}/commands/{name}";
+    // A key identifies one request, and the path is part of it.
+    let idempotency = resolve_idempotency(&api, &headers, route, format!("{name} {hash}"))?;
+    let traceparent = trace::current_traceparent();
+    let command = (name.as_str(), value);
+    let trace = traceparent.as_deref();
+    let result = run_extension_command(&api.services, &key, command, &idempotency, trace).await?;
+    Ok(into_response(result))
+}
+
+/// Record a shell command that the client ran.
+/// While a prompt runs, the result waits for the next prompt.
+#[utoipa::path(
+    post, path = "/conversations/{id}/bash", operation_id = "recordBash", tag = "inbox", request_body = BashRecord,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
+)]
+pub(crate) async fn bash(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<BashRecord>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/bash", hash)?;
+    Ok(into_response(record_bash(&api.services, &key, value, &idempotency).await?))
+}

@@ -1,0 +1,152 @@
+//! Tests of recorded shell commands, and of the order of the steps of a prompt.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use turnwheel::extensions::{
+    CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, InputDecision,
+    PromptText,
+};
+use turnwheel::messages::Message;
+
+use super::commands::{WAITING_PROMPT, desk_app};
+use super::test_app::TestApp;
+
+#[tokio::test]
+async fn shell_command_is_recorded_for_the_next_prompt() {
+    let (app, _) = desk_app();
+    app.run(WAITING_PROMPT).await;
+    let path = "/api/conversations/c/bash";
+    let record = json!({"command": "ls", "output": "a b", "exitCode": 1, "truncated": true});
+    let send = || app.post(path, &record).key("k").send();
+    let accepted = send().await.expect_status(202).json();
+    assert_eq!(accepted["disposition"], "queued");
+    app.clock.advance(Duration::from_millis(1));
+    let secret = json!({"command": "cat secret", "output": "hush", "excludeFromContext": true});
+    app.post(path, &secret).send().await.expect_status(202);
+    app.work().await;
+    app.approve().await;
+    assert_eq!(send().await.expect_status(202).json(), accepted, "repeated key");
+    app.run("say done").await;
+    let messages = app.get_json("/api/conversations/c/messages?limit=100").await;
+    let messages = messages["items"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|it| it["role"].as_str().unwrap()).collect();
+    let run = ["user", "assistant", "toolResult", "assistant"];
+    let next = ["bashExecution", "bashExecution", "user", "assistant"];
+    assert_eq!(roles, [run, next].concat());
+    assert_eq!((&messages[4]["output"], &messages[4]["exitCode"]), (&json!("a b"), &json!(1)));
+    assert_eq!(messages[4]["truncated"], true);
+    assert_eq!(
+        (&messages[5]["output"], &messages[5]["excludeFromContext"]),
+        (&json!("***"), &json!(true))
+    );
+}
+
+#[tokio::test]
+async fn invalid_shell_record_is_rejected_with_remedy() {
+    let (app, _) = desk_app();
+    app.run("say hi").await;
+    let send = |body: Value| app.post("/api/conversations/c/bash", &body).send();
+    let problem = send(json!({"command": "ls"})).await.expect_problem(400, "bad-request");
+    let detail = "the service runs no shell commands: run the command, and send its `output`";
+    assert_eq!(problem["errors"][0], json!({"pointer": "/output", "detail": detail}));
+    for command in [String::new(), "x".repeat(16 * 1024 + 1)] {
+        let problem = send(json!({"command": command, "output": ""})).await;
+        let problem = problem.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], "/command");
+    }
+    let long = json!({"command": "ls", "output": "x".repeat(256 * 1024 + 1)});
+    send(long).await.expect_problem(413, "payload-too-large");
+    send(json!({"command": "ls", "output": "", "shell": 1}))
+        .await
+        .expect_problem(400, "bad-request");
+}
+
+/// Records the steps of prompts that extensions see.
+#[derive(Debug, Default, Clone)]
+struct Steps(Arc<Mutex<Vec<String>>>);
+
+impl Steps {
+    fn add(&self, step: String) {
+        self.0.lock().unwrap().push(step);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Extension for Steps {
+    fn name(&self) -> &'static str {
+        "steps"
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("do", "")]
+    }
+
+    async fn run_command(
+        &self,
+        _cx: &HookContext,
+        _call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        self.add("command".to_owned());
+        Ok(CommandOutcome::default())
+    }
+
+    async fn transform_input(
+        &self,
+        _cx: &HookContext,
+        input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        self.add(format!("input {}", input.text));
+        Ok(InputDecision::Continue)
+    }
+
+    async fn transform_context<'a>(
+        &self,
+        _cx: &HookContext,
+        messages: Vec<Cow<'a, Message>>,
+    ) -> Result<Vec<Cow<'a, Message>>, HookError> {
+        let role = |message: &Cow<'_, Message>| {
+            let message = serde_json::to_value(message).unwrap();
+            message["role"].as_str().unwrap().to_owned()
+        };
+        let roles: Vec<String> = messages.iter().rev().take(3).rev().map(role).collect();
+        self.add(format!("model {}", roles.join(" ")));
+        Ok(messages)
+    }
+}
+
+/// The steps of s3 §1.7 without skills and templates: command, input hook, queue, shell records,
+/// model check, messages, model call.
+#[tokio::test]
+async fn steps_of_prompt_run_in_source_order() {
+    let steps = Steps::default();
+    let extension = Arc::new(steps.clone());
+    let app = TestApp::new().with_services(|services| services.extensions.push(extension));
+    app.run(WAITING_PROMPT).await;
+    assert_eq!(steps.take(), [format!("input {WAITING_PROMPT}"), "model user".to_owned()]);
+    // 1 before 2 and 4; 2 before 4.
+    app.send_input(json!({"input": "/do it"})).await.expect_status(200);
+    assert_eq!(steps.take(), ["command"]);
+    app.send_input(json!({"input": "say b"})).await.expect_problem(409, "already-processing");
+    assert_eq!(steps.take(), ["input say b"]);
+    // 4: the input is queued. 5: shell records wait for the next run.
+    app.send_input(json!({"input": "say b", "mode": "followUp"})).await.expect_status(202);
+    let record = json!({"command": "ls", "output": "a"});
+    app.post("/api/conversations/c/bash", &record).send().await.expect_status(202);
+    let note = json!({"customType": "note", "content": "x", "deliverAs": "nextTurn"});
+    app.post("/api/conversations/c/messages", &note).send().await.expect_status(202);
+    app.work().await;
+    app.approve().await;
+    let models = ["model user assistant toolResult", "model toolResult assistant user"];
+    assert_eq!(steps.take(), [&["input say b"][..], &models].concat());
+    // 5 before 9, in which the message of the next turn follows the input; 11 last.
+    app.run("say c").await;
+    assert_eq!(steps.take(), ["input say c", "model bashExecution user custom"]);
+}
