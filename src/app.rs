@@ -84,7 +84,7 @@ impl App {
     /// same name. The start fails if two tools of the app have the same name.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match build_code_tool_with_services(tool, self.services.clone()) {
+        match build_code_tool_with_services(tool, self.services.clone(), None) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }

@@ -28,6 +28,7 @@ mod input;
 pub(crate) mod payload;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
+mod questions;
 pub(crate) mod runner;
 mod tool_hooks;
 
@@ -39,6 +40,7 @@ pub use hook::{Events, Hook};
 pub use input::{BashResult, InputDecision, PromptText, UserBash};
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
+pub use questions::Question;
 pub use runner::ExtensionError;
 pub use tool_hooks::{
     ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,
@@ -238,6 +240,10 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// All approvals that extensions and the tool require are one request. After the approval, which
     /// can be days later, the hooks run again: a block applies, and an extension that requires an
     /// approval again has it.
+    ///
+    /// The hook may ask an approver a question, such as [`HookContext::confirm`]. Questions precede
+    /// the approval. Several extensions ask one after the other, in their order. After each answer
+    /// the hooks of the call run again. The answers stay recorded until the call has its result.
     async fn before_tool_call(
         &self,
         _cx: &HookContext,
@@ -278,7 +284,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before each attempt of a compaction. The first cancellation ends the compaction, and
-    /// later extensions do not run. Otherwise the last summary replaces the model's. After a failure the next extension runs; without a decision the model writes the summary.
+    /// later extensions do not run. Otherwise the last summary replaces the model's. After a failure
+    /// the next extension runs; without a decision the model writes the summary. While a prompt runs,
+    /// the hook may ask a question, such as [`HookContext::confirm`].
     async fn before_compaction(
         &self,
         _cx: &HookContext,

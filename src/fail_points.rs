@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 52] = [
+pub const FAIL_POINTS: [&str; 54] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -38,6 +38,8 @@ pub const FAIL_POINTS: [&str; 52] = [
     "admission.decide",
     "admission.decided",
     "tool.before",
+    "tool-result.before",
+    "tool-result.after",
     "tool.after",
     "result.before",
     "result.after",

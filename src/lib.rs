@@ -65,6 +65,7 @@ pub mod agent_settings {
 pub mod entries {
     pub use crate::agent::entry::*;
     pub use crate::agent::phase::CompactionReason;
+    pub use crate::agent::question::Asker;
     pub use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod call_attempt;
 pub(crate) mod code;
 pub(crate) mod http;
+pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
 pub(crate) mod strict_schema;
@@ -31,6 +32,7 @@ use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts
 use crate::clock::{Clock, Timestamp};
 pub use crate::digest::sha256_hex;
 use crate::ids::{ArtifactId, EffectId};
+use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -159,6 +161,8 @@ pub struct ToolContext {
     pub traceparent: Option<String>,
     /// `None` if the host has no schedules.
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
+    /// `None` if the tool belongs to no plugin.
+    pub plugin_state: Option<CallPluginState>,
 }
 
 impl fmt::Debug for ToolContext {
@@ -223,6 +227,11 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
     /// each on the files that the previous call left.
     fn changes_workspace(&self) -> bool {
         false
+    }
+
+    /// The plugin that declares the tool.
+    fn plugin(&self) -> Option<&ToolPlugin> {
+        None
     }
 
     /// True if the tool itself logs its failed attempts with their causes.

@@ -306,6 +306,20 @@ impl Head {
         self.requests.iter().any(|request| request.kind == RequestKind::Budget)
     }
 
+    /// True if the next model call waits for a decision: about a budget, or about the compaction.
+    pub fn is_waiting_for_decision(&self) -> bool {
+        self.is_waiting_for_budget() || self.has_open_question()
+    }
+
+    fn has_open_question(&self) -> bool {
+        self.requests.iter().any(|request| request.kind == RequestKind::Question)
+    }
+
+    /// True if a question of an extension is open, or an answer is recorded.
+    fn has_questions(&self) -> bool {
+        self.has_open_question() || self.phase.has_answers()
+    }
+
     /// Minimum reader version for the current state. An older worker would mishandle it:
     ///
     /// - 2 for parallel calls, which version 1 would run one after the other; for a budget, which
@@ -314,9 +328,11 @@ impl Head {
     /// - 3 while paused: version 2 does not know the pause.
     /// - 4 while the step is suspect: version 3 would run it beside other turns, and fail it for
     ///   deaths that other turns may have caused.
-    /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's.
+    /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's. Also
+    ///   for questions of extensions, which version 4 would leave open after the answer.
     pub fn required_reader(&self) -> u32 {
-        if self.prompt.as_ref().is_some_and(|run| run.system_prompt_seq.is_some()) {
+        let has_system_prompt = |run: &PromptRun| run.system_prompt_seq.is_some();
+        if self.prompt.as_ref().is_some_and(has_system_prompt) || self.has_questions() {
             return 5;
         }
         // Version 3 would also drop a reservation that the cost report of a deleted conversation's
@@ -342,7 +358,7 @@ impl Head {
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle | Phase::Deleted => State::Idle,
-            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_budget() => {
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_decision() => {
                 State::WaitingForApproval
             }
             Phase::Model { .. } | Phase::Summary { .. } => State::Running,
@@ -406,5 +422,5 @@ pub(crate) fn is_model_call_due(head: &Head, now: Timestamp) -> bool {
         }
         Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
     };
-    is_call && !head.is_waiting_for_budget() && head.pause.is_none()
+    is_call && !head.is_waiting_for_decision() && head.pause.is_none()
 }

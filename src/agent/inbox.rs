@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, Source};
 use crate::agent::message::ToolResultMessage;
+use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{CallRef, Decision};
 use crate::clock::Timestamp;
@@ -234,6 +235,9 @@ pub struct LateResult {
     pub message: ToolResultMessage,
     #[serde(default)]
     pub outputs: Vec<crate::agent::entry::Output>,
+    /// Change of the state of the tool's plugin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<PluginStateChange>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::question::Answers;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -43,9 +44,23 @@ pub enum Phase {
         /// Focus of the summary.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instructions: Option<String>,
+        /// Answers to the questions that extensions asked about this compaction.
+        #[serde(default, skip_serializing_if = "Answers::is_empty")]
+        answers: Answers,
     },
     /// The conversation is being purged. Clients receive 404.
     Deleted,
+}
+
+impl Phase {
+    /// True if an answer to a question of an extension is recorded.
+    pub fn has_answers(&self) -> bool {
+        match self {
+            Self::Calls { calls, .. } => calls.iter().any(|call| !call.answers.is_empty()),
+            Self::Summary { answers, .. } => !answers.is_empty(),
+            Self::Idle | Self::Model { .. } | Self::Deleted => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +87,9 @@ pub struct CallState {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "terminates")]
     pub should_terminate: bool,
+    /// Answers to the questions that extensions asked about this call. Removed with its result.
+    #[serde(default, skip_serializing_if = "Answers::is_empty")]
+    pub answers: Answers,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +152,7 @@ impl Default for CallState {
             approved: None,
             depends_on: None,
             should_terminate: false,
+            answers: Answers::default(),
         }
     }
 }

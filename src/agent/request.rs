@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::BudgetExceeded;
+use crate::agent::question::Asker;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{PromptId, RequestId, UserId};
@@ -73,7 +74,7 @@ pub struct Request {
     pub title: String,
     pub reason: String,
     pub prompt_id: PromptId,
-    /// The call. Absent for budgets and questions.
+    /// The call. Absent for budgets, and for questions about a compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +93,9 @@ pub struct Request {
     /// JSON Schema of the decision's `value`, if one is expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<RawJson>,
+    /// The extension that asks, for a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
     #[serde(with = "iso")]
     pub requested_at: Timestamp,
     /// The user who started the prompt.

@@ -19,6 +19,7 @@ mod inbox;
 mod input;
 mod next;
 mod poisoned;
+mod questions;
 mod queue;
 mod requests;
 mod response;
@@ -40,6 +41,7 @@ pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
+pub(crate) use questions::has_room_for_question;
 #[cfg(test)]
 pub(crate) use response::CALLS_MAX;
 pub use retry::FailureKind;

@@ -20,6 +20,7 @@ mod plugin_state;
 mod projection;
 mod prompt_lifecycle;
 mod prompt_summary;
+mod questions;
 mod retry;
 mod steering;
 mod stored_formats;

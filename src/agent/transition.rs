@@ -366,7 +366,7 @@ impl Head {
     fn next_unpaused_due(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.phase {
             Phase::Deleted => None,
-            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_budget() => {
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_decision() => {
                 let expiries = self.requests.iter().filter_map(|request| request.expires_at);
                 expiries.chain(self.metering.recheck_at).min()
             }

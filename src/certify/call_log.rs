@@ -11,6 +11,7 @@ use crate::agent::content::joined_text;
 use crate::agent::request::Effect;
 use crate::agents::Agent;
 use crate::digest::sha256_hex;
+use crate::tools::plugin_state::ToolPlugin;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
     ToolResult,
@@ -157,6 +158,10 @@ impl CallableTool for CountedTool {
 
     fn changes_workspace(&self) -> bool {
         self.inner.changes_workspace()
+    }
+
+    fn plugin(&self) -> Option<&ToolPlugin> {
+        self.inner.plugin()
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {

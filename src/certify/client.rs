@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
-use crate::agent::request::Request;
+use crate::agent::raw::RawJson;
+use crate::agent::request::{Request, RequestKind};
 use crate::commands::contract::{CommandError, Decider, Owner};
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::idempotency::Idempotency;
@@ -76,7 +79,9 @@ pub(super) async fn run_task(services: Arc<Services>, task: Task) -> Result<(), 
         }
         Task::Decision { key, request, decision } => {
             let Some(decider) = find_decider(&key, &request) else { return Ok(()) };
-            let body = DecisionRequest { decision: decision.to_owned(), reason: None, value: None };
+            let is_question = request.kind == RequestKind::Question;
+            let value = is_question.then(|| choose_answer(&request));
+            let body = DecisionRequest { decision: decision.to_owned(), reason: None, value };
             match decide(&services, &key, request.id.as_str(), body, &decider).await {
                 // The call's outcome arrived first, or the request expired.
                 Ok(_) | Err(CommandError::AlreadyDecided(_) | CommandError::Expired { .. }) => {
@@ -93,6 +98,17 @@ pub(super) async fn run_task(services: Arc<Services>, task: Task) -> Result<(), 
             notifications::notify(&services, &nudge).await.map_err(|error| error.to_string())
         }
     }
+}
+
+/// An answer that fits the schema of the question.
+fn choose_answer(request: &Request) -> RawJson {
+    let schema = request.schema.as_ref().map(RawJson::to_value).unwrap_or_default();
+    let first = schema.pointer("/enum/0").cloned();
+    RawJson::from_value(&match first {
+        Some(option) => option,
+        None if schema.get("type").is_some_and(|kind| kind == "boolean") => Value::Bool(true),
+        None => Value::from("certify"),
+    })
 }
 
 async fn send_prompt(

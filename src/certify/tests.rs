@@ -183,6 +183,37 @@ async fn extension_with_in_memory_state_is_reported() {
     assert!(matches!(run.verdict, Verdict::Broken { .. }), "{report}");
 }
 
+/// Asks before every payment.
+#[derive(Debug)]
+struct AskingExtension;
+
+#[async_trait]
+impl Extension for AskingExtension {
+    fn name(&self) -> &'static str {
+        "asking"
+    }
+
+    async fn before_tool_call(
+        &self,
+        cx: &HookContext,
+        call: &PendingToolCall<'_>,
+    ) -> Result<ToolCallDecision, HookError> {
+        let is_allowed = call.tool_name != "pay" || cx.confirm("sure", "Sure?")?;
+        Ok(if is_allowed {
+            ToolCallDecision::Allow
+        } else {
+            ToolCallDecision::Block(CallBlock::default())
+        })
+    }
+}
+
+#[tokio::test]
+async fn extension_that_asks_passes_every_fault() {
+    let options = certify_options(Settings::default(), vec![Arc::new(AskingExtension)]);
+    let report = run_certify(&options).await.unwrap();
+    assert!(report.is_ok(), "{report}");
+}
+
 #[tokio::test]
 async fn late_tool_result_is_treated_as_unknown() {
     let options = certify_options(Settings::default(), Vec::new());

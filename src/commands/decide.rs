@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use crate::agent::entry::EntryBody;
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
+use crate::agent::question::{ANSWER_BYTES_MAX, Answer};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
@@ -236,7 +237,16 @@ fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError
             )
         })
         .collect();
-    if errors.is_empty() { Ok(()) } else { Err(CommandError::Invalid(errors)) }
+    if !errors.is_empty() {
+        return Err(CommandError::Invalid(errors));
+    }
+    let bytes = Answer::from_value(&value).byte_count();
+    if request.kind == RequestKind::Question && bytes > ANSWER_BYTES_MAX {
+        let detail =
+            format!("an answer has at most {ANSWER_BYTES_MAX} bytes; this one has {bytes}");
+        return Err(CommandError::invalid("/value", detail));
+    }
+    Ok(())
 }
 
 /// Finds the request with that name: an open one first, else the newest.

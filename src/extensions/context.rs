@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::agent::action::HookActions;
 use crate::agent::settings::ThinkingLevel;
 use crate::digest::sha256_hex;
+use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::model::Model;
@@ -90,11 +91,13 @@ pub struct HookContext {
     extension: Arc<dyn Extension>,
     /// `None`: there are none yet.
     pub(super) actions: Mutex<Option<HookActions>>,
+    /// `None`: this hook may not ask.
+    pub(super) questions: Option<HookQuestions>,
 }
 
 impl HookContext {
     pub(crate) fn new(site: Arc<HookSite>, extension: Arc<dyn Extension>) -> Self {
-        Self { site, extension, actions: Mutex::default() }
+        Self { site, extension, actions: Mutex::default(), questions: None }
     }
 
     pub(super) fn site(&self) -> &HookSite {
@@ -164,8 +167,8 @@ impl HookContext {
         ContextUsage { tokens: facts.context_tokens, context_window: window }
     }
 
-    /// Identifies this call of the hook. A repetition after a take-over or a lost commit has the
-    /// same id; every other call of a hook has another one.
+    /// Identifies this call of the hook. A repetition after a take-over, a lost commit, an approval
+    /// or an answer has the same id; every other call of a hook has another one.
     pub fn hook_id(&self) -> String {
         let HookSite { hook, conversation, incarnation, anchor, .. } = &*self.site;
         let (id, event) = (&conversation.conversation_id, hook.name());

@@ -10,12 +10,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::agent::plugin_state::PluginState;
+use crate::agent::plugin_state::{PluginState, PluginStateChange, PluginStates};
+use crate::agent::raw::RawJson;
 use crate::error_chain::error_chain;
 use crate::extensions::Extension;
 use crate::extensions::http::HttpPlugin;
 use crate::extensions::prepare::{Prepare, PrepareInput, PrepareOutput};
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
+use crate::tools::plugin_state::StateAccess;
 use crate::tools::{CallableTool, find_name_conflicts};
 
 /// Maximum number of tools of one plugin.
@@ -116,13 +118,14 @@ pub trait Plugin: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug, Default)]
 pub struct PluginTools {
     services: ServiceRegistry,
+    state: Option<Arc<dyn StateAccess>>,
     tools: Vec<Arc<dyn CallableTool>>,
     mistakes: Vec<String>,
 }
 
 impl PluginTools {
     pub fn tool<T: Tool>(&mut self, tool: T) -> &mut Self {
-        match build_code_tool_with_services(tool, self.services.clone()) {
+        match build_code_tool_with_services(tool, self.services.clone(), self.state.clone()) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }
@@ -175,6 +178,22 @@ impl StateSchema {
         })
     }
 
+    /// The change that sets the state of a plugin with this name and schema version.
+    pub(crate) fn change(
+        &self,
+        (plugin, schema): (&str, u32),
+        state: &Value,
+        states: &PluginStates,
+    ) -> Result<PluginStateChange, PluginError> {
+        self.check(state)?;
+        let state = Some(PluginState { schema, value: RawJson::from_value(state) });
+        let change = PluginStateChange { plugin: plugin.to_owned(), state };
+        match change.size_error(states) {
+            Some(text) => Err(PluginError::new(text)),
+            None => Ok(change),
+        }
+    }
+
     pub(crate) fn read_state<P: Plugin>(
         &self,
         plugin: &P,
@@ -194,6 +213,34 @@ impl StateSchema {
         self.check(&value)?;
         serde_json::from_value(value)
             .map_err(|_| PluginError::new("its stored state does not match the type of its state"))
+    }
+}
+
+/// Access of the tools of a plugin to its state.
+#[derive(Debug)]
+struct ToolStateAccess<P> {
+    plugin: Arc<P>,
+    schema: StateSchema,
+}
+
+impl<P: Plugin> ToolStateAccess<P> {
+    fn error_text(&self, error: &PluginError) -> String {
+        format!("plugin \"{}\": {error}", self.plugin.name())
+    }
+}
+
+impl<P: Plugin> StateAccess for ToolStateAccess<P> {
+    fn read(&self, states: &PluginStates) -> Result<Option<Value>, String> {
+        let Some(stored) = states.get(self.plugin.name()) else { return Ok(None) };
+        let state = self.schema.read_state(&*self.plugin, stored);
+        let value = state.and_then(|state| Ok(serde_json::to_value(&state)?));
+        value.map(Some).map_err(|error| self.error_text(&error))
+    }
+
+    fn set(&self, state: Value, states: &PluginStates) -> Result<PluginStateChange, String> {
+        let (name, version) = (self.plugin.name(), self.plugin.schema_version());
+        let change = self.schema.change((name, version), &state, states);
+        change.map_err(|error| self.error_text(&error))
     }
 }
 
@@ -237,19 +284,24 @@ impl RegisteredPlugin {
         plugin: P,
         services: ServiceRegistry,
     ) -> Result<Self, Vec<String>> {
-        let name = plugin.name().to_owned();
-        let mut declared = PluginTools { services, ..PluginTools::default() };
+        let (plugin, name) = {
+            let name = plugin.name().to_owned();
+            (Arc::new(plugin), name)
+        };
+        let schema = StateSchema::new::<P::State>(&name).map_err(|mistake| vec![mistake])?;
+        let access = ToolStateAccess { plugin: Arc::clone(&plugin), schema: schema.clone() };
+        let state = Some(Arc::new(access) as Arc<dyn StateAccess>);
+        let mut declared = PluginTools { services, state, ..PluginTools::default() };
         plugin.tools(&mut declared);
         let PluginTools { tools, mut mistakes, .. } = declared;
         mistakes.extend(find_name_conflicts(&tools));
         mistakes.extend(find_declaration_mistakes(&name, &tools));
-        let schema = StateSchema::new::<P::State>(&name).map_err(|mistake| vec![mistake])?;
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
         let is_optional = plugin.is_optional();
         let hook = Arc::new(PluginHook { name, timeout: None, is_remote: false });
-        Ok(Self { plugin: Arc::new(plugin), hook, tools, is_optional, schema })
+        Ok(Self { plugin, hook, tools, is_optional, schema })
     }
 
     /// Names of `tools` are unique.

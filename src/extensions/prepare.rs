@@ -7,8 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::agent::message::Message;
-use crate::agent::plugin_state::{PluginState, PluginStateChange, PluginStates};
-use crate::agent::raw::RawJson;
+use crate::agent::plugin_state::{PluginStateChange, PluginStates};
 use crate::extensions::HookContext;
 use crate::extensions::plugin::{Plugin, PluginError, RegisteredPlugin};
 use crate::ids::{PromptId, UserId};
@@ -112,14 +111,9 @@ impl<'a, S> Prepare<'a, S> {
     where
         S: Serialize,
     {
-        let value = RawJson::from_value(&serde_json::to_value(&state)?);
-        self.input.plugin.schema.check(&value.to_value())?;
-        let plugin = self.input.plugin.name().to_owned();
-        let stored = PluginState { schema: self.schema_version, value };
-        let change = PluginStateChange { plugin, state: Some(stored) };
-        if let Some(text) = change.size_error(self.input.states) {
-            return Err(PluginError::new(text));
-        }
+        let plugin = self.input.plugin;
+        let (target, value) = ((plugin.name(), self.schema_version), serde_json::to_value(&state)?);
+        let change = plugin.schema.change(target, &value, self.input.states)?;
         (self.state, self.output.change) = (Some(state), Some(change));
         Ok(())
     }

@@ -101,9 +101,7 @@ impl fmt::Display for FailureCause {
             Self::Error(text) => f.write_str(text),
             Self::Panic => f.write_str("it panicked"),
             Self::Timeout(limit) => write!(f, "no result within {limit:?}"),
-            Self::CommitTimeout => {
-                f.write_str("the hooks of this model response together took too long")
-            }
+            Self::CommitTimeout => f.write_str("the hooks of this step together took too long"),
         }
     }
 }
@@ -150,7 +148,10 @@ impl HookRunner<'_> {
         outcome.map_err(|cause| {
             let extension = cx.extension().name().to_owned();
             let failure = HookFailure { extension, hook: cx.hook(), cause };
-            self.report(cx, &failure);
+            // A hook that waits for an answer has not failed.
+            if !cx.has_asked() {
+                self.report(cx, &failure);
+            }
             failure
         })
     }

@@ -10,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY};
 use http::{HeaderValue, StatusCode};
+use serde_json::Value;
 use sha2::Digest as _;
 
+use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
@@ -20,12 +22,12 @@ use arguments::pretty_print;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
 h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
-label{display:block;font-weight:600;margin:1rem 0 .25rem}textarea{width:100%;box-sizing:border-box;font:inherit}\
+label{display:block;font-weight:600;margin:1rem 0 .25rem}select{font:inherit;max-width:100%}textarea{width:100%;box-sizing:border-box;font:inherit}\
 button{font:inherit;padding:.6rem 1.2rem;margin:1rem .75rem 0 0;border:2px solid #1b1b1b;background:#fff;color:#1b1b1b;border-radius:.25rem;cursor:pointer}\
 button[value=approve]{background:#0b6b2e;border-color:#0b6b2e;color:#fff;font-weight:600}\
 button[value=reject]{border-color:#a4161a;color:#a4161a}\
 .note{border-left:.4rem solid #a4161a;padding:.25rem 1rem}\
-button:focus-visible,textarea:focus-visible{outline:3px solid #0a5fd6;outline-offset:2px}\
+button:focus-visible,select:focus-visible,textarea:focus-visible{outline:3px solid #0a5fd6;outline-offset:2px}\
 [role=status],[role=alert]{border-left:.4rem solid #0a5fd6;padding:.5rem 1rem;background:#eef4ff}";
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
@@ -151,7 +153,8 @@ fn write_details(body: &mut String, approval: &Approval) {
     let mut detail = |name: &str, html: &str| {
         let _ = write!(body, "<dt>{name}</dt><dd>{html}</dd>");
     };
-    detail("Why", &escape_html(&request.reason));
+    let label = if request.kind == RequestKind::Question { "Question" } else { "Why" };
+    detail(label, &escape_html(&request.reason));
     if let Some(tool) = &request.tool {
         detail("Tool", &escape_html(tool));
     }
@@ -195,6 +198,39 @@ const OUTCOME_NOTE: &str = "<div class=\"note\"><p>The request was sent, and its
 <li><b>Try it again</b>: the same request is sent once more. If the first one arrived, this may do it twice, \
 unless the other system recognises its <code>Idempotency-Key</code>.</li></ul></div>";
 
+const OUTCOME_FIELD: &str = "<label for=\"value\">Response of the tool (optional, for “It happened”)</label>\
+<textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>";
+
+/// Writes the field of an answer: yes or no, a choice, or a text.
+fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
+    let schema = schema.map(RawJson::to_value).unwrap_or_default();
+    body.push_str("<label for=\"value\">Answer</label>");
+    let options: Vec<(&str, &str)> = match schema.get("enum").and_then(Value::as_array) {
+        Some(options) => options.iter().filter_map(Value::as_str).map(|it| (it, it)).collect(),
+        None if schema.get("type").is_some_and(|kind| kind == "boolean") => {
+            vec![("true", "Yes"), ("false", "No")]
+        }
+        None => {
+            let hint = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+            let limit = schema.get("maxLength").and_then(Value::as_u64);
+            let limit = limit.map(|max| format!(" maxlength=\"{max}\"")).unwrap_or_default();
+            let _ = write!(
+                body,
+                "<textarea id=\"value\" name=\"value\" rows=\"3\" placeholder=\"{}\"{limit}></textarea>",
+                escape_html(hint)
+            );
+            return;
+        }
+    };
+    // The first option is blank, so that nobody answers without a choice.
+    body.push_str("<select id=\"value\" name=\"value\" required><option value=\"\"></option>");
+    for (value, label) in options {
+        let (value, label) = (escape_html(value), escape_html(label));
+        let _ = write!(body, "<option value=\"{value}\">{label}</option>");
+    }
+    body.push_str("</select>");
+}
+
 fn write_form(body: &mut String, approval: &Approval) {
     let decisions = approval.request.kind.decisions();
     // Without `action` the form is sent to the page's own address.
@@ -202,21 +238,10 @@ fn write_form(body: &mut String, approval: &Approval) {
     if approval.request.kind == RequestKind::Outcome {
         body.push_str(OUTCOME_NOTE);
     }
-    let label = decisions.iter().find_map(|verdict| match verdict {
-        Verdict::Answer => Some("Answer"),
-        Verdict::Happened => Some("Response of the tool (optional, for “It happened”)"),
-        Verdict::Approve
-        | Verdict::Reject
-        | Verdict::DidNotHappen
-        | Verdict::Again
-        | Verdict::Expired
-        | Verdict::Aborted => None,
-    });
-    if let Some(label) = label {
-        let _ = write!(
-            body,
-            "<label for=\"value\">{label}</label><textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>",
-        );
+    match approval.request.kind {
+        RequestKind::Question => write_answer_field(body, approval.request.schema.as_ref()),
+        RequestKind::Outcome => body.push_str(OUTCOME_FIELD),
+        RequestKind::Tool | RequestKind::Budget => {}
     }
     if let Some(budget) = &approval.request.budget {
         let _ = write!(
@@ -308,6 +333,7 @@ mod tests {
                 binding: None,
                 budget: None,
                 schema: None,
+                asker: None,
                 requested_at: Timestamp(0),
                 requested_by: UserId::new("u"),
                 expires_at: None,

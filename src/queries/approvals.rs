@@ -76,6 +76,9 @@ pub struct ApprovalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub schema: Option<RawJson>,
+    /// The extension that asks a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extension: Option<String>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Timestamp,
@@ -149,6 +152,7 @@ fn approval_view(
         decisions: request.kind.decisions(),
         budget: request.budget.as_ref().map(BudgetExceeded::to_json),
         schema: request.schema.clone(),
+        extension: request.asker.as_ref().map(|asker| asker.extension.clone()),
         requested_at: request.requested_at,
         expires_at: request.expires_at,
         approvers: request.approvers.clone(),
@@ -187,10 +191,12 @@ pub(crate) async fn load_approval(
     Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
 }
 
-/// Finds the open request about the same call as a decided request.
+/// Finds the open approval of the same call as a decided one.
 fn find_replacement(head: &Head, decided: &Request) -> Option<RequestId> {
-    let call = decided.call?;
-    let is_newer = |open: &&Request| open.call == Some(call) && open.id != decided.id;
+    let call = decided.call.filter(|_| decided.kind == RequestKind::Tool)?;
+    let is_newer = |open: &&Request| {
+        open.call == Some(call) && open.kind == RequestKind::Tool && open.id != decided.id
+    };
     head.requests.iter().find(is_newer).map(|open| open.id.clone())
 }
 

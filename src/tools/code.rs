@@ -24,6 +24,7 @@ use crate::agent::request::Effect;
 use crate::digest::sha256_hex;
 use crate::error_chain::error_chain;
 use crate::ids::is_plain_text;
+use crate::tools::plugin_state::{StateAccess, ToolPlugin};
 use crate::tools::strict_schema;
 use crate::tools::validate::Checker;
 use crate::tools::{
@@ -119,6 +120,12 @@ pub trait Tool: Send + Sync + 'static {
         false
     }
 
+    /// True if the tool sets the state of its plugin with [`CallContext::set_state`]. Calls of such
+    /// tools run sequentially even in parallel mode, each on the state that the previous call left.
+    fn writes_state(&self) -> bool {
+        false
+    }
+
     /// Returns the approval that this call needs, or `None`. Equal arguments must give equal
     /// results.
     fn approval(&self, _args: &Self::Args) -> Option<Approval> {
@@ -209,7 +216,7 @@ impl Approval {
 /// The declaration is invalid: the name, the time-out, or arguments that are not a struct. Report
 /// the text to the developer at start-up.
 pub fn build_code_tool<T: Tool>(tool: T) -> Result<Arc<dyn CallableTool>, String> {
-    build_code_tool_with_services(tool, ServiceRegistry::default())
+    build_code_tool_with_services(tool, ServiceRegistry::default(), None)
 }
 
 /// A tool of any type, for [`Agent::set_tools`](crate::Agent::set_tools).
@@ -224,10 +231,12 @@ impl DynTool {
     }
 }
 
-/// Like [`build_code_tool`], with the services that [`CallContext::service`] returns.
+/// Like [`build_code_tool`], with the services that [`CallContext::service`] returns, and the state
+/// of the tool's plugin.
 pub(crate) fn build_code_tool_with_services<T: Tool>(
     tool: T,
     services: ServiceRegistry,
+    state: Option<Arc<dyn StateAccess>>,
 ) -> Result<Arc<dyn CallableTool>, String> {
     let name = tool.name().to_owned();
     if !is_plain_text(&name) || name.len() > 128 {
@@ -263,7 +272,9 @@ pub(crate) fn build_code_tool_with_services<T: Tool>(
         parameters,
         timeout,
     };
-    Ok(Arc::new(CodeTool { tool, definition, services, args: PhantomData }))
+    let writes_state = tool.writes_state();
+    let plugin = state.map(|access| ToolPlugin { access, writes_state });
+    Ok(Arc::new(CodeTool { tool, definition, services, plugin, args: PhantomData }))
 }
 
 pub(crate) fn schema_of<A: JsonSchema>() -> Value {
@@ -290,6 +301,7 @@ struct CodeTool<T: Tool> {
     tool: T,
     definition: ToolDefinition,
     services: ServiceRegistry,
+    plugin: Option<ToolPlugin>,
     args: PhantomData<fn() -> T::Args>,
 }
 
@@ -326,6 +338,10 @@ impl<T: Tool> CallableTool for CodeTool<T> {
         self.tool.changes_workspace()
     }
 
+    fn plugin(&self) -> Option<&ToolPlugin> {
+        self.plugin.as_ref()
+    }
+
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let args: T::Args = match serde_json::from_value(arguments.value) {
             Ok(args) => args,
@@ -336,7 +352,7 @@ impl<T: Tool> CallableTool for CodeTool<T> {
                 )));
             }
         };
-        let cx = CallContext::new(context, self.services.clone());
+        let cx = CallContext::new(context, self.services.clone(), self.plugin.clone());
         // Cancelled at the end of the call, for work that the tool moved to another task or thread.
         let _finished_guard = cx.finished_token().drop_guard();
         match self.tool.call(args, cx.clone()).await {

@@ -9,6 +9,7 @@ use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
+use crate::agent::question::QuestionSpec;
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
@@ -31,6 +32,12 @@ struct NullListener;
 
 impl Listener for NullListener {
     fn on_event(&self, _event: AssistantMessageEvent) {}
+}
+
+/// What an extension returns before a compaction.
+enum HookOutcome {
+    Decided(SummaryOverride),
+    Asked(Box<QuestionSpec>),
 }
 
 /// Input of one compaction.
@@ -147,8 +154,13 @@ impl LeasedConversation<'_> {
             frame_tokens,
         };
         match Box::pin(self.run_before_compaction(&input, actions)).await? {
-            Some(SummaryOverride::Cancel) => Ok(summary_without_call(SummaryOutcome::Cancelled)),
-            Some(SummaryOverride::Summary { summary, details }) => {
+            Some(HookOutcome::Asked(question)) => {
+                Ok(summary_without_call(SummaryOutcome::Asked(question)))
+            }
+            Some(HookOutcome::Decided(SummaryOverride::Cancel)) => {
+                Ok(summary_without_call(SummaryOutcome::Cancelled))
+            }
+            Some(HookOutcome::Decided(SummaryOverride::Summary { summary, details })) => {
                 let entry = Compaction {
                     summary,
                     first_kept_entry_id: input.plan.first_kept.clone(),
@@ -164,18 +176,20 @@ impl LeasedConversation<'_> {
         }
     }
 
-    /// The last replacement that an extension returns, unless one cancels. Failed hooks are skipped.
+    /// The first question that an extension asks, or the last replacement, unless one cancels.
+    /// Failed hooks are skipped. Without a prompt nobody waits for an answer, so no hook may ask.
     async fn run_before_compaction(
         &mut self,
         input: &CompactionInput<'_>,
         actions: &mut Vec<Input>,
-    ) -> Result<Option<SummaryOverride>, TurnError> {
+    ) -> Result<Option<HookOutcome>, TurnError> {
         let contexts =
             self.hook_contexts(Hook::SessionBeforeCompact, &input.context, self.summary_anchor(0));
         if contexts.is_empty() {
             return Ok(None);
         }
-        let Phase::Summary { reason, instructions, .. } = self.state.head.phase.clone() else {
+        let Phase::Summary { reason, instructions, answers, .. } = self.state.head.phase.clone()
+        else {
             return Ok(None);
         };
         let messages =
@@ -188,17 +202,25 @@ impl LeasedConversation<'_> {
             previous_summary: input.plan.previous.map(|previous| previous.summary.as_str()),
             first_kept_entry_id: input.plan.first_kept,
         };
+        let can_ask = self.state.head.prompt.is_some();
         let mut replacement = None;
         for cx in contexts {
+            let cx = if can_ask { cx.with_questions(&answers) } else { cx };
             let work = async { cx.extension().before_compaction(&cx, &compaction_ahead).await };
-            let Ok(decision) = self.run_hook(&cx, work).await? else { continue };
+            let outcome = self.run_hook(&cx, work).await?;
+            if let Some(question) = cx.take_question() {
+                // All hooks run again after the answer.
+                actions.clear();
+                return Ok(Some(HookOutcome::Asked(Box::new(question))));
+            }
+            let Ok(decision) = outcome else { continue };
             actions.extend(cx.take_actions());
             replacement = decision.or(replacement);
             if replacement == Some(SummaryOverride::Cancel) {
                 break;
             }
         }
-        Ok(replacement)
+        Ok(replacement.map(HookOutcome::Decided))
     }
 }
 

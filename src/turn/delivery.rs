@@ -224,7 +224,7 @@ fn has_effects(conversation: &LeasedConversation<'_>) -> bool {
         && match &head.phase {
             Phase::Idle | Phase::Deleted => false,
             Phase::Model { .. } | Phase::Summary { .. } => {
-                !head.is_waiting_for_budget() && head.pause.is_none()
+                !head.is_waiting_for_decision() && head.pause.is_none()
             }
             Phase::Calls { .. } => head.phase.call_batch().is_in_progress(),
         }

@@ -56,7 +56,12 @@ impl<'w> LateResultWriter<'w> {
     pub(crate) async fn store(&self, result: &CallResult) {
         let now = self.services.clock.now();
         let message = result.to_message(&self.tool_call_id, &self.tool_name, now);
-        let late = LateResult { call: self.call, message, outputs: result.outputs.clone() };
+        let late = LateResult {
+            call: self.call,
+            message,
+            outputs: result.outputs.clone(),
+            state: result.state.clone(),
+        };
         let item = InboxItem {
             input_id: InputId::new(format!("late-{}", self.effect)),
             accepted_at: now,

@@ -309,7 +309,7 @@ impl LeasedConversation<'_> {
         match &transition.head.phase {
             Phase::Idle | Phase::Deleted => true,
             Phase::Model { .. } | Phase::Summary { .. }
-                if transition.head.is_waiting_for_budget() || transition.head.pause.is_some() =>
+                if transition.head.is_waiting_for_decision() || transition.head.pause.is_some() =>
             {
                 true
             }

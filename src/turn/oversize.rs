@@ -118,6 +118,7 @@ fn text_only_result(result: &CallResult) -> CallResult {
         rejected: result.rejected.clone(),
         outputs: Vec::new(),
         workspace: result.workspace.clone(),
+        state: result.state.clone(),
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn pause_model_call(services: &Services, before: &Head, plan: &mut Co
     let head = &plan.transition().head;
     // Work that waits for an approver is not paused as well.
     let is_model = matches!(head.phase, Phase::Model { .. } | Phase::Summary { .. })
-        && !head.is_waiting_for_budget();
+        && !head.is_waiting_for_decision();
     if let Some(on) = services.pauses.find_for_agent(&head.agent).filter(|_| is_model) {
         plan.add(paused_input(services, before, on));
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
+use crate::agent::question::QuestionSpec;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
-use crate::agent::step::{CallPlan, Input, Preflight, is_skipped_by_steer};
+use crate::agent::step::{CallPlan, Input, Preflight, has_room_for_question, is_skipped_by_steer};
 use crate::agent::transition::Transition;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
@@ -152,13 +153,21 @@ impl LeasedConversation<'_> {
             calls_count: plan.transition().calls().len(),
         };
         let response = plan.transition().head.response_count;
+        let answers = plan.transition().calls().get(index).map(|call| &call.answers);
         let mut required = Vec::new();
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
+            let cx = if let Some(answers) = answers { cx.with_questions(answers) } else { cx };
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
             let decision = self.run_hook(&cx, work).await?;
+            if let Some(question) = cx.take_question() {
+                // All hooks run again after the answer.
+                actions.clear();
+                let preflight = ask_or_wait(plan.transition(), index, question);
+                return Ok(Err(CheckOutcome::Decided(preflight)));
+            }
             if decision.is_ok() {
                 actions.extend(cx.take_actions());
             }
@@ -230,6 +239,24 @@ impl LeasedConversation<'_> {
     }
 }
 
+/// Opens the request for the question. While the head has no room for it, the call waits for an
+/// earlier one, whose result makes room.
+fn ask_or_wait(transition: &Transition, index: usize, question: QuestionSpec) -> Preflight {
+    if has_room_for_question(&transition.head, &question) {
+        return Preflight::Asked(Box::new(question));
+    }
+    let earlier = transition.calls().iter().take(index).rposition(|call| !call.is_done());
+    earlier.map_or_else(
+        || {
+            rejected(format!(
+                "{BLOCKED}: extension \"{}\" asks a question, and the questions of the other calls leave no room for it. Call the tool again later.",
+                question.asker.extension
+            ))
+        },
+        |earlier| Preflight::BlockedBy { earlier },
+    )
+}
+
 /// The tool and the checked arguments of a call that no earlier call blocks.
 fn resolve_call(
     plan: &CommitPlan,
@@ -252,27 +279,33 @@ fn resolve_call(
 }
 
 /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
-/// calls modify workspace files, or both are the same `write` with equal arguments. The model may
-/// have requested the second write by mistake; it is rejected if the first one's outcome stays
-/// unknown.
+/// calls modify workspace files or the state of plugins, or both are the same `write` with equal
+/// arguments. The model may have requested the second write by mistake; it is rejected if the first
+/// one's outcome stays unknown.
 fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) -> Option<usize> {
     let (transition, context) = (plan.transition(), plan.context());
     let calls: Vec<&ToolCall> = transition.open_response()?.tool_calls().take(index + 1).collect();
     let (call, earlier) = calls.split_last()?;
     let must_precede = |other: &ToolCall| {
-        let changes_files =
-            || context.find_tool(&other.name).is_some_and(|other| other.changes_workspace());
+        let are_both = |has: fn(&dyn CallableTool) -> bool| {
+            has(tool) && context.find_tool(&other.name).is_some_and(|other| has(&**other))
+        };
         let is_same = || {
             other.name == call.name
                 && canonical_json(&other.arguments) == canonical_json(&call.arguments)
         };
-        (tool.changes_workspace() && changes_files())
+        are_both(|it| it.changes_workspace())
+            || are_both(writes_state)
             || (tool.definition().effect == Effect::Write && is_same())
     };
     earlier.iter().enumerate().rev().find_map(|(index, other)| {
         let is_open = transition.calls().get(index).is_some_and(|call| !call.is_done());
         (is_open && must_precede(other)).then_some(index)
     })
+}
+
+fn writes_state(tool: &dyn CallableTool) -> bool {
+    tool.plugin().is_some_and(|plugin| plugin.writes_state)
 }
 
 /// The binding that the call was approved for.

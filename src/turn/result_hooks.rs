@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::request::{CallRef, Effect};
@@ -10,11 +13,15 @@ use crate::agent::step::Input;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{FinishedToolCall, Hook, HookContext, ResultChanges};
+use crate::services::Services;
 use crate::tools::result_limits::{ReadAccess, limit_result};
 use crate::tools::{Arguments, CallableTool, ToolContext, ToolOutcome, ToolResult};
 use crate::turn::context::TurnContext;
 use crate::turn::late_result::{KeptResults, LateResultWriter};
 use crate::turn::leased_conversation::LeasedConversation;
+
+/// Time of all hooks on one result. The model waits for them.
+const HOOKS_PER_RESULT_MAX: Duration = Duration::from_secs(30);
 
 /// One attempt of a call: the tool and all that it receives.
 #[derive(Clone)]
@@ -27,6 +34,7 @@ pub(crate) struct CallAttempt {
 
 /// The hooks on the result of one call. They borrow nothing from the conversation.
 pub(crate) struct ResultHooks<'w> {
+    services: &'w Services,
     runner: HookRunner<'w>,
     contexts: Vec<HookContext>,
     call: ToolCall,
@@ -48,6 +56,7 @@ impl<'w> LeasedConversation<'w> {
         let anchor = Anchor::ToolCall { response: self.state.head.response_count, index };
         let contexts = self.hook_contexts(Hook::ToolResult, context, anchor);
         (!contexts.is_empty()).then(|| ResultHooks {
+            services: self.services,
             runner: self.hook_runner(),
             contexts,
             call: call.clone(),
@@ -73,6 +82,7 @@ impl ResultHooks<'_> {
             ToolOutcome::Failed(text) => ToolResult::error(text.clone()),
             ToolOutcome::Unknown { .. } => return outcome,
         };
+        self.services.fail_points.hit("tool-result.before").await;
         let mut hooks = Box::pin(self.run(result));
         let changed = match futures_util::poll!(hooks.as_mut()) {
             Poll::Ready(changed) => changed,
@@ -81,6 +91,7 @@ impl ResultHooks<'_> {
                 hooks.await
             }
         };
+        self.services.fail_points.hit("tool-result.after").await;
         changed.map_or(outcome, ToolOutcome::Returned)
     }
 
@@ -100,6 +111,7 @@ impl ResultHooks<'_> {
     /// `None`: no hook changed anything, and none failed.
     async fn run(&self, mut result: ToolResult) -> Option<ToolResult> {
         let (mut is_changed, mut notes) = (false, Vec::new());
+        let began = Instant::now();
         for cx in &self.contexts {
             let call = FinishedToolCall {
                 tool_call_id: &self.call.id,
@@ -112,7 +124,8 @@ impl ResultHooks<'_> {
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().after_tool_call(cx, &call).await };
-            match self.runner.run(cx, work).await {
+            let time_left = Some(HOOKS_PER_RESULT_MAX.saturating_sub(began.elapsed()));
+            match (HookRunner { time_left, ..self.runner.clone() }).run(cx, work).await {
                 Ok(changes) => is_changed |= apply_changes(&mut result, changes),
                 Err(failure) => {
                     cx.take_actions();

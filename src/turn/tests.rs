@@ -32,6 +32,7 @@ mod lost_responses;
 mod parallel_calls;
 mod pauses;
 mod plugins;
+mod questions;
 mod reader_versions;
 mod recovery;
 mod result_hooks;

@@ -21,6 +21,7 @@ use crate::ids::EffectId;
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::services::Services;
+use crate::tools::plugin_state::CallPluginState;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
@@ -37,6 +38,7 @@ struct OutcomeContext<'w> {
     index: usize,
     tool: String,
     loop_kind: LoopKind,
+    state: Option<CallPluginState>,
 }
 
 impl OutcomeContext<'_> {
@@ -47,7 +49,9 @@ impl OutcomeContext<'_> {
                 if result.is_error {
                     prepend_text(&mut result.content, &failure_prefix(self.loop_kind, &self.tool));
                 }
-                Input::ToolCallReturned { index, result: Box::new(call_result(result)) }
+                let state = self.state.as_ref().and_then(CallPluginState::change);
+                let result = CallResult { state, ..call_result(result) };
+                Input::ToolCallReturned { index, result: Box::new(result) }
             }
             ToolOutcome::Failed(text) => {
                 let text = failure_text(self.loop_kind, &self.tool, text);
@@ -115,7 +119,10 @@ impl<'w> LeasedConversation<'w> {
         let deadline = services.clock.now().plus(tool.definition().timeout);
         let traceparent = call_span.span.traceparent().or(context.traceparent);
         let abort = abort.clone();
-        let context = ToolContext { deadline, abort, traceparent, ..context };
+        let plugin_state =
+            tool.plugin().map(|_| CallPluginState::new(self.state.head.plugin_state.clone()));
+        let outcome_context = OutcomeContext { state: plugin_state.clone(), ..outcome_context };
+        let context = ToolContext { deadline, abort, traceparent, plugin_state, ..context };
         let read_access = turn_context.read_access();
         let attempt = CallAttempt { tool, arguments, context, read_access };
         let hooks = self.result_hooks(index, &call, &turn_context, &attempt);
@@ -129,6 +136,7 @@ impl<'w> LeasedConversation<'w> {
             index,
             tool: self.state.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
             loop_kind,
+            state: None,
         }
     }
 
@@ -180,6 +188,7 @@ impl<'w> LeasedConversation<'w> {
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
+            plugin_state: None,
         })
     }
 
@@ -298,5 +307,6 @@ fn call_result(result: ToolResult) -> CallResult {
         terminate: result.terminate,
         outputs: result.outputs,
         workspace: result.workspace,
+        state: None,
     }
 }

@@ -22,6 +22,7 @@ mod ownership;
 mod problems;
 mod prompt_queue;
 mod prompt_steps;
+mod questions;
 mod read_models;
 mod response_schemas;
 mod source_methods;

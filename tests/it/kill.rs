@@ -15,10 +15,12 @@ use crate::support::normalise::normalise_entries;
 
 /// Fail points of a turn with a call, in order. The intent is committed between the first two, the
 /// result between the last two. In between the outcome may be unknown: an approver settles it.
-const CALL_FAIL_POINTS: [&str; 6] = [
+const CALL_FAIL_POINTS: [&str; 8] = [
     "take-in.before",
     "take-in.after",
     "tool.before",
+    "tool-result.before",
+    "tool-result.after",
     "tool.after",
     "result.before",
     "result.after",

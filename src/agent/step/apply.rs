@@ -11,7 +11,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
-use crate::agent::step::{budget, calls, queue};
+use crate::agent::step::{budget, calls, questions, queue};
 use crate::agent::transition::Transition;
 use crate::ids::EffectId;
 
@@ -130,12 +130,16 @@ pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -
     if request.kind == RequestKind::Budget {
         return Some(budget::apply_decision(transition, &request, decision));
     }
-    let Some(call) = request.call else { return Some(Next::Wait) };
+    let Some(call) = request.call else {
+        record_summary_answer(transition, &request, decision);
+        return Some(Next::Wait);
+    };
     Some(match request.kind {
         RequestKind::Tool => apply_tool_decision(transition, call.index, &request, decision),
         RequestKind::Outcome => apply_outcome_decision(transition, call.index, &request, decision),
-        // Budget requests name no call, and no code path creates a question.
-        RequestKind::Budget | RequestKind::Question => Next::Wait,
+        RequestKind::Question => apply_answer(transition, call.index, &request, decision),
+        // Budget requests name no call.
+        RequestKind::Budget => Next::Wait,
     })
 }
 
@@ -157,10 +161,7 @@ fn apply_tool_decision(
             let text = request.refusal.as_deref().unwrap_or("Approval expired");
             calls::reject_call(transition, index, &CallResult::error(text))
         }
-        Verdict::Aborted => {
-            let text = decision.reason.as_deref().unwrap_or("Operation aborted");
-            calls::reject_call(transition, index, &CallResult::error(text))
-        }
+        Verdict::Aborted => abort_call(transition, index, decision),
         Verdict::Reject
         | Verdict::Happened
         | Verdict::DidNotHappen
@@ -173,6 +174,37 @@ fn apply_tool_decision(
                 &CallResult::from_rejection(&Rejection { by, reason }, request.refusal.as_deref()),
             )
         }
+    }
+}
+
+fn abort_call(transition: &mut Transition, index: usize, decision: &Decision) -> Next {
+    let text = decision.reason.as_deref().unwrap_or("Operation aborted");
+    calls::reject_call(transition, index, &CallResult::error(text))
+}
+
+/// Records the answer to a question about a call, which is checked again.
+fn apply_answer(
+    transition: &mut Transition,
+    index: usize,
+    request: &Request,
+    decision: &Decision,
+) -> Next {
+    if decision.verdict == Verdict::Aborted {
+        return abort_call(transition, index, decision);
+    }
+    if let (Some(call), Some(asker)) = (transition.call_mut(index), &request.asker) {
+        call.status = CallStatus::Ready;
+        call.answers.add(asker, questions::answer_of(decision));
+    }
+    Next::Wait
+}
+
+/// Records the answer to a question about the compaction, which is attempted again.
+fn record_summary_answer(transition: &mut Transition, request: &Request, decision: &Decision) {
+    if let (Phase::Summary { answers, .. }, Some(asker)) =
+        (&mut transition.head.phase, &request.asker)
+    {
+        answers.add(asker, questions::answer_of(decision));
     }
 }
 
@@ -308,6 +340,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
         rejected: None,
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
+        state: late.state.clone(),
     };
     Some(calls::settle_call(transition, late.call.index, &result))
 }

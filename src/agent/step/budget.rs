@@ -7,7 +7,7 @@
 use crate::agent::budget::{
     AccountAlert, ApprovedIncrease, Budget, BudgetExceeded, BudgetLevel, LimitIncrease, Reservation,
 };
-use crate::agent::entry::{EntryBody, LostCall, MessageEntry, PromptStop, RequestEntry};
+use crate::agent::entry::{EntryBody, LostCall, MessageEntry, PromptStop};
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::head::{Head, PromptRun};
 use crate::agent::message::Message;
@@ -162,7 +162,7 @@ fn is_model_call_pending(head: &Head) -> bool {
         Phase::Model { .. } | Phase::Summary { .. } => true,
         Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
     };
-    is_call && !head.is_waiting_for_budget()
+    is_call && !head.is_waiting_for_decision()
 }
 
 fn reserve(transition: &mut Transition, estimate: UsageTotals, approval: &BudgetApprovalSpec) {
@@ -237,33 +237,22 @@ fn request_limit_increase(
     exceeded: &BudgetExceeded,
     approval: &BudgetApprovalSpec,
 ) {
-    let Some(run) = &transition.head.prompt else { return };
-    let (prompt_id, requested_by) = (run.id.clone(), run.user.clone());
-    let id = requests::new_request_id(transition);
-    let request = Request {
-        id,
+    if transition.head.prompt.is_none() {
+        return;
+    }
+    let mut request = Request {
         kind: RequestKind::Budget,
         title: "May this cost more?".to_owned(),
         reason: exceeded.reason(),
-        prompt_id,
-        call: None,
-        tool_call_id: None,
-        tool: None,
-        effect: None,
-        binding: None,
         budget: Some(exceeded.clone()),
         schema: Some(limit_schema(exceeded)),
-        requested_at: transition.now,
-        requested_by,
         expires_at: Some(approval.expires_at),
         approvers: approval.approvers.clone(),
-        is_requester_excluded: false,
-        refusal: None,
+        ..requests::new_request(transition)
     };
     transition.head.metering.recheck_at = Some(approval.recheck_at);
-    transition.head.requests.push(request.clone());
-    let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
-    requests::emit_approval_requested(transition, &request, entry.base.seq);
+    let seq = requests::store(transition, &mut request);
+    requests::emit_approval_requested(transition, &request, seq);
 }
 
 /// Schema of the new limit: a number above the usage, bare or as a member named after the unit.

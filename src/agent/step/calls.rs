@@ -2,17 +2,18 @@
 
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
-use crate::agent::entry::{EntryBody, RequestEntry, ToolStarted};
+use crate::agent::entry::{EntryBody, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
+use crate::agent::question::Answers;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};
-use crate::agent::step::{budget, queue, requests};
+use crate::agent::step::{budget, questions, queue, requests};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
-use crate::ids::{EffectId, EntryId, RequestId};
+use crate::ids::{EffectId, EntryId};
 
 /// Text that the model receives for a write whose result was lost.
 pub(crate) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
@@ -57,6 +58,14 @@ pub(super) fn apply_preflight(
         Preflight::BlockedBy { earlier } => {
             if let Some(call) = transition.call_mut(index).filter(|_| *earlier < index) {
                 call.depends_on = Some(*earlier);
+            }
+            Next::Wait
+        }
+        Preflight::Asked(question) => {
+            if let Some(open_call) = open_call(transition, index) {
+                let base = new_request(transition, &open_call);
+                let request = questions::new_request(transition, question, base);
+                append_request(transition, index, &open_call, request);
             }
             Next::Wait
         }
@@ -146,7 +155,6 @@ fn request_approval(
         approval.reason.clone()
     };
     let request = Request {
-        id: RequestId::new(""),
         kind: RequestKind::Tool,
         title: format!("May {} run?", open_call.tool_call.name),
         reason,
@@ -162,29 +170,11 @@ fn request_approval(
 }
 
 fn new_request(transition: &Transition, open_call: &OpenCall) -> Request {
-    let (prompt_id, user) = transition.head.prompt.as_ref().map_or_else(
-        || (crate::ids::PromptId::new(""), transition.head.user.clone()),
-        |run| (run.id.clone(), run.user.clone()),
-    );
     Request {
-        id: RequestId::new(""),
-        kind: RequestKind::Question,
-        title: String::new(),
-        reason: String::new(),
-        prompt_id,
         call: Some(open_call.call),
         tool_call_id: Some(open_call.tool_call.id.clone()),
         tool: Some(open_call.tool_call.name.clone()),
-        effect: None,
-        binding: None,
-        budget: None,
-        schema: None,
-        requested_at: transition.now,
-        requested_by: user,
-        expires_at: None,
-        approvers: vec!["owner".to_owned()],
-        is_requester_excluded: false,
-        refusal: None,
+        ..requests::new_request(transition)
     }
 }
 
@@ -194,21 +184,19 @@ fn append_request(
     open_call: &OpenCall,
     mut request: Request,
 ) {
-    request.id = requests::new_request_id(transition);
+    let seq = requests::store(transition, &mut request);
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.status =
             CallStatus::Waiting { on: WaitsFor::Request { request_id: request.id.clone() } };
         std::mem::replace(&mut call.has_approval_request, true)
     });
-    transition.head.requests.push(request.clone());
-    let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
-    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(open_call.call) };
+    let output = OutputRef { seq, block: None, call: Some(open_call.call) };
     transition.emit(if has_output {
         EventBody::PromptOutputUpdated(output)
     } else {
         EventBody::PromptOutput(output)
     });
-    requests::emit_approval_requested(transition, &request, entry.base.seq);
+    requests::emit_approval_requested(transition, &request, seq);
 }
 
 /// Stores the result of a call.
@@ -223,8 +211,13 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
     }
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.should_terminate = result.terminate;
+        call.answers = Answers::default();
         call.has_approval_request
     });
+    let states = &mut transition.head.plugin_state;
+    if let Some(entry) = result.state.as_ref().and_then(|change| change.apply(states)) {
+        transition.append(entry);
+    }
     let ToolCall { id, name, .. } = &open_call.tool_call;
     let message = result.to_message(id, name, transition.now);
     let finished_call = FinishedCall { call: open_call.call, has_output };

@@ -8,10 +8,11 @@ use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, Summ
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
+use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::raw::RawJson;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{budget, queue};
+use crate::agent::step::{budget, questions, queue, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 
@@ -64,6 +65,8 @@ pub enum SummaryOutcome {
     },
     /// An extension cancelled the compaction.
     Cancelled,
+    /// An extension asks a question. The attempt is repeated when it has its answer.
+    Asked(Box<QuestionSpec>),
     /// The prompt is being aborted, which also ends the compaction.
     Aborted,
 }
@@ -168,14 +171,18 @@ pub(super) fn start(
         matches!(transition.head.phase, Phase::Idle | Phase::Model { .. }),
         "a compaction starts between two steps"
     );
-    transition.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
+    let answers = Answers::default();
+    transition.head.phase =
+        Phase::Summary { attempt: 1, not_before: None, reason, instructions, answers };
     transition.head.reset_suspicion();
     transition.emit(EventBody::AutoCompactionStart(CompactionStart { reason }));
     Next::Wait
 }
 
 pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &SummaryAttempt) -> Next {
-    let Phase::Summary { attempt, reason, instructions, .. } = transition.head.phase.clone() else {
+    let Phase::Summary { attempt, reason, instructions, answers, .. } =
+        transition.head.phase.clone()
+    else {
         return Next::Wait;
     };
     transition.head.reset_suspicion();
@@ -200,6 +207,13 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             resume(transition)
         }
         SummaryOutcome::Aborted => Next::Wait,
+        SummaryOutcome::Asked(question) => {
+            let base = requests::new_request(transition);
+            let mut request = questions::new_request(transition, question, base);
+            let seq = requests::store(transition, &mut request);
+            requests::emit_approval_requested(transition, &request, seq);
+            Next::Wait
+        }
         SummaryOutcome::Cancelled => {
             let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
             finish_without_summary(transition, (attempt, reason), true, error)
@@ -217,6 +231,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                     not_before: Some(transition.now.plus(wait)),
                     reason,
                     instructions,
+                    answers,
                 };
                 Next::Wait
             } else {

@@ -10,6 +10,7 @@ use crate::agent::message::{AssistantMessage, Rejection, ToolResultMessage, Work
 use crate::agent::pause::Pause;
 use crate::agent::phase::OnUnknown;
 use crate::agent::plugin_state::PluginStateChange;
+use crate::agent::question::QuestionSpec;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::step::budget::BudgetInput;
@@ -107,9 +108,11 @@ pub enum Preflight {
         /// True if the rejection asks to end the prompt without another model call.
         terminate: bool,
     },
-    /// The call with index `earlier` must finish first: both change files, or both are the same
-    /// write.
+    /// The call with index `earlier` must finish first: both change files or the state of plugins, or
+    /// both are the same write.
     BlockedBy { earlier: usize },
+    /// An extension asks a question. The call is checked again when it has its answer.
+    Asked(Box<QuestionSpec>),
     /// The call may start, or needs an approval first.
     Admitted(Box<CallPlan>),
 }
@@ -154,6 +157,8 @@ pub struct CallResult {
     pub rejected: Option<Rejection>,
     pub outputs: Vec<Output>,
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
+    /// Change of the state of the tool's plugin.
+    pub state: Option<PluginStateChange>,
 }
 
 impl CallResult {

@@ -2,13 +2,48 @@
 
 use serde_json::json;
 
+use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
-use crate::agent::request::Request;
+use crate::agent::request::{Request, RequestKind};
 use crate::agent::transition::Transition;
-use crate::ids::RequestId;
+use crate::ids::{PromptId, RequestId};
 
-/// A new id.
-pub(super) fn new_request_id(transition: &mut Transition) -> RequestId {
+/// A question to the owner about the running prompt, without content.
+pub(super) fn new_request(transition: &Transition) -> Request {
+    let run = transition.head.prompt.as_ref();
+    Request {
+        id: RequestId::new(""),
+        kind: RequestKind::Question,
+        title: String::new(),
+        reason: String::new(),
+        prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
+        call: None,
+        tool_call_id: None,
+        tool: None,
+        effect: None,
+        binding: None,
+        budget: None,
+        schema: None,
+        asker: None,
+        requested_at: transition.now,
+        requested_by: run.map_or(&transition.head.user, |run| &run.user).clone(),
+        expires_at: None,
+        approvers: vec!["owner".to_owned()],
+        is_requester_excluded: false,
+        refusal: None,
+    }
+}
+
+/// Gives the request its id, and stores it in the head and as an entry. Returns the number of the
+/// entry.
+pub(super) fn store(transition: &mut Transition, request: &mut Request) -> u64 {
+    request.id = new_request_id(transition);
+    transition.head.requests.push(request.clone());
+    let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
+    entry.base.seq
+}
+
+fn new_request_id(transition: &mut Transition) -> RequestId {
     let head = &mut transition.head;
     head.requests_made += 1;
     RequestId::new(format!(
@@ -28,7 +63,7 @@ pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Req
     let data = json!({"promptId": request.prompt_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
         "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
-        "decisions": request.kind.decisions(), "requestedAt": request.requested_at.to_string(),
+        "decisions": request.kind.decisions(), "schema": request.schema, "requestedAt": request.requested_at.to_string(),
         "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
     }});
     transition.enqueue_notification("prompt.approval-requested", &data, text);

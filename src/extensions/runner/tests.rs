@@ -90,7 +90,7 @@ pub(in crate::extensions) fn new_site(
     }
 }
 
-fn new_context(extension: impl Extension + 'static) -> HookContext {
+pub(in crate::extensions) fn new_context(extension: impl Extension + 'static) -> HookContext {
     let anchor = Anchor::ToolCall { response: 1, index: 0 };
     HookContext::new(Arc::new(new_site("c", "i", Hook::ToolCall, anchor)), Arc::new(extension))
 }

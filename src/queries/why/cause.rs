@@ -147,7 +147,7 @@ fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
 
 fn model_cause(facts: &WhyFacts, not_before: Option<Timestamp>) -> Cause<'_> {
     let head = &facts.head;
-    if head.is_waiting_for_budget() {
+    if head.is_waiting_for_decision() {
         return approval_cause(facts).unwrap_or_else(|| Cause::Nudge(resume_task(facts)));
     }
     if let Some(cause) = suspect_cause(facts) {

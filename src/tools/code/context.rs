@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};
+use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
@@ -26,6 +28,7 @@ pub struct CallContext {
     output: Arc<Mutex<CallOutput>>,
     finished: CancellationToken,
     services: ServiceRegistry,
+    plugin: Option<ToolPlugin>,
 }
 
 struct CallOutput {
@@ -40,11 +43,15 @@ impl fmt::Debug for CallContext {
 }
 
 impl CallContext {
-    pub(super) fn new(context: ToolContext, services: ServiceRegistry) -> Self {
+    pub(super) fn new(
+        context: ToolContext,
+        services: ServiceRegistry,
+        plugin: Option<ToolPlugin>,
+    ) -> Self {
         let files = Files::new(Arc::clone(&context.workspace));
         let over = context.abort.child_token();
         let made = Arc::new(Mutex::new(CallOutput { files, outputs: Vec::new() }));
-        Self { context, output: made, finished: over, services }
+        Self { context, output: made, finished: over, services, plugin }
     }
 
     pub(super) fn finished_token(&self) -> CancellationToken {
@@ -108,6 +115,36 @@ impl CallContext {
     /// states that the call had no effect.
     pub fn service<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, ToolError> {
         self.services.get()
+    }
+
+    /// The state of the plugin that declares this tool, with the change of this call. `None`: it was
+    /// never set, or it was cleared.
+    ///
+    /// # Errors
+    /// The tool belongs to no plugin, or the plugin cannot read its state.
+    pub fn state<S: DeserializeOwned>(&self) -> Result<Option<S>, ToolError> {
+        let (plugin, call) = self.plugin_state()?;
+        plugin.state(call).map_err(ToolError::Failed)
+    }
+
+    /// Sets the state of the plugin that declares this tool, which must declare
+    /// [`Tool::writes_state`](crate::Tool::writes_state). The state is stored with the result of the
+    /// call. If the call fails, or its outcome is unknown, nothing is stored.
+    ///
+    /// # Errors
+    /// The tool may not set the state, the state does not match its JSON Schema, or it is larger
+    /// than 8 KB, or the state of all plugins than 24 KB. The state stays as it was. Set it before
+    /// an effect, because the error states that the call had no effect.
+    pub fn set_state(&self, state: &impl Serialize) -> Result<(), ToolError> {
+        let (plugin, call) = self.plugin_state()?;
+        plugin.set_state(call, state).map_err(ToolError::Failed)
+    }
+
+    fn plugin_state(&self) -> Result<(&ToolPlugin, &CallPluginState), ToolError> {
+        let state = self.plugin.as_ref().zip(self.context.plugin_state.as_ref());
+        state.ok_or_else(|| {
+            ToolError::failed("this tool belongs to no plugin: declare it in `Plugin::tools`")
+        })
     }
 
     /// W3C trace context, for calls to other services.

@@ -305,7 +305,7 @@ impl Tool for GreetingTool {
 #[tokio::test]
 async fn app_service_is_found_by_type() {
     let services = ServiceRegistry::default();
-    let tool = build_code_tool_with_services(GreetingTool, services.clone()).unwrap();
+    let tool = build_code_tool_with_services(GreetingTool, services.clone(), None).unwrap();
     let mut env = TestEnv::new();
     let ToolOutcome::Failed(missing) = env.call_tool(&*tool, &json!({})).await else {
         panic!("the call fails without the service")

@@ -78,7 +78,7 @@ async fn env_with(script: super::test_env::Script, guards: &[&Arc<Guard>]) -> (T
 }
 
 /// Handles nudges until none is left: the prompt has ended or waits for a decision.
-async fn handle_nudges(env: &TestEnv, worker: &Services) {
+pub(super) async fn handle_nudges(env: &TestEnv, worker: &Services) {
     let mut idle_polls = 0;
     while idle_polls < 5 {
         let received = env.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
@@ -94,7 +94,7 @@ async fn handle_nudges(env: &TestEnv, worker: &Services) {
     }
 }
 
-async fn only_request(env: &TestEnv) -> Request {
+pub(super) async fn only_request(env: &TestEnv) -> Request {
     let requests = env.head().await.unwrap().requests;
     let [request] = requests.as_slice() else { panic!("{requests:?}") };
     request.clone()

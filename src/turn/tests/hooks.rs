@@ -243,7 +243,7 @@ async fn hooks_of_one_commit_share_thirty_seconds() {
     handle(&worker, &TestEnv::nudge()).await.unwrap();
     assert_eq!(began.elapsed().as_secs(), 30, "then the model response is committed");
     assert!(env.executions.lock().unwrap().is_empty(), "no call ran unchecked");
-    let text = "the hooks of this model response together took too long";
+    let text = "the hooks of this step together took too long";
     assert_eq!(*errors.lock().unwrap(), [text], "the second call waits for the first");
     handle_until_idle(&env, &worker).await;
     assert_eq!(result_texts(&env).await, ["pay done", "pay done"]);

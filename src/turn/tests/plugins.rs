@@ -1,6 +1,7 @@
 //! Plugins: their tools and texts reach the model; their state is stored with complete responses.
 
 mod registration;
+mod tool_state;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::compaction::handle_until_idle;
 use super::parallel_calls::result_texts;
-use super::test_env::{Script, TestEnv, call, idempotency, text};
+use super::test_env::{PauseFailPoint, Script, TestEnv, call, idempotency, kill_at, text};
 use crate::agent::content::Block;
 use crate::agent::entry::PromptState;
 use crate::agent::raw::RawJson;
@@ -203,6 +203,48 @@ async fn timed_out_hook_leaves_a_note_and_no_inbox_item() {
     let texts = result_texts(&env).await;
     assert!(texts[0].starts_with("pay done") && texts[0].ends_with(note), "{texts:?}");
     assert_eq!(inbox_len(&env), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_on_one_result_share_thirty_seconds() {
+    let slow = Appends::delaying("c1", Duration::from_secs(20));
+    let last = Appends::new("last");
+    let (env, worker) = new_env(calls_pay, &[&slow, &slow, &last]).await;
+    let began = tokio::time::Instant::now();
+    handle_until_idle(&env, &worker).await;
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    let texts = result_texts(&env).await;
+    assert!(texts[0].starts_with("pay done slow"), "{texts:?}");
+    let note = "the hooks of this step together took too long; it did not change the result.]";
+    assert_eq!(texts[0].matches(note).count(), 2, "{texts:?}");
+    assert_eq!(last.seen(), Vec::<String>::new(), "no time is left for it");
+}
+
+/// A hook that waits makes the outcome of a write known before its commit. Otherwise the hooks are
+/// part of the call: a read runs again, and an approver settles a write.
+#[tokio::test(start_paused = true)]
+async fn kill_around_the_hooks_settles_each_call_once() {
+    const CONFIRMED: &str = "A person checked: this call happened. Its result is not known.";
+    for (script, fail_point, delay, expected, executions) in [
+        (calls_look as Script, "tool-result.before", 0, "look done slow", 2),
+        (calls_look, "tool-result.after", 0, "look done slow", 2),
+        (calls_look, "tool-result.after", 2, "look done slow", 2),
+        (calls_pay, "tool-result.before", 0, CONFIRMED, 1),
+        (calls_pay, "tool-result.after", 0, CONFIRMED, 1),
+        (calls_pay, "tool-result.after", 2, "pay done", 1),
+    ] {
+        let hook = Appends::delaying(if delay > 0 { "c1" } else { "" }, Duration::from_secs(delay));
+        let mut env = TestEnv::with_script(33, script);
+        env.extensions = vec![hook];
+        let pause = Arc::new(PauseFailPoint::new(fail_point));
+        let victim = env.new_worker(pause.clone());
+        env.send_prompt(&victim).await;
+        kill_at(victim, &pause).await;
+        env.run_until_idle().await;
+        assert_eq!(result_texts(&env).await, [expected], "{fail_point} {delay}");
+        assert_eq!(env.executions.lock().unwrap().values().sum::<u32>(), executions);
+        assert_eq!(inbox_len(&env), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::agent::entry::PromptState;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::{Settings, ToolExecution};
+use crate::extensions::{
+    CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
+};
 
 fn decision_request(decision: &str) -> DecisionRequest {
     DecisionRequest { decision: decision.to_owned(), reason: None, value: None }
@@ -38,6 +42,50 @@ async fn repeated_decision_succeeds_and_different_one_fails() {
     assert!(matches!(error, AgentError::Refused(CommandError::AlreadyDecided(_))), "{error}");
     with_timeout(agent.prompt("again")).await.unwrap();
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:more");
+}
+
+/// Asks for the value of each call.
+#[derive(Debug)]
+struct Asks;
+
+#[async_trait]
+impl Extension for Asks {
+    fn name(&self) -> &'static str {
+        "asks"
+    }
+
+    async fn before_tool_call(
+        &self,
+        cx: &HookContext,
+        _call: &PendingToolCall<'_>,
+    ) -> Result<ToolCallDecision, HookError> {
+        let reason = cx.select("why", "Why?", &["fun", "work"])?;
+        Ok(ToolCallDecision::Block(CallBlock { reason, terminate: false }))
+    }
+}
+
+#[tokio::test]
+async fn question_of_an_extension_is_answered() {
+    let call = numbered_call("echo", 1, &json!({"value": "plain"}));
+    let model = TestModel::new(&[json!([call]), json!("done")]);
+    let agent = Agent::builder()
+        .models(Arc::clone(&model) as Arc<dyn Model>)
+        .tool(Echo::default())
+        .extension(Asks)
+        .start()
+        .await
+        .unwrap();
+    let prompt = with_timeout(agent.prompt("go")).await.unwrap();
+    assert_eq!(prompt.state, PromptState::WaitingForApproval);
+    let questions = agent.approvals().await.unwrap();
+    let [question] = questions.as_slice() else { panic!("{questions:?}") };
+    assert_eq!((question.reason.as_str(), question.extension.as_deref()), ("Why?", Some("asks")));
+    let value = Some(RawJson::from_value(&"fun"));
+    let answer = DecisionRequest { value, ..decision_request("answer") };
+    with_timeout(agent.decide(question.id.as_str(), answer)).await.unwrap();
+    let texts = message_texts(&agent.state());
+    assert_eq!(texts.last().unwrap(), "assistant:done", "{texts:?}");
+    assert!(texts.iter().any(|text| text.ends_with("fun")), "{texts:?}");
 }
 
 #[tokio::test]

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{TestEnv, idempotency, owner};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
+use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
 use crate::commands::contract::{CommandError, CommandResponse, Decider};
 use crate::commands::decide::{DecisionRequest, decide};
@@ -84,11 +85,20 @@ impl TestEnv {
 
     /// Makes the same decision on all open requests.
     pub(crate) async fn decide_all(&mut self, decision: &str) {
+        self.decide_all_with(decision, None).await;
+    }
+
+    /// Gives the same answer to all open questions.
+    pub(crate) async fn answer_all(&mut self, answer: &Value) {
+        self.decide_all_with("answer", Some(RawJson::from_value(answer))).await;
+    }
+
+    async fn decide_all_with(&mut self, decision: &str, value: Option<RawJson>) {
         let services = self.new_worker(Arc::new(NoFailPoints));
         for key in self.conversations.clone() {
             for request in self.head_of(&key).await.unwrap().requests {
-                let request_body =
-                    DecisionRequest { decision: decision.to_owned(), reason: None, value: None };
+                let (decision, value) = (decision.to_owned(), value.clone());
+                let request_body = DecisionRequest { decision, reason: None, value };
                 decide(&services, &key, request.id.as_str(), request_body, &owner_decider())
                     .await
                     .unwrap();
@@ -122,11 +132,14 @@ impl TestEnv {
                 if has_run { "happened" } else { "did_not_happen" }
             } else if self.is_undecided(request.id.as_str()) {
                 continue;
+            } else if request.kind == RequestKind::Question {
+                "answer"
             } else {
                 "approve"
             };
+            let value = (decision == "answer").then(|| RawJson::from_value(&true));
             let request_body =
-                DecisionRequest { decision: decision.to_owned(), reason: None, value: None };
+                DecisionRequest { decision: decision.to_owned(), reason: None, value };
             let outcome =
                 decide(&services, key, request.id.as_str(), request_body, &owner_decider()).await;
             are_all_decided &= outcome.is_ok();

@@ -231,6 +231,15 @@ impl super::TestEnv {
         self.agents.replace(catalog);
     }
 
+    /// The agent of all workers has only this tool from now on.
+    pub(crate) fn set_only_tool(&mut self, tool: Arc<dyn CallableTool>) {
+        let mut catalog = catalog(&self.executions, None);
+        for agent in catalog.agents.values_mut() {
+            Arc::get_mut(agent).unwrap().tools = vec![Arc::clone(&tool)];
+        }
+        self.agents.replace(catalog);
+    }
+
     /// Responses of the agent must match `schema` from now on.
     pub(crate) fn set_response_schema(&mut self, schema: &Value) {
         let mut catalog = catalog(&self.executions, None);
