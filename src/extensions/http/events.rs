@@ -3,7 +3,8 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 10] = [
+pub(crate) const HTTP_EVENTS: [Hook; 11] = [
+    Hook::Input,
     Hook::BeforeAgentStart,
     Hook::AgentStart,
     Hook::TurnStart,

@@ -11,16 +11,16 @@ use super::endpoint::HttpEndpoint;
 use super::messages::{MESSAGES_BYTES_MAX, block_values, content_value, message_value, newest};
 use super::request_body;
 use super::responses::{
-    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, ToolCallResponse,
-    ToolResultResponse, TurnEndResponse, read_response,
+    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, InputResponse,
+    ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::extensions::{
     ClosingTurn, Events, Extension, FinishTurn, FinishedRun, FinishedToolCall, HookContext,
-    HookError, Observation, PendingCompaction, PendingToolCall, ResultChanges, RunChanges,
-    StartingRun, SummaryOverride, ToolCallDecision,
+    HookError, InputDecision, Observation, PendingCompaction, PendingToolCall, PromptText,
+    ResultChanges, RunChanges, StartingRun, SummaryOverride, ToolCallDecision,
 };
 
 /// An extension of an agent file.
@@ -98,6 +98,17 @@ impl Extension for HttpExtension {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    async fn transform_input(
+        &self,
+        cx: &HookContext,
+        input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        let (text, images) = (&input.text, input.images.len());
+        let data = json!({"text": text, "imagesCount": images, "source": input.source});
+        let response: InputResponse = self.send(cx, data).await?;
+        response.into_decision().map_err(|reason| invalid(&reason))
     }
 
     async fn before_agent_start(

@@ -9,8 +9,8 @@ use crate::agent::entry::CustomMessageEntry;
 use crate::agent::raw::{Extra, RawJson, redacted_error};
 use crate::clock::parse_duration;
 use crate::extensions::{
-    ApprovalRequest, CallBlock, FinishTurn, ResultChanges, RunChanges, SummaryOverride,
-    ToolCallDecision,
+    ApprovalRequest, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
+    SummaryOverride, ToolCallDecision,
 };
 use crate::tools::{EXPIRY_MAX, is_approver};
 
@@ -133,6 +133,38 @@ enum ResultBlock {
 enum ResultContent {
     Text(String),
     Blocks(Vec<ResultBlock>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum InputAction {
+    Continue,
+    Transform,
+    Handled,
+}
+
+/// Response to `input`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct InputResponse {
+    action: InputAction,
+    text: Option<String>,
+}
+
+impl InputResponse {
+    pub(super) fn into_decision(self) -> Checked<InputDecision> {
+        match (self.action, self.text) {
+            (InputAction::Continue, None) => Ok(InputDecision::Continue),
+            (InputAction::Handled, None) => Ok(InputDecision::Handled),
+            (InputAction::Transform, Some(text)) => {
+                Ok(InputDecision::Transform { text, images: None })
+            }
+            (InputAction::Transform, None) => Err("transform needs text".to_owned()),
+            (InputAction::Continue | InputAction::Handled, Some(_)) => {
+                Err("text needs the action transform".to_owned())
+            }
+        }
+    }
 }
 
 /// Response to `tool_result`.

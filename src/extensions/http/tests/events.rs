@@ -6,15 +6,14 @@ use serde_json::{Value, json};
 
 use super::server::{HookServer, Reply};
 use super::*;
-use crate::agent::content::Content;
-use crate::agent::content::{Block, Image};
-use crate::agent::entry::{Entry, ModelChange};
+use crate::agent::content::{Block, Content, Image};
+use crate::agent::entry::{Entry, ModelChange, Source};
 use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
     ClosingTurn, FinishTurn, FinishedRun, FinishedToolCall, HookError, Observation,
-    PendingCompaction, ResultChanges, StartingRun, SummaryOverride,
+    PendingCompaction, PromptText, ResultChanges, StartingRun, SummaryOverride,
 };
 use crate::ids::EntryId;
 
@@ -119,7 +118,14 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             }
         }
         Hook::SessionCompact => format!("{:?}", extension.after_compaction(&cx, &entry()).await?),
-        Hook::Context | Hook::OnPayload | Hook::Prepare => unreachable!("{event:?} is not sent"),
+        Hook::Input => {
+            let text = "pay Ada".to_owned();
+            let input = PromptText { text, images: Vec::new(), source: Source::User };
+            format!("{:?}", extension.transform_input(&cx, &input).await?)
+        }
+        Hook::Context | Hook::OnPayload | Hook::Prepare | Hook::Command | Hook::UserBash => {
+            unreachable!("{event:?} is not sent")
+        }
     })
 }
 
@@ -170,6 +176,21 @@ fn tool_cases() -> Vec<EventCase> {
             ],
         },
     ]
+}
+
+fn input_case() -> EventCase {
+    EventCase {
+        event: Hook::Input,
+        data: json!({"text": "pay Ada", "imagesCount": 0, "source": "user"}),
+        results: vec![
+            (json!({"action": "continue"}), "Continue"),
+            (
+                json!({"action": "transform", "text": "pay Bob"}),
+                r#"Transform { text: "pay Bob", images: None }"#,
+            ),
+            (json!({"action": "handled"}), "Handled"),
+        ],
+    }
 }
 
 fn run_cases() -> Vec<EventCase> {
@@ -241,8 +262,10 @@ fn session_cases() -> Vec<EventCase> {
 
 #[tokio::test]
 async fn every_event_sends_its_data_and_reads_its_result() {
-    let cases: Vec<EventCase> =
-        [run_cases(), tool_cases(), session_cases()].into_iter().flatten().collect();
+    let cases: Vec<EventCase> = [vec![input_case()], run_cases(), tool_cases(), session_cases()]
+        .into_iter()
+        .flatten()
+        .collect();
     assert_eq!(cases.iter().map(|case| case.event).collect::<Vec<_>>(), HTTP_EVENTS);
     for EventCase { event, data, results } in cases {
         let replies = results.iter().map(|(response, _)| Reply::json(response)).collect();
