@@ -34,7 +34,7 @@ impl Listener for NullListener {
     fn on_event(&self, _event: AssistantMessageEvent) {}
 }
 
-/// What an extension returns before a compaction.
+/// Outcome of the hooks before a compaction.
 enum HookOutcome {
     Decided(SummaryOverride),
     Asked(Box<QuestionSpec>),
