@@ -17,7 +17,7 @@ fn question(key: &str, schema: &serde_json::Value) -> QuestionSpec {
         text: "Sure?".to_owned(),
         schema: RawJson::from_value(schema),
         approvers: vec!["role:Boss".to_owned()],
-        expires_after: Duration::from_secs(60),
+        expires_after: Duration::from_mins(1),
     }
 }
 

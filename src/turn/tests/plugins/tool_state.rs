@@ -156,7 +156,7 @@ async fn tool_without_a_plugin_has_no_state() {
         _ => vec![text("done")],
     });
     let tool = build_code_tool(AddTool::new("look", Effect::Read)).unwrap();
-    env.set_only_tool(tool);
+    env.set_only_tool(&tool);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;

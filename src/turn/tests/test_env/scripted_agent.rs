@@ -232,10 +232,10 @@ impl super::TestEnv {
     }
 
     /// The agent of all workers has only this tool from now on.
-    pub(crate) fn set_only_tool(&mut self, tool: Arc<dyn CallableTool>) {
+    pub(crate) fn set_only_tool(&mut self, tool: &Arc<dyn CallableTool>) {
         let mut catalog = catalog(&self.executions, None);
         for agent in catalog.agents.values_mut() {
-            Arc::get_mut(agent).unwrap().tools = vec![Arc::clone(&tool)];
+            Arc::get_mut(agent).unwrap().tools = vec![Arc::clone(tool)];
         }
         self.agents.replace(catalog);
     }
