@@ -25,7 +25,7 @@ mod pipeline;
 pub(crate) mod prompt;
 pub(crate) mod prompt_queue;
 mod prompt_request;
-mod request_hooks;
+pub(crate) mod request_hooks;
 mod routing;
 
 use std::time::Duration;

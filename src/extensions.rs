@@ -15,7 +15,7 @@ use crate::agent::raw::RawJson;
 
 pub use crate::agent::step::FinishTurn;
 use crate::error_chain::error_chain;
-use crate::ids::{EntryId, PromptId};
+use crate::ids::{ConversationId, EntryId, PromptId};
 pub use crate::model::payload::ModelPayload;
 
 mod actions;
@@ -122,6 +122,40 @@ pub enum Observation {
     TurnStart { turn_index: u32 },
     /// The model of the conversation has changed.
     ModelSelect(ModelChange),
+    /// A conversation was created.
+    SessionStart,
+    /// The conversation was deleted.
+    SessionShutdown,
+    /// An embedded agent continues with this conversation, after another one.
+    SessionSwitch { previous: ConversationId },
+}
+
+impl Observation {
+    pub(crate) fn hook(&self) -> Hook {
+        match self {
+            Self::AgentStart => Hook::AgentStart,
+            Self::TurnStart { .. } => Hook::TurnStart,
+            Self::ModelSelect(_) => Hook::ModelSelect,
+            Self::SessionStart => Hook::SessionStart,
+            Self::SessionShutdown => Hook::SessionShutdown,
+            Self::SessionSwitch { .. } => Hook::SessionSwitch,
+        }
+    }
+}
+
+/// A switch of an embedded agent to another conversation.
+#[derive(Debug)]
+pub struct PendingSwitch<'a> {
+    /// The conversation to continue. `None`: a new one.
+    pub target: Option<&'a ConversationId>,
+}
+
+/// Decision of an extension on a change of the conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionDecision {
+    #[default]
+    Continue,
+    Cancel,
 }
 
 /// A compaction that is about to start.
@@ -203,6 +237,17 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// nothing.
     async fn finish_run(&self, _cx: &HookContext, _run: &FinishedRun<'_>) -> Result<(), HookError> {
         Ok(())
+    }
+
+    /// Runs before an embedded agent leaves its conversation, in the conversation that it leaves. The
+    /// first cancellation wins, and later extensions do not run. After a failure the next extension
+    /// runs.
+    async fn before_session_switch(
+        &self,
+        _cx: &HookContext,
+        _switch: &PendingSwitch<'_>,
+    ) -> Result<SessionDecision, HookError> {
+        Ok(SessionDecision::Continue)
     }
 
     /// Runs after the commit of a fact; for a turn that a model call opens, before the call.

@@ -87,6 +87,10 @@ tagged!(EntryBody by "type" {
 });
 
 impl EntryBody {
+    pub(crate) fn model_change(&self) -> Option<&ModelChange> {
+        if let Self::ModelChange(change) = self { Some(change) } else { None }
+    }
+
     pub fn message(&self) -> Option<&Message> {
         if let Self::Message(entry) = self { Some(&entry.message) } else { None }
     }

@@ -127,7 +127,7 @@ pub(super) fn with_counted_tools(
         name: agent.name.clone(),
         description: agent.description.clone(),
         settings: agent.settings.clone(),
-        instructions: agent.instructions.clone(),
+        instructions: Arc::clone(&agent.instructions),
         tools: agent.tools.iter().map(count).collect(),
         extensions: agent.extensions.clone(),
         // No call of it is real.

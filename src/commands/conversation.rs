@@ -142,7 +142,10 @@ async fn write_conversation(
     let bytes: usize = writes.iter().map(write_size).sum();
     if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
         match context.create(writes).await? {
-            Creation::Stored => return Ok(response),
+            Creation::Stored => {
+                context.observe_creation(Some(&head)).await;
+                return Ok(response);
+            }
             Creation::Repeated(previous) => {
                 let replayed = previous.replay(idempotency)?;
                 let found = any_head(services, key).await?;
@@ -155,7 +158,8 @@ async fn write_conversation(
             }
         }
     }
-    import::import_entries(services, head, &entries, receipt, idempotency).await?;
+    import::import_entries(services, head.clone(), &entries, receipt, idempotency).await?;
+    context.observe_creation(Some(&head)).await;
     Ok(response)
 }
 

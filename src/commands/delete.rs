@@ -15,8 +15,10 @@ use crate::clock::Timestamp;
 use crate::commands::certain_write::{write_and_confirm_head, write_head, write_until_certain};
 use crate::commands::contract::CommandError;
 use crate::commands::import::is_importing;
+use crate::commands::request_hooks::RequestHooks;
 use crate::commands::{key_reservation, wake_worker};
-use crate::ids::ConversationKey;
+use crate::extensions::Observation;
+use crate::ids::{ConversationKey, InputId};
 use crate::live::LiveEvent;
 use crate::notifications::GIVE_UP_AFTER;
 use crate::queries::load;
@@ -62,7 +64,9 @@ pub(crate) async fn delete_conversation(
     key: &ConversationKey,
 ) -> Result<(), CommandError> {
     let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
-    compare_and_set(waits, || try_delete(services, key)).await?;
+    let deleted = compare_and_set(waits, || try_delete(services, key)).await?;
+    let request = InputId::new(format!("delete_{}", deleted.incarnation));
+    RequestHooks::new(services, &deleted, &request).observe(&Observation::SessionShutdown).await;
     services.live.publish(key, LiveEvent::Deleted);
     services.abort_signals.emit(key);
     if let Err(error) = purge(services, key).await {
@@ -72,17 +76,18 @@ pub(crate) async fn delete_conversation(
     Ok(())
 }
 
-/// Tries once to write the tombstone. `None`: another writer came first.
+/// Tries once to write the tombstone, and returns the head before it. `None`: another writer came
+/// first.
 async fn try_delete(
     services: &Services,
     key: &ConversationKey,
-) -> Result<Option<()>, CommandError> {
+) -> Result<Option<Head>, CommandError> {
     let (head, etag) = load::head(services, key).await?;
     reject_writes_in_flight(services, &head)?;
-    let tombstone = build_tombstone(services, head);
+    let tombstone = build_tombstone(services, head.clone());
     services.fail_points.hit("admission.delete").await;
     let commit = HeadCommit::replace(&tombstone, etag);
-    Ok(write_and_confirm_head(services, key, commit).await?.map(|_| ()))
+    Ok(write_and_confirm_head(services, key, commit).await?.map(|_| head))
 }
 
 /// Rejects the deletion while a `write` call awaits its response. The write may have happened, and

@@ -19,6 +19,8 @@ use crate::commands::conversation::{
 };
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::request_hooks::RequestHooks;
+use crate::extensions::Observation;
 use crate::ids::ConversationKey;
 use crate::queries::conversation::conversation_view;
 use crate::queries::{conversation_etag, load};
@@ -86,7 +88,15 @@ async fn try_patch(
         .with_entries(&entries)
         .with_created([receipt_document(idempotency, key, &response, now)]);
     services.fail_points.hit("admission.patch").await;
-    Ok(write_head(services, key, commit).await?.map(|_| response))
+    if write_head(services, key, commit).await?.is_none() {
+        return Ok(None);
+    }
+    if let Some(change) = entries.iter().find_map(|entry| entry.body.model_change()) {
+        let input_id = context.input_id();
+        let fact = Observation::ModelSelect(change.clone());
+        RequestHooks::new(services, &changed, &input_id).observe(&fact).await;
+    }
+    Ok(Some(response))
 }
 
 fn reject_unknown_members(patch: &Map<String, Value>) -> Result<(), CommandError> {

@@ -6,7 +6,9 @@ use crate::agent::inbox::InboxItem;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use crate::commands::request_hooks::RequestHooks;
 use crate::commands::{import, wake_worker};
+use crate::extensions::Observation;
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load;
 use crate::services::Services;
@@ -181,11 +183,22 @@ impl CommandContext<'_> {
             }
         }
         log_prompt_accepted(key, &item, new_head);
+        self.observe_creation(new_head).await;
         services.fail_points.hit("admission.accepted").await;
         if item.has_effect_when_idle() || has_more {
             self.emit_signal().await;
         }
         Ok(response)
+    }
+
+    /// Runs the observers of a new conversation. It does nothing for an existing one.
+    pub(crate) async fn observe_creation(&self, new_head: Option<&Head>) {
+        if let Some(head) = new_head {
+            let input_id = self.input_id();
+            RequestHooks::new(self.services, head, &input_id)
+                .observe(&Observation::SessionStart)
+                .await;
+        }
     }
 
     /// Stores the documents of a request that is no input. Signals if `is_effective`.
@@ -194,17 +207,18 @@ impl CommandContext<'_> {
         documents: RequestDocuments<'_>,
         (response, is_effective): (CommandResponse, bool),
     ) -> Result<CommandResponse, CommandError> {
-        let creates_head = documents.new_head.is_some();
+        let new_head = documents.new_head;
         match self.create_documents(documents).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => return self.replay(&found).await,
             Creation::Blocked => {
-                if creates_head {
+                if new_head.is_some() {
                     import::check_id_available(self.services, self.key, &self.input_id()).await?;
                 }
                 return Err(CommandError::contended());
             }
         }
+        self.observe_creation(new_head).await;
         self.services.fail_points.hit("admission.accepted").await;
         if is_effective {
             self.emit_signal().await;

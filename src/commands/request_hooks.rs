@@ -13,10 +13,10 @@ use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{
-    BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, PromptText,
-    UserBash,
+    BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
+    PendingSwitch, PromptText, SessionDecision, UserBash,
 };
-use crate::ids::InputId;
+use crate::ids::{ConversationId, InputId};
 use crate::services::Services;
 use crate::tools::CallableTool;
 
@@ -149,6 +149,26 @@ impl<'a> RequestHooks<'a> {
         }
     }
 
+    /// Runs the observers of a fact that the request has caused.
+    pub(super) async fn observe(&self, fact: &Observation) {
+        for cx in self.contexts(fact.hook()) {
+            let work = async { cx.extension().observe(&cx, fact).await };
+            // The failure is already reported, and the fact stays.
+            let _reported = self.runner().run(&cx, work).await;
+        }
+    }
+
+    /// True unless an extension cancels the switch.
+    async fn allows_switch(&self, switch: &PendingSwitch<'_>) -> bool {
+        for cx in self.contexts(Hook::SessionBeforeSwitch) {
+            let work = async { cx.extension().before_session_switch(&cx, switch).await };
+            if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Runs `transform_input` of all extensions in order.
     pub(super) async fn transform_input(&self, content: Content, source: Source) -> HookedInput {
         let mut hooked =
@@ -190,6 +210,28 @@ impl<'a> RequestHooks<'a> {
         }
         (None, actions)
     }
+}
+
+/// True unless an extension cancels the switch from the conversation of `head` to `target`, or to a
+/// new one. `request` identifies the switch.
+pub(crate) async fn allows_switch(
+    services: &Services,
+    head: &Head,
+    target: Option<&ConversationId>,
+    request: &InputId,
+) -> bool {
+    RequestHooks::new(services, head, request).allows_switch(&PendingSwitch { target }).await
+}
+
+/// Runs the observers of a switch to the conversation of `head`.
+pub(crate) async fn observe_switch(
+    services: &Services,
+    head: &Head,
+    previous: ConversationId,
+    request: &InputId,
+) {
+    let fact = Observation::SessionSwitch { previous };
+    RequestHooks::new(services, head, request).observe(&fact).await;
 }
 
 /// The text of an input: its text blocks, joined by newlines.

@@ -34,6 +34,14 @@ pub enum Hook {
     TurnStart,
     /// [`Observation::ModelSelect`](super::Observation::ModelSelect)
     ModelSelect,
+    /// [`Observation::SessionStart`](super::Observation::SessionStart)
+    SessionStart,
+    /// [`Observation::SessionShutdown`](super::Observation::SessionShutdown)
+    SessionShutdown,
+    /// [`Extension::before_session_switch`](super::Extension::before_session_switch)
+    SessionBeforeSwitch,
+    /// [`Observation::SessionSwitch`](super::Observation::SessionSwitch)
+    SessionSwitch,
     /// [`Extension::run_command`](super::Extension::run_command)
     Command,
     /// [`Extension::transform_input`](super::Extension::transform_input)
@@ -65,7 +73,11 @@ impl Hook {
             | Self::Prepare
             | Self::AgentStart
             | Self::TurnStart
-            | Self::ModelSelect => None,
+            | Self::ModelSelect
+            | Self::SessionStart
+            | Self::SessionShutdown
+            | Self::SessionBeforeSwitch
+            | Self::SessionSwitch => None,
         }
     }
 }

@@ -28,9 +28,8 @@ const MESSAGES_MAX: usize = 16;
 
 const OBSERVED: [Hook; 3] = [Hook::AgentStart, Hook::TurnStart, Hook::ModelSelect];
 
-/// A committed fact with its event, and its place in the conversation.
+/// A committed fact, and its place in the conversation.
 pub(crate) struct ObservedFact {
-    hook: Hook,
     anchor: Anchor,
     fact: Observation,
 }
@@ -76,9 +75,10 @@ impl LeasedConversation<'_> {
         item: &InboxItem,
     ) -> Result<Option<Vec<Input>>, TurnError> {
         let Some(prompt_id) = started_prompt_id(item) else { return Ok(None) };
-        let input = match &item.body {
-            InboxBody::Custom(custom) => Some(&custom.message.content),
-            _ => item.prompt().and_then(|prompt| prompt.input.as_ref()),
+        let input = if let InboxBody::Custom(custom) = &item.body {
+            Some(&custom.message.content)
+        } else {
+            item.prompt().and_then(|prompt| prompt.input.as_ref())
         };
         let context = plan.context();
         let mut changes = StartChanges {
@@ -87,10 +87,10 @@ impl LeasedConversation<'_> {
             system_prompt: None,
         };
         let mut actions = Vec::new();
+        let own_prompt = context.own_system_prompt();
         let anchor = Anchor::Prompt(prompt_id.clone());
         for cx in self.hook_contexts(Hook::BeforeAgentStart, context, anchor) {
-            let own_prompt = context.agent.as_ref().map_or("", |agent| &*agent.instructions);
-            let system_prompt = changes.system_prompt.as_deref().unwrap_or(own_prompt);
+            let system_prompt = changes.system_prompt.as_deref().unwrap_or(&own_prompt);
             let run = StartingRun { prompt_id: &prompt_id, input, system_prompt };
             let work = async {
                 let own = cx.extension().before_agent_start(&cx, &run).await?;
@@ -113,9 +113,8 @@ impl LeasedConversation<'_> {
 
     /// Runs `finish_run` for each run that the plan ends, and adds the actions.
     async fn finish_runs(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
-        let ended = plan.transition().events.iter().filter_map(|event| match &event.body {
-            EventBody::AgentEnd(end) => Some(end.clone()),
-            _ => None,
+        let ended = plan.transition().events.iter().filter_map(|event| {
+            if let EventBody::AgentEnd(end) = &event.body { Some(end.clone()) } else { None }
         });
         for end in ended.collect::<Vec<AgentEnd>>() {
             let entries = self.run_entries(plan.transition(), &end).await;
@@ -160,8 +159,8 @@ impl LeasedConversation<'_> {
         }
         let anchor = self.response_anchor();
         let fact = Observation::TurnStart { turn_index: if starts_run { 0 } else { turns } };
-        let turn = ObservedFact { hook: Hook::TurnStart, anchor: anchor.clone(), fact };
-        let start = ObservedFact { hook: Hook::AgentStart, anchor, fact: Observation::AgentStart };
+        let turn = ObservedFact { anchor: anchor.clone(), fact };
+        let start = ObservedFact { anchor, fact: Observation::AgentStart };
         let facts = Some(start).filter(|_| starts_run).into_iter().chain([turn]).collect();
         Box::pin(self.run_observers(facts)).await;
     }
@@ -184,29 +183,23 @@ impl LeasedConversation<'_> {
             if let EntryBody::ModelChange(change) = &entry.body {
                 let (anchor, fact) =
                     (Anchor::Entry(entry.base.seq), Observation::ModelSelect(change.clone()));
-                facts.push(ObservedFact { hook: Hook::ModelSelect, anchor, fact });
+                facts.push(ObservedFact { anchor, fact });
             }
         }
         let mut turns = self.state.head.prompt.as_ref().map_or(0, |run| run.run_turns);
         for event in &transition.events {
             let anchor = Anchor::Event(event.n);
-            match &event.body {
-                EventBody::AgentStart(_) => {
-                    turns = 0;
-                    if is_of_call {
-                        continue;
-                    }
-                    let fact = Observation::AgentStart;
-                    facts.push(ObservedFact { hook: Hook::AgentStart, anchor, fact });
+            if let EventBody::AgentStart(_) = &event.body {
+                turns = 0;
+                if !is_of_call {
+                    facts.push(ObservedFact { anchor, fact: Observation::AgentStart });
                 }
-                EventBody::TurnStart(_) => {
-                    let fact = Observation::TurnStart { turn_index: turns };
-                    turns += 1;
-                    if !std::mem::take(&mut is_of_call) {
-                        facts.push(ObservedFact { hook: Hook::TurnStart, anchor, fact });
-                    }
+            } else if let EventBody::TurnStart(_) = &event.body {
+                let fact = Observation::TurnStart { turn_index: turns };
+                turns += 1;
+                if !std::mem::take(&mut is_of_call) {
+                    facts.push(ObservedFact { anchor, fact });
                 }
-                _ => {}
             }
         }
         facts
@@ -216,8 +209,8 @@ impl LeasedConversation<'_> {
     /// reports the loss.
     pub(crate) async fn run_observers(&mut self, facts: Vec<ObservedFact>) {
         let context = self.state.context(self.services);
-        for ObservedFact { hook, anchor, fact } in facts {
-            for cx in self.hook_contexts(hook, &context, anchor) {
+        for ObservedFact { anchor, fact } in facts {
+            for cx in self.hook_contexts(fact.hook(), &context, anchor) {
                 let work = async { cx.extension().observe(&cx, &fact).await };
                 if self.run_hook(&cx, work).await.is_err() {
                     return;

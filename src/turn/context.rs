@@ -55,12 +55,6 @@ impl TurnContext {
         context
     }
 
-    /// `None`: the run has the agent's system prompt.
-    pub(crate) fn set_run_prompt(&mut self, run_prompt: Option<Arc<str>>) {
-        let own = || self.agent.as_ref().map(|agent| Arc::clone(&agent.instructions)).ok();
-        self.system_prompt = run_prompt.or_else(own).unwrap_or_default();
-    }
-
     pub(crate) fn loop_kind(&self) -> LoopKind {
         self.settings.loop_kind.unwrap_or_default()
     }

@@ -36,6 +36,16 @@ pub(crate) struct Frame<'c> {
 }
 
 impl TurnContext {
+    /// The agent's own system prompt. Empty without an agent.
+    pub(crate) fn own_system_prompt(&self) -> Arc<str> {
+        self.agent.as_ref().map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default()
+    }
+
+    /// `None`: the run has the agent's own.
+    pub(crate) fn set_run_prompt(&mut self, run_prompt: Option<Arc<str>>) {
+        self.system_prompt = run_prompt.unwrap_or_else(|| self.own_system_prompt());
+    }
+
     /// The frame of the agent and its active tools. Empty without an agent.
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();

@@ -54,9 +54,10 @@ impl<'w> LeasedConversation<'w> {
             conversation: self.state.key.clone(),
             incarnation: head.incarnation.clone(),
             agent: head.agent.clone(),
-            prompt_id: match &anchor {
-                Anchor::Prompt(id) => Some(id.clone()),
-                _ => self.state.prompt_id(),
+            prompt_id: if let Anchor::Prompt(id) = &anchor {
+                Some(id.clone())
+            } else {
+                self.state.prompt_id()
             },
             anchor,
             facts: HookFacts {

@@ -89,7 +89,9 @@ impl LeasedConversation<'_> {
                 }
             };
             // Before the check, so that an abort starts no call.
-            actions.into_iter().for_each(|action| plan.add(action));
+            for action in actions {
+                plan.add(action);
+            }
             plan.add(Input::ToolCallChecked { index, preflight });
         }
         let transition = plan.transition();

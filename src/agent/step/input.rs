@@ -65,13 +65,13 @@ pub enum Input {
 impl Input {
     /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out.
     pub(crate) fn retain(inputs: &[Self], is_kept: impl Fn(&Self) -> bool) -> Vec<Self> {
-        let filter = |input: &&Self| match input {
-            Self::HookActions(hook) => match hook.origin {
+        let filter = |input: &&Self| {
+            let Self::HookActions(hook) = input else { return is_kept(input) };
+            match hook.origin {
                 ActionOrigin::Kept => true,
                 ActionOrigin::WithTurnDecision => is_kept(&Self::FinishTurn(FinishTurn::End)),
                 ActionOrigin::Recomputed => false,
-            },
-            _ => is_kept(input),
+            }
         };
         inputs.iter().filter(filter).cloned().collect()
     }

@@ -21,8 +21,9 @@ use crate::commands::inbox_edit::clear_queues;
 use crate::commands::message::{MessageRequest, accept_message};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{Mode, PromptRequest};
+use crate::commands::request_hooks;
 use crate::extensions::CommandOutcome;
-use crate::ids::ConversationId;
+use crate::ids::{ConversationId, InputId};
 use crate::model::ModelRecord;
 use crate::queries::load;
 
@@ -213,22 +214,28 @@ impl Agent {
     }
 
     /// Aborts the running prompt, removes the queued inputs and begins an empty conversation. The
-    /// configuration of the agent stays. Returns true.
+    /// configuration of the agent stays. Returns false, and changes nothing, if an extension cancels.
     ///
     /// # Errors
     /// The store is unavailable: try again.
     pub async fn new_session(&self) -> Result<bool, AgentError> {
         let inner = &self.inner;
+        if !inner.allows_switch(None).await? {
+            return Ok(false);
+        }
+        let previous = inner.key().conversation_id;
         let _permit = self.abort_and_acquire().await?;
         let mut switch = inner.switch.lock().await;
         inner.leave_conversation(&mut switch).await?;
         lock(&inner.observed).clear();
         switch.messages_version = inner.create_conversation(None).await?;
+        inner.observe_switch(previous).await?;
         Ok(true)
     }
 
     /// Aborts the running prompt, removes the queued inputs and continues another conversation of
-    /// the data folder, with its model and thinking level. Returns true.
+    /// the data folder, with its model and thinking level. Returns false, and changes nothing, if an
+    /// extension cancels.
     ///
     /// # Errors
     /// Returns [`AgentError::Refused`] if there is no such conversation. Nothing is aborted then.
@@ -236,6 +243,10 @@ impl Agent {
         let inner = &self.inner;
         let key = inner.owner.conversation_key(id.as_str());
         load::head(&inner.services, &key).await?;
+        if !inner.allows_switch(Some(id)).await? {
+            return Ok(false);
+        }
+        let previous = inner.key().conversation_id;
         let permit = self.abort_and_acquire().await?;
         let mut switch = inner.switch.lock().await;
         inner.leave_conversation(&mut switch).await?;
@@ -252,6 +263,8 @@ impl Agent {
             }
             config.settings.thinking_level = level.or(config.settings.thinking_level);
         });
+        drop(switch);
+        inner.observe_switch(previous).await?;
         Ok(true)
     }
 
@@ -269,6 +282,20 @@ impl Agent {
 }
 
 impl AgentInner {
+    /// True unless an extension cancels the switch to `target`, or to a new conversation.
+    async fn allows_switch(&self, target: Option<&ConversationId>) -> Result<bool, AgentError> {
+        let (head, _) = load::head(&self.services, &self.key()).await?;
+        let request = InputId::new(self.services.ids.new_id());
+        Ok(request_hooks::allows_switch(&self.services, &head, target, &request).await)
+    }
+
+    async fn observe_switch(&self, previous: ConversationId) -> Result<(), AgentError> {
+        let (head, _) = load::head(&self.services, &self.key()).await?;
+        let request = InputId::new(self.services.ids.new_id());
+        request_hooks::observe_switch(&self.services, &head, previous, &request).await;
+        Ok(())
+    }
+
     /// Record of the model of the next prompt.
     ///
     /// # Errors

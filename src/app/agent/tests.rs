@@ -28,6 +28,7 @@ mod events;
 mod replace_messages;
 mod runs;
 mod session;
+mod session_hooks;
 
 /// Model that returns scripted responses in order and records its requests.
 #[derive(Debug)]

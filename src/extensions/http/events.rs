@@ -3,7 +3,9 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 11] = [
+pub(crate) const HTTP_EVENTS: [Hook; 13] = [
+    Hook::SessionStart,
+    Hook::SessionShutdown,
     Hook::Input,
     Hook::BeforeAgentStart,
     Hook::AgentStart,

@@ -131,7 +131,10 @@ impl Extension for HttpExtension {
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
         let data = match fact {
-            Observation::AgentStart => json!({}),
+            Observation::AgentStart | Observation::SessionStart | Observation::SessionShutdown => {
+                json!({})
+            }
+            Observation::SessionSwitch { previous } => json!({"previous": previous}),
             Observation::TurnStart { turn_index } => json!({"turnIndex": turn_index}),
             Observation::ModelSelect(change) => json!(change),
         };

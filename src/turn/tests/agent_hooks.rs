@@ -16,6 +16,8 @@ use crate::agent::event::Severity;
 use crate::agent::inbox::DeliverAs;
 use crate::agent::message::Message;
 use crate::agent::settings::ThinkingLevel;
+use crate::commands::delete::delete_conversation;
+use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
 use crate::extensions::{
     ClosingTurn, Extension, FinishTurn, FinishedRun, FinishedToolCall, Hook, HookContext,
@@ -75,7 +77,10 @@ impl Extension for Recorder {
         let data = match fact {
             Observation::TurnStart { turn_index } => turn_index.to_string(),
             Observation::ModelSelect(change) => change.model_id.clone(),
-            _ => String::new(),
+            Observation::SessionSwitch { previous } => previous.to_string(),
+            Observation::AgentStart | Observation::SessionStart | Observation::SessionShutdown => {
+                String::new()
+            }
         };
         self.record(cx, &data)
     }
@@ -170,6 +175,7 @@ async fn hooks_run_in_the_order_of_the_source() {
     let (_env, ..) =
         run(looks_then_replies, vec![Recorder::new("a", &log), Recorder::new("b", &log)]).await;
     let events = [
+        "session_start",
         "before_agent_start Be good.",
         "agent_start",
         "turn_start 0",
@@ -184,6 +190,24 @@ async fn hooks_run_in_the_order_of_the_source() {
     ];
     let both = events.iter().flat_map(|event| [format!("a {event}"), format!("b {event}")]);
     assert_eq!(*log.lock().unwrap(), both.collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_model_and_deletion_are_observed() {
+    let log = Log::default();
+    let (_env, services, _) = run(replies, vec![Recorder::new("a", &log)]).await;
+    log.lock().unwrap().clear();
+    let patch = json!({"settings": {"model": "high"}, "name": "bills"});
+    let patch = patch.as_object().unwrap();
+    for _ in 0..2 {
+        patch_conversation(&services, &TestEnv::key(), patch, &idempotency("patch"), |_| true)
+            .await
+            .unwrap();
+    }
+    delete_conversation(&services, &TestEnv::key()).await.unwrap();
+    let log = log.lock().unwrap();
+    let model = services.model.record("high").unwrap().id;
+    assert_eq!(*log, [format!("a model_select {model}"), "a session_shutdown".to_owned()]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +372,7 @@ async fn model_selected_by_a_hook_is_observed() {
     assert_eq!(log.iter().filter(|event| event.contains("model_select")).count(), 1, "{log:?}");
 }
 
-/// Whatever fails, each run has the changes of its start, once.
+/// Each run has the changes of its start, once, under all faults.
 #[tokio::test(start_paused = true)]
 async fn faults_repeat_no_change_and_lose_none() {
     for seed in 0..30 {

@@ -58,6 +58,12 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         Hook::AgentStart => {
             format!("{:?}", extension.observe(&cx, &Observation::AgentStart).await?)
         }
+        Hook::SessionStart => {
+            format!("{:?}", extension.observe(&cx, &Observation::SessionStart).await?)
+        }
+        Hook::SessionShutdown => {
+            format!("{:?}", extension.observe(&cx, &Observation::SessionShutdown).await?)
+        }
         Hook::TurnStart => {
             let fact = Observation::TurnStart { turn_index: 3 };
             format!("{:?}", extension.observe(&cx, &fact).await?)
@@ -123,9 +129,13 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let input = PromptText { text, images: Vec::new(), source: Source::User };
             format!("{:?}", extension.transform_input(&cx, &input).await?)
         }
-        Hook::Context | Hook::OnPayload | Hook::Prepare | Hook::Command | Hook::UserBash => {
-            unreachable!("{event:?} is not sent")
-        }
+        Hook::Context
+        | Hook::OnPayload
+        | Hook::Prepare
+        | Hook::Command
+        | Hook::UserBash
+        | Hook::SessionBeforeSwitch
+        | Hook::SessionSwitch => unreachable!("{event:?} is not sent"),
     })
 }
 
@@ -178,8 +188,12 @@ fn tool_cases() -> Vec<EventCase> {
     ]
 }
 
-fn input_case() -> EventCase {
-    EventCase {
+fn observed(event: Hook, data: Value) -> EventCase {
+    EventCase { event, data, results: vec![(json!({}), "()")] }
+}
+
+fn request_cases() -> Vec<EventCase> {
+    let input = EventCase {
         event: Hook::Input,
         data: json!({"text": "pay Ada", "imagesCount": 0, "source": "user"}),
         results: vec![
@@ -190,13 +204,13 @@ fn input_case() -> EventCase {
             ),
             (json!({"action": "handled"}), "Handled"),
         ],
-    }
+    };
+    let start = observed(Hook::SessionStart, json!({}));
+    vec![start, observed(Hook::SessionShutdown, json!({})), input]
 }
 
 fn run_cases() -> Vec<EventCase> {
     let result = serde_json::to_value(Message::ToolResult(result_message())).unwrap();
-    let observed =
-        |event: Hook, data: Value| EventCase { event, data, results: vec![(json!({}), "()")] };
     vec![
         EventCase {
             event: Hook::BeforeAgentStart,
@@ -262,7 +276,7 @@ fn session_cases() -> Vec<EventCase> {
 
 #[tokio::test]
 async fn every_event_sends_its_data_and_reads_its_result() {
-    let cases: Vec<EventCase> = [vec![input_case()], run_cases(), tool_cases(), session_cases()]
+    let cases: Vec<EventCase> = [request_cases(), run_cases(), tool_cases(), session_cases()]
         .into_iter()
         .flatten()
         .collect();
