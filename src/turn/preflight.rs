@@ -89,8 +89,11 @@ impl LeasedConversation<'_> {
                 }
             };
             // Before the check, so that an abort starts no call.
-            for action in actions {
-                plan.add(action);
+            // After an approval the hooks run again.
+            if !is_approval_needed(&preflight) {
+                for action in actions {
+                    plan.add(action);
+                }
             }
             plan.add(Input::ToolCallChecked { index, preflight });
         }
@@ -257,6 +260,10 @@ fn ask_or_wait(transition: &Transition, index: usize, question: QuestionSpec) ->
         },
         |earlier| Preflight::BlockedBy { earlier },
     )
+}
+
+fn is_approval_needed(preflight: &Preflight) -> bool {
+    matches!(preflight, Preflight::Admitted(plan) if plan.approval.is_some())
 }
 
 /// The tool and the checked arguments of a call that no earlier call blocks.

@@ -86,7 +86,7 @@ pub(in crate::extensions) fn new_site(
             system_prompt: "".into(),
             context_tokens: None,
         },
-        model: Arc::new(ScriptedModel::default()),
+        model: Arc::new(ScriptedModel),
     }
 }
 

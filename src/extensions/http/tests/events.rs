@@ -40,12 +40,67 @@ fn entry() -> Entry {
     .unwrap()
 }
 
+fn observed_fact(event: Hook) -> Option<Observation> {
+    let change = ModelChange { provider: "azure".to_owned(), model_id: "m".to_owned() };
+    let facts = [
+        Observation::SessionStart,
+        Observation::SessionShutdown,
+        Observation::AgentStart,
+        Observation::TurnStart { turn_index: 3 },
+        Observation::ModelSelect(change),
+    ];
+    facts.into_iter().find(|fact| fact.hook() == event)
+}
+
+async fn run_tool_result(
+    extension: &HttpExtension,
+    cx: &HookContext,
+    content: &[Block],
+) -> Result<String, HookError> {
+    let call = FinishedToolCall {
+        tool_call_id: "call_1",
+        tool_name: "pay",
+        arguments: &pay(),
+        content,
+        details: None,
+        is_error: false,
+    };
+    let changes: ResultChanges = extension.after_tool_call(cx, &call).await?;
+    let content = serde_json::to_string(&changes.content).unwrap();
+    let details = changes.details.map(|details| details.text().to_owned());
+    Ok(format!("{content} {details:?} {:?}", changes.is_error))
+}
+
+async fn run_before_compaction(
+    extension: &HttpExtension,
+    cx: &HookContext,
+) -> Result<String, HookError> {
+    let message = Message::ToolResult(result_message());
+    let compaction = PendingCompaction {
+        reason: CompactionReason::Manual,
+        instructions: Some("short"),
+        tokens_before: 9,
+        messages: &[Cow::Borrowed(&message)],
+        previous_summary: None,
+        first_kept_entry_id: &EntryId::new("e0"),
+    };
+    Ok(match extension.before_compaction(cx, &compaction).await? {
+        Some(SummaryOverride::Summary { summary, details }) => {
+            format!("{summary} {:?}", details.map(|details| details.text().to_owned()))
+        }
+        other => format!("{other:?}"),
+    })
+}
+
 /// Runs the hook of `event` on fixed data. Returns the result as text.
 async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError> {
     let (cx, arguments) = (context(event), pay());
     let image =
         Image { data: "aaaa".to_owned(), mime_type: "image/png".to_owned(), extra: Extra::new() };
     let content = [Block::text("paid"), Block::Image(image)];
+    if let Some(fact) = observed_fact(event) {
+        return Ok(format!("{:?}", extension.observe(&cx, &fact).await?));
+    }
     Ok(match event {
         Hook::BeforeAgentStart => {
             let (prompt_id, input) = (PromptId::new("pr_1"), Content::Blocks(content.to_vec()));
@@ -55,23 +110,6 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let messages = serde_json::to_string(&changes.messages).unwrap();
             format!("{messages} {:?}", changes.system_prompt)
         }
-        Hook::AgentStart => {
-            format!("{:?}", extension.observe(&cx, &Observation::AgentStart).await?)
-        }
-        Hook::SessionStart => {
-            format!("{:?}", extension.observe(&cx, &Observation::SessionStart).await?)
-        }
-        Hook::SessionShutdown => {
-            format!("{:?}", extension.observe(&cx, &Observation::SessionShutdown).await?)
-        }
-        Hook::TurnStart => {
-            let fact = Observation::TurnStart { turn_index: 3 };
-            format!("{:?}", extension.observe(&cx, &fact).await?)
-        }
-        Hook::ModelSelect => {
-            let change = ModelChange { provider: "azure".to_owned(), model_id: "m".to_owned() };
-            format!("{:?}", extension.observe(&cx, &Observation::ModelSelect(change)).await?)
-        }
         Hook::AgentEnd => {
             let message = Message::ToolResult(result_message());
             let run = FinishedRun { messages: &[&message], will_retry: true };
@@ -80,20 +118,7 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         Hook::ToolCall => {
             format!("{:?}", extension.before_tool_call(&cx, &pending_call(&arguments)).await?)
         }
-        Hook::ToolResult => {
-            let call = FinishedToolCall {
-                tool_call_id: "call_1",
-                tool_name: "pay",
-                arguments: &arguments,
-                content: &content,
-                details: None,
-                is_error: false,
-            };
-            let changes: ResultChanges = extension.after_tool_call(&cx, &call).await?;
-            let content = serde_json::to_string(&changes.content).unwrap();
-            let details = changes.details.map(|details| details.text().to_owned());
-            format!("{content} {details:?} {:?}", changes.is_error)
-        }
+        Hook::ToolResult => run_tool_result(extension, &cx, &content).await?,
         Hook::TurnEnd => {
             let (response, result) = (response_message(), result_message());
             let results = [&result];
@@ -106,23 +131,7 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let decision: Option<FinishTurn> = extension.finish_turn(&cx, &turn).await?;
             format!("{decision:?}")
         }
-        Hook::SessionBeforeCompact => {
-            let message = Message::ToolResult(result_message());
-            let compaction = PendingCompaction {
-                reason: CompactionReason::Manual,
-                instructions: Some("short"),
-                tokens_before: 9,
-                messages: &[Cow::Borrowed(&message)],
-                previous_summary: None,
-                first_kept_entry_id: &EntryId::new("e0"),
-            };
-            match extension.before_compaction(&cx, &compaction).await? {
-                Some(SummaryOverride::Summary { summary, details }) => {
-                    format!("{summary} {:?}", details.map(|details| details.text().to_owned()))
-                }
-                other => format!("{other:?}"),
-            }
-        }
+        Hook::SessionBeforeCompact => run_before_compaction(extension, &cx).await?,
         Hook::SessionCompact => format!("{:?}", extension.after_compaction(&cx, &entry()).await?),
         Hook::Input => {
             let text = "pay Ada".to_owned();
@@ -135,7 +144,12 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::Command
         | Hook::UserBash
         | Hook::SessionBeforeSwitch
-        | Hook::SessionSwitch => unreachable!("{event:?} is not sent"),
+        | Hook::SessionSwitch
+        | Hook::SessionStart
+        | Hook::SessionShutdown
+        | Hook::AgentStart
+        | Hook::TurnStart
+        | Hook::ModelSelect => unreachable!("{event:?} is not sent"),
     })
 }
 
