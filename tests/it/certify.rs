@@ -63,7 +63,7 @@ fn errors_name_agents_and_unknown_keys() {
 #[test]
 fn unknown_run_exits_2_and_names_the_choices() {
     for (run, named) in [
-        ("tool.aftr", ["no fail point `tool.aftr`", "tool.before, tool.after"]),
+        ("tool.aftr", ["no fail point `tool.aftr`", "tool.before, tool-result.before"]),
         ("tool.after#0", ["`0` is not an occurrence", "write 1 or more"]),
         ("tool.after:crash", ["`crash` is not a fault", "the faults are kill"]),
         ("claim.before#99", ["no run claim.before#99", "reaches claim.before"]),
