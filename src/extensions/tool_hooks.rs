@@ -54,7 +54,7 @@ pub struct FinishedToolCall<'a> {
 /// Changes of an extension to the result of a tool call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResultChanges {
-    /// Replaces the content. `None`: unchanged.
+    /// Replaces the content, and removes the structured content. `None`: unchanged.
     pub content: Option<Vec<Block>>,
     /// Replaces the details. `None`: unchanged.
     pub details: Option<RawJson>,

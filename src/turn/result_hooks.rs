@@ -166,6 +166,8 @@ fn apply_changes(result: &mut ToolResult, changes: ResultChanges) -> bool {
     let ResultChanges { content, details, is_error } = changes;
     if let Some(content) = content {
         result.content = content;
+        // It may hold what the hook has removed.
+        result.structured = None;
     }
     result.details = details.or(result.details.take());
     result.is_error |= is_error == Some(true);

@@ -210,6 +210,8 @@ async fn approval_and_state_survive_kills_of_all_processes() {
     let results = app.results(&dev).await;
     assert_eq!(results.len(), 2, "{results:?}");
     assert!(results.iter().all(|text| text.contains("rcpt_…")), "receipts are hidden: {results:?}");
+    let messages = app.get(&dev, "/api/conversations/c/messages").await.to_string();
+    assert!(!messages.contains("structuredContent"), "they are hidden everywhere: {messages}");
     let payments = app.payments.payments();
     assert_eq!((payments.len(), payments[0].requests), (1, 1), "it was paid once");
     assert_eq!(app.states(&dev).await, counted(3), "one call for each model response");
