@@ -16,6 +16,7 @@ mod fuzz;
 pub(crate) mod head;
 pub(crate) mod inbox;
 pub(crate) mod label;
+pub(crate) mod leaf_move;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod notification;

@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 54] = [
+pub const FAIL_POINTS: [&str; 56] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -45,6 +45,8 @@ pub const FAIL_POINTS: [&str; 54] = [
     "result.after",
     "summing.before",
     "summing.after",
+    "navigate.before",
+    "navigate.after",
     "summary.before",
     "summary.after",
     "renew.before",

@@ -93,8 +93,10 @@ pub mod identifiers {
 
 /// Inputs of an embedded agent.
 pub mod inputs {
+    pub use crate::agent::branch::WriteLeft;
     pub use crate::agent::inbox::DeliverAs;
-    pub use crate::app::CycleDirection;
+    pub use crate::agent::prompt_receipt::CallOutcome;
+    pub use crate::app::{CycleDirection, NavigateOptions, Navigation};
     pub use crate::commands::bash::BashRecord;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;

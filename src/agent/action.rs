@@ -161,10 +161,8 @@ pub(crate) struct StoredActions {
 impl StoredActions {
     /// The body of the inbox item with the actions of all extensions, in order.
     pub(crate) fn to_inbox_body(of_extensions: &[Self]) -> InboxBody {
-        InboxBody::Command(CommandInput {
-            name: ACTIONS_COMMAND.to_owned(),
-            args: Some(RawJson::from_value(&of_extensions)),
-        })
+        let args = RawJson::from_value(&of_extensions);
+        InboxBody::Command(CommandInput::new(ACTIONS_COMMAND, Some(args)))
     }
 
     /// `None`: the command carries no actions, or one that this version does not know.

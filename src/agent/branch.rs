@@ -1,5 +1,6 @@
 //! Branches: where the leaf can move to, what the new path sets, and what the move leaves behind.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,12 +9,10 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry, ToolStarted};
-use crate::agent::head::Head;
 use crate::agent::message::Message;
-use crate::agent::plugin_state::PluginStates;
+use crate::agent::projection;
 use crate::agent::prompt_receipt::{CallOutcome, call_outcome};
 use crate::agent::request::Effect;
-use crate::agent::settings::ThinkingLevel;
 use crate::ids::{EffectId, EntryId};
 
 /// A position for the leaf.
@@ -61,46 +60,18 @@ pub(crate) fn left_behind<'a>(old: &'a [Arc<Entry>], new: &[Arc<Entry>]) -> &'a 
     old.get(shared..).unwrap_or_default()
 }
 
-/// A move of the leaf. Entries never change, so it stays valid until it is applied.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct LeafMove {
-    /// Absent: before the first entry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub leaf_id: Option<EntryId>,
-    /// Model of the new path. Absent: the current one stays.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Thinking level of the new path. Absent: the current one stays.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub thinking_level: Option<ThinkingLevel>,
-    /// State of the plugins at the new leaf.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub plugin_state: PluginStates,
-}
-
-impl Head {
-    /// Moves the leaf. Usage, budgets, requests and indeterminate writes belong to the conversation
-    /// and stay as they are.
-    pub(crate) fn move_leaf(&mut self, to: &LeafMove) {
-        self.leaf_id.clone_from(&to.leaf_id);
-        if let Some(model) = &to.model {
-            self.settings.model = Some(model.clone());
-        }
-        self.settings.thinking_level = to.thinking_level.or(self.settings.thinking_level);
-        self.plugin_state.clone_from(&to.plugin_state);
-        // They describe the last model call of the path left behind.
-        self.frame = None;
-        self.context_tokens = None;
-        self.compaction_attempt_seq = None;
-    }
+/// The messages of a branch for its summary, without tool results.
+pub(crate) fn summary_messages(left: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
+    let mut messages = projection::to_model_messages(projection::project_messages(left));
+    messages.retain(|message| !matches!(message.as_ref(), Message::ToolResult(_)));
+    messages
 }
 
 /// A call with the effect `write` on the part of the path that a move leaves. The move does not undo
 /// it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct WriteLeft {
+pub struct WriteLeft {
     pub tool: String,
     pub tool_call_id: String,
     #[schema(value_type = String)]

@@ -51,6 +51,11 @@ impl ContextBudget {
         Self { window, reserve, keep_recent, is_enabled: settings.enabled }
     }
 
+    /// Tokens reserved for the response.
+    pub fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     /// True if automatic compaction is enabled and the window is known.
     pub fn is_automatic(&self) -> bool {
         self.is_enabled && self.window > 0

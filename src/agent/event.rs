@@ -101,6 +101,9 @@ event_kinds! {
         "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
         "prompt.completed" => PromptCompleted(Empty),
         "prompt.error" => PromptError(Empty),
+        /// Start of a summary of the branch that a move of the leaf leaves.
+        "branch_summary_start" => BranchSummaryStart(Empty),
+        "branch_summary_end" => BranchSummaryEnd(BranchSummaryEnd),
         /// The leaf moved to another branch.
         "session_tree" => SessionTree(SessionTree),
         /// A message of an extension for the user.
@@ -229,6 +232,15 @@ pub struct SummarizationRetry {
     pub max_attempts: u32,
     pub delay_ms: u64,
     pub error_message: String,
+}
+
+/// The end of a summary of a branch. If the leaf moved, `session_tree` precedes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BranchSummaryEnd {
+    pub aborted: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, Source};
+use crate::agent::leaf_move::LeafMove;
 use crate::agent::message::ToolResultMessage;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::raw::{Extra, RawJson};
@@ -49,13 +50,19 @@ impl InboxItem {
             InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
                 Some(prompt)
             }
+            InboxBody::Command(command) => command.prompt_at().map(|at| &at.prompt),
             InboxBody::Custom(_)
             | InboxBody::Decision(_)
             | InboxBody::Abort(_)
             | InboxBody::Continue(_)
-            | InboxBody::LateResult(_)
-            | InboxBody::Command(_) => None,
+            | InboxBody::LateResult(_) => None,
         }
+    }
+
+    /// The move of the leaf in the commit that starts the item's prompt.
+    pub fn leaf_move(&self) -> Option<&LeafMove> {
+        let InboxBody::Command(command) = &self.body else { return None };
+        command.prompt_at().map(|at| &at.leaf_move)
     }
 
     /// The queue of the item. `None`: the item holds no message.
@@ -69,11 +76,11 @@ impl InboxItem {
                 Some(DeliverAs::FollowUp) => InputQueue::FollowUp,
                 Some(DeliverAs::NextTurn) => InputQueue::NextTurn,
             }),
+            InboxBody::Command(command) => command.prompt_at().map(|_| InputQueue::Prompt),
             InboxBody::Decision(_)
             | InboxBody::Abort(_)
             | InboxBody::Continue(_)
-            | InboxBody::LateResult(_)
-            | InboxBody::Command(_) => None,
+            | InboxBody::LateResult(_) => None,
         }
     }
 
@@ -100,10 +107,8 @@ impl InboxItem {
             }
             InboxBody::Custom(custom) => custom.trigger_turn && self.has_effect_when_idle(),
             InboxBody::Continue(_) => true,
-            InboxBody::Decision(_)
-            | InboxBody::Abort(_)
-            | InboxBody::LateResult(_)
-            | InboxBody::Command(_) => false,
+            InboxBody::Command(command) => command.prompt_at().is_some(),
+            InboxBody::Decision(_) | InboxBody::Abort(_) | InboxBody::LateResult(_) => false,
         }
     }
 }
@@ -241,11 +246,57 @@ pub struct LateResult {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", from = "StoredCommand")]
 pub struct CommandInput {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<RawJson>,
+    /// The arguments of [`PROMPT_AT_COMMAND`], as `args` has them.
+    #[serde(skip)]
+    prompt_at: Option<Box<PromptAt>>,
+}
+
+/// Name of the inbox command that moves the leaf and starts a prompt there.
+const PROMPT_AT_COMMAND: &str = "promptAt";
+
+/// A prompt, and the move of the leaf in the commit that starts it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptAt {
+    pub prompt: PromptInput,
+    #[serde(rename = "move")]
+    pub leaf_move: LeafMove,
+}
+
+#[derive(Deserialize)]
+struct StoredCommand {
+    name: String,
+    #[serde(default)]
+    args: Option<RawJson>,
+}
+
+impl From<StoredCommand> for CommandInput {
+    fn from(stored: StoredCommand) -> Self {
+        Self::new(stored.name, stored.args)
+    }
+}
+
+impl CommandInput {
+    pub fn new(name: impl Into<String>, args: Option<RawJson>) -> Self {
+        let name = name.into();
+        let own_args = args.as_ref().filter(|_| name == PROMPT_AT_COMMAND);
+        // Arguments of a newer version stay unread: the item waits for a newer worker.
+        let prompt_at = own_args.and_then(|args| args.read().ok());
+        Self { name, args, prompt_at }
+    }
+
+    pub fn from_prompt_at(prompt_at: &PromptAt) -> Self {
+        Self::new(PROMPT_AT_COMMAND, Some(RawJson::from_value(prompt_at)))
+    }
+
+    pub fn prompt_at(&self) -> Option<&PromptAt> {
+        self.prompt_at.as_deref()
+    }
 }
 
 /// Outcome of an accepted request.

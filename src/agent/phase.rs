@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::question::Answers;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationId, EffectId, RequestId};
+use crate::ids::{ConversationId, EffectId, EntryId, RequestId};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "owed", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -47,12 +47,32 @@ pub enum Phase {
         /// Answers to the questions that extensions asked about this compaction.
         #[serde(default, skip_serializing_if = "Answers::is_empty")]
         answers: Answers,
+        /// Set if the summary is of the branch that a move of the leaf leaves.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        branch: Option<Box<BranchTarget>>,
     },
     /// The conversation is being purged. Clients receive 404.
     Deleted,
 }
 
+/// The place to which the leaf moves with a summary.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BranchTarget {
+    /// Absent: before the first entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf_id: Option<EntryId>,
+    /// Label of the summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
 impl Phase {
+    /// True while a branch is summarised.
+    pub fn is_branch_summary(&self) -> bool {
+        matches!(self, Self::Summary { branch: Some(_), .. })
+    }
+
     /// True if an answer to a question of an extension is recorded.
     pub fn has_answers(&self) -> bool {
         match self {

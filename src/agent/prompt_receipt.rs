@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Block;
@@ -125,14 +125,25 @@ struct CallRecord {
 }
 
 /// Outcome of a call that was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum CallOutcome {
+pub enum CallOutcome {
     Done,
     /// It failed for certain.
     Failed,
     /// Its response was lost.
     Unknown,
+}
+
+impl CallOutcome {
+    /// The name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// Builds the receipt of a prompt. `None` if the prompt has not started.

@@ -17,6 +17,7 @@ mod finish;
 mod finish_turn;
 mod inbox;
 mod input;
+mod navigate;
 mod next;
 mod poisoned;
 mod questions;
@@ -41,6 +42,8 @@ pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
+pub(crate) use navigate::NavigateInput;
+pub(crate) use navigate::SummarisedMove;
 pub(crate) use questions::has_room_for_question;
 #[cfg(test)]
 pub(crate) use response::CALLS_MAX;

@@ -1,5 +1,6 @@
 //! An agent in your own process: the same engine as the service, without HTTP.
 
+mod branches;
 mod builder;
 mod driver;
 mod event;
@@ -41,6 +42,7 @@ use crate::queries::{conversation, load, prompts};
 use crate::services::Services;
 use crate::tools::CallableTool;
 
+pub use branches::{NavigateOptions, Navigation};
 pub use builder::AgentBuilder;
 pub use event::AgentEvent;
 pub use session::CycleDirection;
@@ -102,7 +104,7 @@ pub enum AgentError {
     /// The data folder cannot be opened.
     #[error(transparent)]
     Start(Box<dyn std::error::Error + Send + Sync>),
-    /// A compaction failed or was cancelled.
+    /// A compaction or a summary of a branch failed or was cancelled.
     #[error("{0}")]
     Compaction(String),
     /// A command of an extension failed.

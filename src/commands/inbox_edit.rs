@@ -148,6 +148,12 @@ async fn build_edited_item(
                 retry_after: None,
             });
         }
+        InboxBody::Command(command) if command.prompt_at().is_some() => {
+            return Err(CommandError::Conflict {
+                detail: "a prompt that moves to another branch cannot be edited: remove it and send it again".to_owned(),
+                retry_after: None,
+            });
+        }
         InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)

@@ -6,16 +6,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::branch::{LeafMove, WriteLeft, find_position, find_writes_left, left_behind};
+use crate::agent::branch::{
+    WriteLeft, find_position, find_writes_left, left_behind, summary_messages,
+};
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
 use crate::agent::head::Head;
-use crate::agent::inbox::InboxItem;
+use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
-use crate::agent::phase::Phase;
+use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::DEFAULT_MODEL;
+use crate::agent::step::NavigateInput;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::head_change::HeadChange;
@@ -23,16 +27,18 @@ use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::request_hooks::RequestHooks;
 use crate::extensions::{Observation, PendingLeafMove, SummaryOverride};
-use crate::ids::{ConversationId, ConversationKey, EntryId};
+use crate::ids::{ConversationId, ConversationKey, EntryId, InputId};
 use crate::queries::load;
 use crate::services::Services;
 use crate::store::ETag;
 use crate::store::conditional::{back_off, compare_and_set};
+use crate::telemetry::trace;
 
 /// Number of lost writes after which a move gives up.
 const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
+const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 /// Maximum number of writes in a response.
 const WRITES_MAX: usize = 100;
 
@@ -49,10 +55,20 @@ pub(crate) struct LeafRequest {
     pub label: Option<String>,
     /// Text for the model about the branch that the conversation leaves, at most 64 KB.
     pub summary: Option<String>,
+    /// True if the model writes the summary. The leaf moves with the summary.
+    pub summarize: Option<bool>,
+    /// Topics that the model's summary should emphasise, at most 4 KB.
+    pub instructions: Option<String>,
+}
+
+impl LeafRequest {
+    fn is_model_asked(&self) -> bool {
+        self.summarize == Some(true)
+    }
 }
 
 /// Response to a request that moves the leaf.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeafMoved {
     #[schema(value_type = String)]
@@ -60,8 +76,13 @@ pub(crate) struct LeafMoved {
     /// False if the leaf was there already, or if an extension cancelled the move.
     pub moved: bool,
     /// True if an extension cancelled the move.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
+    /// Id of the queued request, if the model writes a summary first. The event
+    /// `branch_summary_end` reports the outcome.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub input_id: Option<InputId>,
     /// The leaf after the request.
     #[schema(value_type = Option<String>)]
     pub leaf_id: Option<EntryId>,
@@ -94,7 +115,12 @@ pub(crate) async fn move_leaf(
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
     validate(request)?;
-    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    let traceparent = trace::current_traceparent();
+    let signal = match request.is_model_asked() {
+        true => Signal::Wake(traceparent.as_deref()),
+        false => Signal::None,
+    };
+    let context = CommandContext { services, key, idempotency, signal };
     let attempt = || try_move(context, request);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
@@ -109,7 +135,21 @@ fn validate(request: &LeafRequest) -> Result<(), CommandError> {
             return Err(CommandError::invalid("/summary", detail));
         }
     }
-    if request.label.is_some() && request.entry_id.is_none() && request.summary.is_none() {
+    if request.is_model_asked() && request.summary.is_some() {
+        let detail = "send a `summary`, or `summarize: true` for one by the model";
+        return Err(CommandError::invalid("/summarize", detail));
+    }
+    if let Some(instructions) = &request.instructions {
+        let bytes = instructions.len();
+        if !request.is_model_asked() || bytes > INSTRUCTIONS_BYTES_MAX {
+            let detail = format!(
+                "`instructions` may be at most {INSTRUCTIONS_BYTES_MAX} bytes, with `summarize: true`"
+            );
+            return Err(CommandError::invalid("/instructions", detail));
+        }
+    }
+    let has_summary = request.summary.is_some() || request.is_model_asked();
+    if request.label.is_some() && request.entry_id.is_none() && !has_summary {
         let detail = "a label needs an entry: name one in `entryId`, or send a `summary`";
         return Err(CommandError::invalid("/label", detail));
     }
@@ -140,7 +180,7 @@ async fn try_move(
         return Err(CommandError::invalid("/summary", detail));
     }
     let (label, summary) = (request.label.as_deref(), request.summary.as_deref());
-    let wants_summary = summary.is_some();
+    let wants_summary = summary.is_some() || request.is_model_asked();
     let pending = plan.pending(&head, (label, wants_summary));
     let input_id = context.input_id();
     let decision = RequestHooks::new(services, &head, &input_id).decide_move(&pending).await;
@@ -156,7 +196,38 @@ async fn try_move(
             summary.map(|text| plan.summary(&head, text.to_owned(), (None, None)))
         }
     };
+    if summary.is_none() && request.is_model_asked() && !summary_messages(&plan.left).is_empty() {
+        return store_navigation(context, &head, (request, plan)).await.map(Some);
+    }
     commit_move(context, (head, etag), plan, (summary, label)).await
+}
+
+/// Stores the request for a worker, which moves the leaf with the model's summary.
+async fn store_navigation(
+    context: CommandContext<'_>,
+    head: &Head,
+    (request, plan): (&LeafRequest, MovePlan),
+) -> Result<CommandResponse, CommandError> {
+    // An invalid label is reported here, while nothing has been paid.
+    if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
+        let checked = head.clone().set_label(leaf_id, Some(label));
+        checked.map_err(|why| CommandError::invalid("/label", why))?;
+    }
+    let target =
+        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
+    let input = NavigateInput { target, instructions: request.instructions.clone() };
+    let input_id = context.input_id();
+    let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
+    let item = InboxItem {
+        input_id: input_id.clone(),
+        accepted_at: context.services.clock.now(),
+        idempotency: IdempotencyRecord::default(),
+        traceparent: trace::current_traceparent(),
+        body: input.to_inbox_body(),
+    };
+    let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
+    let response = CommandResponse::new(202, &response).with_location(location);
+    context.store_item(item, None, response).await
 }
 
 /// Commits the move with the summary and the label. `None` as [`try_move`].
@@ -189,21 +260,13 @@ async fn commit_move(
         new_leaf_id: event.new_leaf_id.clone(),
         summary: text,
     };
-    let first_listed = plan.writes_left.len().saturating_sub(WRITES_MAX);
-    let response = CommandResponse::new(
-        200,
-        &LeafMoved {
-            conversation_id: context.key.conversation_id.clone(),
-            moved: true,
-            cancelled: false,
-            leaf_id: event.new_leaf_id.clone(),
-            old_leaf_id,
-            text: plan.text,
-            unavailable_model: plan.unavailable_model,
-            writes_left_count: plan.writes_left.len(),
-            writes_left: plan.writes_left.into_iter().skip(first_listed).collect(),
-        },
-    );
+    let moved = LeafMoved {
+        moved: true,
+        leaf_id: event.new_leaf_id.clone(),
+        old_leaf_id,
+        ..unmoved(&change.head)
+    };
+    let response = CommandResponse::new(200, &plan.into_response(moved));
     change.emit(EventBody::SessionTree(event));
     if !change.commit(context, &response).await? {
         return Ok(None);
@@ -218,6 +281,7 @@ fn unmoved(head: &Head) -> LeafMoved {
         conversation_id: head.conversation_id.clone(),
         moved: false,
         cancelled: false,
+        input_id: None,
         leaf_id: head.leaf_id.clone(),
         old_leaf_id: head.leaf_id.clone(),
         text: None,
@@ -241,7 +305,7 @@ async fn store_unmoved(
 
 /// # Errors
 /// A prompt or a summary runs, or inputs are queued: the text says what to do.
-async fn check_idle(services: &Services, head: &Head) -> Result<(), CommandError> {
+pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), CommandError> {
     if let Some(run) = &head.prompt {
         let (prompt_id, intent) = (run.id.clone(), RequestIntent::Move);
         return Err(CommandError::AlreadyProcessing { prompt_id, intent });
@@ -264,10 +328,10 @@ async fn check_idle(services: &Services, head: &Head) -> Result<(), CommandError
 }
 
 /// A move to a place in the tree, with what it leaves behind.
-pub(crate) struct MovePlan {
+pub(super) struct MovePlan {
     /// The entry of the request.
     target_id: Option<EntryId>,
-    pub(crate) change: LeafMove,
+    pub(super) change: LeafMove,
     text: Option<String>,
     unavailable_model: Option<String>,
     common_ancestor: Option<EntryId>,
@@ -278,7 +342,7 @@ pub(crate) struct MovePlan {
 impl MovePlan {
     /// # Errors
     /// Returns [`CommandError::EntryNotFound`] for an unknown entry.
-    pub(crate) async fn new(
+    pub(super) async fn new(
         services: &Services,
         head: &Head,
         target: Option<&str>,
@@ -297,7 +361,7 @@ impl MovePlan {
         let old_path = path_to_leaf(&entries, head.leaf_id.as_ref());
         let path = path_to_leaf(&entries, leaf_id.as_ref());
         let left = left_behind(&old_path, &path);
-        let (change, unavailable_model) = plan_change(services, head, leaf_id, &path);
+        let (change, unavailable_model) = plan_move(services, head, leaf_id, &path);
         let shared = old_path.len() - left.len();
         let common_ancestor = old_path.get(..shared).and_then(<[_]>::last);
         Ok(Self {
@@ -314,6 +378,20 @@ impl MovePlan {
     /// True if the request names the leaf, or stands for its position.
     fn is_unmoved(&self, head: &Head) -> bool {
         self.target_id == head.leaf_id || self.change.leaf_id == head.leaf_id
+    }
+
+    /// Adds what the user should know.
+    fn into_response(self, moved: LeafMoved) -> LeafMoved {
+        let (writes_left, writes_left_count) = self.list_writes();
+        let (text, unavailable_model) = (self.text, self.unavailable_model);
+        LeafMoved { text, unavailable_model, writes_left, writes_left_count, ..moved }
+    }
+
+    /// The newest writes left behind, and the number of all.
+    pub(super) fn list_writes(&self) -> (Vec<WriteLeft>, usize) {
+        let count = self.writes_left.len();
+        let newest = self.writes_left.iter().skip(count.saturating_sub(WRITES_MAX));
+        (newest.cloned().collect(), count)
     }
 
     /// The entry with a summary of the branch left behind.
@@ -334,7 +412,7 @@ impl MovePlan {
         }
     }
 
-    fn pending<'a>(
+    pub(super) fn pending<'a>(
         &'a self,
         head: &'a Head,
         (label, wants_summary): (Option<&'a str>, bool),
@@ -352,7 +430,7 @@ impl MovePlan {
 }
 
 /// The move to a leaf with its path, and the model of the path if it is not configured.
-fn plan_change(
+pub(crate) fn plan_move(
     services: &Services,
     head: &Head,
     leaf_id: Option<EntryId>,

@@ -1,15 +1,21 @@
 //! Command that accepts a prompt into the inbox and wakes a worker.
 
+use crate::agent::branch::WriteLeft;
 use crate::agent::head::Head;
-use crate::agent::inbox::{IdempotencyRecord, InboxItem, PromptInput};
+use crate::agent::inbox::{
+    CommandInput, IdempotencyRecord, InboxBody, InboxItem, PromptAt, PromptInput,
+};
 use crate::commands::admission::{Admission, AdmittedInput, admit};
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
 use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
+use crate::commands::leaf::{MovePlan, check_idle};
 use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::request_hooks::RequestHooks;
 use crate::commands::routing::{Route, check_model, route_first_input, route_input};
 use crate::commands::{input, key_reservation};
+use crate::extensions::SummaryOverride;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
 
@@ -97,6 +103,7 @@ async fn begin_with_id(
         visible: request.visible,
         model: request.model,
         expand: request.expand,
+        at: None,
         is_moved: false,
     };
     let admitted = match admit(context, (&head, true), request, sender).await? {
@@ -119,6 +126,10 @@ async fn store_admitted(
     let AdmittedInput { mut request, original, actions } = admitted;
     check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
+    let plan = match request.at.take() {
+        Some(at) => plan_position(services, head, &input_id, at.as_deref()).await?,
+        None => None,
+    };
     let original = match (request.input.take(), original) {
         (Some(input), original) => {
             let (input, original) =
@@ -129,21 +140,52 @@ async fn store_admitted(
         (None, original) => original,
     };
     let prompt = PromptInput { original, ..prompt_input(head, &input_id, request, sender) };
+    let writes_left = plan.as_ref().map(|plan| plan.list_writes().0).unwrap_or_default();
     let item = InboxItem {
         input_id: input_id.clone(),
         accepted_at: services.clock.now(),
         idempotency: IdempotencyRecord::default(),
         traceparent: None,
-        body: route.mode.to_inbox_body(prompt),
+        body: match plan {
+            Some(plan) => {
+                let prompt_at = PromptAt { prompt, leaf_move: plan.change };
+                InboxBody::Command(CommandInput::from_prompt_at(&prompt_at))
+            }
+            None => route.mode.to_inbox_body(prompt),
+        },
     };
-    let response = accepted_response(key, &item, route);
+    let response = accepted_response(key, &item, (route, writes_left));
     store_with_actions(context, (head, is_new), (item, actions), response).await
+}
+
+/// The move of the leaf to the position of a prompt. `None`: the leaf is there already.
+///
+/// # Errors
+/// The conversation is not idle, there is no such entry, or an extension cancels the move.
+async fn plan_position(
+    services: &Services,
+    head: &Head,
+    input_id: &InputId,
+    at: Option<&str>,
+) -> Result<Option<MovePlan>, CommandError> {
+    check_idle(services, head).await?;
+    let plan = MovePlan::new(services, head, at).await?;
+    if plan.change.leaf_id == head.leaf_id {
+        return Ok(None);
+    }
+    let pending = plan.pending(head, (None, false));
+    let decision = RequestHooks::new(services, head, input_id).decide_move(&pending).await;
+    if decision == Some(SummaryOverride::Cancel) {
+        let detail = "An extension cancelled the move to the entry in `at`.".to_owned();
+        return Err(CommandError::Conflict { detail, retry_after: None });
+    }
+    Ok(Some(plan))
 }
 
 pub(super) fn accepted_response(
     key: &ConversationKey,
     item: &InboxItem,
-    route: Route,
+    (route, writes_left): (Route, Vec<WriteLeft>),
 ) -> CommandResponse {
     let prompt_id = route.joins.unwrap_or_else(|| PromptId::from_input(&item.input_id));
     let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
@@ -152,6 +194,7 @@ pub(super) fn accepted_response(
         prompt_id,
         input_id: item.input_id.clone(),
         disposition: route.disposition,
+        writes_left,
     };
     CommandResponse::new(202, &body).with_location(location)
 }

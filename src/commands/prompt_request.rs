@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::branch::WriteLeft;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::inbox::{InboxBody, PromptInput, WhenIdle};
@@ -27,10 +28,22 @@ pub(crate) struct PromptRequest {
     pub model: Option<String>,
     /// False: a text that begins with `/` runs no command. The default is true.
     pub expand: Option<bool>,
+    /// Id of the entry after which the prompt starts, or null: before the first entry. The id of a
+    /// user's message stands for the position before it. Absent: at the leaf.
+    #[serde(default, deserialize_with = "read_position")]
+    #[schema(value_type = Option<String>)]
+    pub at: Option<Option<String>>,
     /// True for an input that was accepted before: no extension handles it again.
     #[serde(skip)]
     #[schema(ignore)]
     pub is_moved: bool,
+}
+
+/// Null is a position; an absent member is none.
+fn read_position<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// A prompt, and the conversation that is created with it.
@@ -98,6 +111,10 @@ pub(crate) struct PromptAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
     pub disposition: Disposition,
+    /// With `at`: writes on the branch that the conversation leaves, at most the newest 100. They are
+    /// not undone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writes_left: Vec<WriteLeft>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

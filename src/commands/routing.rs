@@ -80,6 +80,12 @@ fn validate_request(services: &Services, request: &PromptRequest) -> Result<(), 
             "`hold` is for the modes `steer` and `followUp`: a prompt begins at once",
         ));
     }
+    if request.at.is_some() && !is_prompt {
+        return Err(CommandError::invalid(
+            "/at",
+            "`at` is for the mode `prompt`: an input of another mode joins the current path",
+        ));
+    }
     if request.mode == Some(Mode::Steer) && request.input.is_none() {
         return Err(CommandError::invalid("/input", STEER_WITHOUT_INPUT));
     }

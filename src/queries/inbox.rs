@@ -230,6 +230,7 @@ fn kind_name(body: &InboxBody) -> &'static str {
         InboxBody::Abort(_) => "abort",
         InboxBody::Continue(_) => "continue",
         InboxBody::LateResult(_) => "lateResult",
+        InboxBody::Command(command) if command.prompt_at().is_some() => "prompt",
         InboxBody::Command(_) => "command",
         InboxBody::Custom(_) => "custom",
     }

@@ -9,7 +9,7 @@ use crate::agent::entry::{Entry, Source};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, InputQueue};
 use crate::agent::phase::Phase;
-use crate::agent::step::CompactInput;
+use crate::agent::step::{CompactInput, NavigateInput};
 use crate::commands::contract::CommandError;
 use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
 use crate::services::Services;
@@ -211,18 +211,18 @@ pub(crate) struct QueuedPrompt<'a> {
 /// The prompt that an inbox item starts if no prompt precedes it. A steer joins a running prompt,
 /// and a held input waits for one.
 pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
+    if let Some(prompt) = item.prompt() {
+        return Some(QueuedPrompt {
+            prompt_id: &prompt.prompt_id,
+            user: &prompt.user,
+            source: prompt.source,
+            input: prompt.input.as_ref(),
+            original: prompt.original.as_ref(),
+            visible: prompt.visible,
+            model: prompt.model.as_deref(),
+        });
+    }
     match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            Some(QueuedPrompt {
-                prompt_id: &prompt.prompt_id,
-                user: &prompt.user,
-                source: prompt.source,
-                input: prompt.input.as_ref(),
-                original: prompt.original.as_ref(),
-                visible: prompt.visible,
-                model: prompt.model.as_deref(),
-            })
-        }
         InboxBody::Continue(input) => Some(QueuedPrompt {
             prompt_id: &input.prompt_id,
             user: &input.user,
@@ -241,7 +241,10 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
             visible: custom.message.display,
             model: None,
         }),
-        InboxBody::Custom(_)
+        InboxBody::Prompt(_)
+        | InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Custom(_)
         | InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::LateResult(_)
@@ -251,7 +254,9 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
 
 /// True if queued items will start a prompt or a requested summary.
 pub(crate) fn has_pending_work(head: &Head, inbox: &[InboxItem]) -> bool {
-    let is_summary_request = |item: &InboxItem| CompactInput::from_item(item).is_some();
+    let is_summary_request = |item: &InboxItem| {
+        CompactInput::from_item(item).is_some() || NavigateInput::from_item(item).is_some()
+    };
     inbox.iter().any(is_summary_request) || queued_prompts(head, inbox).next().is_some()
 }
 

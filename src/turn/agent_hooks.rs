@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::agent::action::{StartChanges, is_message_type};
 use crate::agent::entry::{Entry, EntryBody};
-use crate::agent::event::{AgentEnd, EventBody};
+use crate::agent::event::{AgentEnd, EventBody, SessionTree};
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
@@ -26,7 +26,8 @@ const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of messages that extensions add to a run.
 const MESSAGES_MAX: usize = 16;
 
-const OBSERVED: [Hook; 3] = [Hook::AgentStart, Hook::TurnStart, Hook::ModelSelect];
+const OBSERVED: [Hook; 4] =
+    [Hook::AgentStart, Hook::TurnStart, Hook::ModelSelect, Hook::SessionTree];
 
 /// A committed fact, and its place in the conversation.
 pub(crate) struct ObservedFact {
@@ -189,7 +190,10 @@ impl LeasedConversation<'_> {
         let mut turns = self.state.head.prompt.as_ref().map_or(0, |run| run.run_turns);
         for event in &transition.events {
             let anchor = Anchor::Event(event.n);
-            if let EventBody::AgentStart(_) = &event.body {
+            if let EventBody::SessionTree(moved) = &event.body {
+                let fact = moved_leaf(moved, &transition.entries);
+                facts.push(ObservedFact { anchor, fact });
+            } else if let EventBody::AgentStart(_) = &event.body {
                 turns = 0;
                 if !is_of_call {
                     facts.push(ObservedFact { anchor, fact: Observation::AgentStart });
@@ -217,6 +221,18 @@ impl LeasedConversation<'_> {
                 }
             }
         }
+    }
+}
+
+fn moved_leaf(moved: &SessionTree, entries: &[Arc<Entry>]) -> Observation {
+    let summary = entries.iter().find(|entry| Some(entry.base.seq) == moved.summary);
+    let summary = summary.and_then(|entry| {
+        if let EntryBody::BranchSummary(branch) = &entry.body { Some(branch) } else { None }
+    });
+    Observation::SessionTree {
+        old_leaf_id: moved.old_leaf_id.clone(),
+        new_leaf_id: moved.new_leaf_id.clone(),
+        summary: summary.map(|branch| branch.summary.clone()),
     }
 }
 

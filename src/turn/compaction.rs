@@ -24,9 +24,10 @@ use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::plan::CommitPlan;
 
+mod branch_summary;
 mod summary_request;
 
-pub(crate) use summary_request::summary_output_max;
+pub(crate) use summary_request::{branch_output_max, summary_output_max};
 
 /// Summaries are not streamed.
 struct NullListener;
@@ -86,11 +87,17 @@ impl LeasedConversation<'_> {
 
     /// Performs the pending compaction and commits its outcome.
     pub(crate) async fn compact(&mut self) -> Result<(), TurnError> {
-        self.services.fail_points.hit("summing.before").await;
+        let is_branch = self.state.head.phase.is_branch_summary();
+        let (before, after) = if is_branch {
+            ("navigate.before", "navigate.after")
+        } else {
+            ("summing.before", "summing.after")
+        };
+        self.services.fail_points.hit(before).await;
         let mut actions = Vec::new();
         let summarised = self.summarise(&mut actions).await?;
         self.costs.record_calls(summarised.usage, summarised.calls);
-        self.services.fail_points.hit("summing.after").await;
+        self.services.fail_points.hit(after).await;
         self.progress.record_tools();
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
         let before = self.state.head.seq;
@@ -130,6 +137,10 @@ impl LeasedConversation<'_> {
 
     /// `actions` receives those of the hooks before the attempt.
     async fn summarise(&mut self, actions: &mut Vec<Input>) -> Result<SummaryAttempt, TurnError> {
+        if let Phase::Summary { branch: Some(target), .. } = &self.state.head.phase {
+            let target = target.clone();
+            return Box::pin(self.summarise_branch(&target)).await;
+        }
         let context = self.state.context(self.services);
         let record = match context.model_record(&*self.services.model, &self.state.head) {
             Ok(record) => record,

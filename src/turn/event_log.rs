@@ -25,6 +25,10 @@ pub(crate) fn log_prompt_accepted(key: &ConversationKey, item: &InboxItem, head:
         InboxBody::Prompt(prompt) => ("prompt", prompt),
         InboxBody::Steer(prompt) => ("steer", prompt),
         InboxBody::FollowUp(prompt) => ("followUp", prompt),
+        InboxBody::Command(command) => match command.prompt_at() {
+            Some(at) => ("prompt", &at.prompt),
+            None => return,
+        },
         _ => return,
     };
     let PromptInput { prompt_id, source, .. } = prompt;

@@ -70,6 +70,45 @@ Summarize the prefix to provide context for the retained suffix:
 
 Be concise. Focus on what's needed to understand the kept suffix.";
 
+const BRANCH: &str =
+    "Create a structured summary of this conversation branch for context when returning later.
+
+Use this EXACT format:
+
+## Goal
+[What was the user trying to accomplish in this branch?]
+
+## Constraints & Preferences
+- [Any constraints, preferences, or requirements mentioned]
+- [Or \"(none)\" if none were mentioned]
+
+## Progress
+### Done
+- [x] [Completed tasks/changes]
+
+### In Progress
+- [ ] [Work that was started but not finished]
+
+### Blocked
+- [Issues preventing progress, if any]
+
+## Key Decisions
+- **[Decision]**: [Brief rationale]
+
+## Next Steps
+1. [What should happen next to continue this work]
+
+Keep each section concise. Preserve exact file paths, function names, and error messages.";
+
+/// Precedes the model's summary of a branch.
+pub(crate) const BRANCH_PREAMBLE: &str = "The user explored a different conversation branch before returning here.\nSummary of that exploration:\n\n";
+
+/// The task of a summary of a branch, without the conversation.
+pub(crate) fn branch_prompt(focus: Option<&str>) -> String {
+    let focus = focus.map(|focus| format!("\n\nAdditional focus: {focus}")).unwrap_or_default();
+    format!("{BRANCH}{focus}")
+}
+
 /// The task of a summary, without the conversation.
 pub(crate) fn summary_prompt(previous: Option<&str>, focus: Option<&str>) -> String {
     let (task, previous) = match previous {

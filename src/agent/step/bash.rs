@@ -33,10 +33,8 @@ pub(crate) struct BashInput {
 
 impl BashInput {
     pub(crate) fn to_inbox_body(&self) -> InboxBody {
-        InboxBody::Command(CommandInput {
-            name: BASH_COMMAND.to_owned(),
-            args: Some(RawJson::from_value(self)),
-        })
+        let args = RawJson::from_value(self);
+        InboxBody::Command(CommandInput::new(BASH_COMMAND, Some(args)))
     }
 }
 

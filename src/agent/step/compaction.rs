@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::detect_silent_overflow;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
-use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
+use crate::agent::event::{
+    BranchSummaryEnd, CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry,
+};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::raw::RawJson;
+use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
 use crate::agent::step::{budget, questions, queue, requests};
@@ -30,10 +33,8 @@ pub(crate) struct CompactInput {
 
 impl CompactInput {
     pub(crate) fn to_inbox_body(&self) -> InboxBody {
-        InboxBody::Command(CommandInput {
-            name: COMPACT_COMMAND.to_owned(),
-            args: Some(RawJson::from_value(self)),
-        })
+        let args = RawJson::from_value(self);
+        InboxBody::Command(CommandInput::new(COMPACT_COMMAND, Some(args)))
     }
 
     /// Returns `None` if the item is not a compaction command.
@@ -59,6 +60,8 @@ pub struct SummaryAttempt {
 #[derive(Clone, Debug)]
 pub enum SummaryOutcome {
     Done(Box<Compaction>),
+    /// The summary of a branch, which the leaf leaves with its commit.
+    Moved(Box<SummarisedMove>),
     Failed {
         text: String,
         failure_kind: FailureKind,
@@ -172,15 +175,21 @@ pub(super) fn start(
         "a compaction starts between two steps"
     );
     let answers = Answers::default();
-    transition.head.phase =
-        Phase::Summary { attempt: 1, not_before: None, reason, instructions, answers };
+    transition.head.phase = Phase::Summary {
+        attempt: 1,
+        not_before: None,
+        reason,
+        instructions,
+        answers,
+        branch: None,
+    };
     transition.head.reset_suspicion();
     transition.emit(EventBody::AutoCompactionStart(CompactionStart { reason }));
     Next::Wait
 }
 
 pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &SummaryAttempt) -> Next {
-    let Phase::Summary { attempt, reason, instructions, answers, .. } =
+    let Phase::Summary { attempt, reason, instructions, answers, branch, .. } =
         transition.head.phase.clone()
     else {
         return Next::Wait;
@@ -188,7 +197,8 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
     transition.head.reset_suspicion();
     let (usage, calls) = (summary_attempt.usage, summary_attempt.calls);
     budget::record_usage(transition, usage, calls);
-    let is_done = matches!(summary_attempt.outcome, SummaryOutcome::Done(_));
+    let is_done =
+        matches!(summary_attempt.outcome, SummaryOutcome::Done(_) | SummaryOutcome::Moved(_));
     if calls > 0 && !is_done {
         transition.append(EntryBody::FailedSummary(FailedSummary { calls, usage }));
     }
@@ -204,6 +214,12 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 will_retry: reason == CompactionReason::Overflow,
                 error_message: None,
             }));
+            resume(transition)
+        }
+        SummaryOutcome::Moved(summarised) => {
+            emit_retries_finished(transition, attempt);
+            let label = branch.and_then(|target| target.label);
+            navigate::apply_summarised(transition, summarised, label.as_deref());
             resume(transition)
         }
         SummaryOutcome::Aborted => Next::Wait,
@@ -232,6 +248,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                     reason,
                     instructions,
                     answers,
+                    branch,
                 };
                 Next::Wait
             } else {
@@ -267,6 +284,11 @@ fn finish_without_summary(
         }
         CompactionReason::Threshold | CompactionReason::Manual => error,
     };
+    if transition.head.phase.is_branch_summary() {
+        let error_message = error;
+        transition.emit(EventBody::BranchSummaryEnd(BranchSummaryEnd { aborted, error_message }));
+        return resume(transition);
+    }
     transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
         entry: None,
         aborted,
@@ -304,7 +326,9 @@ fn emit_retries_finished(transition: &mut Transition, attempt: u32) {
 
 /// Continues after the compaction: with the next model call, or with the end.
 fn resume(transition: &mut Transition) -> Next {
-    transition.head.compaction_attempt_seq = Some(transition.head.seq);
+    if !transition.head.phase.is_branch_summary() {
+        transition.head.compaction_attempt_seq = Some(transition.head.seq);
+    }
     if transition.head.prompt.is_some() {
         transition.head.phase = Phase::MODEL_CALL;
         return Next::Wait;

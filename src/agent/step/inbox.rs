@@ -11,6 +11,7 @@ use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::compaction::{self, CompactInput};
 use crate::agent::step::input::CallResult;
+use crate::agent::step::navigate::{self, NavigateInput};
 use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
 use crate::agent::step::{actions, apply, bash, calls, continue_prompt};
@@ -34,6 +35,8 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
         | InboxBody::LateResult(_) => true,
         InboxBody::Command(command) => {
             command.name == compaction::COMPACT_COMMAND
+                || command.prompt_at().is_some()
+                || NavigateInput::from_command(command).is_some()
                 || bash::is_bash_command(command)
                 || StoredActions::from_command(command).is_some()
         }
@@ -84,6 +87,7 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
                 item.queue().is_some() || matches!(item.body, InboxBody::Continue(_));
             (is_prompt_or_message && item.has_effect_when_idle())
                 || CompactInput::from_item(item).is_some()
+                || NavigateInput::from_item(item).is_some()
         };
         if is_start_held(transition, is_next) {
             return Next::Wait;
@@ -91,6 +95,9 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
         let Some(item) = pop(transition, is_next) else { return Next::Wait };
         if let Some(compact_input) = CompactInput::from_item(&item) {
             return compaction::apply_command(transition, &item, compact_input);
+        }
+        if let Some(input) = NavigateInput::from_item(&item) {
+            return navigate::apply_command(transition, &item, input);
         }
         if !item.can_start_prompt() {
             append_input(transition, &item);
@@ -151,8 +158,11 @@ pub(super) fn continue_with_steers(transition: &mut Transition) -> Next {
 
 /// Removes and returns the oldest item that starts the next prompt in the same run.
 pub(super) fn pop_next_prompt(transition: &mut Transition) -> Option<Arc<InboxItem>> {
-    let is_next_prompt =
-        |item: &InboxItem| matches!(item.queue(), Some(InputQueue::FollowUp | InputQueue::Prompt));
+    let is_next_prompt = |item: &InboxItem| {
+        let is_queued = matches!(item.queue(), Some(InputQueue::FollowUp | InputQueue::Prompt));
+        // An agent run stays on one branch.
+        is_queued && item.leaf_move().is_none()
+    };
     pop(transition, is_next_prompt)
 }
 
@@ -237,6 +247,9 @@ fn call_ids(transition: &Transition, indices: &[usize]) -> Vec<String> {
 
 fn start_prompt(transition: &mut Transition, item: &InboxItem, run_from_seq: Option<u64>) {
     let Some(prompt) = prompt_input(item) else { return };
+    if let Some(to) = item.leaf_move() {
+        navigate::move_before_prompt(transition, to);
+    }
     apply::start_prompt(transition, item, &prompt, run_from_seq);
     apply::open_first_turn(transition);
     queue::append_message(transition, item);

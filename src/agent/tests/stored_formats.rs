@@ -44,12 +44,12 @@ fn heads_with_unknown_fields_round_trip() {
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 12);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 14);
 }
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 30);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 32);
 }
 
 #[test]

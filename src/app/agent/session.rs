@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value};
 
 use crate::agent::content::Content;
-use crate::agent::entry::{Compaction, EntryBody, ModelChange, ThinkingLevelChange};
+use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange};
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::app::agent::replace_messages::{ConversationSwitch, queued_request};
@@ -252,7 +252,17 @@ impl Agent {
         let path = inner.enter_conversation(key).await?;
         switch.messages_version = lock(&inner.observed).messages_version;
         permit.commit();
-        let (model, level) = (last_model(&path), last_thinking_level(&path));
+        self.follow_settings(&path);
+        drop(switch);
+        inner.observe_switch(previous).await?;
+        Ok(true)
+    }
+
+    /// Takes over the model and the thinking level of a path. A model that is not configured stays
+    /// unset.
+    pub(super) fn follow_settings(&self, path: &[Arc<Entry>]) {
+        let inner = &self.inner;
+        let (model, level) = (last_model(path), last_thinking_level(path));
         let is_current =
             inner.current_model().is_ok_and(|current| Some(current.id.as_str()) == model);
         let model = model.filter(|id| !is_current && inner.services.model.record(id).is_ok());
@@ -262,13 +272,10 @@ impl Agent {
             }
             config.settings.thinking_level = level.or(config.settings.thinking_level);
         });
-        drop(switch);
-        inner.observe_switch(previous).await?;
-        Ok(true)
     }
 
     /// Aborts runs until none is left.
-    async fn abort_and_acquire(&self) -> Result<RunPermit<'_>, AgentError> {
+    pub(super) async fn abort_and_acquire(&self) -> Result<RunPermit<'_>, AgentError> {
         let mut run_state = self.inner.run_state.subscribe();
         loop {
             if let Ok(permit) = RunPermit::acquire(&self.inner.run_state, BUSY_PROMPT) {

@@ -23,6 +23,7 @@ use crate::tools::ToolResult;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError};
 
 mod approvals;
+mod branches;
 mod commands;
 mod events;
 mod replace_messages;

@@ -99,7 +99,10 @@ impl Hydrator {
                     (request.request_id.clone(), self.approval_members(request, true).await?);
                 return Ok(EventPayload::ApprovalSettled { request_id, members });
             }
-            EventBody::SummarizationRetryFinished(_) => json!({}),
+            EventBody::SummarizationRetryFinished(_) | EventBody::BranchSummaryStart(_) => {
+                json!({})
+            }
+            EventBody::BranchSummaryEnd(end) => to_value(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
@@ -153,6 +156,8 @@ impl Hydrator {
             | EventBody::AutoCompactionStart(_)
             | EventBody::SummarizationRetryScheduled(_)
             | EventBody::SummarizationRetryFinished(_)
+            | EventBody::BranchSummaryStart(_)
+            | EventBody::BranchSummaryEnd(_)
             | EventBody::AutoRetryEnd(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)

@@ -9,7 +9,7 @@ use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
 use crate::services::Services;
-use crate::turn::compaction::summary_output_max;
+use crate::turn::compaction::{branch_output_max, summary_output_max};
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::plan::CommitPlan;
@@ -54,7 +54,7 @@ pub(super) async fn estimate_call_cost(
     }
     let context_tokens = known_tokens + bytes.div_ceil(BYTES_PER_TOKEN) as u64;
     Ok(match &transition.head.phase {
-        Phase::Summary { instructions, .. } => {
+        Phase::Summary { branch, instructions, .. } => {
             let focus = instructions.as_deref();
             let prompts = [prompts::summary_prompt(None, focus), prompts::prefix_prompt()];
             let prompt_bytes =
@@ -63,7 +63,11 @@ pub(super) async fn estimate_call_cost(
             let input = context_tokens + prompt_tokens;
             let budget = context.context_budget(record.context_window);
             let window = record.context_window.saturating_mul(2);
-            maximum_cost(&record, input.min(window), summary_output_max(&record, &budget))
+            let output = match branch {
+                Some(_) => branch_output_max(&record),
+                None => summary_output_max(&record, &budget),
+            };
+            maximum_cost(&record, input.min(window), output)
         }
         Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
             let output = record.output_token_limit(context.settings.max_output_tokens);

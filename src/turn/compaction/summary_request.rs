@@ -19,6 +19,7 @@ use crate::ids::Ids;
 use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
 use crate::turn::compaction::{CompactionInput, NullListener};
+use crate::turn::context::TurnContext;
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
@@ -30,23 +31,28 @@ use crate::turn::spans::ModelCallSpan;
 /// limit is generous.
 const THINKING_OUTPUT_TOKENS: u64 = 32_000;
 
+/// Output tokens of the summary of a branch, without thinking.
+const BRANCH_OUTPUT_TOKENS: u64 = 2_048;
+
 /// One model call.
-struct SummaryCall {
-    prompt: String,
-    output_tokens: u64,
+pub(super) struct SummaryCall<'a> {
+    pub(super) record: &'a ModelRecord,
+    pub(super) context: &'a TurnContext,
+    pub(super) prompt: String,
+    pub(super) output_tokens: u64,
     /// Prefix of the error text.
-    error_prefix: &'static str,
+    pub(super) error_prefix: &'static str,
 }
 
 /// Usage of the calls of one attempt.
 #[derive(Clone, Copy, Default)]
-struct CallUsage {
-    usage: Usage,
-    calls: u32,
+pub(super) struct CallUsage {
+    pub(super) usage: Usage,
+    pub(super) calls: u32,
 }
 
 /// Why the call gave no text.
-struct SummaryFailure {
+pub(super) struct SummaryFailure {
     text: String,
     setback: FailureKind,
     is_aborted: bool,
@@ -82,11 +88,13 @@ impl LeasedConversation<'_> {
                 input.summary_prompt(self.state.attempt(), &history, &instructions_text, output);
             omitted += newly_omitted;
             let call = SummaryCall {
+                record: &input.record,
+                context: &input.context,
                 prompt: text,
                 output_tokens: output,
                 error_prefix: "Summarization failed",
             };
-            match self.call_for_summary(input, call, &mut call_usage).await? {
+            match self.call_for_summary(call, &mut call_usage).await? {
                 Ok(text) => text,
                 Err(failure) => return Ok(failure.into_summarised(call_usage)),
             }
@@ -101,8 +109,14 @@ impl LeasedConversation<'_> {
                 input.summary_prompt(self.state.attempt(), &prefix, &instructions_text, output);
             omitted += newly_omitted;
             let error_prefix = "Turn prefix summarization failed";
-            let call = SummaryCall { prompt: text, output_tokens: output, error_prefix };
-            match self.call_for_summary(input, call, &mut call_usage).await? {
+            let call = SummaryCall {
+                record: &input.record,
+                context: &input.context,
+                prompt: text,
+                output_tokens: output,
+                error_prefix,
+            };
+            match self.call_for_summary(call, &mut call_usage).await? {
                 Ok(text) => Some(text),
                 Err(failure) => return Ok(failure.into_summarised(call_usage)),
             }
@@ -116,18 +130,17 @@ impl LeasedConversation<'_> {
     }
 
     /// Returns the text of the model response.
-    async fn call_for_summary(
+    pub(super) async fn call_for_summary(
         &mut self,
-        input: &CompactionInput<'_>,
-        call: SummaryCall,
+        call: SummaryCall<'_>,
         call_usage: &mut CallUsage,
     ) -> Result<Result<String, SummaryFailure>, TurnError> {
-        let record = &input.record;
+        let record = call.record;
         let call_span =
             ModelCallSpan::start(self.services, &self.state.head, record, self.state.attempt());
         let of_prompt = self.state.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         let traceparent = call_span.span.traceparent().or(of_prompt);
-        let session_id = input.context.session_id(&self.state.head);
+        let session_id = call.context.session_id(&self.state.head);
         let message = Message::User(UserMessage {
             content: Content::Text(call.prompt),
             timestamp: Timestamp(0),
@@ -135,7 +148,7 @@ impl LeasedConversation<'_> {
         });
         let messages = [&message];
         let anchor = self.summary_anchor(call_usage.calls);
-        let payload_hooks = self.payload_hooks(&input.context, anchor);
+        let payload_hooks = self.payload_hooks(call.context, anchor);
         let request = ModelRequest {
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
             model: record,
@@ -172,9 +185,6 @@ impl LeasedConversation<'_> {
 }
 
 impl CompactionInput<'_> {
-    /// The prompt: as much of the conversation as fits the window beside the response, and the
-    /// instructions. Each further attempt includes half as much: the model may count tokens
-    /// differently or have a smaller window than known.
     fn summary_prompt(
         &self,
         attempt: u32,
@@ -182,22 +192,33 @@ impl CompactionInput<'_> {
         instructions_text: &str,
         output: u64,
     ) -> (String, OmittedContent) {
-        let window = match self.budget.window {
-            0 => u64::MAX,
-            window => window,
-        };
-        let overhead =
-            count_tokens(prompts::SYSTEM_PROMPT) + count_tokens(instructions_text) + window / 50;
-        let mut budget = window.saturating_sub(output).saturating_sub(overhead);
-        let halvings = attempt.saturating_sub(1);
-        if halvings > 0 {
-            let whole: u64 =
-                messages.iter().map(|it| tokens::count_message(it, &count_tokens)).sum();
-            budget = budget.min(whole.checked_shr(halvings).unwrap_or(0));
-        }
-        let (transcript, omitted) = render_transcript(messages, budget, &count_tokens);
-        (prompts::request_text(&transcript, instructions_text), omitted)
+        fit_prompt((self.budget.window, attempt), messages, instructions_text, output)
     }
+}
+
+/// The prompt: as much of the conversation as fits the window beside the `reserved` tokens of the
+/// response, and the instructions. Each further attempt includes half as much: the model may count
+/// tokens differently or have a smaller window than known.
+pub(super) fn fit_prompt(
+    (window, attempt): (u64, u32),
+    messages: &[Cow<'_, Message>],
+    instructions_text: &str,
+    reserved: u64,
+) -> (String, OmittedContent) {
+    let window = match window {
+        0 => u64::MAX,
+        window => window,
+    };
+    let overhead =
+        count_tokens(prompts::SYSTEM_PROMPT) + count_tokens(instructions_text) + window / 50;
+    let mut budget = window.saturating_sub(reserved).saturating_sub(overhead);
+    let halvings = attempt.saturating_sub(1);
+    if halvings > 0 {
+        let whole: u64 = messages.iter().map(|it| tokens::count_message(it, &count_tokens)).sum();
+        budget = budget.min(whole.checked_shr(halvings).unwrap_or(0));
+    }
+    let (transcript, omitted) = render_transcript(messages, budget, &count_tokens);
+    (prompts::request_text(&transcript, instructions_text), omitted)
 }
 
 /// The text of a complete summary.
@@ -228,7 +249,7 @@ fn summary_text(ids: &dyn Ids, response: ModelResponse) -> Result<String, Summar
 }
 
 impl SummaryFailure {
-    fn into_summarised(self, call_usage: CallUsage) -> SummaryAttempt {
+    pub(super) fn into_summarised(self, call_usage: CallUsage) -> SummaryAttempt {
         let outcome = if self.is_aborted {
             SummaryOutcome::Aborted
         } else {
@@ -242,6 +263,11 @@ impl SummaryFailure {
 pub(crate) fn summary_output_max(record: &ModelRecord, budget: &ContextBudget) -> u64 {
     output_token_limit(record, budget.summary_tokens_max())
         + output_token_limit(record, budget.prefix_tokens_max())
+}
+
+/// Upper bound of the output tokens of the summary of a branch.
+pub(crate) fn branch_output_max(record: &ModelRecord) -> u64 {
+    output_token_limit(record, BRANCH_OUTPUT_TOKENS)
 }
 
 /// Output tokens of the response: the share of the reserve, or the amount that thinking needs.

@@ -1,5 +1,8 @@
 //! Moves of the leaf: the source's case, and what belongs to the conversation instead of a branch.
 
+mod random;
+mod summaries;
+
 use std::sync::Arc;
 
 use serde_json::json;
@@ -19,6 +22,7 @@ use crate::commands::leaf::{LeafRequest, move_leaf};
 use crate::commands::patch::patch_conversation;
 use crate::fail_points::NoFailPoints;
 use crate::services::Services;
+use crate::turn::invariants::{self, IdleConversation};
 
 impl TestEnv {
     /// Creates conversation `c` without entries.
@@ -78,8 +82,8 @@ async fn move_to(
 ) -> Result<serde_json::Value, CommandError> {
     let request = LeafRequest {
         entry_id: entry_id.map(ToOwned::to_owned),
-        label: None,
         summary: summary.map(ToOwned::to_owned),
+        ..LeafRequest::default()
     };
     let key = idempotency(&services.ids.new_id());
     let response = move_leaf(services, &TestEnv::key(), &request, &key).await?;

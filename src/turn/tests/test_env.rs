@@ -43,6 +43,7 @@ use crate::agent::event::Event;
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::SharedCatalog;
 use crate::artifacts::{self, MemoryArtifacts};
@@ -298,7 +299,13 @@ impl TestEnv {
         let partition = Partition::Conversation(key.clone());
         let all = Selection::all(DocumentKind::Entry);
         let stored = self.worker_store.select(&partition, &all, Freshness::Latest).await.unwrap();
-        stored.iter().map(|stored| documents::read(&stored.document).unwrap()).collect()
+        // Entries keep the member that the newer version adds, and runs are compared without it.
+        let read = |stored: &StoredDocument| {
+            let mut body = stored.document.body.to_value();
+            body.as_object_mut().unwrap().remove("next");
+            RawJson::from_value(&body).read().unwrap()
+        };
+        stored.iter().map(read).collect()
     }
 
     pub(super) async fn events(&self) -> Vec<Event> {

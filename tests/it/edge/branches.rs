@@ -9,7 +9,7 @@ use turnwheel::extensions::{
     Extension, HookContext, HookError, Observation, PendingLeafMove, SummaryOverride,
 };
 
-use super::commands::WAITING_PROMPT;
+use super::commands::{PROMPTS, WAITING_PROMPT};
 use super::test_app::{TestApp, TestResponse};
 
 const LEAF: &str = "/api/conversations/c/leaf";
@@ -326,4 +326,141 @@ async fn extension_cancels_and_summarises_moves() {
     let log = log.lock().unwrap().clone();
     assert_eq!(log[2], "session_tree Some(\"guided\")", "{log:?}");
     assert_eq!(log.last().unwrap(), "session_tree None");
+}
+
+#[tokio::test]
+async fn edited_prompt_starts_at_the_position_of_the_original() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    app.run("use pay with {\"amount\": 50} then say done").await;
+    let target = app.message_id("use pay with {\"amount\": 50} then say done").await;
+    let body = json!({"input": "say edited", "at": target});
+    let accepted = app.post(PROMPTS, &body).key("k").send().await.expect_status(202).json();
+    assert_eq!(accepted["writesLeft"][0]["tool"], "pay");
+    let queued = app.get_json("/api/conversations/c/inbox").await["items"][0].clone();
+    assert_eq!((&queued["kind"], &queued["input"]), (&json!("prompt"), &json!("say edited")));
+    let conversation = app.get_json("/api/conversations/c").await;
+    assert_eq!(conversation["state"], "running", "an accepted edit counts as a prompt");
+    let path = format!("/api/conversations/c/inbox/{}", accepted["inputId"].as_str().unwrap());
+    let edit = app.patch(&path, &json!({"input": "say other"})).send().await;
+    edit.expect_problem(409, "conflict");
+    let busy = app.post(PROMPTS, &json!({"input": "say", "at": null})).send().await;
+    busy.expect_problem(409, "already-processing");
+    app.work().await;
+    assert_eq!(app.texts().await, ["say one", "one", "say edited", "edited"]);
+    let id = accepted["promptId"].as_str().unwrap();
+    assert_eq!(app.get_json(&format!("{PROMPTS}/{id}")).await["state"], "completed");
+    assert_eq!(app.events_named("session_tree").await.len(), 1);
+    let again = app.post(PROMPTS, &body).key("k").send().await.expect_status(202).json();
+    assert_eq!(again, accepted);
+    app.run("say more").await;
+    assert_eq!(app.texts().await.len(), 6, "a repetition moves nothing");
+}
+
+#[tokio::test]
+async fn removed_edit_leaves_the_leaf() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    let leaf = app.leaf_id().await;
+    let body = json!({"input": "say edited", "at": null});
+    let accepted = app.post(PROMPTS, &body).send().await.expect_status(202).json();
+    let path = format!("/api/conversations/c/inbox/{}", accepted["inputId"].as_str().unwrap());
+    app.delete(&path).send().await.expect_status(204);
+    app.work().await;
+    assert_eq!(app.leaf_id().await, leaf);
+    let prompt = format!("{PROMPTS}/{}", accepted["promptId"].as_str().unwrap());
+    assert_eq!(app.get_json(&prompt).await["state"], "aborted");
+}
+
+#[tokio::test]
+async fn invalid_positions_of_prompts_say_what_to_do() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    let unknown = app.post(PROMPTS, &json!({"input": "say", "at": "zzz"})).send().await;
+    assert_eq!(unknown.expect_problem(404, "not-found")["detail"], "Entry zzz not found");
+    for mode in ["steer", "followUp"] {
+        let body = json!({"input": "say", "at": null, "mode": mode});
+        let problem = app.post(PROMPTS, &body).send().await.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], "/at", "{problem}");
+    }
+    let leaf = app.leaf_id().await;
+    let body = json!({"input": "say here", "at": leaf});
+    app.post(PROMPTS, &body).send().await.expect_status(202);
+    app.work().await;
+    assert_eq!(app.texts().await, ["say one", "one", "say here", "here"]);
+    assert!(app.events_named("session_tree").await.is_empty(), "the leaf was there already");
+}
+
+#[tokio::test]
+async fn extension_cancels_an_edit() {
+    let app = TestApp::new().with_services(|services| {
+        services.extensions.push(Arc::new(Closed));
+    });
+    app.run("say one").await;
+    let problem = app.post(PROMPTS, &json!({"input": "say", "at": null})).send().await;
+    let problem = problem.expect_problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("cancelled"), "{problem}");
+}
+
+/// Cancels every move.
+#[derive(Debug)]
+struct Closed;
+
+#[async_trait]
+impl Extension for Closed {
+    fn name(&self) -> &'static str {
+        "closed"
+    }
+
+    async fn before_leaf_move(
+        &self,
+        _cx: &HookContext,
+        _pending: &PendingLeafMove<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        Ok(Some(SummaryOverride::Cancel))
+    }
+}
+
+#[tokio::test]
+async fn model_summarises_the_branch_left_behind() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    app.run("say two").await;
+    let target = app.message_id("say two").await;
+    let body = json!({"entryId": target, "summarize": true, "instructions": "numbers", "label": "left"});
+    let accepted = app.post_leaf(&body, "k").await.expect_status(202);
+    let path = format!("/api/{}", accepted.header("location").trim_start_matches("/api/"));
+    let accepted = accepted.json();
+    assert_eq!((&accepted["moved"], &accepted["text"]), (&json!(false), &json!("say two")));
+    assert_eq!(app.get_json("/api/conversations/c").await["state"], "running");
+    app.work().await;
+    assert_eq!(app.get_json(&path).await["state"], "landed");
+    let entries = app.entry_items().await;
+    let kinds: Vec<&str> =
+        entries.iter().rev().take(2).map(|entry| entry["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["label", "branch_summary"]);
+    assert_eq!(app.events_named("branch_summary_end").await[0]["aborted"], false);
+    assert_eq!(app.texts().await[..2], ["say one", "one"]);
+}
+
+#[tokio::test]
+async fn invalid_summary_requests_say_what_to_do() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    for (body, pointer) in [
+        (json!({"entryId": null, "summarize": true, "summary": "mine"}), "/summarize"),
+        (json!({"entryId": null, "instructions": "short"}), "/instructions"),
+        (json!({"entryId": null, "summarize": true, "instructions": "x".repeat(5_000)}), "/instructions"),
+        (json!({"entryId": null, "summarize": true, "label": "a\nb"}), "/label"),
+    ] {
+        let problem = app.post_leaf(&body, &pointer[1..]).await;
+        let problem = problem.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+    }
+    // Nothing is left on the way back, so nothing is summarised.
+    let leaf = app.leaf_id().await;
+    app.post_leaf(&json!({"entryId": null}), "away").await.expect_status(200);
+    let back = json!({"entryId": leaf, "summarize": true});
+    app.post_leaf(&back, "back").await.expect_status(200);
+    assert_eq!(app.texts().await, ["say one", "one"]);
 }

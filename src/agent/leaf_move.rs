@@ -1,0 +1,45 @@
+//! A move of the leaf to another place in the tree.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::head::Head;
+use crate::agent::plugin_state::PluginStates;
+use crate::agent::settings::ThinkingLevel;
+use crate::ids::EntryId;
+
+/// A move of the leaf. Entries never change, so it stays valid until it is applied.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeafMove {
+    /// Absent: before the first entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf_id: Option<EntryId>,
+    /// Model of the new path. Absent: the current one stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Thinking level of the new path. Absent: the current one stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking_level: Option<ThinkingLevel>,
+    /// State of the plugins at the new leaf.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub plugin_state: PluginStates,
+}
+
+impl Head {
+    /// Moves the leaf. Usage, budgets, requests and indeterminate writes belong to the conversation
+    /// and stay as they are.
+    pub(crate) fn move_leaf(&mut self, to: &LeafMove) {
+        self.leaf_id.clone_from(&to.leaf_id);
+        if let Some(model) = &to.model {
+            self.settings.model = Some(model.clone());
+        }
+        self.settings.thinking_level = to.thinking_level.or(self.settings.thinking_level);
+        self.plugin_state.clone_from(&to.plugin_state);
+        // They describe the last model call of the path left behind.
+        self.frame = None;
+        self.context_tokens = None;
+        self.compaction_attempt_seq = None;
+    }
+}

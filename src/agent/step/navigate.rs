@@ -1,0 +1,120 @@
+//! Moves of the leaf: with a prompt that starts there, or with a summary of the branch left behind.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::entry::{BranchSummary, EntryBody, Label};
+use crate::agent::event::{BranchSummaryEnd, Empty, EventBody, SessionTree};
+use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
+use crate::agent::leaf_move::LeafMove;
+use crate::agent::phase::{BranchTarget, CompactionReason, Phase};
+use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
+use crate::agent::step::next::Next;
+use crate::agent::step::queue;
+use crate::agent::transition::Transition;
+
+/// Name of the inbox command that moves the leaf with a summary.
+pub(super) const NAVIGATE_COMMAND: &str = "navigate";
+
+/// Arguments of the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NavigateInput {
+    pub target: BranchTarget,
+    /// Topics that the summary should emphasise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+}
+
+impl NavigateInput {
+    pub(crate) fn to_inbox_body(&self) -> InboxBody {
+        let args = RawJson::from_value(self);
+        InboxBody::Command(CommandInput::new(NAVIGATE_COMMAND, Some(args)))
+    }
+
+    /// Returns `None` if the item is another one.
+    pub(crate) fn from_item(item: &InboxItem) -> Option<Self> {
+        let InboxBody::Command(command) = &item.body else { return None };
+        Self::from_command(command)
+    }
+
+    /// Returns `None` for another command, and for arguments of a newer version.
+    pub(super) fn from_command(command: &CommandInput) -> Option<Self> {
+        command.args.as_ref().filter(|_| command.name == NAVIGATE_COMMAND)?.read().ok()
+    }
+}
+
+/// A summary of the branch left behind, and the move that it is committed with.
+#[derive(Clone, Debug)]
+pub struct SummarisedMove {
+    pub leaf_move: LeafMove,
+    pub summary: BranchSummary,
+}
+
+/// Starts the summary. The leaf moves with its commit.
+pub(super) fn apply_command(
+    transition: &mut Transition,
+    item: &InboxItem,
+    input: NavigateInput,
+) -> Next {
+    let receipt = queue::new_receipt(transition, item);
+    transition.receipts.push(receipt);
+    transition.head.phase = Phase::Summary {
+        attempt: 1,
+        not_before: None,
+        reason: CompactionReason::Manual,
+        instructions: input.instructions,
+        answers: Answers::default(),
+        branch: Some(Box::new(input.target)),
+    };
+    transition.head.reset_suspicion();
+    transition.emit(EventBody::BranchSummaryStart(Empty {}));
+    Next::Wait
+}
+
+/// Moves the leaf to the place where the next prompt starts.
+pub(super) fn move_before_prompt(transition: &mut Transition, to: &LeafMove) {
+    let old_leaf_id = transition.head.leaf_id.clone();
+    apply_move(transition, to);
+    let new_leaf_id = to.leaf_id.clone();
+    transition.emit(EventBody::SessionTree(SessionTree {
+        old_leaf_id,
+        new_leaf_id,
+        summary: None,
+    }));
+}
+
+fn apply_move(transition: &mut Transition, to: &LeafMove) {
+    transition.head.move_leaf(to);
+    if let Some(model) = &to.model {
+        model.clone_into(&mut transition.policy.model);
+    }
+}
+
+/// Moves the leaf, and appends the summary and its label.
+pub(super) fn apply_summarised(
+    transition: &mut Transition,
+    summarised: &SummarisedMove,
+    label: Option<&str>,
+) {
+    let old_leaf_id = transition.head.leaf_id.clone();
+    apply_move(transition, &summarised.leaf_move);
+    let entry = transition.append(EntryBody::BranchSummary(summarised.summary.clone()));
+    let entry_id = entry.base.entry_id.clone();
+    let mut error_message = None;
+    if let Some(label) = label {
+        match transition.head.set_label(&entry_id, Some(label)) {
+            Ok(label) => {
+                transition.append(EntryBody::Label(Label::new(entry_id, label)));
+            }
+            Err(text) => error_message = Some(text),
+        }
+    }
+    transition.emit(EventBody::SessionTree(SessionTree {
+        old_leaf_id,
+        new_leaf_id: transition.head.leaf_id.clone(),
+        summary: Some(entry.base.seq),
+    }));
+    transition
+        .emit(EventBody::BranchSummaryEnd(BranchSummaryEnd { aborted: false, error_message }));
+}
