@@ -59,14 +59,11 @@ impl PluginStateChange {
             return None;
         }
         self.set(states);
-        Some(EntryBody::Custom(Custom {
-            custom_type: STATE_ENTRY.to_owned(),
-            data: Some(RawJson::from_value(self)),
-        }))
+        Some(EntryBody::Custom(Custom::new(STATE_ENTRY, Some(RawJson::from_value(self)))))
     }
 
     fn from_entry(entry: &Entry) -> Option<Self> {
-        let EntryBody::Custom(Custom { custom_type, data }) = &entry.body else { return None };
+        let EntryBody::Custom(Custom { custom_type, data, .. }) = &entry.body else { return None };
         data.as_ref().filter(|_| custom_type == STATE_ENTRY)?.read().ok()
     }
 
@@ -79,10 +76,6 @@ impl PluginStateChange {
 }
 
 /// The state of each plugin at the end of a path.
-#[cfg_attr(
-    all(feature = "testing", not(test)),
-    expect(dead_code, reason = "no code moves the leaf yet")
-)]
 pub(crate) fn plugin_state_at(path: &[Arc<Entry>]) -> PluginStates {
     let mut states = PluginStates::new();
     for change in path.iter().filter_map(|entry| PluginStateChange::from_entry(entry)) {

@@ -28,7 +28,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 35);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 44);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn inbox_item_kinds_round_trip() {
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 28);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 30);
 }
 
 #[test]

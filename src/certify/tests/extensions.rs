@@ -27,7 +27,7 @@ impl Unruly {
         cx.append_entry(format!("dropped/{}", cx.hook().name()), &json!({}))?;
         match cx.hook() {
             Hook::TurnEnd => panic!("unruly"),
-            Hook::AgentEnd | Hook::ToolCall => Err(HookError::new("unruly")),
+            Hook::AgentEnd | Hook::ToolResult => Err(HookError::new("unruly")),
             _ => std::future::pending().await,
         }
     }

@@ -41,13 +41,18 @@ fn entry() -> Entry {
 }
 
 fn observed_fact(event: Hook) -> Option<Observation> {
-    let change = ModelChange { provider: "azure".to_owned(), model_id: "m".to_owned() };
+    let change = ModelChange::new("azure", "m");
     let facts = [
         Observation::SessionStart,
         Observation::SessionShutdown,
         Observation::AgentStart,
         Observation::TurnStart { turn_index: 3 },
         Observation::ModelSelect(change),
+        Observation::SessionTree {
+            old_leaf_id: Some(EntryId::new("e1")),
+            new_leaf_id: None,
+            summary: Some("Left.".to_owned()),
+        },
     ];
     facts.into_iter().find(|fact| fact.hook() == event)
 }
@@ -145,6 +150,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::UserBash
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
+        | Hook::SessionBeforeTree
+        | Hook::SessionTree
         | Hook::SessionStart
         | Hook::SessionShutdown
         | Hook::AgentStart
@@ -285,6 +292,10 @@ fn session_cases() -> Vec<EventCase> {
             data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
             results: vec![(json!({}), "()")],
         },
+        observed(
+            Hook::SessionTree,
+            json!({"oldLeafId": "e1", "newLeafId": null, "summary": "Left."}),
+        ),
     ]
 }
 
