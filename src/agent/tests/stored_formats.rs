@@ -41,7 +41,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 12);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 13);
 }
 
 #[test]

@@ -427,7 +427,8 @@ async fn model_summarises_the_branch_left_behind() {
     app.run("say one").await;
     app.run("say two").await;
     let target = app.message_id("say two").await;
-    let body = json!({"entryId": target, "summarize": true, "instructions": "numbers", "label": "left"});
+    let body =
+        json!({"entryId": target, "summarize": true, "instructions": "numbers", "label": "left"});
     let accepted = app.post_leaf(&body, "k").await.expect_status(202);
     let path = format!("/api/{}", accepted.header("location").trim_start_matches("/api/"));
     let accepted = accepted.json();
@@ -450,7 +451,10 @@ async fn invalid_summary_requests_say_what_to_do() {
     for (body, pointer) in [
         (json!({"entryId": null, "summarize": true, "summary": "mine"}), "/summarize"),
         (json!({"entryId": null, "instructions": "short"}), "/instructions"),
-        (json!({"entryId": null, "summarize": true, "instructions": "x".repeat(5_000)}), "/instructions"),
+        (
+            json!({"entryId": null, "summarize": true, "instructions": "x".repeat(5_000)}),
+            "/instructions",
+        ),
         (json!({"entryId": null, "summarize": true, "label": "a\nb"}), "/label"),
     ] {
         let problem = app.post_leaf(&body, &pointer[1..]).await;

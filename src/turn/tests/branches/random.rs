@@ -149,7 +149,9 @@ async fn random_changes_of_the_tree_follow_the_source() {
                     prompts += 1;
                 }
             }
-            env.run_until_idle().await;
+            if prompts > 0 {
+                env.run_until_idle().await;
+            }
             let head = env.head().await.unwrap();
             let entries = env.entries().await;
             let leaf = session.leaf.map(|at| entries[at].base.entry_id.clone());

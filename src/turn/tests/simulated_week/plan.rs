@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::branches;
 use super::extensions::{self, WeekRecord};
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::message::Message;
@@ -45,6 +46,8 @@ pub(super) struct WeekPlan {
     has_extensions: bool,
     /// True if nothing but extensions fails.
     has_only_hook_faults: bool,
+    /// Moves of the leaf in each idle conversation, each with an edited prompt after it.
+    moves: usize,
 }
 
 /// Versions of the workers.
@@ -78,6 +81,7 @@ impl WeekPlan {
             has_turn_decisions: false,
             has_extensions: false,
             has_only_hook_faults: false,
+            moves: 0,
         }
     }
 
@@ -92,6 +96,7 @@ impl WeekPlan {
             has_turn_decisions: false,
             has_extensions: false,
             has_only_hook_faults: false,
+            moves: 0,
         }
     }
 
@@ -111,6 +116,10 @@ impl WeekPlan {
     pub(super) fn with_only_hook_faults(self) -> Self {
         let versions = VersionSetup::One;
         Self { has_extensions: true, has_only_hook_faults: true, versions, ..self }
+    }
+
+    pub(super) fn with_moves(self) -> Self {
+        Self { moves: 3, ..self }
     }
 
     /// A full week of one process, which has one version.
@@ -174,7 +183,10 @@ pub(super) async fn run_week(
         WeekStore::Embedded(embedded) => env.use_embedded_store(embedded),
     }
     inject_faults(&mut env, fault_plan, plan);
-    let sent = send_inputs(&mut env, (seed, fault_plan), plan).await;
+    let mut sent = send_inputs(&mut env, (seed, fault_plan), plan).await;
+    if sent.is_ok() {
+        sent = branches::navigate_and_edit(&mut env, plan.moves).await;
+    }
     env.store.set_faults(StoreFaults::default());
     env.queue.set_faults(QueueFaults::default());
     env.artifacts.clear_faults();
@@ -265,7 +277,7 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
     for (number, key) in env.conversations.iter().enumerate() {
         let (input_violations, started, held) = env.find_input_violations(&services, key).await;
         violations.extend(input_violations);
-        let expected = plan.prompts + usize::from(plan.has_long_input && number == 0);
+        let expected = plan.prompts + plan.moves + usize::from(plan.has_long_input && number == 0);
         violations
             .extend(invariant_checks::violation_lines(env, key, (expected + started, held)).await);
         violations.extend(find_lost_updates(&env.store, key));
