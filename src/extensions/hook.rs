@@ -48,6 +48,8 @@ pub enum Hook {
     Input,
     /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
     UserBash,
+    /// [`Extension::discover_resources`](super::Extension::discover_resources)
+    ResourcesDiscover,
 }
 
 impl Hook {
@@ -77,7 +79,8 @@ impl Hook {
             | Self::SessionStart
             | Self::SessionShutdown
             | Self::SessionBeforeSwitch
-            | Self::SessionSwitch => None,
+            | Self::SessionSwitch
+            | Self::ResourcesDiscover => None,
         }
     }
 }
