@@ -9,13 +9,13 @@ const DESCRIPTION_CHARS_MAX: usize = 60;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptTemplate {
     /// Without the slash: the file name without `.md`.
-    pub(crate) name: String,
-    pub(crate) description: String,
+    pub name: String,
+    pub description: String,
     /// Text for clients to show after the name.
-    pub(crate) argument_hint: Option<String>,
+    pub argument_hint: Option<String>,
     /// Path of its file in messages.
-    pub(crate) location: String,
-    pub(crate) body: String,
+    pub location: String,
+    pub body: String,
 }
 
 impl PromptTemplate {

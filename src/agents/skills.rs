@@ -43,7 +43,7 @@ pub struct Skill {
     pub(crate) folder: Option<PathBuf>,
     /// Names of the tools that are offered once the skill is loaded.
     pub(crate) tools: Vec<String>,
-    /// True if the model is not told of it: only users load it.
+    /// True if it is not in the system prompt: only users load it.
     pub(crate) is_hidden: bool,
     pub(crate) body: String,
 }
@@ -338,7 +338,7 @@ impl Tool for LoadSkill {
     async fn call(&self, args: LoadSkillArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let mut visible = self.skills.iter().filter(|skill| !skill.is_hidden);
         let Some(skill) = visible.find(|skill| skill.name == args.name) else {
-            return Err(ToolError::failed("Skill not found"));
+            return Ok(ToolResult::error("Skill not found"));
         };
         if let Some(file) = args.file {
             return read_reference(skill, file).await.map(ToolResult::text);

@@ -20,6 +20,7 @@ mod openapi_check;
 mod origins;
 mod ownership;
 mod problems;
+mod prompt_expansion;
 mod prompt_queue;
 mod prompt_steps;
 mod questions;
