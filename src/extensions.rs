@@ -227,6 +227,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
     ///
     /// The paths are read where the app runs: files outside of the folders `prompts` and `skills`
     /// are not part of a package.
+    ///
+    /// # Errors
+    /// The extension cannot name its paths now.
     fn discover_resources(
         &self,
         _reason: DiscoveryReason,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::agents::file_context::{AgentFileContext, parse_schema, reject_app_settings};
-use crate::agents::front_matter::split_front_matter;
+use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
-use crate::agents::yaml::{self, Member, Node, Position, Yaml};
+use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{Agent, extensions, fields, guardrails, http_tool, plugins, settings};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
@@ -37,13 +37,7 @@ pub(super) fn parse_agent_file(
             "there are no instructions: write them below the front matter",
         );
     }
-    let node = match yaml::parse(front_matter) {
-        Ok(node) => node,
-        Err((at, reason)) => {
-            findings.add(at, reason);
-            return None;
-        }
-    };
+    let node = parse_yaml(front_matter, findings)?;
     let members = read_front_matter(&node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {

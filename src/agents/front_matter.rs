@@ -1,7 +1,7 @@
 //! Front matter of a Markdown file.
 
 use crate::agents::mistakes::Findings;
-use crate::agents::yaml::Position;
+use crate::agents::yaml::{self, Node, Position};
 
 /// Splits a file into its front matter and the text after it. The front matter keeps its opening
 /// line, so that line numbers are those of the file.
@@ -33,4 +33,9 @@ pub(super) fn split_front_matter<'t>(
         "the front matter is not closed: write `---` on a line of its own before the instructions",
     );
     None
+}
+
+/// Parses front matter. `None`: it is not YAML, which is added to the findings.
+pub(super) fn parse_yaml(front_matter: &str, findings: &mut Findings) -> Option<Node> {
+    yaml::parse(front_matter).map_err(|(at, reason)| findings.add(at, reason)).ok()
 }

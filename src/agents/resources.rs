@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::agents::fields;
-use crate::agents::front_matter::split_front_matter;
+use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
 use crate::agents::skills::Skill;
 use crate::agents::text_file::read_text_file;
-use crate::agents::yaml::{self, Node, Position, Yaml};
+use crate::agents::yaml::{Node, Position, Yaml};
 
 #[cfg(test)]
 mod tests;
@@ -189,8 +189,7 @@ fn implied_skill_name((folder, file): (&Path, &Path)) -> String {
 
 fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
     let (front_matter, body) = split_front_matter(text, findings)?;
-    let node = yaml::parse(front_matter);
-    let node = node.map_err(|(at, reason)| findings.add(at, reason)).ok()?;
+    let node = parse_yaml(front_matter, findings)?;
     if !matches!(node.yaml, Yaml::Map(_) | Yaml::Null) {
         let reason = format!("the front matter is a map of keys and values, not {}", node.kind());
         findings.add(node.position, reason);
@@ -280,8 +279,8 @@ fn display_path(path: &ResourcePath, file: &Path) -> String {
 
 /// The `*.md` files of the folder, sorted.
 fn list_templates(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let is_template = |name: &String| name.ends_with(".md");
-    Ok(list_names(folder)?.into_iter().filter(is_template).map(PathBuf::from).collect())
+    let names = list_names(folder)?.into_iter().map(PathBuf::from);
+    Ok(names.filter(|name| name.extension().is_some_and(|suffix| suffix == "md")).collect())
 }
 
 /// The skill files below the folder, sorted. A folder with `SKILL.md` is one skill: its other files

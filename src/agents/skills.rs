@@ -111,12 +111,15 @@ pub(super) fn read_skills(
     let plugin = SkillPlugin { skills: skills.clone().into(), index, tools: skill_tools };
     match RegisteredPlugin::new(plugin, ServiceRegistry::default()) {
         Ok(plugin) => {
-            let conflict = find_conflict(&plugin, tools, plugins);
-            conflict.map(|reason| findings.add(at, reason));
+            if let Some(reason) = find_conflict(&plugin, tools, plugins) {
+                findings.add(at, reason);
+            }
             Some(AgentSkills { skills, plugin: Some(Arc::new(plugin)) })
         }
         Err(mistakes) => {
-            mistakes.into_iter().for_each(|mistake| findings.add(at, mistake));
+            for mistake in mistakes {
+                findings.add(at, mistake);
+            }
             None
         }
     }
@@ -250,7 +253,7 @@ impl LoadedSkills {
 impl Plugin for SkillPlugin {
     type State = LoadedSkills;
 
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         PLUGIN_NAME
     }
 
@@ -319,11 +322,11 @@ struct LoadSkillArgs {
 impl Tool for LoadSkill {
     type Args = LoadSkillArgs;
 
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         LOAD_SKILL
     }
 
-    fn description(&self) -> &str {
+    fn description(&self) -> &'static str {
         "Load full instructions for a skill"
     }
 

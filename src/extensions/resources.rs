@@ -64,7 +64,7 @@ mod tests {
     }
 
     impl Extension for Broken {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "broken"
         }
 

@@ -62,9 +62,9 @@ impl TestApp {
         let messages =
             self.get(&format!("/api/conversations/{conversation}/messages?limit=100")).await;
         let messages = messages["items"].as_array().unwrap().iter();
-        let text = |message: &Value| match &message["content"] {
-            Value::String(text) => text.clone(),
-            blocks => blocks[0]["text"].as_str().unwrap_or_default().to_owned(),
+        let text = |message: &Value| {
+            let content = &message["content"];
+            content.as_str().or(content[0]["text"].as_str()).unwrap_or_default().to_owned()
         };
         messages.filter(|message| message["role"] == role).map(text).collect()
     }
@@ -102,7 +102,7 @@ async fn loaded_skill_offers_its_tools_from_the_next_response() {
     assert!(results[0].contains("write") && results[0].contains("not found"), "{}", results[0]);
     assert_eq!(results[1], "Write a.txt as in form.md.");
     assert!(results[2].contains("a.txt"), "{}", results[2]);
-    assert_eq!(results[3..], ["The form.", "Skill not found"]);
+    assert_eq!(results[3..], ["The form.", "Error in tool \"load_skill\": Skill not found"]);
     // The tools stay in later prompts of the conversation, and no other one has them.
     app.prompt(json!({"agent": "desk", "input": format!("{write} then say done")})).await;
     assert!(app.texts("c", "toolResult").await[5].contains("a.txt"));

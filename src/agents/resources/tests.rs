@@ -10,7 +10,9 @@ struct Project {
 impl Project {
     fn new(files: &[(&str, &str)]) -> Self {
         let project = Self { root: tempfile::tempdir().unwrap() };
-        files.iter().for_each(|(path, text)| project.write(path, text));
+        for (path, text) in files {
+            project.write(path, text);
+        }
         project
     }
 

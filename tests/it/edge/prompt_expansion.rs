@@ -17,7 +17,7 @@ struct Shortcut;
 
 #[async_trait]
 impl Extension for Shortcut {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "shortcut"
     }
 
