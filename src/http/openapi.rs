@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, commands, compact, conversations,
-    events, health, inbox, models, plugins, prompts, schedules, usage, why,
+    events, health, inbox, models, plugins, prompts, schedules, tree, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -33,6 +33,10 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
         .routes(routes!(plugins::list))
+        .routes(routes!(tree::tree))
+        .routes(routes!(tree::fork_points))
+        .routes(routes!(tree::stats))
+        .routes(routes!(tree::last_answer))
         .routes(routes!(compact::compact))
         .routes(routes!(commands::run))
         .routes(routes!(commands::bash))
