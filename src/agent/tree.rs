@@ -24,8 +24,6 @@ pub(crate) struct SessionTree<'e> {
     /// Indices of the children of each entry, by time.
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
-    /// By the id of the labelled entry.
-    labels: HashMap<&'e str, &'e str>,
 }
 
 impl<'e> SessionTree<'e> {
@@ -40,13 +38,8 @@ impl<'e> SessionTree<'e> {
         };
         let mut parents: Vec<Option<usize>> = entries.iter().map(parent_of).collect();
         break_loops(&mut parents);
-        let mut tree = Self {
-            entries,
-            children: vec![Vec::new(); entries.len()],
-            roots: Vec::new(),
-            labels: current_labels(entries),
-            parents,
-        };
+        let mut tree =
+            Self { entries, children: vec![Vec::new(); entries.len()], roots: Vec::new(), parents };
         for (at, parent) in tree.parents.iter().enumerate() {
             match parent.and_then(|parent| tree.children.get_mut(parent)) {
                 Some(children) => children.push(at),
@@ -64,11 +57,6 @@ impl<'e> SessionTree<'e> {
 
     pub(crate) fn entry(&self, at: usize) -> Option<&'e Arc<Entry>> {
         self.entries.get(at)
-    }
-
-    /// The label of the entry. The last `label` entry of all branches counts.
-    pub(crate) fn label(&self, entry: &Entry) -> Option<&'e str> {
-        self.labels.get(entry.base.entry_id.as_str()).copied()
     }
 
     pub(crate) fn find(&self, id: &str) -> Option<usize> {
@@ -129,19 +117,6 @@ impl<'e> SessionTree<'e> {
         }
         found
     }
-}
-
-fn current_labels(entries: &[Arc<Entry>]) -> HashMap<&str, &str> {
-    let mut labels = HashMap::new();
-    for entry in entries {
-        let EntryBody::Label(change) = &entry.body else { continue };
-        let target = change.target_id.as_str();
-        match change.label.as_deref().filter(|label| !label.is_empty()) {
-            Some(label) => labels.insert(target, label),
-            None => labels.remove(target),
-        };
-    }
-    labels
 }
 
 /// Makes one entry of each loop a root. Only an imported tree can have a loop.

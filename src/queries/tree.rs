@@ -127,7 +127,7 @@ pub(crate) struct TreeSelection<'q> {
 /// The skeleton of the tree: its shape, the messages of users, labels and summaries.
 ///
 /// # Errors
-/// Returns [`CommandError::Invalid`] for an unknown entry, or `Unavailable` if the store does
+/// Returns [`CommandError::EntryNotFound`] for an unknown entry, or `Unavailable` if the store does
 /// not respond: repeat the request.
 pub(crate) async fn read_tree(
     services: &Services,
@@ -138,14 +138,15 @@ pub(crate) async fn read_tree(
     let tree = SessionTree::new(&entries);
     let from = match selection.from {
         None => None,
-        Some(id) => Some(tree.find(id).ok_or_else(|| entry_not_found(id))?),
+        Some(id) => Some(tree.find(id).ok_or_else(|| CommandError::EntryNotFound(id.to_owned()))?),
     };
     let on_path = path_ids(&entries, head);
+    let is_labelled = |entry: &Entry| head.labels.contains_key(entry.base.entry_id.as_str());
     let is_leaf = |entry: &Entry| head.leaf_id.as_ref() == Some(&entry.base.entry_id);
     let (mut shape, mut messages) = (Vec::new(), Vec::new());
     for at in tree.walk(from) {
         let Some(entry) = tree.entry(at) else { continue };
-        let is_required = Some(at) == from || is_leaf(entry) || tree.label(entry).is_some();
+        let is_required = Some(at) == from || is_leaf(entry) || is_labelled(entry);
         if is_required || tree.is_structural(at) {
             shape.push(at);
         } else if is_user_message(entry) {
@@ -160,7 +161,7 @@ pub(crate) async fn read_tree(
     let mut is_cut = false;
     for at in shape.into_iter().chain(messages) {
         let Some(entry) = tree.entry(at) else { continue };
-        let node = build_node(&tree, entry, on_path.contains(&entry.base.entry_id));
+        let node = build_node(head, entry, on_path.contains(&entry.base.entry_id));
         // Each id is also that of a parent and of a child.
         let id_bytes = entry.base.entry_id.as_str().len() + "\"\",".len();
         let bytes = RawJson::from_value(&node).text().len() + 2 * id_bytes;
@@ -210,7 +211,7 @@ pub(crate) async fn read_all_nodes(
     let (tree, on_path) = (SessionTree::new(&all), path_ids(&all, head));
     let mut rest = all.iter().enumerate().filter(|(_, entry)| entry.base.seq > after);
     let node = |(at, entry): (usize, &Arc<Entry>)| {
-        let mut node = build_node(&tree, entry, on_path.contains(&entry.base.entry_id));
+        let mut node = build_node(head, entry, on_path.contains(&entry.base.entry_id));
         node.parent_id.clone_from(&entry.base.parent_id);
         let children = tree.children(at).iter().filter_map(|child| tree.entry(*child));
         node.children = children.map(|child| child.base.entry_id.clone()).collect();
@@ -223,14 +224,14 @@ pub(crate) async fn read_all_nodes(
     Ok(TreeView { leaf_id, entries, items, is_cut: false, continuation })
 }
 
-fn build_node(tree: &SessionTree<'_>, entry: &Entry, on_path: bool) -> TreeNode {
+fn build_node(head: &Head, entry: &Entry, on_path: bool) -> TreeNode {
     TreeNode {
         id: entry.base.entry_id.clone(),
         parent_id: None,
         kind: entry.body.kind().into_owned(),
         role: role(entry),
         preview: preview(entry),
-        label: tree.label(entry).map(str::to_owned),
+        label: head.labels.get(entry.base.entry_id.as_str()).cloned(),
         timestamp: entry.base.timestamp,
         on_path,
         children: Vec::new(),
@@ -240,10 +241,6 @@ fn build_node(tree: &SessionTree<'_>, entry: &Entry, on_path: bool) -> TreeNode 
 fn path_ids(entries: &[Arc<Entry>], head: &Head) -> HashSet<EntryId> {
     let path = path_to_leaf(entries, head.leaf_id.as_ref());
     path.iter().map(|entry| entry.base.entry_id.clone()).collect()
-}
-
-fn entry_not_found(id: &str) -> CommandError {
-    CommandError::invalid("?from", format!("Entry {id} not found"))
 }
 
 /// A page of the messages of users of all branches, oldest first. If another page follows, also

@@ -19,10 +19,6 @@ fn user(seq: usize, parent: Option<&str>, text: &str) -> Arc<Entry> {
     entry(seq, parent, &json!({"type": "message", "message": message}))
 }
 
-fn label(seq: usize, parent: &str, target: &str, label: Option<&str>) -> Arc<Entry> {
-    entry(seq, Some(parent), &json!({"type": "label", "targetId": target, "label": label}))
-}
-
 /// The tree of case S05: each entry with its children.
 #[test]
 fn children_are_ordered_and_orphans_are_roots() {
@@ -44,20 +40,6 @@ fn children_are_ordered_and_orphans_are_roots() {
     let links = tree.with_ancestors(None, &selected);
     assert_eq!(links, [(0, None), (2, Some(0)), (3, Some(0))]);
     assert_eq!(tree.with_ancestors(Some(1), &selected), [(2, None), (3, None)]);
-}
-
-#[test]
-fn last_label_counts_and_an_empty_one_removes_it() {
-    let entries = [
-        user(1, None, "1"),
-        user(2, Some("i1"), "2"),
-        label(3, "i2", "i1", Some("start")),
-        label(4, "i3", "i1", Some("start2")),
-        label(5, "i4", "i2", Some("x")),
-        label(6, "i5", "i2", Some("")),
-    ];
-    let tree = SessionTree::new(&entries);
-    assert_eq!((tree.label(&entries[0]), tree.label(&entries[1])), (Some("start2"), None));
 }
 
 #[test]

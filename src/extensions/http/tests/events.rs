@@ -48,6 +48,11 @@ fn observed_fact(event: Hook) -> Option<Observation> {
         Observation::AgentStart,
         Observation::TurnStart { turn_index: 3 },
         Observation::ModelSelect(change),
+        Observation::SessionTree {
+            old_leaf_id: Some(EntryId::new("e1")),
+            new_leaf_id: None,
+            summary: Some("Left.".to_owned()),
+        },
     ];
     facts.into_iter().find(|fact| fact.hook() == event)
 }
@@ -146,6 +151,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
+        | Hook::SessionBeforeTree
+        | Hook::SessionTree
         | Hook::SessionStart
         | Hook::SessionShutdown
         | Hook::AgentStart
@@ -286,6 +293,10 @@ fn session_cases() -> Vec<EventCase> {
             data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
             results: vec![(json!({}), "()")],
         },
+        observed(
+            Hook::SessionTree,
+            json!({"oldLeafId": "e1", "newLeafId": null, "summary": "Left."}),
+        ),
     ]
 }
 
