@@ -208,7 +208,7 @@ pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
             mut map: A,
         ) -> Result<Self::Value, A::Error> {
             let mut found = None;
-            while let Some(key) = map.next_key::<std::borrow::Cow<'_, str>>()? {
+            while let Some(key) = map.next_key::<Cow<'_, str>>()? {
                 if key == self.0 {
                     let raw = map.next_value::<&RawValue>()?;
                     found = serde_json::from_str(raw.get()).ok();
