@@ -48,9 +48,14 @@ impl TestApp {
         response.json().await.unwrap()
     }
 
+    /// Runs a prompt in a new conversation, by default `c`.
     async fn prompt(&self, mut body: Value) -> Value {
         body["conversationId"] = body.get("conversationId").cloned().unwrap_or(json!("c"));
-        let request = self.client.post(self.dev.url("/api/prompts?wait=20")).json(&body);
+        self.post("/api/prompts?wait=20", &body).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        let request = self.client.post(self.dev.url(path)).json(body);
         let response = request.timeout(TIMEOUT).send().await.unwrap();
         let (status, text) = (response.status(), response.text().await.unwrap());
         assert!(status.is_success(), "{status} {text}\n{}", self.dev.log());
@@ -104,7 +109,8 @@ async fn loaded_skill_offers_its_tools_from_the_next_response() {
     assert!(results[2].contains("a.txt"), "{}", results[2]);
     assert_eq!(results[3..], ["The form.", "Error in tool \"load_skill\": Skill not found"]);
     // The tools stay in later prompts of the conversation, and no other one has them.
-    app.prompt(json!({"agent": "desk", "input": format!("{write} then say done")})).await;
+    let again = json!({"input": format!("{write} then say done")});
+    app.post("/api/conversations/c/prompts?wait=20", &again).await;
     assert!(app.texts("c", "toolResult").await[5].contains("a.txt"));
     let other =
         json!({"agent": "desk", "input": format!("{write} then say done"), "conversationId": "d"});
