@@ -17,7 +17,6 @@ mod commands;
 mod compaction;
 mod conformance;
 mod edge;
-mod extension_events;
 mod fsyncs;
 mod getting_started;
 mod guardrails;

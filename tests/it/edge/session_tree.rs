@@ -114,7 +114,7 @@ async fn fork_points_stats_and_last_answer_are_those_of_the_source() {
 #[tokio::test]
 async fn empty_conversation_has_an_empty_tree() {
     let app = TestApp::new();
-    let empty = json!({"conversationId": "c"});
+    let empty = json!({"id": "c"});
     app.post("/api/conversations", &empty).send().await.expect_status(201);
     let tree = app.get_json(TREE).await;
     assert_eq!(tree, json!({"leafId": null, "entries": 0, "items": [], "isCut": false}));
