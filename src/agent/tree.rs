@@ -125,23 +125,18 @@ fn break_loops(parents: &mut [Option<usize>]) {
     let mut seen_from = vec![UNSEEN; parents.len()];
     for start in 0..parents.len() {
         let mut at = start;
-        loop {
-            let Some(seen) = seen_from.get_mut(at) else { break };
-            if *seen == start {
-                // The walk from `start` meets itself.
-                if let Some(parent) = parents.get_mut(at) {
-                    *parent = None;
-                }
-                break;
-            }
-            if *seen != UNSEEN {
-                break;
-            }
+        while let Some(seen) = seen_from.get_mut(at).filter(|seen| **seen == UNSEEN) {
             *seen = start;
             match parents.get(at).copied().flatten() {
                 Some(parent) => at = parent,
                 None => break,
             }
+        }
+        // The walk ends at a root, at an entry of an earlier walk, or where it meets itself.
+        if seen_from.get(at) == Some(&start)
+            && let Some(parent) = parents.get_mut(at)
+        {
+            *parent = None;
         }
     }
 }
