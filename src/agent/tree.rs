@@ -168,17 +168,17 @@ pub(crate) fn preview(entry: &Entry) -> Option<String> {
         EntryBody::Label(label) => label.label.clone()?,
         _ => return None,
     };
-    let mut preview = String::new();
-    for word in text.split(|character: char| character.is_whitespace() || character.is_control()) {
-        let left = PREVIEW_CHARS_MAX.saturating_sub(preview.chars().count());
-        if left == 0 {
+    let mut words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
+    let mut line = words.next().unwrap_or_default().to_owned();
+    for word in words.filter(|word| !word.is_empty()) {
+        // One line of a long text is enough.
+        if line.len() > 4 * PREVIEW_CHARS_MAX {
             break;
         }
-        if !preview.is_empty() && !word.is_empty() {
-            preview.push(' ');
-        }
-        preview.extend(word.chars().take(left));
+        line.push(' ');
+        line.push_str(word);
     }
+    let preview: String = line.trim_start().chars().take(PREVIEW_CHARS_MAX).collect();
     Some(preview).filter(|preview| !preview.is_empty())
 }
 
