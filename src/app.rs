@@ -40,7 +40,7 @@ use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, CycleDirection,
-    EventStream, Subscription,
+    EventStream, Fork, Subscription,
 };
 pub use options::ServiceOptions;
 pub(crate) use ports::Storage;

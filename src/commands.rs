@@ -14,6 +14,7 @@ pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod delete;
 pub(crate) mod extension_command;
+pub(crate) mod fork;
 pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod inbox_edit;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::message::Message;
+use crate::agent::settings::ThinkingLevel;
 use crate::ids::EntryId;
 
 /// The path, root first. Empty without a leaf. A missing parent ends it.
@@ -42,6 +44,25 @@ pub(crate) fn path_from_leaf<'a>(
         }
         is_next
     })
+}
+
+/// Model that was set or that responded last.
+pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
+    path.iter().rev().find_map(|entry| {
+        if let EntryBody::ModelChange(change) = &entry.body {
+            return Some(change.model_id.as_str());
+        }
+        let response = entry.body.message().and_then(Message::as_assistant);
+        response.filter(|response| !response.is_failed()).map(|response| response.model.as_str())
+    })
+}
+
+pub(crate) fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
+    let level = path.iter().rev().find_map(|entry| {
+        let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
+        Some(change.thinking_level.as_str())
+    });
+    serde_json::from_value(level?.into()).ok()
 }
 
 /// The common case, without an index: every entry's parent is the previous entry, and the last

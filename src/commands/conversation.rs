@@ -24,9 +24,10 @@ use crate::clock::Timestamp;
 use crate::commands::certain_write::{receipt_document, write_size};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::idempotency::Idempotency;
+use crate::commands::import::{self, Import};
 use crate::commands::input::validate_message;
+use crate::commands::key_reservation;
 use crate::commands::pipeline::{CommandContext, Creation, Signal};
-use crate::commands::{import, key_reservation};
 use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
 use crate::queries::conversation::new_conversation_view;
 use crate::queries::conversation_etag;
@@ -92,24 +93,12 @@ pub(crate) async fn create_conversation_of_any_length(
 ) -> Result<CommandResponse, CommandError> {
     let has_given_id = request.id.is_some();
     let id = resolve_conversation_id(request.id.take(), owner, idempotency, "/id")?;
+    let key = owner.conversation_key(&id);
     if !has_given_id || !idempotency.is_repeatable {
-        return write_conversation(
-            services,
-            &owner.conversation_key(&id),
-            request,
-            idempotency,
-            false,
-        )
-        .await;
+        return write_conversation(services, &key, request, idempotency, false).await;
     }
-    key_reservation::reserve(services, owner, idempotency).await?;
-    let outcome =
-        write_conversation(services, &owner.conversation_key(&id), request, idempotency, true)
-            .await;
-    if let Err(error) = &outcome {
-        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
-    }
-    outcome
+    let write = write_conversation(services, &key, request, idempotency, true);
+    key_reservation::run_reserved(services, owner, idempotency, write).await
 }
 
 async fn write_conversation(
@@ -158,7 +147,11 @@ async fn write_conversation(
             }
         }
     }
-    import::import_entries(services, head.clone(), &entries, receipt, idempotency).await?;
+    let mut import = Import::begin(services, &head, &context.input_id()).await?;
+    for entry in &entries {
+        import.add(entry).await?;
+    }
+    import.finish(head.clone(), receipt).await?;
     context.observe_creation(Some(&head)).await;
     Ok(response)
 }
@@ -201,8 +194,6 @@ pub(crate) fn build_head(
         return Err(CommandError::Invalid(errors));
     }
     let now = services.clock.now();
-    let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
-    incarnation.truncate(8);
     let mut head = Head {
         context_tokens: None,
         schema: SCHEMA_VERSION,
@@ -210,7 +201,7 @@ pub(crate) fn build_head(
         tenant: key.tenant.clone(),
         user: key.user.clone(),
         conversation_id: key.conversation_id.clone(),
-        incarnation,
+        incarnation: new_incarnation(services),
         commit_id: CommitId::new(services.ids.new_id()),
         revision: 1,
         lease: None,
@@ -256,6 +247,12 @@ pub(crate) fn build_head(
     };
     head.min_reader = head.required_reader();
     Ok(head)
+}
+
+pub(crate) fn new_incarnation(services: &Services) -> String {
+    let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
+    incarnation.truncate(8);
+    incarnation
 }
 
 pub(crate) fn find_agent(

@@ -28,6 +28,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
+        .routes(routes!(conversations::fork))
         .routes(routes!(why::read))
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))

@@ -35,7 +35,7 @@ impl Extension for SharedDoor {
     }
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
-        if matches!(fact, Observation::SessionStart | Observation::SessionSwitch { .. }) {
+        if matches!(fact, Observation::SessionStart { .. } | Observation::SessionSwitch { .. }) {
             self.0.events.lock().unwrap().push(cx.hook().name().to_owned());
         }
         Ok(())
