@@ -28,6 +28,7 @@ pub(crate) mod prompt_queue;
 mod prompt_request;
 pub(crate) mod request_hooks;
 mod routing;
+pub(crate) mod session_import;
 
 use std::time::Duration;
 

@@ -34,6 +34,7 @@ mod prompts;
 mod query;
 mod schedules;
 mod schema;
+mod session_files;
 mod trace_layer;
 mod usage;
 mod why;

@@ -1,16 +1,20 @@
 //! Session files: JSON Lines with a header and one entry in each line. Files of Pi, versions 1 to
 //! 3, and the loss-free form of Turnwheel.
 
+mod html;
 mod lines;
 mod migration;
 mod object;
 mod reader;
+mod tree;
 mod writer;
 
+pub(crate) use self::html::{html_end, html_entry, html_start};
 pub(crate) use self::lines::{Line, LineSplitter};
 pub(crate) use self::reader::{FileError, FileHeader, ImportedEntry, ParsedLine, SessionReader};
+pub(crate) use self::tree::ImportedTree;
 pub(crate) use self::writer::{
-    ConversationHeader, FileFormat, pi_header, pi_line, turnwheel_header, turnwheel_line,
+    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
 };
 
 /// Version of Pi's files that is written, and the newest that is read.

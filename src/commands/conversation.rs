@@ -28,7 +28,7 @@ use crate::commands::import::{self, Import};
 use crate::commands::input::validate_message;
 use crate::commands::key_reservation;
 use crate::commands::pipeline::{CommandContext, Creation, Signal};
-use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
+use crate::ids::{CommitId, ConversationKey, EntryId, IncarnationSearch, is_plain_text};
 use crate::queries::conversation::new_conversation_view;
 use crate::queries::conversation_etag;
 use crate::queries::load::any_head;
@@ -41,6 +41,8 @@ use crate::turn::head_commit::HeadCommit;
 pub(crate) const ID_LENGTH_MAX: usize = 128;
 /// Maximum number of messages in a request that creates a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1_000;
+/// Number of incarnations that are tried. About a thousand are enough.
+const INCARNATIONS_MAX: usize = 100_000;
 const METADATA_ENTRIES_MAX: usize = 64;
 /// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
@@ -253,6 +255,18 @@ pub(crate) fn new_incarnation(services: &Services) -> String {
     let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
     incarnation.truncate(8);
     incarnation
+}
+
+/// An incarnation whose new entry ids differ from those of copied entries.
+pub(crate) fn find_suitable_incarnation<'a>(
+    services: &Services,
+    copied: impl IntoIterator<Item = &'a EntryId>,
+) -> Result<String, CommandError> {
+    let search = IncarnationSearch::new(copied);
+    std::iter::repeat_with(|| new_incarnation(services))
+        .take(INCARNATIONS_MAX)
+        .find(|incarnation| search.is_suitable(incarnation))
+        .ok_or_else(CommandError::contended)
 }
 
 pub(crate) fn find_agent(

@@ -19,7 +19,7 @@ use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{
-    ConversationInit, append_entry, build_head, new_incarnation, resolve_conversation_id,
+    ConversationInit, append_entry, build_head, find_suitable_incarnation, resolve_conversation_id,
 };
 use crate::commands::fork::artifacts::NamedArtifacts;
 use crate::commands::idempotency::Idempotency;
@@ -28,13 +28,10 @@ use crate::commands::key_reservation;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::request_hooks::RequestHooks;
 use crate::extensions::{Observation, PendingFork, SessionStartReason};
-use crate::ids::{ConversationKey, EntryId, IncarnationSearch};
+use crate::ids::{ConversationKey, EntryId};
 use crate::queries::conversation::{ConversationView, new_conversation_view};
 use crate::queries::{conversation_etag, load};
 use crate::services::Services;
-
-/// Number of incarnations that are tried. About a thousand are enough.
-const INCARNATIONS_MAX: usize = 100_000;
 
 /// The copy of a conversation that a request asks for.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -164,11 +161,8 @@ impl Fork<'_> {
             metadata: source.metadata.clone(),
         };
         let mut head = build_head(services, context.key, init)?;
-        let search = IncarnationSearch::new(path.iter().map(|entry| &entry.base.entry_id));
-        let incarnation = std::iter::repeat_with(|| new_incarnation(services))
-            .take(INCARNATIONS_MAX)
-            .find(|incarnation| search.is_suitable(incarnation));
-        head.incarnation = incarnation.ok_or_else(CommandError::contended)?;
+        let copied = path.iter().map(|entry| &entry.base.entry_id);
+        head.incarnation = find_suitable_incarnation(services, copied)?;
         head.settings = settings_at(services, source, path);
         head.plugin_state = plugin_state_at(path);
         head.is_compacted = path.iter().any(|entry| entry.body.compaction().is_some());

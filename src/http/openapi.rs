@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, commands, compact, conversations,
-    events, health, inbox, models, plugins, prompts, schedules, usage, why,
+    events, health, inbox, models, plugins, prompts, schedules, session_files, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -29,6 +29,8 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
         .routes(routes!(conversations::fork))
+        .routes(routes!(session_files::import))
+        .routes(routes!(session_files::export))
         .routes(routes!(why::read))
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))

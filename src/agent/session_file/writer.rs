@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::agent::entry::{Entry, EntryBase, EntryBody};
-use crate::agent::head::Parent;
+use crate::agent::head::{Head, Parent};
 use crate::agent::raw::RawJson;
 use crate::agent::session_file::object::Object;
 use crate::agent::session_file::{
@@ -64,6 +64,16 @@ pub(crate) fn pi_header(header: &ConversationHeader) -> String {
     if let (Some(line), Some(parent)) = (line.as_object_mut(), &header.parent) {
         line.insert("parentSession".to_owned(), json!(parent.conversation_id));
     }
+    one_line(&RawJson::from_value(&line))
+}
+
+/// A last line that makes the leaf current again: Pi continues after the last entry of a file.
+pub(crate) fn leaf_line(head: &Head) -> String {
+    let line = json!({
+        "type": "custom", "customType": format!("{OWN_TYPES}leaf"),
+        "id": EntryId::from_seq(&head.incarnation, head.seq + 1), "parentId": head.leaf_id,
+        "timestamp": head.updated_at.to_string(),
+    });
     one_line(&RawJson::from_value(&line))
 }
 
