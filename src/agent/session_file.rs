@@ -11,7 +11,7 @@ mod writer;
 
 pub(crate) use self::html::{html_end, html_entry, html_start};
 pub(crate) use self::lines::{Line, LineSplitter};
-pub(crate) use self::reader::{FileError, FileHeader, ImportedEntry, ParsedLine, SessionReader};
+pub(crate) use self::reader::{FileError, FileHeader, ParsedLine, SessionReader};
 pub(crate) use self::tree::ImportedTree;
 pub(crate) use self::writer::{
     ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
@@ -27,3 +27,6 @@ const AS_IMPORTED: &str = "asImported";
 /// not set the state of plugins.
 const OWN_TYPES: &str = "turnwheel/";
 const IMPORTED_TYPES: &str = "imported/turnwheel/";
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,8 @@ use crate::turn::head_commit::HeadCommit;
 pub(crate) const ID_LENGTH_MAX: usize = 128;
 /// Maximum number of messages in a request that creates a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1_000;
+/// `/conversations/import` is the route that imports session files.
+const RESERVED_ID: &str = "import";
 /// Number of incarnations that are tried. About a thousand are enough.
 const INCARNATIONS_MAX: usize = 100_000;
 const METADATA_ENTRIES_MAX: usize = 64;
@@ -174,6 +176,10 @@ pub(crate) fn resolve_conversation_id(
     pointer: &str,
 ) -> Result<String, CommandError> {
     let Some(id) = given else { return Ok(idempotency.conversation_id(owner)) };
+    if id == RESERVED_ID {
+        let detail = format!("`{id}` is part of a path of the API: use another id");
+        return Err(CommandError::invalid(pointer, detail));
+    }
     if id.len() > ID_LENGTH_MAX || !is_plain_text(&id) {
         return Err(CommandError::invalid(
             pointer,

@@ -108,6 +108,10 @@ impl Fork<'_> {
             .ok_or_else(|| CommandError::invalid("/entryId", "Invalid entry ID for forking"))?;
         let pending = PendingFork { entry_id: &entry_id, position };
         if !RequestHooks::new(services, source, &input_id).allows_fork(&pending).await {
+            if self.is_reserved {
+                let owner = Owner::from_key(context.key);
+                key_reservation::release_unused(services, &owner, context.idempotency).await;
+            }
             let cancelled = ForkResult { conversation: None, text: None, cancelled: true };
             return Ok(CommandResponse::new(200, &cancelled));
         }

@@ -79,9 +79,13 @@ async fn release_if_rejected(
             | CommandError::Conflict { retry_after: Some(_), .. }
             | CommandError::KeyReused
     );
-    if is_transient {
-        return;
+    if !is_transient {
+        release_unused(services, owner, idempotency).await;
     }
+}
+
+/// Releases the key of a request that has created nothing.
+pub(crate) async fn release_unused(services: &Services, owner: &Owner, idempotency: &Idempotency) {
     let key = reservation_key(owner, idempotency);
     let id = idempotency.input_id(&key);
     let writes = vec![Write::Delete(id.as_str().to_owned(), None)];

@@ -26,6 +26,7 @@ mod prompt_steps;
 mod questions;
 mod read_models;
 mod response_schemas;
+mod session_files;
 mod source_methods;
 mod store_faults;
 mod test_app;

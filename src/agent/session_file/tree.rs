@@ -21,7 +21,7 @@ struct Node {
     is_compaction: bool,
 }
 
-/// What a path says about the conversation at its end.
+/// Facts about the conversation at the end of a path.
 #[derive(Debug, Default)]
 pub(crate) struct ImportedPath {
     /// Changes of model, thinking level and name, root first.

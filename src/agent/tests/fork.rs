@@ -86,7 +86,7 @@ fn running_and_unknown_writes_block_equal_calls_of_the_fork() {
     head.phase = Phase::Idle;
     head.indeterminate_writes.insert("own".to_owned(), effect_id.to_string());
     head.indeterminate_writes.insert("parents".to_owned(), "tw_other_1234_7_0".to_owned());
-    head.indeterminate_writes.insert("unresolved".to_owned(), "told".to_owned());
+    head.indeterminate_writes.insert("unresolved".to_owned(), "any".to_owned());
     assert_eq!(indeterminate_writes(&head, &before), head.indeterminate_writes);
     let of_others: Vec<String> = indeterminate_writes(&head, earlier).into_keys().collect();
     assert_eq!(of_others, ["parents", "unresolved"]);
