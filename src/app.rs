@@ -20,6 +20,7 @@ mod pending_work;
 mod ports;
 mod prices;
 mod service;
+mod session_files;
 mod setting_names;
 mod signing_keys;
 mod start_error;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::content::{Content, joined_text};
+use crate::agent::branch::find_position;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, Label, PromptEnd, PromptState, PromptStop};
 use crate::agent::head::{Head, PROMPT_SPANS_MAX, PromptSpan};
 use crate::agent::message::Message;
@@ -42,38 +42,15 @@ pub(crate) fn find_fork_point(
     entry_id: &EntryId,
     position: ForkPosition,
 ) -> Option<ForkPoint> {
-    let mut path = path_to_leaf(entries, Some(entry_id));
-    let last = Arc::clone(path.last()?);
+    let path = path_to_leaf(entries, Some(entry_id));
+    let last = path.last()?;
     if position == ForkPosition::At {
         return Some(ForkPoint { path, text: None });
     }
-    let Some(Message::User(user)) = last.body.message() else { return None };
-    let text = match &user.content {
-        Content::Text(text) => text.clone(),
-        Content::Blocks(blocks) => joined_text(blocks),
-    };
-    path.truncate(index_before(&path));
-    Some(ForkPoint { path, text: Some(text) })
-}
-
-/// Number of entries before the user message at the end of the path. The `prompt` entry that the
-/// message started is not among them. A steer started none.
-fn index_before(path: &[Arc<Entry>]) -> usize {
-    let message_index = path.len().saturating_sub(1);
-    let Some(last) = path.last() else { return 0 };
-    let before = path.iter().enumerate().take(message_index).rev();
-    let of_prompt = before.take_while(|(_, entry)| {
-        last.base.prompt_id.is_some() && entry.base.prompt_id == last.base.prompt_id
-    });
-    for (index, entry) in of_prompt {
-        match (&entry.body, entry.body.message()) {
-            (EntryBody::Prompt(prompt), _) if !prompt.has_no_input => return index,
-            (EntryBody::Prompt(_), _)
-            | (_, Some(Message::User(_) | Message::Assistant(_) | Message::ToolResult(_))) => break,
-            _ => {}
-        }
-    }
-    message_index
+    let Some(Message::User(_)) = last.body.message() else { return None };
+    let before = find_position(entries, entry_id)?;
+    let path = path_to_leaf(entries, before.leaf_id.as_ref());
+    Some(ForkPoint { path, text: before.text })
 }
 
 /// Gives entries consecutive numbers from 1. References to other entries by number follow.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
 use crate::ids::EntryId;
 
@@ -46,6 +47,18 @@ pub(crate) fn path_from_leaf<'a>(
     })
 }
 
+/// The common case, without an index: every entry's parent is the previous entry, and the last
+/// entry is the leaf.
+fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
+    let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);
+    let is_chain = entries.windows(2).all(|pair| match pair {
+        [before, after] => after.base.parent_id.as_ref() == Some(&before.base.entry_id),
+        _ => true,
+    });
+    let starts_at_root = entries.first().is_some_and(|first| first.base.parent_id.is_none());
+    (is_leaf_last && is_chain && starts_at_root).then(|| entries.to_vec())
+}
+
 /// Model that was set or that responded last.
 pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
     path.iter().rev().find_map(|entry| {
@@ -57,22 +70,11 @@ pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
     })
 }
 
+/// Thinking level that was set last.
 pub(crate) fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
     let level = path.iter().rev().find_map(|entry| {
         let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
         Some(change.thinking_level.as_str())
     });
-    serde_json::from_value(level?.into()).ok()
-}
-
-/// The common case, without an index: every entry's parent is the previous entry, and the last
-/// entry is the leaf.
-fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
-    let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);
-    let is_chain = entries.windows(2).all(|pair| match pair {
-        [before, after] => after.base.parent_id.as_ref() == Some(&before.base.entry_id),
-        _ => true,
-    });
-    let starts_at_root = entries.first().is_some_and(|first| first.base.parent_id.is_none());
-    (is_leaf_last && is_chain && starts_at_root).then(|| entries.to_vec())
+    RawJson::from_value(&level?).read().ok()
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::branch::{WriteLeft, find_writes_left, left_behind};
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::fork::{
     ForkPoint, ForkPosition, PromptSpans, Renumbering, cut_prompt_end, find_fork_point,
-    indeterminate_writes, labels_beside_path, last_name,
+    indeterminate_writes, labels_beside_path, last_labels, last_name,
 };
 use crate::agent::head::{Head, Parent};
-use crate::agent::path::{last_model, last_thinking_level};
-use crate::agent::plugin_state::plugin_state_at;
-use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::path::path_to_leaf;
+use crate::agent::settings::Settings;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{
@@ -25,6 +25,7 @@ use crate::commands::fork::artifacts::NamedArtifacts;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::import::{self, Import};
 use crate::commands::key_reservation;
+use crate::commands::leaf::{WRITES_MAX, plan_change};
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::request_hooks::RequestHooks;
 use crate::extensions::{Observation, PendingFork, SessionStartReason};
@@ -45,7 +46,7 @@ pub(crate) struct ForkRequest {
     pub conversation_id: Option<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ForkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +54,9 @@ pub(crate) struct ForkResult {
     /// Text of the user message before which the fork ends. Absent with `at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Writes on the part of the source's path that the fork does not have: at most the newest 100.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub writes_left: Vec<WriteLeft>,
     /// True if an extension cancelled the fork. Then there is no new conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
@@ -112,7 +116,7 @@ impl Fork<'_> {
                 let owner = Owner::from_key(context.key);
                 key_reservation::release_unused(services, &owner, context.idempotency).await;
             }
-            let cancelled = ForkResult { conversation: None, text: None, cancelled: true };
+            let cancelled = ForkResult { cancelled: true, ..ForkResult::default() };
             return Ok(CommandResponse::new(200, &cancelled));
         }
         let artifacts = NamedArtifacts::find(services, source, &point.path).await?;
@@ -127,6 +131,7 @@ impl Fork<'_> {
         load::head(services, &source.key()).await?;
         let result = ForkResult {
             conversation: Some(new_conversation_view(services, &head)),
+            writes_left: writes_left(source, &entries, &point.path),
             text: point.text,
             cancelled: false,
         };
@@ -167,8 +172,9 @@ impl Fork<'_> {
         let mut head = build_head(services, context.key, init)?;
         let copied = path.iter().map(|entry| &entry.base.entry_id);
         head.incarnation = find_suitable_incarnation(services, copied)?;
-        head.settings = settings_at(services, source, path);
-        head.plugin_state = plugin_state_at(path);
+        head.settings = source.settings.clone();
+        let (change, _) = plan_change(services, source, None, path);
+        head.move_leaf(&change);
         head.is_compacted = path.iter().any(|entry| entry.body.compaction().is_some());
         head.name = last_name(path);
         head.parent = Some(Parent {
@@ -185,18 +191,12 @@ impl Fork<'_> {
     }
 }
 
-/// The settings of the source, with the model and the thinking level at the end of the path. A
-/// model that is not configured is not set.
-fn settings_at(services: &Services, source: &Head, path: &[Arc<Entry>]) -> Settings {
-    let mut settings = source.settings.clone();
-    let current = settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
-    let is_current = |model: &str| services.model.record(current).is_ok_and(|it| it.id == model);
-    let model = last_model(path)
-        .filter(|model| !is_current(model) && services.model.record(model).is_ok())
-        .map(ToOwned::to_owned);
-    settings.model = model.or(settings.model);
-    settings.thinking_level = last_thinking_level(path).or(settings.thinking_level);
-    settings
+/// The newest writes on the part of the source's path that is not copied.
+fn writes_left(source: &Head, entries: &[Arc<Entry>], copied: &[Arc<Entry>]) -> Vec<WriteLeft> {
+    let path = path_to_leaf(entries, source.leaf_id.as_ref());
+    let mut writes = find_writes_left(&path, left_behind(&path, copied));
+    writes.drain(..writes.len().saturating_sub(WRITES_MAX));
+    writes
 }
 
 /// Writes the entries of the path, and those that complete the copy: labels that were set on other
@@ -226,5 +226,12 @@ async fn copy_entries(
         import.add(&append_entry(head, EntryBody::Label(label), now)).await?;
     }
     head.prompts = spans.into_ended();
+    let labels = last_labels(entries);
+    for (id, label) in
+        point.path.iter().filter_map(|entry| labels.get_key_value(&entry.base.entry_id))
+    {
+        // A label that is too long now stays an entry.
+        let _unlisted = head.set_label(id, Some(label));
+    }
     Ok(())
 }

@@ -5,7 +5,7 @@ use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::fork::{PromptSpans, cut_prompt_end, last_name};
 use crate::agent::head::Head;
 use crate::agent::path::{last_model, last_thinking_level};
@@ -283,7 +283,13 @@ impl<'a> ImportedConversation<'a> {
         self.spans.add(entry);
         let Some((head, import)) = &mut self.target else { return Ok(()) };
         (head.seq, head.leaf_id) = (entry.base.seq, Some(entry.base.entry_id.clone()));
-        import.add(entry).await
+        import.add(entry).await?;
+        if let EntryBody::Label(label) = &entry.body
+            && let Err(reason) = head.set_label(&label.target_id, label.label.as_deref())
+        {
+            self.warn(reason);
+        }
+        Ok(())
     }
 
     /// Completes the head and writes it.

@@ -46,6 +46,10 @@ pub enum Hook {
     SessionBeforeFork,
     /// [`Observation::SessionFork`](super::Observation::SessionFork)
     SessionFork,
+    /// [`Extension::before_leaf_move`](super::Extension::before_leaf_move)
+    SessionBeforeTree,
+    /// [`Observation::SessionTree`](super::Observation::SessionTree)
+    SessionTree,
     /// [`Extension::run_command`](super::Extension::run_command)
     Command,
     /// [`Extension::transform_input`](super::Extension::transform_input)
@@ -83,7 +87,9 @@ impl Hook {
             | Self::SessionBeforeSwitch
             | Self::SessionSwitch
             | Self::SessionBeforeFork
-            | Self::SessionFork => None,
+            | Self::SessionFork
+            | Self::SessionBeforeTree
+            | Self::SessionTree => None,
         }
     }
 }

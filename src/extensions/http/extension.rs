@@ -136,6 +136,9 @@ impl Extension for HttpExtension {
             Observation::SessionSwitch { previous } | Observation::SessionFork { previous } => {
                 json!({"previous": previous})
             }
+            Observation::SessionTree { old_leaf_id, new_leaf_id, summary } => {
+                json!({"oldLeafId": old_leaf_id, "newLeafId": new_leaf_id, "summary": summary})
+            }
             Observation::TurnStart { turn_index } => json!({"turnIndex": turn_index}),
             Observation::ModelSelect(change) => json!(change),
         };

@@ -80,6 +80,7 @@ impl Extension for Recorder {
             Observation::SessionSwitch { previous } | Observation::SessionFork { previous } => {
                 previous.to_string()
             }
+            Observation::SessionTree { summary, .. } => summary.clone().unwrap_or_default(),
             Observation::AgentStart
             | Observation::SessionStart { .. }
             | Observation::SessionShutdown => String::new(),
