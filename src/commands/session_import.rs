@@ -8,7 +8,6 @@ use utoipa::ToSchema;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::fork::{PromptSpans, cut_prompt_end, last_name};
 use crate::agent::head::Head;
-use crate::agent::path::{last_model, last_thinking_level};
 use crate::agent::raw::RawJson;
 use crate::agent::session_file::{
     FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
@@ -23,6 +22,7 @@ use crate::commands::conversation::{
 use crate::commands::idempotency::{Idempotency, find_previous_request};
 use crate::commands::import::{self, Import};
 use crate::commands::key_reservation;
+use crate::commands::leaf::plan_change;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::digest::IncrementalSha256;
 use crate::extensions::SessionStartReason;
@@ -320,10 +320,11 @@ impl<'a> ImportedConversation<'a> {
         head.prompts = spans.into_ended();
         head.name = last_name(&path.facts);
         head.is_compacted = path.is_compacted;
-        let model = last_model(&path.facts).filter(|model| services.model.record(model).is_ok());
-        head.settings.model = model.map(ToOwned::to_owned).or(head.settings.model);
-        head.settings.thinking_level =
-            last_thinking_level(&path.facts).or(head.settings.thinking_level);
+        // A file of Turnwheel has the settings in its header.
+        if let Ok(FileHeader::Pi(_)) = reader.header() {
+            let (change, _) = plan_change(services, &head, head.leaf_id.clone(), &path.facts);
+            head.move_leaf(&change);
+        }
         head.min_reader = head.min_reader.max(head.required_reader());
         let body = SessionImported {
             conversation_id: head.conversation_id.clone(),

@@ -85,7 +85,7 @@ fn body_parts(content: Body) -> impl Stream<Item = Result<Bytes, CommandError>> 
         ("id" = String, Path),
         ("format" = Option<String>, Query, description = "`turnwheel` (the default), `pi` or `html`."),
     ),
-    responses((status = 200, body = String, content_type = "application/x-ndjson"))
+    responses((status = 200, content((String = "application/x-ndjson"), (String = "text/html"))))
 )]
 pub(crate) async fn export(
     State(api): State<SharedApi>,

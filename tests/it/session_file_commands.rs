@@ -23,8 +23,7 @@ async fn exported_conversation_is_imported_by_command() {
     let data = folder.path().join("data");
     let dev = DevProcess::start(&data, &[]);
     let client = reqwest::Client::new();
-    let body =
-        json!({"id": "c", "messages": [{"role": "user", "content": "<b>hi</b>", "timestamp": 1}]});
+    let body = json!({"id": "c", "agent": "assistant", "messages": [{"role": "user", "content": "<b>hi</b>", "timestamp": 1}]});
     let created = client.post(dev.url("/api/conversations")).json(&body).send().await.unwrap();
     assert_eq!(created.status().as_u16(), 201);
     let exported = run_turnwheel(&["export", "c", "--format", "pi"], &data);
@@ -32,7 +31,8 @@ async fn exported_conversation_is_imported_by_command() {
     let file = folder.path().join("c.jsonl");
     let torn = [exported.stdout.as_slice(), b"{torn"].concat();
     std::fs::write(&file, torn).unwrap();
-    let imported = run_turnwheel(&["import", file.to_str().unwrap(), "--json"], &data);
+    let imported =
+        run_turnwheel(&["import", file.to_str().unwrap(), "--agent", "assistant", "--json"], &data);
     let report: Value = serde_json::from_slice(&imported.stdout).unwrap();
     assert_eq!((&report["imported"], &report["skipped"][0]["line"]), (&json!(1), &json!(3)));
     let id = report["conversationId"].as_str().unwrap();
