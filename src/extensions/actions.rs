@@ -145,6 +145,12 @@ impl HookContext {
         (!actions.is_empty()).then_some(StoredActions { by, actions })
     }
 
+    /// Like [`Self::take_actions`], with the aborts only.
+    pub(crate) fn take_aborts(&self) -> Option<Input> {
+        self.lock_actions().as_mut()?.retain_aborts();
+        self.take_actions()
+    }
+
     /// The actions as an input of the commit. `None`: there are none.
     pub(crate) fn take_actions(&self) -> Option<Input> {
         let taken = self.lock_actions().take()?;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::agent::action::HookActions;
-use crate::agent::settings::ThinkingLevel;
+use crate::agent::head::Head;
+use crate::agent::settings::{Settings, ThinkingLevel};
 use crate::digest::sha256_hex;
 use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
@@ -37,6 +38,57 @@ pub(crate) struct HookFacts {
     pub(crate) tools: Vec<Arc<dyn CallableTool>>,
     pub(crate) system_prompt: Arc<str>,
     pub(crate) context_tokens: Option<u64>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of sites made by this thread: a turn without extensions makes none.
+    pub(crate) static SITES_MADE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+impl HookSite {
+    /// `anchor` tells the prompt, if it names one; otherwise it is the running one.
+    pub(crate) fn new(
+        hook: Hook,
+        head: &Head,
+        anchor: Anchor,
+        facts: HookFacts,
+        model: &Arc<dyn Model>,
+    ) -> Arc<Self> {
+        #[cfg(test)]
+        SITES_MADE.with(|made| made.set(made.get() + 1));
+        let running = || head.prompt.as_ref().map(|run| run.id.clone());
+        Arc::new(Self {
+            hook,
+            conversation: head.key(),
+            incarnation: head.incarnation.clone(),
+            agent: head.agent.clone(),
+            prompt_id: if let Anchor::Prompt(id) = &anchor { Some(id.clone()) } else { running() },
+            anchor,
+            facts,
+            model: Arc::clone(model),
+        })
+    }
+}
+
+impl HookFacts {
+    /// `settings` are the effective ones; `tools` are active.
+    pub(crate) fn new(
+        head: &Head,
+        settings: &Settings,
+        tools: Vec<Arc<dyn CallableTool>>,
+        system_prompt: Arc<str>,
+    ) -> Self {
+        Self {
+            has_waiting_messages: head.waiting_items > 0,
+            name: head.name.clone(),
+            model: head.model_name(settings).to_owned(),
+            thinking_level: settings.thinking_level.unwrap_or_default(),
+            tools,
+            system_prompt,
+            context_tokens: head.context_tokens,
+        }
+    }
 }
 
 /// Tokens of the last model call, and the context window of the model.

@@ -49,28 +49,10 @@ impl<'w> LeasedConversation<'w> {
         anchor: Anchor,
     ) -> Arc<HookSite> {
         let head = &self.state.head;
-        Arc::new(HookSite {
-            hook,
-            conversation: self.state.key.clone(),
-            incarnation: head.incarnation.clone(),
-            agent: head.agent.clone(),
-            prompt_id: if let Anchor::Prompt(id) = &anchor {
-                Some(id.clone())
-            } else {
-                self.state.prompt_id()
-            },
-            anchor,
-            facts: HookFacts {
-                has_waiting_messages: head.waiting_items > 0,
-                name: head.name.clone(),
-                model: context.model_name(head).to_owned(),
-                thinking_level: context.settings.thinking_level.unwrap_or_default(),
-                tools: context.tools().to_vec(),
-                system_prompt: Arc::clone(&context.system_prompt),
-                context_tokens: head.context_tokens,
-            },
-            model: Arc::clone(&self.services.model),
-        })
+        let system_prompt = Arc::clone(&context.system_prompt);
+        let facts =
+            HookFacts::new(head, &context.settings, context.tools().to_vec(), system_prompt);
+        HookSite::new(hook, head, anchor, facts, &self.services.model)
     }
 
     /// `None`: no extension has the hook.

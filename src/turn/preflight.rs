@@ -158,7 +158,9 @@ impl LeasedConversation<'_> {
             calls_count: plan.transition().calls().len(),
         };
         let response = plan.transition().head.response_count;
-        let answers = plan.transition().calls().get(index).map(|call| &call.answers);
+        let state = plan.transition().calls().get(index);
+        let answers = state.map(|call| &call.answers);
+        let is_repeated = state.is_some_and(|call| call.attempts > 0);
         let mut required = Vec::new();
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
@@ -174,7 +176,8 @@ impl LeasedConversation<'_> {
                 return Ok(Err(CheckOutcome::Decided(preflight)));
             }
             if decision.is_ok() {
-                actions.extend(cx.take_actions());
+                // The other actions have landed with the intent of the first attempt.
+                actions.extend(if is_repeated { cx.take_aborts() } else { cx.take_actions() });
             }
             let preflight = match decision {
                 Ok(ToolCallDecision::Allow) => continue,
