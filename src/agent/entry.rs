@@ -56,11 +56,10 @@ impl Entry {
     /// The entry at another position.
     #[must_use]
     pub(crate) fn with_base(self, base: EntryBase) -> Self {
-        let body = match self.body {
-            EntryBody::Other(raw) => EntryBody::Other(base.write_into(&raw)),
-            body => body,
-        };
-        Self { base, body }
+        if let EntryBody::Other(raw) = &self.body {
+            return Self { body: EntryBody::Other(base.write_into(raw)), base };
+        }
+        Self { base, ..self }
     }
 }
 

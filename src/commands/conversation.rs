@@ -99,9 +99,9 @@ pub(crate) async fn create_conversation_of_any_length(
     let id = resolve_conversation_id(request.id.take(), owner, idempotency, "/id")?;
     let key = owner.conversation_key(&id);
     if !has_given_id || !idempotency.is_repeatable {
-        return write_conversation(services, &key, request, idempotency, false).await;
+        return Box::pin(write_conversation(services, &key, request, idempotency, false)).await;
     }
-    let write = write_conversation(services, &key, request, idempotency, true);
+    let write = Box::pin(write_conversation(services, &key, request, idempotency, true));
     key_reservation::run_reserved(services, owner, idempotency, write).await
 }
 
@@ -151,11 +151,11 @@ async fn write_conversation(
             }
         }
     }
-    let mut import = Import::begin(services, &head, &context.input_id()).await?;
+    let mut import = Box::pin(Import::begin(services, &head, &context.input_id())).await?;
     for entry in &entries {
         import.add(entry).await?;
     }
-    import.finish(head.clone(), receipt).await?;
+    Box::pin(import.finish(head.clone(), receipt)).await?;
     context.observe_creation(Some(&head)).await;
     Ok(response)
 }

@@ -37,7 +37,7 @@ pub(crate) fn is_importing(head: &Head) -> bool {
 pub(crate) struct Import<'a> {
     services: &'a Services,
     key: ConversationKey,
-    hidden: Head,
+    hidden: Box<Head>,
     etag: ETag,
     batch: Vec<Write>,
     batch_bytes: usize,
@@ -55,7 +55,7 @@ impl<'a> Import<'a> {
         input_id: &InputId,
     ) -> Result<Self, CommandError> {
         let key = head.key();
-        let mut hidden = build_hidden_head(services, head, input_id);
+        let mut hidden = Box::new(build_hidden_head(services, head, input_id));
         let etag = begin_import(services, &key, &mut hidden, input_id).await?;
         Ok(Self { services, key, hidden, etag, batch: Vec::new(), batch_bytes: 0 })
     }

@@ -61,7 +61,7 @@ pub async fn begin_conversation(
     if !has_given_id || !idempotency.is_repeatable {
         return begin_with_id(services, &key, request, (idempotency, false), sender).await;
     }
-    let begin = begin_with_id(services, &key, request, (idempotency, true), sender);
+    let begin = Box::pin(begin_with_id(services, &key, request, (idempotency, true), sender));
     key_reservation::run_reserved(services, owner, idempotency, begin).await
 }
 

@@ -149,17 +149,17 @@ impl<'a> FileImport<'a> {
         while let Some(part) = file.next().await? {
             let mut rest = part.as_ref();
             while let Some(line) = splitter.next_line(&mut rest) {
-                self.import_line(&mut conversation, &line).await?;
+                Box::pin(self.import_line(&mut conversation, &line)).await?;
             }
         }
         if let Some(line) = splitter.finish() {
-            self.import_line(&mut conversation, &line).await?;
+            Box::pin(self.import_line(&mut conversation, &line)).await?;
         }
-        conversation.reader.header().map_err(file_problem)?;
+        conversation.reader.header()?;
         let identified = file.identify(idempotency);
         let context =
             CommandContext { services, key, idempotency: &identified, signal: Signal::None };
-        let (head, response) = conversation.finish(context).await?;
+        let (head, response) = Box::pin(conversation.finish(context)).await?;
         context.observe_start(&head, SessionStartReason::Import).await;
         Ok(response)
     }
@@ -169,12 +169,12 @@ impl<'a> FileImport<'a> {
         conversation: &mut ImportedConversation<'a>,
         line: &Line,
     ) -> Result<(), CommandError> {
-        match conversation.reader.read(line).map_err(file_problem)? {
+        match conversation.reader.read(line)? {
             ParsedLine::Header => {
-                let head = self.build_head(conversation.reader.header().map_err(file_problem)?)?;
+                let head = self.build_head(conversation.reader.header()?)?;
                 let input_id = self.idempotency.input_id(self.key);
-                let import = Import::begin(self.services, &head, &input_id).await?;
-                conversation.target = Some((head, import));
+                let import = Box::pin(Import::begin(self.services, &head, &input_id)).await?;
+                conversation.target = Some((Box::new(head), import));
             }
             ParsedLine::Skipped(reason) => conversation.skip(reason),
             ParsedLine::Entry(imported) => {
@@ -234,8 +234,10 @@ fn settings_of_header(header: &RawJson) -> Settings {
     }
 }
 
-fn file_problem(error: FileError) -> CommandError {
-    CommandError::invalid("", error.to_string())
+impl From<FileError> for CommandError {
+    fn from(error: FileError) -> Self {
+        Self::invalid("", error.to_string())
+    }
 }
 
 /// A conversation that is being created from a file.
@@ -243,7 +245,7 @@ struct ImportedConversation<'a> {
     services: &'a Services,
     reader: SessionReader,
     /// The head and the writer, once the header is read.
-    target: Option<(Head, Import<'a>)>,
+    target: Option<(Box<Head>, Import<'a>)>,
     tree: ImportedTree,
     spans: PromptSpans,
     skipped_count: u64,
@@ -296,7 +298,7 @@ impl<'a> ImportedConversation<'a> {
     async fn finish(
         self,
         context: CommandContext<'_>,
-    ) -> Result<(Head, CommandResponse), CommandError> {
+    ) -> Result<(Box<Head>, CommandResponse), CommandError> {
         let Self { services, reader, target, tree, mut spans, .. } = self;
         let Some((mut head, mut import)) = target else { return Err(CommandError::contended()) };
         head.incarnation = find_suitable_incarnation(services, reader.ids())?;
@@ -337,7 +339,7 @@ impl<'a> ImportedConversation<'a> {
             .with_location(format!("conversations/{}", head.conversation_id));
         let receipt =
             receipt_document(context.idempotency, context.key, &response, head.created_at);
-        import.finish(head.clone(), receipt).await?;
+        Box::pin(import.finish(Head::clone(&head), receipt)).await?;
         Ok((head, response))
     }
 }

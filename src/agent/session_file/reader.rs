@@ -249,7 +249,7 @@ impl SessionReader {
             timestamp,
             prompt_id: None,
         };
-        let entry = build_entry(line, base)?;
+        let entry = build_entry(line, &base)?;
         Ok(ImportedEntry { entry, warning })
     }
 
@@ -289,7 +289,7 @@ fn parse_line(line: &Line) -> Result<RawJson, &'static str> {
 
 /// Builds the entry of a line of Pi's. If its export would differ from the line, the entry keeps the
 /// line.
-fn build_entry(line: Object, base: EntryBase) -> Result<Entry, String> {
+fn build_entry(line: Object, base: &EntryBase) -> Result<Entry, String> {
     let migrated = line.clone().into_raw();
     let mut stored = line.without(&["id", "entryId", "seq", "promptId", AS_IMPORTED]);
     if stored.text("type").as_deref() == Some("message") {
@@ -297,7 +297,7 @@ fn build_entry(line: Object, base: EntryBase) -> Result<Entry, String> {
     }
     add_required_members(&mut stored, &base.entry_id, base.timestamp);
     mark_own_type(&mut stored);
-    stored.extend(Object::from_raw(&RawJson::from_value(&base)).unwrap_or_default());
+    stored.extend(Object::from_raw(&RawJson::from_value(base)).unwrap_or_default());
     let raw = stored.clone().into_raw();
     let entry = read_entry(&raw)?;
     let written = Object::from_raw(&RawJson::from_value(&entry)).unwrap_or_default();
