@@ -37,6 +37,7 @@ mod schedules;
 mod schema;
 mod session_files;
 mod trace_layer;
+mod tree;
 mod usage;
 mod why;
 

@@ -56,6 +56,8 @@ pub enum Hook {
     Input,
     /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
     UserBash,
+    /// [`Extension::discover_resources`](super::Extension::discover_resources)
+    ResourcesDiscover,
 }
 
 impl Hook {
@@ -89,7 +91,8 @@ impl Hook {
             | Self::SessionBeforeFork
             | Self::SessionFork
             | Self::SessionBeforeTree
-            | Self::SessionTree => None,
+            | Self::SessionTree
+            | Self::ResourcesDiscover => None,
         }
     }
 }
