@@ -28,10 +28,6 @@ fn file(lines: &[Value]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn value(entry: &Entry) -> Value {
-    RawJson::from_value(entry).to_value()
-}
-
 #[test]
 fn forms_of_the_minimal_agent_are_read() {
     let lines = [
@@ -142,8 +138,7 @@ proptest! {
         let own: String = entries.iter().map(turnwheel_line).collect();
         let (read, skipped) = read_file(&(turnwheel_header(&header()) + &own));
         prop_assert_eq!(skipped, vec![]);
-        let written: Vec<Value> = entries.iter().map(value).collect();
-        prop_assert_eq!(read.iter().map(value).collect::<Vec<_>>(), written);
+        prop_assert_eq!(read.iter().map(turnwheel_line).collect::<String>(), own);
         let pi: String = entries.iter().map(pi_line).collect();
         let (read, skipped) = read_file(&(pi_header(&header()) + &pi));
         prop_assert_eq!(skipped, vec![]);

@@ -1,7 +1,7 @@
 //! Parts of conversations that forks copy.
 
 use super::*;
-use crate::agent::entry::{EntryBody, Label};
+use crate::agent::entry::{EntryBody, Label, MessageEntry};
 use crate::agent::fork::{
     ForkPosition, PromptSpans, Renumbering, find_fork_point, indeterminate_writes,
     labels_beside_path,
@@ -17,17 +17,13 @@ fn point_before(transition: &Transition, index: usize) -> Vec<u64> {
     point.unwrap().path.iter().map(|entry| entry.base.seq).collect()
 }
 
-fn steer(text: &str) -> Input {
-    let body = json!({"steer": {"promptId": "pr_2", "user": "default", "input": text, "visible": true, "source": "user"}});
-    inbox_read_one(item("in_2", body))
-}
-
 #[test]
 fn fork_before_prompt_leaves_its_start_out_and_before_steer_keeps_it() {
     let mut transition = transition();
     apply_inputs(&mut transition, &[prompt("go"), response(&["read {}"])]);
-    apply_inputs(&mut transition, &[admitted_call(0, Effect::Read, None), steer("faster")]);
-    apply_inputs(&mut transition, &[returned_call(0, "x")]);
+    let steer = r#"{"role":"user","content":"faster","timestamp":1}"#;
+    let steer = MessageEntry::new(serde_json::from_str(steer).unwrap());
+    transition.append(EntryBody::Message(steer));
     assert_eq!(point_before(&transition, 0), [0; 0]);
     let kept = point_before(&transition, 1);
     assert_eq!(kept, (1..=kept.len() as u64).collect::<Vec<_>>());
