@@ -96,7 +96,7 @@ pub mod inputs {
     pub use crate::agent::branch::WriteLeft;
     pub use crate::agent::inbox::DeliverAs;
     pub use crate::agent::prompt_receipt::CallOutcome;
-    pub use crate::app::{CycleDirection, NavigateOptions, Navigation};
+    pub use crate::app::{CycleDirection, Fork, NavigateOptions, Navigation};
     pub use crate::commands::bash::BashRecord;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;

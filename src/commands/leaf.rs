@@ -40,7 +40,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 /// Maximum number of writes in a response.
-const WRITES_MAX: usize = 100;
+pub(crate) const WRITES_MAX: usize = 100;
 
 /// The place to move the leaf to.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -361,7 +361,7 @@ impl MovePlan {
         let old_path = path_to_leaf(&entries, head.leaf_id.as_ref());
         let path = path_to_leaf(&entries, leaf_id.as_ref());
         let left = left_behind(&old_path, &path);
-        let (change, unavailable_model) = plan_move(services, head, leaf_id, &path);
+        let (change, unavailable_model) = plan_change(services, head, leaf_id, &path);
         let shared = old_path.len() - left.len();
         let common_ancestor = old_path.get(..shared).and_then(<[_]>::last);
         Ok(Self {
@@ -430,7 +430,7 @@ impl MovePlan {
 }
 
 /// The move to a leaf with its path, and the model of the path if it is not configured.
-pub(crate) fn plan_move(
+pub(crate) fn plan_change(
     services: &Services,
     head: &Head,
     leaf_id: Option<EntryId>,

@@ -17,6 +17,7 @@ use crate::http::{HandlerResult, SharedApi, access, into_response};
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses(
         (status = 200, body = LeafMoved),
+        (status = 202, body = LeafMoved, description = "The model writes the summary first.", headers(("Location" = String))),
         (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or inputs are queued"),
     )
 )]

@@ -13,7 +13,7 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::{SummarisedMove, SummaryAttempt, SummaryOutcome};
-use crate::commands::leaf::plan_move;
+use crate::commands::leaf::plan_change;
 use crate::turn::compaction::failed_summary;
 use crate::turn::compaction::summary_request::{
     CallUsage, SummaryCall, branch_output_max, fit_prompt,
@@ -54,7 +54,7 @@ impl LeasedConversation<'_> {
         let reserved = output_tokens.max(budget.reserve());
         let attempt = self.state.attempt();
         let (prompt, omitted) = fit_prompt((budget.window, attempt), &messages, &task, reserved);
-        let (leaf_move, _) = plan_move(self.services, head, target.leaf_id.clone(), &path);
+        let (leaf_move, _) = plan_change(self.services, head, target.leaf_id.clone(), &path);
         let call = SummaryCall {
             record: &record,
             context: &context,

@@ -31,7 +31,9 @@ async fn create_resources() -> KnownResources {
     let order = json!({"id": "s", "input": "say hello", "at": "PT1H"});
     app.post("/api/schedules", &order).send().await.expect_status(201);
     app.work().await;
+    let entries = app.get_json("/api/conversations/c/entries").await;
     let known = vec![
+        ("entryId", text(&entries["items"][0]["id"])),
         ("promptId", prompt),
         ("approvalId", text(&approval)),
         ("inputId", text(&input["inputId"])),
@@ -79,6 +81,9 @@ fn valid_body(method: &Method, template: &str) -> Option<Value> {
         ("POST", "artifacts") => json!("bytes"),
         ("POST", "{approvalId}") => json!({"decision": "approve"}),
         ("POST", "{name}") => json!({"args": "mine"}),
+        ("POST", "leaf") => json!({"entryId": null}),
+        ("POST", "fork") => json!({"entryId": "0a1b2c3d", "position": "at"}),
+        ("PUT", "label") => json!({"label": "mine"}),
         ("POST", "bash") => json!({"command": "ls", "output": "mine"}),
         ("POST", "abort" | "continue" | "compact" | "clear") => json!({}),
         _ => panic!("add a valid body for {method} {template}"),
