@@ -171,10 +171,10 @@ async fn steps_of_prompt_run_in_source_order() {
     assert_eq!(steps.take(), ["input say c", "start", "model bashExecution user custom"]);
     // 12: a retry repeats the call only.
     app.run("fail with 500").await;
-    assert_eq!(steps.take(), ["input fail with 500", "start", "model user assistant user"]);
+    assert_eq!(steps.take(), ["input fail with 500", "start", "model custom assistant user"]);
     app.clock.advance(Duration::from_secs(5));
     app.work().await;
-    assert_eq!(steps.take(), ["model user assistant user"]);
+    assert_eq!(steps.take(), ["model assistant user assistant"]);
 }
 
 /// Knows no model.
