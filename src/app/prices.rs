@@ -79,6 +79,7 @@ mod tests {
             tools: Vec::new(),
             extensions: Vec::new(),
             is_audited: false,
+            skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,
             revision: String::new(),

@@ -132,6 +132,7 @@ pub(super) fn with_counted_tools(
         extensions: agent.extensions.clone(),
         // No call of it is real.
         is_audited: false,
+        skills: Vec::new(),
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),

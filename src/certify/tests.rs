@@ -71,6 +71,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         revision: "r".to_owned(),

@@ -47,7 +47,7 @@ thread_local! {
 }
 
 impl HookSite {
-    /// The prompt is that of `anchor`, if it names one, otherwise the running one.
+    /// The prompt is that of `anchor`, if it names one; otherwise it is the running one.
     pub(crate) fn new(
         hook: Hook,
         head: &Head,

@@ -73,6 +73,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,

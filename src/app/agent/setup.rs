@@ -60,6 +60,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         tools: config.tools.clone(),
         extensions: Vec::new(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: config.plugins.clone(),
         response_schema: None,
         session_id: config.session_id.clone(),
@@ -67,9 +68,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     };
     Catalog {
         agents: BTreeMap::from([(AGENT_NAME.to_owned(), Arc::new(agent))]),
-        broken: BTreeMap::new(),
-        texts: BTreeMap::new(),
-        default_agent: None,
+        ..Catalog::default()
     }
 }
 

@@ -297,6 +297,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
             is_audited: false,
+            skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,
             session_id: None,

@@ -90,6 +90,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         tools: vec![tool.clone()],
         extensions: Vec::new(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,

@@ -110,6 +110,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         tools,
         extensions: Vec::new(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,

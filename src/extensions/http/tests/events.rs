@@ -148,6 +148,7 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::Prepare
         | Hook::Command
         | Hook::UserBash
+        | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
         | Hook::SessionBeforeTree

@@ -210,6 +210,7 @@ pub(super) fn catalog(
         tools,
         extensions: Vec::new(),
         is_audited: true,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,
