@@ -38,6 +38,7 @@ mod recordings;
 mod retries;
 mod rust_extension;
 mod secrets;
+mod session_file_commands;
 mod skills;
 mod steering;
 mod support;

@@ -13,7 +13,7 @@ use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
     ClosingTurn, FinishTurn, FinishedRun, FinishedToolCall, HookError, Observation,
-    PendingCompaction, PromptText, ResultChanges, StartingRun, SummaryOverride,
+    PendingCompaction, PromptText, ResultChanges, SessionStartReason, StartingRun, SummaryOverride,
 };
 use crate::ids::EntryId;
 
@@ -43,7 +43,7 @@ fn entry() -> Entry {
 fn observed_fact(event: Hook) -> Option<Observation> {
     let change = ModelChange::new("azure", "m");
     let facts = [
-        Observation::SessionStart,
+        Observation::SessionStart { reason: SessionStartReason::New },
         Observation::SessionShutdown,
         Observation::AgentStart,
         Observation::TurnStart { turn_index: 3 },
@@ -151,6 +151,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
+        | Hook::SessionBeforeFork
+        | Hook::SessionFork
         | Hook::SessionBeforeTree
         | Hook::SessionTree
         | Hook::SessionStart
@@ -227,7 +229,7 @@ fn request_cases() -> Vec<EventCase> {
             (json!({"action": "handled"}), "Handled"),
         ],
     };
-    let start = observed(Hook::SessionStart, json!({}));
+    let start = observed(Hook::SessionStart, json!({"reason": "new"}));
     vec![start, observed(Hook::SessionShutdown, json!({})), input]
 }
 
