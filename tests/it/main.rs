@@ -36,6 +36,7 @@ mod payments;
 mod plugins;
 mod recordings;
 mod retries;
+mod rust_extension;
 mod secrets;
 mod session_file_commands;
 mod skills;

@@ -16,7 +16,7 @@ use crate::ids::EntryId;
 pub struct NavigateOptions {
     /// Label of the entry, or of the summary if there is one.
     pub label: Option<String>,
-    /// Text that tells the model about the branch that the agent leaves.
+    /// Text for the model about the branch that the agent leaves.
     pub summary: Option<String>,
     /// True if the model writes the summary.
     pub summarize: bool,
