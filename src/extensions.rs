@@ -213,6 +213,12 @@ pub trait Extension: Send + Sync + fmt::Debug {
         false
     }
 
+    /// True if an input is refused because [`Extension::transform_input`] failed: nothing is stored,
+    /// and the response is 503. Without it the next extension runs, with the input unchanged.
+    fn is_input_required(&self) -> bool {
+        false
+    }
+
     /// True if the hooks call other systems. `certify` leaves such an extension out, unless it calls
     /// real tools.
     fn is_remote(&self) -> bool {
@@ -366,8 +372,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before an input is stored: a prompt, steer or follow-up of a user, a queue or a
-    /// schedule. Each extension sees the changes of the earlier ones. After a failure the next
-    /// extension runs, with the input unchanged.
+    /// schedule, or the new input of a queued one. Each extension sees the changes of the earlier
+    /// ones. After a failure the next extension runs, with the input unchanged, unless
+    /// [`Extension::is_input_required`]. It does not run for custom messages.
     async fn transform_input(
         &self,
         _cx: &HookContext,

@@ -32,7 +32,8 @@ pub(super) struct AdmittedInput {
 /// Runs the command that the input names, or the input hooks. Without extensions it does nothing.
 ///
 /// # Errors
-/// The input names a command, and the mode queues it: use the mode `prompt`.
+/// The input names a command, and the mode queues it: use the mode `prompt`. Or a required input hook
+/// failed: repeat the request.
 pub(super) async fn admit(
     context: CommandContext<'_>,
     (head, is_new): (&Head, bool),
@@ -59,7 +60,7 @@ pub(super) async fn admit(
         let run = run_command(&hooks, command, (&args, "/input")).await?;
         return store_handled(context, (head, is_new), run).await.map(Admission::Handled);
     }
-    let hooked = hooks.transform_input(content, sender.source).await;
+    let hooked = hooks.transform_input(content, sender.source).await?;
     let Some(content) = hooked.content else {
         let result = CommandResult { actions: hooked.actions, ..CommandResult::default() };
         let handled = HandledInput { command: None, result };

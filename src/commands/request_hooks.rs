@@ -9,6 +9,7 @@ use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::Agent;
+use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
@@ -170,15 +171,28 @@ impl<'a> RequestHooks<'a> {
     }
 
     /// Runs `transform_input` of all extensions in order.
-    pub(super) async fn transform_input(&self, content: Content, source: Source) -> HookedInput {
+    ///
+    /// # Errors
+    /// A required hook failed: store nothing.
+    pub(super) async fn transform_input(
+        &self,
+        content: Content,
+        source: Source,
+    ) -> Result<HookedInput, CommandError> {
         let mut hooked =
             HookedInput { content: Some(content), original: None, actions: Vec::new() };
         for cx in self.contexts(Hook::Input) {
             let Some(content) = &hooked.content else { break };
             let input = to_prompt_text(content, source);
             let work = async { cx.extension().transform_input(&cx, &input).await };
-            // A failure is reported, and the input stays.
-            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
+            let decision = match self.runner().run(&cx, work).await {
+                Ok(decision) => decision,
+                Err(failure) if cx.extension().is_input_required() => {
+                    return Err(CommandError::ExtensionFailed(failure.to_string()));
+                }
+                // The failure is reported, and the input stays.
+                Err(_) => continue,
+            };
             hooked.actions.extend(cx.take_stored_actions());
             match decision {
                 InputDecision::Continue => {}
@@ -190,7 +204,7 @@ impl<'a> RequestHooks<'a> {
                 }
             }
         }
-        hooked
+        Ok(hooked)
     }
 
     /// The result that an extension sets for a shell command of a client, of which the first one

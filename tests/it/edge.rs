@@ -14,6 +14,7 @@ mod event_streams;
 mod hostile_clients;
 mod inbox;
 mod input_files;
+mod input_moderation;
 mod models;
 mod openapi;
 mod openapi_check;

@@ -29,7 +29,7 @@ pub(crate) struct HttpExtension {
     pub(crate) name: String,
     pub(crate) events: Events,
     pub(crate) endpoint: HttpEndpoint,
-    /// True if a tool call starts although its request failed.
+    /// True if a tool call starts, and an input is accepted, although its request failed.
     pub(crate) is_optional: bool,
 }
 
@@ -94,6 +94,10 @@ impl Extension for HttpExtension {
 
     fn is_optional(&self) -> bool {
         self.is_optional
+    }
+
+    fn is_input_required(&self) -> bool {
+        !self.is_optional
     }
 
     fn is_remote(&self) -> bool {
