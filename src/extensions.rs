@@ -24,8 +24,10 @@ pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod http;
+pub(crate) mod http_access;
 mod input;
 pub(crate) mod payload;
+pub(crate) mod permissions;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
 mod questions;
@@ -37,7 +39,9 @@ pub use crate::agent::event::Severity;
 pub use command::{CommandCall, CommandOutcome, CommandSpec};
 pub use context::{ContextUsage, HookContext};
 pub use hook::{Events, Hook};
+pub use http_access::{HookHttp, HookHttpRequest, HookHttpResponse};
 pub use input::{BashResult, InputDecision, PromptText, UserBash};
+pub use permissions::Permissions;
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
 pub use questions::Question;
@@ -219,10 +223,16 @@ pub trait Extension: Send + Sync + fmt::Debug {
         false
     }
 
-    /// True if the hooks call other systems. `certify` leaves such an extension out, unless it calls
-    /// real tools.
+    /// True if the hooks call other systems, by default if [`Extension::permissions`] has hosts.
+    /// `certify` leaves such an extension out, unless it calls real tools.
     fn is_remote(&self) -> bool {
-        false
+        self.permissions().has_hosts()
+    }
+
+    /// The hosts, settings, tools and stored types that the extension uses. Its contexts refuse
+    /// hosts and settings that it does not declare. `GET /api/agents` lists them for review.
+    fn permissions(&self) -> Permissions {
+        Permissions::new()
     }
 
     /// Runs before an agent run starts: for a prompt that does not continue a run as a follow-up. Each

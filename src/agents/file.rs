@@ -7,7 +7,9 @@ use crate::agents::file_context::{
 };
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::agents::{Agent, extensions, fields, guardrails, http_tool, plugins, settings};
+use crate::agents::{
+    Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
+};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
@@ -70,6 +72,13 @@ pub(super) fn parse_agent_file(
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(&node, &tools, context, findings);
+    let plugins = plugins.unwrap_or_default();
+    let extension_settings = node.find_member("extensionSettings").map(|member| {
+        let extensions = context.extensions.iter().map(|it| (it.name(), it.permissions()));
+        let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
+        let declared = extensions.chain(plugins).collect();
+        extension_settings::read_extension_settings(member, &declared, findings)
+    });
     let is_audited =
         node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
     findings.is_empty().then(|| Agent {
@@ -80,7 +89,8 @@ pub(super) fn parse_agent_file(
         tools,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
-        plugins: plugins.unwrap_or_default(),
+        extension_settings: Arc::new(extension_settings.unwrap_or_default()),
+        plugins,
         response_schema,
         session_id: None,
         revision: hash_prefix(text),
@@ -165,8 +175,16 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 7] =
-        ["description", "tools", "extensions", "plugins", "responseSchema", "guardrails", "audit"];
+    const OWN: [&str; 8] = [
+        "description",
+        "tools",
+        "extensions",
+        "extensionSettings",
+        "plugins",
+        "responseSchema",
+        "guardrails",
+        "audit",
+    ];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }

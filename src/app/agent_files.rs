@@ -16,6 +16,8 @@ use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
+use crate::extensions::Extension;
+use crate::extensions::http_access::HookClient;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
@@ -34,6 +36,7 @@ pub(super) struct AgentFiles {
     display_path: String,
     tools: ToolSet,
     plugins: Vec<Arc<RegisteredPlugin>>,
+    extensions: Vec<Arc<dyn Extension>>,
     app_settings: Lookup,
     client: HttpClient,
     settings: Settings,
@@ -86,6 +89,7 @@ impl AgentFiles {
             display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
             plugins: app.plugins.clone(),
+            extensions: app.extensions.clone(),
             app_settings: settings.app_settings(),
             client: client.with_identity(credentials.token_source(&settings.identity)),
             settings: settings.clone(),
@@ -93,10 +97,16 @@ impl AgentFiles {
         })
     }
 
+    /// The client of hooks: it reaches the addresses that HTTP tools reach.
+    pub(super) fn hook_client(&self) -> HookClient {
+        HookClient::from(self.client.clone())
+    }
+
     fn context(&self) -> AgentFileContext<'_> {
         AgentFileContext {
             tools: &self.tools,
             plugins: &self.plugins,
+            extensions: &self.extensions,
             app_settings: &*self.app_settings,
             client: &self.client,
         }

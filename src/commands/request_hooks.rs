@@ -68,6 +68,8 @@ impl<'a> RequestHooks<'a> {
             anchor: Anchor::Request(self.input_id.clone()),
             facts: self.facts(),
             model: Arc::clone(&self.services.model),
+            client: self.services.hook_client.clone(),
+            extension_settings: self.agent.as_ref().map(|it| Arc::clone(&it.extension_settings)),
         };
         HookContext::new(Arc::new(site), extension)
     }

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use crate::agent::action::HookActions;
 use crate::agent::settings::ThinkingLevel;
 use crate::digest::sha256_hex;
+use crate::extensions::http_access::HookClient;
+use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, InputId, PromptId};
@@ -24,6 +26,9 @@ pub(crate) struct HookSite {
     pub(crate) facts: HookFacts,
     /// Resolves the names of models.
     pub(crate) model: Arc<dyn Model>,
+    pub(crate) client: HookClient,
+    /// Those of the agent. `None`: it has none.
+    pub(crate) extension_settings: Option<Arc<ExtensionSettings>>,
 }
 
 /// State of the conversation as a hook sees it.

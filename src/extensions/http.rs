@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(crate) use endpoint::HttpEndpoint;
+pub(super) use endpoint::{RequestFailure, read_body, transport};
 pub(crate) use events::{HTTP_EVENTS, LOCAL_EVENTS};
 pub(crate) use extension::HttpExtension;
 pub(crate) use plugin::HttpPlugin;

@@ -70,6 +70,12 @@ impl<'w> LeasedConversation<'w> {
                 context_tokens: head.context_tokens,
             },
             model: Arc::clone(&self.services.model),
+            client: self.services.hook_client.clone(),
+            extension_settings: context
+                .agent
+                .as_ref()
+                .ok()
+                .map(|it| Arc::clone(&it.extension_settings)),
         })
     }
 

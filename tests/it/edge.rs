@@ -11,6 +11,7 @@ mod decisions;
 mod deletion;
 mod error_texts;
 mod event_streams;
+mod extension_permissions;
 mod hostile_clients;
 mod inbox;
 mod input_files;

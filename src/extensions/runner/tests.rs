@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::agent::settings::ThinkingLevel;
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::http_access::HookClient;
 use crate::extensions::{Events, Extension};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::model::scripted::ScriptedModel;
@@ -87,6 +88,8 @@ pub(in crate::extensions) fn new_site(
             context_tokens: None,
         },
         model: Arc::new(ScriptedModel),
+        client: HookClient::default(),
+        extension_settings: None,
     }
 }
 

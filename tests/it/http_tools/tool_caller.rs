@@ -47,8 +47,13 @@ pub(crate) fn tool_with_client(
         _ => None,
     };
     let tools = ToolSet::new();
-    let context =
-        AgentFileContext { tools: &tools, plugins: &[], app_settings: &app_settings, client };
+    let context = AgentFileContext {
+        tools: &tools,
+        plugins: &[],
+        extensions: &[],
+        app_settings: &app_settings,
+        client,
+    };
     let loaded = load_folder(folder.path(), "agents", &context);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.find(None).unwrap().tools[0])
