@@ -105,7 +105,7 @@ pub mod messages {
     pub use crate::agent::content::*;
     pub use crate::agent::message::*;
     pub use crate::agent::raw::{Extra, RawJson};
-    pub use crate::agent::usage::{Cost, Usage, UsageTotals};
+    pub use crate::agent::usage::{Cost, RecordedUsage, Usage, UsageTotals};
 }
 
 /// The model port. Implement [`Model`](models::Model) to connect another model service.

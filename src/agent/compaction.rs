@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::agent::entry::Compaction;
 use crate::agent::message::{AssistantMessage, StopReason};
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::CompactionSettings;
 use crate::agent::usage::Usage;
 use crate::ids::EntryId;
@@ -143,6 +143,7 @@ impl SummaryParts {
             from_hook: None,
             usage: (calls > 0).then_some(usage),
             calls: (calls > 0).then_some(calls),
+            extra: Extra::new(),
         }
     }
 }

@@ -1,14 +1,19 @@
 //! The timeline: immutable entries that form a tree. `seq` orders them, `parentId` links them.
 
+mod session;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
+pub use crate::agent::entry::session::{
+    BranchSummary, Compaction, Custom, CustomMessageEntry, Label, MessageEntry, ModelChange,
+    SessionInfo, ThinkingLevelChange,
+};
 use crate::agent::frame_entry::FrameEntry;
-use crate::agent::message::{CustomMessage, IncompleteDetails, Message, ToolResultMessage};
+use crate::agent::message::{IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
-use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
@@ -133,145 +138,6 @@ impl<'de> Deserialize<'de> for Entry {
         let body = EntryBody::from_raw(raw).map_err(serde::de::Error::custom)?;
         Ok(Self { base, body })
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MessageEntry {
-    pub message: Message,
-    /// On model responses: the revision of the agent file in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<String>,
-    /// On tool results: the call. The provider's call id may repeat, this reference does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<CallRef>,
-    /// On model responses: the time at which the request was sent. The entry's own time is when the
-    /// response was complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    /// On failed model responses: true if a retry followed, which makes this response void.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_retried: bool,
-    /// On model responses: `seq` of the entry of the frame in force. Absent: the agent's own frame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frame: Option<u64>,
-}
-
-impl MessageEntry {
-    /// A message that is neither a model response nor a tool result.
-    pub fn new(message: Message) -> Self {
-        Self {
-            message,
-            revision: None,
-            call: None,
-            started_at: None,
-            is_retried: false,
-            frame: None,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ThinkingLevelChange {
-    pub thinking_level: String,
-}
-
-impl ThinkingLevelChange {
-    pub fn new(level: ThinkingLevel) -> Self {
-        let thinking_level = RawJson::from_value(&level).read().unwrap_or_default();
-        Self { thinking_level }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ModelChange {
-    pub provider: String,
-    pub model_id: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Compaction {
-    pub summary: String,
-    pub first_kept_entry_id: EntryId,
-    pub tokens_before: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub details: Option<RawJson>,
-    /// True if an extension wrote the summary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_hook: Option<bool>,
-    /// Usage of the summary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// Number of model calls. Absent in entries of earlier versions, and if no model was called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calls: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BranchSummary {
-    /// Leaf of the abandoned branch.
-    pub from_id: EntryId,
-    pub summary: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub details: Option<RawJson>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Custom {
-    pub custom_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<RawJson>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CustomMessageEntry {
-    pub custom_type: String,
-    pub content: Content,
-    pub display: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub details: Option<RawJson>,
-}
-
-impl CustomMessageEntry {
-    /// A message that clients show, without details.
-    pub fn new(custom_type: impl Into<String>, content: impl Into<Content>) -> Self {
-        let (custom_type, content) = (custom_type.into(), content.into());
-        Self { custom_type, content, display: true, details: None }
-    }
-
-    /// The message of this entry, which has the entry's `timestamp`.
-    pub(crate) fn to_message(&self, timestamp: Timestamp) -> CustomMessage {
-        CustomMessage {
-            custom_type: self.custom_type.clone(),
-            content: self.content.clone(),
-            display: self.display,
-            details: self.details.clone(),
-            timestamp,
-            extra: Extra::new(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Label {
-    pub target_id: EntryId,
-    /// Absent or empty removes the label.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionInfo {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
 }
 
 /// Origin of a prompt.

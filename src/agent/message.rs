@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
 use crate::agent::raw::{Extra, RawJson, tagged};
-use crate::agent::usage::{self, Usage};
+use crate::agent::usage::{self, RecordedUsage, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;
 
@@ -85,7 +85,7 @@ pub struct AssistantMessage {
     /// The model's id, not the deployment's name.
     pub model: String,
     #[serde(default)]
-    pub usage: Usage,
+    pub usage: RecordedUsage,
     pub stop_reason: StopReason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
@@ -102,7 +102,7 @@ impl AssistantMessage {
             api: author.to_owned(),
             provider: author.to_owned(),
             model: author.to_owned(),
-            usage: Usage::default(),
+            usage: RecordedUsage::default(),
             stop_reason,
             error_message: None,
             timestamp: Timestamp(0),

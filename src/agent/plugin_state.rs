@@ -59,14 +59,11 @@ impl PluginStateChange {
             return None;
         }
         self.set(states);
-        Some(EntryBody::Custom(Custom {
-            custom_type: STATE_ENTRY.to_owned(),
-            data: Some(RawJson::from_value(self)),
-        }))
+        Some(EntryBody::Custom(Custom::new(STATE_ENTRY, Some(RawJson::from_value(self)))))
     }
 
     fn from_entry(entry: &Entry) -> Option<Self> {
-        let EntryBody::Custom(Custom { custom_type, data }) = &entry.body else { return None };
+        let EntryBody::Custom(Custom { custom_type, data, .. }) = &entry.body else { return None };
         data.as_ref().filter(|_| custom_type == STATE_ENTRY)?.read().ok()
     }
 

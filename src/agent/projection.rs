@@ -18,7 +18,7 @@ use crate::agent::message::{
 };
 use crate::agent::raw::Extra;
 use crate::agent::request::CallRef;
-use crate::agent::usage::Usage;
+use crate::agent::usage::RecordedUsage;
 use crate::clock::Timestamp;
 
 /// Encodes the text of error results as a JSON string, as the prompt loop requires (PR-05).
@@ -170,7 +170,7 @@ fn file_message(file: &FileOutput, at: Timestamp) -> Message {
         api: String::new(),
         provider: String::new(),
         model: String::new(),
-        usage: Usage::default(),
+        usage: RecordedUsage::default(),
         stop_reason: StopReason::Stop,
         error_message: None,
         timestamp: at,

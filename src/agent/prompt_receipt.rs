@@ -206,7 +206,7 @@ pub(crate) fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<Pro
 
 impl PromptReceipt {
     fn add_response(&mut self, response: &AssistantMessage) {
-        self.usage += response.usage;
+        self.usage += *response.usage;
         if response.is_from_model() {
             self.resolved_model = Some(response.model.clone());
             self.model_calls += 1;

@@ -206,7 +206,7 @@ pub(crate) fn build_prompt_view(
                 EntryBody::Message(MessageEntry { message: Message::Assistant(response), .. }),
                 Some(view),
             ) => {
-                view.usage += response.usage;
+                view.usage += *response.usage;
                 if response.is_from_model() {
                     view.resolved_model = Some(response.model.clone());
                 }

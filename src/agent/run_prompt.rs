@@ -14,15 +14,13 @@ struct RunPrompt {
 }
 
 pub(crate) fn to_entry(text: &str) -> EntryBody {
-    EntryBody::Custom(Custom {
-        custom_type: ENTRY_TYPE.to_owned(),
-        data: Some(RawJson::from_value(&RunPrompt { text: text.to_owned() })),
-    })
+    let data = RawJson::from_value(&RunPrompt { text: text.to_owned() });
+    EntryBody::Custom(Custom::new(ENTRY_TYPE, Some(data)))
 }
 
 /// The system prompt in the entry. `None`: it holds none.
 pub(crate) fn from_entry(body: &EntryBody) -> Option<String> {
-    let EntryBody::Custom(Custom { custom_type, data: Some(data) }) = body else { return None };
+    let EntryBody::Custom(Custom { custom_type, data: Some(data), .. }) = body else { return None };
     let prompt = (custom_type == ENTRY_TYPE).then(|| data.read::<RunPrompt>().ok()).flatten()?;
     Some(prompt.text)
 }

@@ -1,11 +1,12 @@
 //! Usage: tokens, and cost by the price table in force at the time of the response.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Deref};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
+use crate::agent::strict;
 
 /// A tool's report of more dollars for one call is treated as an error.
 const TOOL_COST_MAX: f64 = 1e6;
@@ -73,6 +74,47 @@ impl Usage {
             .fold(0, u64::saturating_add);
         self.total_tokens = self.total_tokens.max(sum);
         (self.total_tokens.max(self.reasoning) <= TOOL_TOKENS_MAX).then_some(self)
+    }
+}
+
+/// Usage as a message records it. Imported usage may have other members and forms of numbers than
+/// [`Usage`]: it is written back unchanged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordedUsage {
+    usage: Usage,
+    /// The JSON, if it differs from that of `usage`.
+    written: Option<RawJson>,
+}
+
+impl Deref for RecordedUsage {
+    type Target = Usage;
+
+    fn deref(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+impl From<Usage> for RecordedUsage {
+    fn from(usage: Usage) -> Self {
+        Self { usage, written: None }
+    }
+}
+
+impl Serialize for RecordedUsage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.written {
+            Some(written) => written.serialize(serializer),
+            None => self.usage.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RecordedUsage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        let usage = strict::from_str(raw.text()).map_err(serde::de::Error::custom)?;
+        let written = (RawJson::from_value(&usage) != raw).then_some(raw);
+        Ok(Self { usage, written })
     }
 }
 
@@ -229,6 +271,22 @@ mod tests {
         let written = serde_json::to_string(&usage).unwrap();
         assert!(written.contains("\"total\":0.0008}"), "{written}");
         assert_eq!(serde_json::from_str::<Usage>(&written).unwrap(), usage);
+    }
+
+    #[test]
+    fn recorded_usage_is_written_as_it_was_read() {
+        for text in [
+            r#"{"input":3,"cost":{"input":0,"total":1}}"#,
+            r#"{"input":3,"output":4,"server":{"calls":2}}"#,
+            "{}",
+        ] {
+            let read: RecordedUsage = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        }
+        let own = RecordedUsage::from(Usage { input: 3, ..Usage::default() });
+        let text = serde_json::to_string(&own).unwrap();
+        assert_eq!(serde_json::from_str::<RecordedUsage>(&text).unwrap(), own);
+        assert!(serde_json::from_str::<RecordedUsage>(r#"{"input":-1}"#).is_err());
     }
 
     #[test]

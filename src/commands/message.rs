@@ -10,7 +10,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input;
@@ -131,6 +131,7 @@ async fn build_item(
             content,
             display: request.display.unwrap_or(true),
             details: request.details,
+            extra: Extra::new(),
         },
         deliver_as: request.deliver_as,
         trigger_turn: request.trigger_turn.unwrap_or(false),

@@ -130,7 +130,7 @@ fn apply_patch(
         let name = parse_name(name)?;
         if name != head.name {
             head.name.clone_from(&name);
-            bodies.push(EntryBody::SessionInfo(SessionInfo { name }));
+            bodies.push(EntryBody::SessionInfo(SessionInfo::new(name)));
         }
     }
     Ok(bodies)
@@ -180,10 +180,7 @@ fn apply_settings(
             .model
             .record(model)
             .map_err(|why| CommandError::invalid("/settings/model", why))?;
-        bodies.push(EntryBody::ModelChange(ModelChange {
-            provider: record.provider,
-            model_id: record.id,
-        }));
+        bodies.push(EntryBody::ModelChange(ModelChange::new(record.provider, record.id)));
     }
     if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
         let level = after.thinking_level.unwrap_or_default();

@@ -67,7 +67,7 @@ impl HookContext {
     /// The event has no actions, or the model is not configured.
     pub fn set_model(&self, model: &str) -> Result<(), HookError> {
         let record = self.site().model.record(model).map_err(HookError::new)?;
-        let change = ModelChange { provider: record.provider, model_id: record.id };
+        let change = ModelChange::new(record.provider, record.id);
         self.add_action(Action::SetModel { model: model.to_owned(), change })
     }
 

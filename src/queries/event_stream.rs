@@ -19,7 +19,7 @@ use crate::agent::head::Head;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::Phase;
 use crate::agent::raw::Extra;
-use crate::agent::usage::Usage;
+use crate::agent::usage::RecordedUsage;
 use crate::clock::Timestamp;
 use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, EntryId, PromptId};
@@ -398,7 +398,7 @@ fn empty_message(author: &ModelIdentity, timestamp: Timestamp) -> Message {
         api: author.api.clone(),
         provider: author.provider.clone(),
         model: author.model.clone(),
-        usage: Usage::default(),
+        usage: RecordedUsage::default(),
         stop_reason: StopReason::Stop,
         error_message: None,
         timestamp,

@@ -10,6 +10,7 @@ use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::QuestionSpec;
+use crate::agent::raw::Extra;
 use crate::agent::step::{
     FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
@@ -169,6 +170,7 @@ impl LeasedConversation<'_> {
                     from_hook: Some(true),
                     usage: None,
                     calls: None,
+                    extra: Extra::new(),
                 };
                 Ok(input.accept_if_shorter(&self.state.head.phase, entry))
             }

@@ -71,7 +71,7 @@ impl LeasedConversation<'_> {
         self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type } =
             Box::pin(self.request_response(&context)).await?;
-        self.costs.record_calls(response.message.usage, 1);
+        self.costs.record_calls(*response.message.usage, 1);
         self.services.fail_points.hit("model.after").await;
         let retry = context.settings.retry.clone().unwrap_or_default();
         let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
@@ -366,7 +366,7 @@ pub(crate) fn aborted_response(
         content,
         api: record.api.clone(),
         provider: record.provider.clone(),
-        usage,
+        usage: usage.into(),
         stop_reason: StopReason::Aborted,
         ..response.message
     };

@@ -228,7 +228,7 @@ impl<'w> ModelCallSpan<'w> {
             self.span.record_error(fault);
         }
         let Some(metrics) = self.services.telemetry.metrics() else { return };
-        let usage = response.map(|response| response.message.usage).unwrap_or_default();
+        let usage = response.map(|response| *response.message.usage).unwrap_or_default();
         let call = ModelCall {
             provider: self.provider,
             model: &self.model,
@@ -241,7 +241,7 @@ impl<'w> ModelCallSpan<'w> {
     }
 
     fn set_response(&self, response: &ModelResponse) {
-        let (span, usage) = (&self.span, response.message.usage);
+        let (span, usage) = (&self.span, *response.message.usage);
         if !span.is_recording() {
             return;
         }

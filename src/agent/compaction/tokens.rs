@@ -104,5 +104,5 @@ pub(crate) fn count_context<'a>(
 /// Usage of a response that did not fail and whose provider reported its tokens.
 fn reported_usage(entry: &Entry) -> Option<Usage> {
     let response: &AssistantMessage = entry.body.message()?.as_assistant()?;
-    (!response.is_failed() && count_usage(&response.usage) > 0).then_some(response.usage)
+    (!response.is_failed() && count_usage(&response.usage) > 0).then_some(*response.usage)
 }

@@ -48,8 +48,8 @@ pub(super) fn apply_waiting(transition: &mut Transition) {
 fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
     match action {
         Action::AppendEntry { custom_type, data } => {
-            let (custom_type, data) = (custom_type.clone(), data.clone());
-            transition.append(EntryBody::Custom(Custom { custom_type, data }));
+            let custom = Custom::new(custom_type.clone(), data.clone());
+            transition.append(EntryBody::Custom(custom));
         }
         Action::SendMessage(spec) => {
             add_item(transition, |prompt_id, user| custom_message(spec, prompt_id, user));
@@ -65,12 +65,12 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
         Action::SetName(name) => {
             if transition.head.name != *name {
                 transition.head.name.clone_from(name);
-                transition.append(EntryBody::SessionInfo(SessionInfo { name: name.clone() }));
+                transition.append(EntryBody::SessionInfo(SessionInfo::new(name.clone())));
             }
         }
         Action::SetLabel { entry_id, label } => {
-            let (target_id, label) = (entry_id.clone(), label.clone());
-            transition.append(EntryBody::Label(Label { target_id, label }));
+            let label = Label::new(entry_id.clone(), label.clone());
+            transition.append(EntryBody::Label(label));
         }
         Action::Abort => transition.is_abort_requested = transition.head.prompt.is_some(),
         Action::Compact { instructions } => {

@@ -293,7 +293,7 @@ fn store_late_result(transition: &mut Transition, late: &LateResult) -> bool {
         return false;
     }
     let data = Some(RawJson::from_value(late));
-    transition.append(EntryBody::Custom(Custom { custom_type: "late-result".to_owned(), data }));
+    transition.append(EntryBody::Custom(Custom::new("late-result", data)));
     true
 }
 

@@ -9,6 +9,7 @@ use crate::agent::frame_entry::{CurrentFrame, FrameInput};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStateChange;
+use crate::agent::raw::Extra;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{self, FailureKind};
@@ -101,7 +102,7 @@ fn append_response(
     message: AssistantMessage,
     is_retried: bool,
 ) -> Arc<Entry> {
-    let (usage, is_failed) = (message.usage, message.is_failed());
+    let (usage, is_failed) = (*message.usage, message.is_failed());
     let head = &mut transition.head;
     head.reset_suspicion();
     head.response_count += 1;
@@ -125,6 +126,7 @@ fn append_response(
             started_at: Some(response.started_at),
             is_retried,
             frame: transition.head.frame.as_ref().filter(|_| !is_failed).map(|frame| frame.seq),
+            extra: Extra::new(),
         }),
     );
     transition.emit_message(&entry);

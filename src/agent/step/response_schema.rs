@@ -3,6 +3,7 @@
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody};
 use crate::agent::phase::Phase;
+use crate::agent::raw::Extra;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{finish, turn};
 use crate::agent::transition::Transition;
@@ -30,6 +31,7 @@ pub(super) fn request_correction(transition: &mut Transition, schema_error: &str
         content: Content::Text(text),
         display: false,
         details: None,
+        extra: Extra::new(),
     }));
     transition.emit_message(&entry);
     Next::Wait

@@ -8,7 +8,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody, ModelChange, PromptState};
 use crate::agent::event::Severity;
 use crate::agent::phase::Phase;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::{FinishTurn, finish_commit, is_supported};
 use crate::ids::{EntryId, PromptId};
@@ -31,6 +31,7 @@ fn message(text: &str) -> CustomMessageEntry {
         content: Content::Text(text.to_owned()),
         display: true,
         details: None,
+        extra: Extra::new(),
     }
 }
 
@@ -176,7 +177,7 @@ fn abort_without_a_prompt_has_no_effect() {
 #[test]
 fn settings_name_label_and_entry() {
     let mut transition = transition();
-    let change = ModelChange { provider: "azure".to_owned(), model_id: "gpt-5.1".to_owned() };
+    let change = ModelChange::new("azure", "gpt-5.1");
     let set_model = Action::SetModel { model: "high".to_owned(), change };
     let entry_id = EntryId::from_seq("0a1b2c3d", 1);
     let data = Some(RawJson::from_value(&json!({"n": 1})));
@@ -380,7 +381,7 @@ fn every_action_is_stored_without_loss() {
         user_message("u", UserMessageQueue::Steer),
         Action::SetModel {
             model: "m".to_owned(),
-            change: ModelChange { provider: "p".to_owned(), model_id: "m".to_owned() },
+            change: ModelChange::new("p", "m"),
         },
         Action::SetThinkingLevel(ThinkingLevel::Low),
         Action::SetActiveTools(vec!["t".to_owned()]),

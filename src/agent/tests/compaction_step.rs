@@ -6,6 +6,7 @@ use super::*;
 use crate::agent::compaction::{ContextBudget, detect_silent_overflow};
 use crate::agent::entry::Compaction;
 use crate::agent::phase::CompactionReason;
+use crate::agent::raw::Extra;
 use crate::agent::settings::CompactionSettings;
 use crate::agent::step::{CompactInput, FailureKind, SummaryAttempt, SummaryOutcome};
 use crate::agent::usage::Usage;
@@ -37,6 +38,7 @@ fn finished_summary(transition: &Transition) -> Input {
         from_hook: None,
         usage: Some(usage),
         calls: Some(1),
+        extra: Extra::new(),
     };
     Input::SummaryFinished(Box::new(SummaryAttempt {
         usage,
@@ -323,7 +325,7 @@ fn silent_overflow_is_detected_from_usage() {
     let Input::ResponseReceived(mut response_input) = super::response(&["cut"]) else {
         unreachable!()
     };
-    response_input.message.usage.input = 100_001;
+    response_input.message.usage = Usage { input: 100_001, ..Usage::default() }.into();
     apply_inputs(&mut transition, &[prompt("go"), Input::ResponseReceived(response_input)]);
     assert!(matches!(
         transition.head.phase,

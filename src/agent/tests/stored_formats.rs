@@ -26,7 +26,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 30);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 39);
 }
 
 #[test]

@@ -318,7 +318,7 @@ impl AgentInner {
         if let Ok(model) = self.current_model()
             && last_model(&path) != Some(model.id.as_str())
         {
-            let change = ModelChange { provider: model.provider, model_id: model.id };
+            let change = ModelChange::new(model.provider, model.id);
             changes.push(EntryBody::ModelChange(change));
         }
         let level = lock(&self.config).settings.thinking_level.unwrap_or_default();

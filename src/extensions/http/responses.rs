@@ -224,6 +224,7 @@ impl BeforeAgentStartResponse {
             },
             display: message.display.unwrap_or(true),
             details: message.details,
+            extra: Extra::new(),
         });
         RunChanges { messages: messages.collect(), system_prompt: self.system_prompt }
     }

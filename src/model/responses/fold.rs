@@ -189,7 +189,7 @@ impl ResponseFold {
             api: super::API.to_owned(),
             provider: super::PROVIDER.to_owned(),
             model: self.model,
-            usage: self.usage,
+            usage: self.usage.into(),
             stop_reason: stop,
             error_message: error,
             timestamp: Timestamp(0),

@@ -72,8 +72,8 @@ fn assert_valid_response(folded: &FoldedResponse, input: &[u8]) {
         serde_json::from_str::<Message>(&with_role(&text)).unwrap(),
         Message::Assistant(message.clone())
     );
-    let mut twice = message.usage;
-    twice += message.usage;
+    let mut twice = *message.usage;
+    twice += *message.usage;
     assert!(twice.input >= message.usage.input && twice.total_tokens >= message.usage.total_tokens);
     if message.is_failed() {
         return;

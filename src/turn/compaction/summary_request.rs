@@ -161,7 +161,7 @@ impl LeasedConversation<'_> {
         });
         call_span.end(response.as_ref());
         let response = response?;
-        call_usage.usage += response.message.usage;
+        call_usage.usage += *response.message.usage;
         call_usage.calls += 1;
         log_summary_call(&response, &self.state);
         Ok(summary_text(&*self.services.ids, response).map_err(|failure| SummaryFailure {

@@ -9,6 +9,7 @@ use super::test_env::{TestEnv, text};
 use crate::agent::action::{Action, ActionOrigin, HookActions, MessageSpec};
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody};
+use crate::agent::raw::Extra;
 use crate::agent::step::Input;
 use crate::fail_points::NoFailPoints;
 use crate::services::Services;
@@ -25,6 +26,7 @@ fn sends_message() -> Input {
         content: Content::Text("remember".to_owned()),
         display: true,
         details: None,
+        extra: Extra::new(),
     };
     let spec = MessageSpec { message, deliver_as: None, trigger_turn: false };
     let mut hook = HookActions::new("guard", "session_before_compact", ActionOrigin::Kept);

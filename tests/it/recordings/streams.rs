@@ -89,7 +89,7 @@ async fn recorded_streams_become_messages() {
         let message = &folded.message;
         assert!(folded.error.is_none(), "{file}: {:?}", message.error_message);
         let reported = recorded_usage(&bytes);
-        let counted = message.usage;
+        let counted = *message.usage;
         assert_eq!(
             (counted.input + counted.cache_read + counted.cache_write, counted.output),
             (
@@ -269,7 +269,7 @@ fn describe_message(message: &AssistantMessage) -> String {
             Block::Image(_) | Block::File(_) | Block::Other(_) => "another block".to_owned(),
         })
         .collect();
-    let usage = message.usage;
+    let usage = *message.usage;
     lines.push(format!(
         "{:?} in {} cached {} out {} reasoning {} total {}",
         message.stop_reason,

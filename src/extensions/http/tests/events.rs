@@ -41,7 +41,7 @@ fn entry() -> Entry {
 }
 
 fn observed_fact(event: Hook) -> Option<Observation> {
-    let change = ModelChange { provider: "azure".to_owned(), model_id: "m".to_owned() };
+    let change = ModelChange::new("azure", "m");
     let facts = [
         Observation::SessionStart,
         Observation::SessionShutdown,

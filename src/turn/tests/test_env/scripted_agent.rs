@@ -336,7 +336,7 @@ impl Model for ScriptedModel {
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
         )
         .unwrap();
-        let message = AssistantMessage { usage: *self.usage.lock().unwrap(), ..message };
+        let message = AssistantMessage { usage: (*self.usage.lock().unwrap()).into(), ..message };
         let is_failing = {
             let mut failures = self.failures_left.lock().unwrap();
             let left = failures.checked_sub(1);
