@@ -28,7 +28,7 @@ impl RequestKind {
         match self {
             Self::Tool | Self::Budget => &[Verdict::Approve, Verdict::Reject],
             Self::Outcome => &[Verdict::Happened, Verdict::DidNotHappen, Verdict::Again],
-            Self::Question => &[Verdict::Answer],
+            Self::Question => &[Verdict::Answer, Verdict::Reject],
         }
     }
 }

@@ -9,7 +9,6 @@ use serde_json::Value;
 use url::{Host, Url};
 use utoipa::ToSchema;
 
-use crate::agent::raw::redacted_error;
 use crate::extensions::{Extension, Hook, HookContext, HookError};
 
 #[cfg(test)]
@@ -139,9 +138,11 @@ impl HookContext {
         let own =
             own.and_then(|all| all.get(self.extension().name())).and_then(|own| own.get(name));
         let value = own.map(|value| serde_json::from_value(value.clone())).transpose();
-        value.map_err(|error| {
-            let reason = redacted_error(&error);
-            HookError::new(format!("the setting `{name}` of the agent file is not valid: {reason}"))
+        value.map_err(|_quotes_value| {
+            let owner = self.extension().name();
+            HookError::new(format!(
+                "the setting `{name}` of the agent file does not have the type that \"{owner}\" reads"
+            ))
         })
     }
 

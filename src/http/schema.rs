@@ -119,7 +119,7 @@ pub(crate) struct ExtensionView {
     pub(super) name: String,
     /// True if its hooks call other systems.
     pub(super) remote: bool,
-    /// What it declares to use.
+    /// Its declared permissions.
     pub(super) permissions: Permissions,
     /// Names of its own tools.
     pub(super) tools: Vec<String>,

@@ -73,7 +73,10 @@ impl Model for ScriptedModel {
         };
         let usage = estimate_usage(&request, &content);
         ModelResponse {
-            message: AssistantMessage { usage: usage.into(), ..assistant_message(content, stop_reason) },
+            message: AssistantMessage {
+                usage: usage.into(),
+                ..assistant_message(content, stop_reason)
+            },
             failure: None,
             metadata: CallMetadata::default(),
         }

@@ -379,10 +379,7 @@ fn every_action_is_stored_without_loss() {
         Action::AppendEntry { custom_type: "a".to_owned(), data: Some(RawJson::from_value(&1.50)) },
         Action::SendMessage(spec),
         user_message("u", UserMessageQueue::Steer),
-        Action::SetModel {
-            model: "m".to_owned(),
-            change: ModelChange::new("p", "m"),
-        },
+        Action::SetModel { model: "m".to_owned(), change: ModelChange::new("p", "m") },
         Action::SetThinkingLevel(ThinkingLevel::Low),
         Action::SetActiveTools(vec!["t".to_owned()]),
         Action::SetName(None),

@@ -3,7 +3,7 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 13] = [
+pub(crate) const HTTP_EVENTS: [Hook; 15] = [
     Hook::SessionStart,
     Hook::SessionShutdown,
     Hook::Input,
@@ -17,6 +17,8 @@ pub(crate) const HTTP_EVENTS: [Hook; 13] = [
     Hook::TurnEnd,
     Hook::SessionBeforeCompact,
     Hook::SessionCompact,
+    Hook::Command,
+    Hook::UserBash,
 ];
 
 /// Events that would send the whole history before every model call. Extensions in Rust have them.

@@ -64,7 +64,7 @@ fn setting_is_refused_unless_declared() {
     assert_eq!(cx.setting::<u8>("closes"), Ok(None));
     assert_eq!(
         cx.setting::<u8>("zone").unwrap_err().to_string(),
-        "the setting `zone` of the agent file is not valid: invalid type"
+        "the setting `zone` of the agent file does not have the type that \"clock\" reads"
     );
     assert_eq!(
         context(Permissions::new()).setting::<u8>("opens").unwrap_err().to_string(),
