@@ -113,10 +113,18 @@ Help.
     agents/a.agent.md:11: the app setting TURNWHEEL_WEBHOOK_SECRET belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/a.agent.md:11: `timeout` is not a duration: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
     agents/a.agent.md:11: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool, and in the url and secret of an http extension or plugin
-    agents/a.agent.md:13: the plugin `f` has a tool `read`, and there is another one: names are unique in an agent
-    agents/a.agent.md:14: `secret` names the app setting with the secret: write it as ${NAME}
-    agents/a.agent.md:14: `optional` must be true or false
-    agents/a.agent.md:14: there is no tool `lss`: did you mean `ls`?
-    agents/a.agent.md:15: a plugin is the name of a plugin of the app, or a map that begins with `http:`
+    agents/a.agent.md:12: the event `command` needs `commands`, and `commands` need the event `command`
+    agents/a.agent.md:17: the event `command` needs `commands`, and `commands` need the event `command`
+    agents/a.agent.md:19: the command name `Rules` must be 1 to 64 of the characters a-z 0-9 _ - :
+    agents/a.agent.md:20: clients have a command `compact` of their own: give this one another name
+    agents/a.agent.md:21: a command needs a `name`
+    agents/a.agent.md:21: unknown key `nam` of a command: did you mean `name`?
+    agents/a.agent.md:21: `argumentHint` must be text and is a number: write it in quotes
+    agents/a.agent.md:23: the command `twice` is listed twice
+    agents/a.agent.md:25: the plugin `f` has a tool `read`, and there is another one: names are unique in an agent
+    agents/a.agent.md:26: `secret` names the app setting with the secret: write it as ${NAME}
+    agents/a.agent.md:26: `optional` must be true or false
+    agents/a.agent.md:26: there is no tool `lss`: did you mean `ls`?
+    agents/a.agent.md:27: a plugin is the name of a plugin of the app, or a map that begins with `http:`
     ");
 }

@@ -63,7 +63,6 @@ async fn refused_actions_are_failures_without_values() {
             json!({"type": "appendEntry", "customType": "turnwheel/hidden"}),
             "/actions/1 was refused: a customType does not begin with turnwheel/",
         ),
-        (json!({"type": "setModel", "model": "hidden"}), "the model is a configured one"),
         (json!({"type": "setSessionName", "name": "hidden\u{7}"}), "no control characters"),
         (json!({"type": "notify", "text": large}), "16 actions of 64 KB together"),
         (json!({"type": "hidden"}), "at line 1"),
@@ -73,7 +72,8 @@ async fn refused_actions_are_failures_without_values() {
         let actions = json!([{"type": "notify", "text": "first"}, action]);
         let response = json!({"decision": "allow", "actions": actions});
         let cx = context(Hook::ToolCall);
-        let error = run_call(&cx, response).await.unwrap_err().to_string();
+        let run = run_call(&cx, response.clone()).await;
+        let error = run.expect_err(&response.to_string()).to_string();
         assert!(
             error.starts_with("its response is not valid: ") && error.contains(reason),
             "{error}"
