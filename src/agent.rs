@@ -3,6 +3,7 @@
 
 pub(crate) mod action;
 pub(crate) mod approval_binding;
+pub(crate) mod branch;
 pub(crate) mod budget;
 pub(crate) mod call_batch;
 pub(crate) mod compaction;
@@ -14,6 +15,7 @@ pub(crate) mod frame_entry;
 mod fuzz;
 pub(crate) mod head;
 pub(crate) mod inbox;
+pub(crate) mod label;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod notification;

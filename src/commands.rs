@@ -14,11 +14,14 @@ pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod delete;
 pub(crate) mod extension_command;
+mod head_change;
 pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod inbox_edit;
 pub(crate) mod input;
 mod key_reservation;
+pub(crate) mod label;
+pub(crate) mod leaf;
 pub(crate) mod message;
 pub(crate) mod patch;
 mod pipeline;
@@ -62,7 +65,7 @@ impl RequestIntent {
             Self::Prompt => {
                 "Send `mode: steer` to join it, `mode: followUp` to queue the input, or wait."
             }
-            Self::Continue => "Wait until it ends, or abort it.",
+            Self::Continue | Self::Move => "Wait until it ends, or abort it.",
         }
     }
 }

@@ -33,6 +33,7 @@ pub(crate) mod prepare;
 mod questions;
 pub(crate) mod runner;
 mod tool_hooks;
+mod tree;
 
 pub use crate::agent::action::{MessageSpec, UserMessageQueue};
 pub use crate::agent::event::Severity;
@@ -49,6 +50,7 @@ pub use runner::ExtensionError;
 pub use tool_hooks::{
     ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,
 };
+pub use tree::PendingLeafMove;
 
 /// Failure of a hook. `?` converts any error into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +134,13 @@ pub enum Observation {
     SessionShutdown,
     /// An embedded agent continues with this conversation, after another one.
     SessionSwitch { previous: ConversationId },
+    /// The leaf moved to another branch.
+    SessionTree {
+        old_leaf_id: Option<EntryId>,
+        new_leaf_id: Option<EntryId>,
+        /// Summary of the branch that the conversation left.
+        summary: Option<String>,
+    },
 }
 
 impl Observation {
@@ -143,6 +152,7 @@ impl Observation {
             Self::SessionStart => Hook::SessionStart,
             Self::SessionShutdown => Hook::SessionShutdown,
             Self::SessionSwitch { .. } => Hook::SessionSwitch,
+            Self::SessionTree { .. } => Hook::SessionTree,
         }
     }
 }
@@ -180,7 +190,7 @@ pub struct PendingCompaction<'a> {
 /// Decision of an extension that replaces the model's summary.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SummaryOverride {
-    /// Cancels the compaction: no summary is made.
+    /// Cancels the compaction or the move: no summary is made.
     Cancel,
     /// Uses this summary.
     Summary { summary: String, details: Option<RawJson> },
@@ -361,6 +371,18 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// failure changes nothing.
     async fn after_compaction(&self, _cx: &HookContext, _entry: &Entry) -> Result<(), HookError> {
         Ok(())
+    }
+
+    /// Runs before the leaf moves to another branch. The first cancellation ends the move, and later
+    /// extensions do not run. Otherwise the last summary replaces that of the request or the model,
+    /// if the request wants one. After a failure the next extension runs. The hook runs again if a
+    /// concurrent change requires a new commit.
+    async fn before_leaf_move(
+        &self,
+        _cx: &HookContext,
+        _pending: &PendingLeafMove<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        Ok(None)
     }
 
     /// The commands that users run with `/name arguments`. Two equal names fail the start.

@@ -11,6 +11,7 @@ mod approvals;
 mod artifacts;
 pub(crate) mod auth;
 mod body;
+mod branches;
 mod commands;
 mod compact;
 mod conversations;

@@ -101,6 +101,8 @@ event_kinds! {
         "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
         "prompt.completed" => PromptCompleted(Empty),
         "prompt.error" => PromptError(Empty),
+        /// The leaf moved to another branch.
+        "session_tree" => SessionTree(SessionTree),
         /// A message of an extension for the user.
         "notify" => Notify(ExtensionNotification),
     }
@@ -227,6 +229,20 @@ pub struct SummarizationRetry {
     pub max_attempts: u32,
     pub delay_ms: u64,
     pub error_message: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionTree {
+    /// Absent: the conversation had no leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_leaf_id: Option<EntryId>,
+    /// Absent: the conversation has no leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_leaf_id: Option<EntryId>,
+    /// `seq` of the `branch_summary` entry. Absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<u64>,
 }
 
 /// Reference to an item of `Prompt.output`.

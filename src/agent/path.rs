@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::ThinkingLevel;
 use crate::ids::EntryId;
 
 /// The path, root first. Empty without a leaf. A missing parent ends it.
@@ -54,4 +57,24 @@ fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry
     });
     let starts_at_root = entries.first().is_some_and(|first| first.base.parent_id.is_none());
     (is_leaf_last && is_chain && starts_at_root).then(|| entries.to_vec())
+}
+
+/// Model that was set or that responded last.
+pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
+    path.iter().rev().find_map(|entry| {
+        if let EntryBody::ModelChange(change) = &entry.body {
+            return Some(change.model_id.as_str());
+        }
+        let response = entry.body.message().and_then(Message::as_assistant);
+        response.filter(|response| !response.is_failed()).map(|response| response.model.as_str())
+    })
+}
+
+/// Thinking level that was set last.
+pub(crate) fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
+    let level = path.iter().rev().find_map(|entry| {
+        let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
+        Some(change.thinking_level.as_str())
+    });
+    RawJson::from_value(&level?).read().ok()
 }

@@ -76,10 +76,6 @@ impl PluginStateChange {
 }
 
 /// The state of each plugin at the end of a path.
-#[cfg_attr(
-    all(feature = "testing", not(test)),
-    expect(dead_code, reason = "no code moves the leaf yet")
-)]
 pub(crate) fn plugin_state_at(path: &[Arc<Entry>]) -> PluginStates {
     let mut states = PluginStates::new();
     for change in path.iter().filter_map(|entry| PluginStateChange::from_entry(entry)) {

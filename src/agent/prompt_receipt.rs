@@ -124,10 +124,14 @@ struct CallRecord {
     result: Option<CallOutcome>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CallOutcome {
+/// Outcome of a call that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum CallOutcome {
     Done,
+    /// It failed for certain.
     Failed,
+    /// Its response was lost.
     Unknown,
 }
 
@@ -244,7 +248,7 @@ fn call_record(calls: &mut BTreeMap<(u64, usize), CallRecord>, call: CallRef) ->
     calls.entry((call.response_seq, call.index)).or_default()
 }
 
-fn call_outcome(result: &ToolResultMessage) -> CallOutcome {
+pub(in crate::agent) fn call_outcome(result: &ToolResultMessage) -> CallOutcome {
     let is_unknown = result
         .content
         .iter()

@@ -38,6 +38,9 @@ pub struct PromptView {
     pub resolved_model: Option<String>,
     pub visible: bool,
     pub state: PromptState,
+    /// In lists: false if the prompt is on a branch that the conversation has left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_path: Option<bool>,
     /// Undecided approval requests of this prompt.
     pub pending_approval_ids: Vec<RequestId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -250,6 +253,7 @@ fn new_prompt_view(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptVi
         model: prompt.model.clone(),
         visible: prompt.visible,
         state: PromptState::Running,
+        on_path: None,
         stop_reason: None,
         input: None,
         original: prompt.original.clone(),

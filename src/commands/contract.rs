@@ -64,6 +64,9 @@ impl FieldError {
 pub enum CommandError {
     #[error("The {0} does not exist, or belongs to another user.")]
     NotFound(&'static str),
+    /// The id as sent.
+    #[error("Entry {} not found", shorten_id(.0))]
+    EntryNotFound(String),
     #[error("No extension has this command. `GET /api/commands` lists the commands.")]
     UnknownCommand,
     /// Never empty.
@@ -133,6 +136,8 @@ impl CommandError {
 pub enum RequestIntent {
     Prompt,
     Continue,
+    /// A move of the leaf.
+    Move,
 }
 
 /// Caller that sends a decision.
@@ -188,6 +193,11 @@ impl Decider {
             Self::Link => false,
         }
     }
+}
+
+/// An unknown id has any length.
+fn shorten_id(id: &str) -> String {
+    id.chars().take(64).collect()
 }
 
 fn join_details(errors: &[FieldError]) -> String {

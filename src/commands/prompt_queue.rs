@@ -87,6 +87,7 @@ pub async fn accept_queue_message(
         | CommandError::Conflict { retry_after: Some(_), .. }) => return Err(error),
         error @ (CommandError::NotFound(_)
         | CommandError::UnknownCommand
+        | CommandError::EntryNotFound(_)
         | CommandError::Invalid(_)
         | CommandError::Conflict { .. }
         | CommandError::AlreadyProcessing { .. }

@@ -15,7 +15,7 @@ use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
-    PendingSwitch, PromptText, SessionDecision, UserBash,
+    PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride, UserBash,
 };
 use crate::ids::{ConversationId, InputId};
 use crate::services::Services;
@@ -170,6 +170,23 @@ impl<'a> RequestHooks<'a> {
             }
         }
         true
+    }
+
+    /// The first cancellation, or else the last summary. Failed hooks are skipped.
+    pub(super) async fn decide_move(
+        &self,
+        pending: &PendingLeafMove<'_>,
+    ) -> Option<SummaryOverride> {
+        let mut decided = None;
+        for cx in self.contexts(Hook::SessionBeforeTree) {
+            let work = async { cx.extension().before_leaf_move(&cx, pending).await };
+            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
+            decided = decision.or(decided);
+            if decided == Some(SummaryOverride::Cancel) {
+                break;
+            }
+        }
+        decided
     }
 
     /// Runs `transform_input` of all extensions in order.

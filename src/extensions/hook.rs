@@ -42,6 +42,10 @@ pub enum Hook {
     SessionBeforeSwitch,
     /// [`Observation::SessionSwitch`](super::Observation::SessionSwitch)
     SessionSwitch,
+    /// [`Extension::before_leaf_move`](super::Extension::before_leaf_move)
+    SessionBeforeTree,
+    /// [`Observation::SessionTree`](super::Observation::SessionTree)
+    SessionTree,
     /// [`Extension::run_command`](super::Extension::run_command)
     Command,
     /// [`Extension::transform_input`](super::Extension::transform_input)
@@ -77,7 +81,9 @@ impl Hook {
             | Self::SessionStart
             | Self::SessionShutdown
             | Self::SessionBeforeSwitch
-            | Self::SessionSwitch => None,
+            | Self::SessionSwitch
+            | Self::SessionBeforeTree
+            | Self::SessionTree => None,
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::commands::compact::CompactRequest;
 use crate::commands::conversation::NewConversation;
 use crate::commands::decide::DecisionRequest;
 use crate::commands::inbox_edit::InputChange;
+use crate::commands::label::LabelRequest;
+use crate::commands::leaf::LeafRequest;
 use crate::commands::message::MessageRequest;
 use crate::commands::prompt::{FirstPromptRequest, PromptRequest};
 use crate::fuzz::check;
@@ -48,6 +50,8 @@ fn fuzz_body(input: &[u8]) {
     parse_body::<InputChange>(input);
     parse_body::<AbortRequest>(input);
     parse_body::<CompactRequest>(input);
+    parse_body::<LabelRequest>(input);
+    parse_body::<LeafRequest>(input);
     parse_body::<NewSchedule>(input);
     parse_body::<DecisionRequest>(input);
     parse_body::<Map<String, Value>>(input);

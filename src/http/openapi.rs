@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::{
-    SharedApi, abort, approval_links, approvals, artifacts, commands, compact, conversations,
-    events, health, inbox, models, plugins, prompts, schedules, usage, why,
+    SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
+    conversations, events, health, inbox, models, plugins, prompts, schedules, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -32,6 +32,8 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
+        .routes(routes!(branches::move_to))
+        .routes(routes!(branches::label))
         .routes(routes!(plugins::list))
         .routes(routes!(compact::compact))
         .routes(routes!(commands::run))

@@ -183,9 +183,9 @@ impl Problem {
     fn from_command_error(error: CommandError) -> Self {
         let detail = error.to_string();
         match error {
-            CommandError::NotFound(_) | CommandError::UnknownCommand => {
-                Self::new(NOT_FOUND, detail)
-            }
+            CommandError::NotFound(_)
+            | CommandError::EntryNotFound(_)
+            | CommandError::UnknownCommand => Self::new(NOT_FOUND, detail),
             CommandError::Invalid(errors) => Self::new(BAD_REQUEST, detail).with_errors(errors),
             CommandError::Conflict { retry_after: None, .. } => Self::new(CONFLICT, detail),
             CommandError::Conflict { retry_after: Some(span), .. } => {

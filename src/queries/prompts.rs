@@ -1,10 +1,12 @@
 //! Views of prompts. An accepted prompt that has not started is shown as `running`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody, PromptError, PromptState, PromptStop, Source};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::{InputOutcome, Receipt};
+use crate::agent::path::path_from_leaf;
 use crate::agent::prompt_receipt::{PromptReceipt, build_receipt};
 use crate::agent::prompt_view::{PromptOutput, PromptView, build_prompt_view};
 use crate::agent::usage::Usage;
@@ -156,6 +158,7 @@ fn queued_view(services: &Services, head: &Head, queued: QueuedPrompt<'_>) -> Pr
             .unwrap_or_else(|| crate::agent::settings::DEFAULT_MODEL.to_owned()),
         visible: queued.visible,
         state: PromptState::Running,
+        on_path: None,
         stop_reason: None,
         input: queued.input.cloned(),
         original: queued.original.cloned(),
@@ -247,6 +250,9 @@ pub(crate) async fn list_prompts(
         .collect();
     let pending = pending_approvals(services, head).await?;
     let agent = agent_with_schema(services, head);
+    let path: HashSet<&PromptId> = path_from_leaf(entries.iter(), head.leaf_id.as_ref())
+        .filter_map(|entry| entry.base.prompt_id.as_ref())
+        .collect();
     let mut views = Vec::new();
     for id in started.iter().skip(after).take(limit) {
         let span: Vec<_> = entries
@@ -259,6 +265,7 @@ pub(crate) async fn list_prompts(
                 add_result(&mut view, agent);
             }
             apply_accepted_decisions(&mut view, head, &pending);
+            view.on_path = Some(path.contains(id));
             views.push(view);
         }
     }

@@ -248,6 +248,7 @@ fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
         CommandError::Invalid(_)
         | CommandError::Conflict { .. }
         | CommandError::UnknownCommand
+        | CommandError::EntryNotFound(_)
         | CommandError::AlreadyProcessing { .. }
         | CommandError::AlreadyDecided(_)
         | CommandError::Expired { .. }

@@ -45,6 +45,7 @@ pub(crate) fn classify_command_error(error: &CommandError) -> Option<ErrorClass>
         CommandError::Corrupt(_) => Some(ErrorClass::new(ErrorDomain::Runtime, "corrupt")),
         CommandError::NotFound(_)
         | CommandError::UnknownCommand
+        | CommandError::EntryNotFound(_)
         | CommandError::Invalid(_)
         | CommandError::Conflict { .. }
         | CommandError::AlreadyProcessing { .. }

@@ -106,11 +106,7 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     violations.check(1, is_once, "a prompt began twice");
     let has_no_gaps = entries.iter().map(|entry| entry.base.seq).eq(1..=head.seq);
     violations.check(3, has_no_gaps, "entries have gaps");
-    let is_chain = entries
-        .iter()
-        .zip(entries.iter().skip(1))
-        .all(|(before, after)| after.base.parent_id.as_ref() == Some(&before.base.entry_id));
-    violations.check(3, is_chain, "the entries do not form a chain");
+    violations.check(3, is_tree(entries), "the entries do not form a tree of prompts");
     let is_counted = events.iter().map(|event| event.n).eq(1..=head.event_seq);
     violations.check(10, is_counted, "event numbers have gaps");
     check_calls(entries, &mut violations);
@@ -118,6 +114,24 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
     check_model_input(&path_to_leaf(&entries, head.leaf_id.as_ref()), &mut violations);
     violations.0
+}
+
+/// True if each entry has an id of its own and a parent before it, and the entries of a prompt follow
+/// each other: the leaf moves only between prompts.
+fn is_tree(entries: &[Entry]) -> bool {
+    let mut earlier: BTreeSet<&str> = BTreeSet::new();
+    let mut previous: Option<&Entry> = None;
+    entries.iter().all(|entry| {
+        let parent = entry.base.parent_id.as_ref();
+        let continues_prompt = entry.base.prompt_id.is_some()
+            && previous.is_some_and(|it| it.base.prompt_id == entry.base.prompt_id);
+        let is_in_place = match previous {
+            Some(previous) if continues_prompt => parent == Some(&previous.base.entry_id),
+            _ => parent.is_none_or(|parent| earlier.contains(parent.as_str())),
+        };
+        previous = Some(entry);
+        is_in_place && earlier.insert(entry.base.entry_id.as_str())
+    })
 }
 
 fn prompt_ids(entries: &[Entry], matches: impl Fn(&EntryBody) -> bool) -> Vec<String> {

@@ -12,6 +12,7 @@ mod agent_hooks;
 mod audit;
 mod backlog;
 mod bounds;
+mod branches;
 mod budgets;
 mod call_approval;
 mod compaction;

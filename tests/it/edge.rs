@@ -3,6 +3,7 @@
 mod aborts;
 mod admission;
 mod artifacts;
+mod branches;
 mod budgets;
 mod command_actions;
 mod commands;

@@ -122,6 +122,15 @@ pub struct BranchSummary {
     pub summary: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
+    /// True if an extension wrote the summary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_hook: Option<bool>,
+    /// Usage of the summary, as written. Absent if no model was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<RawJson>,
+    /// Number of model calls. Absent if no model was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u32>,
     #[serde(flatten, deserialize_with = "read_extra")]
     pub extra: Extra,
 }

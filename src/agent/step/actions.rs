@@ -7,7 +7,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::{
     Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
 };
-use crate::agent::event::{EventBody, ExtensionNotification};
+use crate::agent::event::{EventBody, ExtensionNotification, Severity};
 use crate::agent::inbox::{
     CustomInput, IdempotencyRecord, InboxBody, InboxItem, PromptInput, WhenIdle,
 };
@@ -69,8 +69,16 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
             }
         }
         Action::SetLabel { entry_id, label } => {
-            let label = Label::new(entry_id.clone(), label.clone());
-            transition.append(EntryBody::Label(label));
+            match transition.head.set_label(entry_id, label.as_deref()) {
+                Ok(label) => {
+                    transition.append(EntryBody::Label(Label::new(entry_id.clone(), label)));
+                }
+                Err(text) => {
+                    let (extension, severity) = (by.to_owned(), Severity::Warning);
+                    let refusal = ExtensionNotification { extension, text, severity };
+                    transition.emit(EventBody::Notify(refusal));
+                }
+            }
         }
         Action::Abort => transition.is_abort_requested = transition.head.prompt.is_some(),
         Action::Compact { instructions } => {

@@ -49,7 +49,7 @@ fn inbox_item_kinds_round_trip() {
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 28);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 30);
 }
 
 #[test]

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value};
 
 use crate::agent::content::Content;
-use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange};
-use crate::agent::message::Message;
-use crate::agent::path::path_to_leaf;
-use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
+use crate::agent::entry::{Compaction, EntryBody, ModelChange, ThinkingLevelChange};
+use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
+use crate::agent::settings::DEFAULT_MODEL;
 use crate::app::agent::replace_messages::{ConversationSwitch, queued_request};
 use crate::app::agent::run_state::{RunPermit, RunState};
 use crate::app::agent::{Agent, AgentError, AgentEvent, AgentInner, BUSY_PROMPT, lock};
@@ -330,23 +329,4 @@ impl AgentInner {
         }
         Ok(())
     }
-}
-
-/// Model that was set or that responded last.
-fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
-    path.iter().rev().find_map(|entry| {
-        if let EntryBody::ModelChange(change) = &entry.body {
-            return Some(change.model_id.as_str());
-        }
-        let response = entry.body.message().and_then(Message::as_assistant);
-        response.filter(|response| !response.is_failed()).map(|response| response.model.as_str())
-    })
-}
-
-fn last_thinking_level(path: &[Arc<Entry>]) -> Option<ThinkingLevel> {
-    let level = path.iter().rev().find_map(|entry| {
-        let EntryBody::ThinkingLevelChange(change) = &entry.body else { return None };
-        Some(change.thinking_level.as_str())
-    });
-    serde_json::from_value(Value::from(level?)).ok()
 }

@@ -3,7 +3,7 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 15] = [
+pub(crate) const HTTP_EVENTS: [Hook; 16] = [
     Hook::SessionStart,
     Hook::SessionShutdown,
     Hook::Input,
@@ -17,6 +17,7 @@ pub(crate) const HTTP_EVENTS: [Hook; 15] = [
     Hook::TurnEnd,
     Hook::SessionBeforeCompact,
     Hook::SessionCompact,
+    Hook::SessionTree,
     Hook::Command,
     Hook::UserBash,
 ];

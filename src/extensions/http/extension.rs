@@ -145,6 +145,9 @@ impl Extension for HttpExtension {
                 json!({})
             }
             Observation::SessionSwitch { previous } => json!({"previous": previous}),
+            Observation::SessionTree { old_leaf_id, new_leaf_id, summary } => {
+                json!({"oldLeafId": old_leaf_id, "newLeafId": new_leaf_id, "summary": summary})
+            }
             Observation::TurnStart { turn_index } => json!({"turnIndex": turn_index}),
             Observation::ModelSelect(change) => json!(change),
         };

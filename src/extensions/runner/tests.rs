@@ -207,6 +207,8 @@ fn events_hold_the_source_names() {
         (Hook::ToolCall, "tool_call"),
         (Hook::TurnEnd, "turn_end"),
         (Hook::SessionBeforeCompact, "session_before_compact"),
+        (Hook::SessionBeforeTree, "session_before_tree"),
+        (Hook::SessionTree, "session_tree"),
         (Hook::SessionCompact, "session_compact"),
     ];
     let some = Events::from([Hook::ToolCall, Hook::SessionCompact]);

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
-    CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, ToolExecutionEnd,
+    CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, SessionTree,
+    ToolExecutionEnd,
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
@@ -108,6 +109,7 @@ impl Hydrator {
             }),
             EventBody::AutoRetryEnd(end) => to_value(end),
             EventBody::Notify(notification) => to_value(notification),
+            EventBody::SessionTree(moved) => self.session_tree_members(moved),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output_value(event, output)})
             }
@@ -135,6 +137,7 @@ impl Hydrator {
             EventBody::ToolExecutionEnd(end) => add(end.result),
             EventBody::AutoCompactionEnd(end) => end.entry.into_iter().for_each(add),
             EventBody::AutoRetryStart(start) => add(start.message),
+            EventBody::SessionTree(moved) => moved.summary.into_iter().for_each(add),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 let from = output.call.map_or(output.seq, |call| call.response_seq.min(output.seq));
                 ranges.push((from, output.seq));
@@ -223,6 +226,16 @@ impl Hydrator {
         let mut members = json!({"aborted": end.aborted, "willRetry": end.will_retry});
         insert_some(&mut members, "result", result.as_ref());
         insert_some(&mut members, "errorMessage", end.error_message.as_ref());
+        members
+    }
+
+    /// Returns the members of `session_tree`: both leaves, and the summary if there is one.
+    fn session_tree_members(&self, moved: &SessionTree) -> Value {
+        let mut members = json!({"oldLeafId": moved.old_leaf_id, "newLeafId": moved.new_leaf_id});
+        let entry = moved.summary.and_then(|seq| self.entries.get(&seq));
+        if let Some(EntryBody::BranchSummary(branch)) = entry.map(|entry| &entry.body) {
+            insert_some(&mut members, "summary", Some(&branch.summary));
+        }
         members
     }
 

@@ -2,6 +2,7 @@
 
 use crate::agent::compaction::prompts;
 use crate::agent::message::Message;
+use crate::agent::path::path_from_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::{Usage, UsageTotals};
@@ -30,7 +31,8 @@ pub(super) async fn estimate_call_cost(
     };
     let entries = state.load_entries(services).await?;
     let (mut known_tokens, mut bytes) = (0, 0);
-    for entry in transition.entries.iter().rev().chain(entries.iter().rev()) {
+    let leaf = transition.head.leaf_id.as_ref();
+    for entry in path_from_leaf(entries.iter().chain(&transition.entries), leaf) {
         let Some(message) = entry.body.message() else { continue };
         if let Message::Assistant(response) = message
             && response.usage.total_tokens > 0

@@ -78,6 +78,7 @@ impl Extension for Recorder {
             Observation::TurnStart { turn_index } => turn_index.to_string(),
             Observation::ModelSelect(change) => change.model_id.clone(),
             Observation::SessionSwitch { previous } => previous.to_string(),
+            Observation::SessionTree { summary, .. } => summary.clone().unwrap_or_default(),
             Observation::AgentStart | Observation::SessionStart | Observation::SessionShutdown => {
                 String::new()
             }

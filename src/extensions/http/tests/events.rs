@@ -49,6 +49,11 @@ fn observed_fact(event: Hook) -> Option<Observation> {
         Observation::AgentStart,
         Observation::TurnStart { turn_index: 3 },
         Observation::ModelSelect(change),
+        Observation::SessionTree {
+            old_leaf_id: Some(EntryId::new("e1")),
+            new_leaf_id: None,
+            summary: Some("Left.".to_owned()),
+        },
     ];
     facts.into_iter().find(|fact| fact.hook() == event)
 }
@@ -155,6 +160,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::Prepare
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
+        | Hook::SessionBeforeTree
+        | Hook::SessionTree
         | Hook::SessionStart
         | Hook::SessionShutdown
         | Hook::AgentStart
@@ -295,6 +302,10 @@ fn session_cases() -> Vec<EventCase> {
             data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
             results: vec![(json!({}), "()")],
         },
+        observed(
+            Hook::SessionTree,
+            json!({"oldLeafId": "e1", "newLeafId": null, "summary": "Left."}),
+        ),
         EventCase {
             event: Hook::Command,
             data: json!({"name": "rules", "args": "all"}),

@@ -1,0 +1,84 @@
+//! Changes of the head that a command commits itself, with new entries and events.
+
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::event::{Event, EventBody};
+use crate::agent::head::Head;
+use crate::clock::Timestamp;
+use crate::commands::certain_write::{receipt_document, write_head};
+use crate::commands::contract::{CommandError, CommandResponse};
+use crate::commands::conversation::append_entry;
+use crate::commands::pipeline::CommandContext;
+use crate::ids::EntryId;
+use crate::live::LiveEvent;
+use crate::queries::load;
+use crate::services::Services;
+use crate::store::ETag;
+use crate::turn::head_commit::{HeadCommit, stamp_head};
+
+/// A head, and the entries and events that the command adds to it.
+pub(super) struct HeadChange {
+    pub(super) head: Head,
+    /// Version that the change replaces.
+    etag: ETag,
+    entries: Vec<Entry>,
+    events: Vec<Event>,
+    now: Timestamp,
+}
+
+impl HeadChange {
+    /// # Errors
+    /// Returns [`CommandError::Unavailable`] if a newer version wrote the head: a write by this
+    /// version would drop members that only the newer one supports.
+    pub(super) fn new(
+        services: &Services,
+        (head, etag): (Head, ETag),
+    ) -> Result<Self, CommandError> {
+        if head.min_reader > services.limits.reader_version {
+            return Err(load::newer_version_error());
+        }
+        let now = services.clock.now();
+        Ok(Self { head, etag, entries: Vec::new(), events: Vec::new(), now })
+    }
+
+    /// Appends an entry after the leaf and makes it the leaf.
+    pub(super) fn append(&mut self, body: EntryBody) -> &Entry {
+        let entry = append_entry(&mut self.head, body, self.now);
+        self.entries.push_mut(entry)
+    }
+
+    pub(super) fn emit(&mut self, body: EventBody) {
+        self.head.event_seq += 1;
+        let (n, turn) = (self.head.event_seq, self.head.turn);
+        let prompt_id = self.head.prompt.as_ref().map(|run| run.id.clone());
+        self.events.push(Event { n, at: self.now, prompt_id, turn, body });
+    }
+
+    /// Id of the newest new entry.
+    pub(super) fn leaf_id(&self) -> Option<&EntryId> {
+        self.head.leaf_id.as_ref()
+    }
+
+    /// Commits the change with the receipt of the request, which is complete then. False: the write
+    /// was lost, or won with a lost response; the receipt shows which.
+    pub(super) async fn commit(
+        &mut self,
+        context: CommandContext<'_>,
+        response: &CommandResponse,
+    ) -> Result<bool, CommandError> {
+        let CommandContext { services, key, idempotency, .. } = context;
+        stamp_head(services, &mut self.head, Some(self.now));
+        let commit = HeadCommit::replace(&self.head, self.etag.clone())
+            .with_entries(&self.entries)
+            .with_events(&self.events)
+            .with_created([receipt_document(idempotency, key, response, self.now)]);
+        services.fail_points.hit("admission.patch").await;
+        if write_head(services, key, commit).await?.is_none() {
+            return Ok(false);
+        }
+        if !self.events.is_empty() {
+            let event_seq = self.head.event_seq;
+            services.live.publish(key, LiveEvent::Committed { event_seq, running_prompt: None });
+        }
+        Ok(true)
+    }
+}

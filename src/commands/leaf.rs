@@ -1,0 +1,380 @@
+//! Command that moves the leaf to another place in the tree of entries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::branch::{LeafMove, WriteLeft, find_position, find_writes_left, left_behind};
+use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
+use crate::agent::event::{EventBody, SessionTree};
+use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
+use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
+use crate::agent::phase::Phase;
+use crate::agent::plugin_state::plugin_state_at;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::DEFAULT_MODEL;
+use crate::commands::certain_write::receipt_document;
+use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
+use crate::commands::head_change::HeadChange;
+use crate::commands::idempotency::Idempotency;
+use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
+use crate::commands::request_hooks::RequestHooks;
+use crate::extensions::{Observation, PendingLeafMove, SummaryOverride};
+use crate::ids::{ConversationId, ConversationKey, EntryId};
+use crate::queries::load;
+use crate::services::Services;
+use crate::store::ETag;
+use crate::store::conditional::{back_off, compare_and_set};
+
+/// Number of lost writes after which a move gives up.
+const ATTEMPTS_MAX: usize = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+const SUMMARY_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of writes in a response.
+const WRITES_MAX: usize = 100;
+
+/// The place to move the leaf to.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct LeafRequest {
+    /// Id of an entry, or null for the position before the first entry. The id of a user's message
+    /// stands for the position before that message.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required = true)]
+    pub entry_id: Option<String>,
+    /// Label of the entry, or of the summary if there is one.
+    pub label: Option<String>,
+    /// Text for the model about the branch that the conversation leaves, at most 64 KB.
+    pub summary: Option<String>,
+}
+
+/// Response to a request that moves the leaf.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeafMoved {
+    #[schema(value_type = String)]
+    pub conversation_id: ConversationId,
+    /// False if the leaf was there already, or if an extension cancelled the move.
+    pub moved: bool,
+    /// True if an extension cancelled the move.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancelled: bool,
+    /// The leaf after the request.
+    #[schema(value_type = Option<String>)]
+    pub leaf_id: Option<EntryId>,
+    /// The leaf before the request.
+    #[schema(value_type = Option<String>)]
+    pub old_leaf_id: Option<EntryId>,
+    /// Text of the message before which the leaf is now: for the user to edit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Model of the new path, if it is not configured. The conversation keeps its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable_model: Option<String>,
+    /// Writes on the part of the path that the conversation left: at most the newest 100. The move
+    /// does not undo them.
+    pub writes_left: Vec<WriteLeft>,
+    /// Number of all writes on that part.
+    pub writes_left_count: usize,
+}
+
+/// Moves the leaf of an idle conversation.
+///
+/// # Errors
+/// Returns [`CommandError::AlreadyProcessing`] and [`CommandError::Conflict`] if the conversation is
+/// not idle, and otherwise the [`CommandError`] to report to the client. After `Unavailable`, repeat
+/// the request with the same key.
+pub(crate) async fn move_leaf(
+    services: &Services,
+    key: &ConversationKey,
+    request: &LeafRequest,
+    idempotency: &Idempotency,
+) -> Result<CommandResponse, CommandError> {
+    validate(request)?;
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    let attempt = || try_move(context, request);
+    compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
+}
+
+fn validate(request: &LeafRequest) -> Result<(), CommandError> {
+    if let Some(summary) = &request.summary {
+        let bytes = summary.len();
+        if summary.trim().is_empty() || bytes > SUMMARY_BYTES_MAX {
+            let detail = format!(
+                "`summary` has {bytes} bytes: send 1 to {SUMMARY_BYTES_MAX}, or leave it out"
+            );
+            return Err(CommandError::invalid("/summary", detail));
+        }
+    }
+    if request.label.is_some() && request.entry_id.is_none() && request.summary.is_none() {
+        let detail = "a label needs an entry: name one in `entryId`, or send a `summary`";
+        return Err(CommandError::invalid("/label", detail));
+    }
+    Ok(())
+}
+
+/// Tries the move once. `None`: the write was lost, or won with a lost response; the receipt shows
+/// which.
+async fn try_move(
+    context: CommandContext<'_>,
+    request: &LeafRequest,
+) -> Result<Option<CommandResponse>, CommandError> {
+    let CommandContext { services, key, .. } = context;
+    let (head, etag) = load::head(services, key).await?;
+    if let Some(replayed) = context.find_response().await? {
+        let known = || RawJson::from_value(&unmoved(&head));
+        let body = replayed.body.clone().unwrap_or_else(known);
+        return Ok(Some(CommandResponse { body: Some(body), ..replayed }));
+    }
+    check_idle(services, &head).await?;
+    let plan = MovePlan::new(services, &head, request.entry_id.as_deref()).await?;
+    if plan.is_unmoved(&head) {
+        let response = LeafMoved { text: plan.text, ..unmoved(&head) };
+        return store_unmoved(context, &response).await.map(Some);
+    }
+    if request.summary.is_some() && head.leaf_id.is_none() {
+        let detail = "the conversation leaves no branch: move without a summary";
+        return Err(CommandError::invalid("/summary", detail));
+    }
+    let (label, summary) = (request.label.as_deref(), request.summary.as_deref());
+    let wants_summary = summary.is_some();
+    let pending = plan.pending(&head, (label, wants_summary));
+    let input_id = context.input_id();
+    let decision = RequestHooks::new(services, &head, &input_id).decide_move(&pending).await;
+    let summary = match decision {
+        Some(SummaryOverride::Cancel) => {
+            let response = LeafMoved { cancelled: true, ..unmoved(&head) };
+            return store_unmoved(context, &response).await.map(Some);
+        }
+        Some(SummaryOverride::Summary { summary, details }) if wants_summary => {
+            Some(plan.summary(&head, summary, (details, Some(true))))
+        }
+        Some(SummaryOverride::Summary { .. }) | None => {
+            summary.map(|text| plan.summary(&head, text.to_owned(), (None, None)))
+        }
+    };
+    commit_move(context, (head, etag), plan, (summary, label)).await
+}
+
+/// Commits the move with the summary and the label. `None` as [`try_move`].
+async fn commit_move(
+    context: CommandContext<'_>,
+    (head, etag): (Head, ETag),
+    plan: MovePlan,
+    (summary, label): (Option<BranchSummary>, Option<&str>),
+) -> Result<Option<CommandResponse>, CommandError> {
+    let services = context.services;
+    let old_leaf_id = head.leaf_id.clone();
+    let mut change = HeadChange::new(services, (head, etag))?;
+    change.head.move_leaf(&plan.change);
+    let mut event = SessionTree { old_leaf_id: old_leaf_id.clone(), ..SessionTree::default() };
+    let text = summary.as_ref().map(|summary| summary.summary.clone());
+    let mut labelled = plan.target_id.clone();
+    if let Some(summary) = summary {
+        let entry = change.append(EntryBody::BranchSummary(summary));
+        event.summary = Some(entry.base.seq);
+        labelled = Some(entry.base.entry_id.clone());
+    }
+    if let (Some(entry_id), Some(label)) = (labelled, label) {
+        let label = change.head.set_label(&entry_id, Some(label));
+        let label = label.map_err(|why| CommandError::invalid("/label", why))?;
+        change.append(EntryBody::Label(Label::new(entry_id, label)));
+    }
+    event.new_leaf_id = change.leaf_id().cloned();
+    let fact = Observation::SessionTree {
+        old_leaf_id: old_leaf_id.clone(),
+        new_leaf_id: event.new_leaf_id.clone(),
+        summary: text,
+    };
+    let first_listed = plan.writes_left.len().saturating_sub(WRITES_MAX);
+    let response = CommandResponse::new(
+        200,
+        &LeafMoved {
+            conversation_id: context.key.conversation_id.clone(),
+            moved: true,
+            cancelled: false,
+            leaf_id: event.new_leaf_id.clone(),
+            old_leaf_id,
+            text: plan.text,
+            unavailable_model: plan.unavailable_model,
+            writes_left_count: plan.writes_left.len(),
+            writes_left: plan.writes_left.into_iter().skip(first_listed).collect(),
+        },
+    );
+    change.emit(EventBody::SessionTree(event));
+    if !change.commit(context, &response).await? {
+        return Ok(None);
+    }
+    let input_id = context.input_id();
+    RequestHooks::new(services, &change.head, &input_id).observe(&fact).await;
+    Ok(Some(response))
+}
+
+fn unmoved(head: &Head) -> LeafMoved {
+    LeafMoved {
+        conversation_id: head.conversation_id.clone(),
+        moved: false,
+        cancelled: false,
+        leaf_id: head.leaf_id.clone(),
+        old_leaf_id: head.leaf_id.clone(),
+        text: None,
+        unavailable_model: None,
+        writes_left: Vec::new(),
+        writes_left_count: 0,
+    }
+}
+
+/// Stores the receipt of a request that changes nothing.
+async fn store_unmoved(
+    context: CommandContext<'_>,
+    body: &LeafMoved,
+) -> Result<CommandResponse, CommandError> {
+    let CommandContext { services, key, idempotency, .. } = context;
+    let response = CommandResponse::new(200, body);
+    let receipt = receipt_document(idempotency, key, &response, services.clock.now());
+    let documents = RequestDocuments { own: vec![receipt], ..Default::default() };
+    context.store_documents(documents, (response, false)).await
+}
+
+/// # Errors
+/// A prompt or a summary runs, or inputs are queued: the text says what to do.
+async fn check_idle(services: &Services, head: &Head) -> Result<(), CommandError> {
+    if let Some(run) = &head.prompt {
+        let (prompt_id, intent) = (run.id.clone(), RequestIntent::Move);
+        return Err(CommandError::AlreadyProcessing { prompt_id, intent });
+    }
+    let conflict = |detail: &str| {
+        let retry_after = Some(Duration::from_secs(1));
+        Err(CommandError::Conflict { detail: detail.to_owned(), retry_after })
+    };
+    if head.phase != Phase::Idle {
+        return conflict("The conversation is being summarised. Wait for the end of the summary.");
+    }
+    // An item accepted before this read is here, or the head has changed and the commit is lost.
+    let inbox = load::inbox(services, &head.key()).await?;
+    if inbox.iter().any(InboxItem::has_effect_when_idle) {
+        return conflict(
+            "Inputs are queued in this conversation. Wait until they are applied, or remove them from the inbox.",
+        );
+    }
+    Ok(())
+}
+
+/// A move to a place in the tree, with what it leaves behind.
+pub(crate) struct MovePlan {
+    /// The entry of the request.
+    target_id: Option<EntryId>,
+    pub(crate) change: LeafMove,
+    text: Option<String>,
+    unavailable_model: Option<String>,
+    common_ancestor: Option<EntryId>,
+    left: Vec<Arc<Entry>>,
+    writes_left: Vec<WriteLeft>,
+}
+
+impl MovePlan {
+    /// # Errors
+    /// Returns [`CommandError::EntryNotFound`] for an unknown entry.
+    pub(crate) async fn new(
+        services: &Services,
+        head: &Head,
+        target: Option<&str>,
+    ) -> Result<Self, CommandError> {
+        let entries = load::all_entries(services, head).await?;
+        let target_id = target.map(EntryId::new);
+        let (leaf_id, text) = match &target_id {
+            None => (None, None),
+            Some(id) => {
+                let position = find_position(&entries, id);
+                let position =
+                    position.ok_or_else(|| CommandError::EntryNotFound(id.to_string()))?;
+                (position.leaf_id, position.text)
+            }
+        };
+        let old_path = path_to_leaf(&entries, head.leaf_id.as_ref());
+        let path = path_to_leaf(&entries, leaf_id.as_ref());
+        let left = left_behind(&old_path, &path);
+        let (change, unavailable_model) = plan_change(services, head, leaf_id, &path);
+        let shared = old_path.len() - left.len();
+        let common_ancestor = old_path.get(..shared).and_then(<[_]>::last);
+        Ok(Self {
+            target_id,
+            change,
+            text,
+            unavailable_model,
+            common_ancestor: common_ancestor.map(|entry| entry.base.entry_id.clone()),
+            writes_left: find_writes_left(&old_path, left),
+            left: left.to_vec(),
+        })
+    }
+
+    /// True if the request names the leaf, or stands for its position.
+    fn is_unmoved(&self, head: &Head) -> bool {
+        self.target_id == head.leaf_id || self.change.leaf_id == head.leaf_id
+    }
+
+    /// The entry with a summary of the branch left behind.
+    fn summary(
+        &self,
+        head: &Head,
+        summary: String,
+        (details, from_hook): (Option<RawJson>, Option<bool>),
+    ) -> BranchSummary {
+        BranchSummary {
+            from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),
+            summary,
+            details,
+            from_hook,
+            usage: None,
+            calls: None,
+            extra: Extra::new(),
+        }
+    }
+
+    fn pending<'a>(
+        &'a self,
+        head: &'a Head,
+        (label, wants_summary): (Option<&'a str>, bool),
+    ) -> PendingLeafMove<'a> {
+        PendingLeafMove {
+            target_id: self.target_id.as_ref(),
+            old_leaf_id: head.leaf_id.as_ref(),
+            new_leaf_id: self.change.leaf_id.as_ref(),
+            common_ancestor_id: self.common_ancestor.as_ref(),
+            entries_left: &self.left,
+            wants_summary,
+            label,
+        }
+    }
+}
+
+/// The move to a leaf with its path, and the model of the path if it is not configured.
+fn plan_change(
+    services: &Services,
+    head: &Head,
+    leaf_id: Option<EntryId>,
+    path: &[Arc<Entry>],
+) -> (LeafMove, Option<String>) {
+    let settings = match services.agents.find(Some(&head.agent)) {
+        Ok(agent) => head.settings.with_fallback(&agent.settings),
+        Err(_) => head.settings.clone(),
+    };
+    let current = services.model.record(settings.model.as_deref().unwrap_or(DEFAULT_MODEL));
+    let is_current = |id: &&str| current.as_ref().is_ok_and(|record| record.id == **id);
+    let model = last_model(path).filter(|id| !is_current(id)).map(ToOwned::to_owned);
+    let (model, unavailable) = match model {
+        Some(id) if services.model.record(&id).is_err() => (None, Some(id)),
+        model => (model, None),
+    };
+    let level = settings.thinking_level.unwrap_or_default();
+    let change = LeafMove {
+        leaf_id,
+        model,
+        thinking_level: last_thinking_level(path).filter(|of_path| *of_path != level),
+        plugin_state: plugin_state_at(path),
+    };
+    (change, unavailable)
+}
