@@ -10,7 +10,7 @@ use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
@@ -27,7 +27,7 @@ use crate::ids::{
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 5;
+pub(crate) const READER_VERSION: u32 = 6;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
@@ -331,7 +331,12 @@ impl Head {
     ///   deaths that other turns may have caused.
     /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's. Also
     ///   for questions of extensions, which version 4 would leave open after the answer.
+    /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's.
     pub fn required_reader(&self) -> u32 {
+        let is_changed = |call: &CallState| call.changed_arguments.is_some();
+        if self.phase.call_batch().calls.iter().any(is_changed) {
+            return 6;
+        }
         let has_system_prompt = |run: &PromptRun| run.system_prompt_seq.is_some();
         if self.prompt.as_ref().is_some_and(has_system_prompt) || self.has_questions() {
             return 5;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -90,6 +91,9 @@ pub struct CallState {
     /// Answers to the questions that extensions asked about this call. Removed with its result.
     #[serde(default, skip_serializing_if = "Answers::is_empty")]
     pub answers: Answers,
+    /// Arguments that an extension set in place of the model's. Removed with its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_arguments: Option<RawJson>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -153,6 +157,7 @@ impl Default for CallState {
             depends_on: None,
             should_terminate: false,
             answers: Answers::default(),
+            changed_arguments: None,
         }
     }
 }

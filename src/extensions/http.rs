@@ -9,6 +9,7 @@ mod fuzz;
 mod messages;
 mod plugin;
 mod question;
+mod response_parts;
 mod responses;
 #[cfg(test)]
 mod tests;

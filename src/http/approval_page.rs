@@ -340,6 +340,7 @@ mod tests {
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),
                 effect: Some(Effect::Write),
+                arguments: None,
                 binding: None,
                 budget: None,
                 schema: None,

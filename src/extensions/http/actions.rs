@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::responses::ResultContent;
+use super::response_parts::ResultContent;
 use crate::agent::entry::CustomMessageEntry;
 use crate::agent::inbox::DeliverAs;
 use crate::agent::raw::RawJson;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::responses::{Checked, read_approvers, read_expiry};
+use super::response_parts::{Checked, read_approvers, read_expiry};
 use crate::extensions::{HookContext, HookError, Question};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

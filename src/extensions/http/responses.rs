@@ -1,32 +1,25 @@
 //! The responses of HTTP extensions and plugins. An unknown member or value is an error: a misspelt
 //! `block` must not let a call start.
 
-use std::time::Duration;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::actions::HookAction;
 use super::question::HookQuestion;
-use crate::agent::content::{Block, Content, Image};
+use super::response_parts::{Checked, ResultContent, into_blocks, read_approvers, read_expiry};
+use crate::agent::content::Block;
 use crate::agent::entry::CustomMessageEntry;
-use crate::agent::raw::{Extra, RawJson, redacted_error};
-use crate::clock::parse_duration;
+use crate::agent::raw::{RawJson, redacted_error};
 use crate::extensions::{
     ApprovalRequest, BashResult, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
     SummaryOverride, ToolCallDecision,
 };
-use crate::tools::{EXPIRY_MAX, is_approver};
 
 /// Bytes of a text for approvers or the model.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Bytes of the reasons of all calls of a model response. Open requests are stored in the head.
 const REASONS_BYTES_MAX: usize = 12 * 1024;
-/// Items of `approvers`.
-const APPROVERS_MAX: usize = 16;
-
-/// The error names a member of this file, not a value of the response.
-pub(super) type Checked<T> = Result<T, String>;
 
 /// A response to an event.
 pub(super) trait EventResponse: DeserializeOwned {
@@ -76,6 +69,7 @@ pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
 enum CallDecision {
     Allow,
     Block,
+    Change,
     RequireApproval,
 }
 
@@ -88,6 +82,8 @@ pub(super) struct ToolCallResponse {
     /// In place of a decision.
     ask: Option<HookQuestion>,
     decision: Option<CallDecision>,
+    /// For the decision `change`.
+    arguments: Option<Value>,
     reason: Option<String>,
     terminate: Option<bool>,
     approvers: Option<Vec<String>>,
@@ -103,7 +99,11 @@ impl ToolCallResponse {
     /// The response has another member, too.
     pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
         let Some(question) = self.ask.take() else { return Ok(None) };
-        if self.decision.is_some() || self.reason.is_some() || self.has_approval_members() {
+        if self.decision.is_some()
+            || self.arguments.is_some()
+            || self.reason.is_some()
+            || self.has_approval_members()
+        {
             return Err("ask needs no decision: the event is sent again with the answer".to_owned());
         }
         Ok(Some(question))
@@ -127,7 +127,13 @@ impl ToolCallResponse {
             return Err("terminate needs the decision block".to_owned());
         }
         check_text("reason", self.reason.as_deref(), TEXT_BYTES_MAX)?;
+        if self.arguments.is_some() != (decision == CallDecision::Change) {
+            return Err("the decision change, and no other one, needs arguments".to_owned());
+        }
         match decision {
+            CallDecision::Change => {
+                Ok(ToolCallDecision::Change(self.arguments.unwrap_or_default()))
+            }
             CallDecision::Allow => Ok(ToolCallDecision::Allow),
             CallDecision::Block => Ok(ToolCallDecision::Block(CallBlock {
                 reason: self.reason,
@@ -158,57 +164,10 @@ impl ToolCallResponse {
     }
 }
 
-pub(super) fn read_approvers(given: Option<Vec<String>>) -> Checked<Vec<String>> {
-    let approvers = given.unwrap_or_default();
-    if approvers.len() > APPROVERS_MAX || !approvers.iter().all(|it| is_approver(it)) {
-        return Err(format!(
-            "approvers is a list of at most {APPROVERS_MAX} of owner, link and role:NAME"
-        ));
-    }
-    Ok(approvers)
-}
-
-pub(super) fn read_expiry(given: Option<&str>) -> Checked<Option<Duration>> {
-    let expiry = given.map(|text| {
-        parse_duration(text)
-            .filter(|span| !span.is_zero() && *span <= EXPIRY_MAX)
-            .ok_or("expiresAfter is a duration of at most 90d, such as 24h")
-    });
-    Ok(expiry.transpose()?)
-}
-
 fn check_text(name: &str, text: Option<&str>, bytes_max: usize) -> Checked<()> {
     match text.map(str::len).filter(|bytes| *bytes > bytes_max) {
         Some(bytes) => Err(format!("{name} has {bytes} bytes; the maximum is {bytes_max}")),
         None => Ok(()),
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase",
-    deny_unknown_fields
-)]
-pub(super) enum ResultBlock {
-    Text { text: String },
-    Image { data: String, mime_type: String },
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum ResultContent {
-    Text(String),
-    Blocks(Vec<ResultBlock>),
-}
-
-impl ResultContent {
-    pub(super) fn into_content(self) -> Content {
-        match self {
-            Self::Text(text) => Content::Text(text),
-            Self::Blocks(blocks) => Content::Blocks(into_blocks(blocks)),
-        }
     }
 }
 
@@ -265,16 +224,6 @@ impl ToolResultResponse {
         });
         ResultChanges { content, details: self.details, is_error: self.is_error }
     }
-}
-
-fn into_blocks(blocks: Vec<ResultBlock>) -> Vec<Block> {
-    let blocks = blocks.into_iter().map(|block| match block {
-        ResultBlock::Text { text } => Block::text(text),
-        ResultBlock::Image { data, mime_type } => {
-            Block::Image(Image { data, mime_type, extra: Extra::new() })
-        }
-    });
-    blocks.collect()
 }
 
 #[derive(Debug, Deserialize)]

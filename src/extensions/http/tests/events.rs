@@ -196,6 +196,10 @@ fn tool_cases() -> Vec<EventCase> {
                     r#"Block(CallBlock { reason: Some("no"), terminate: true })"#,
                 ),
                 (
+                    json!({"decision": "change", "arguments": {"amount": 4}}),
+                    r#"Change(Object {"amount": Number(4)})"#,
+                ),
+                (
                     json!({"decision": "requireApproval", "reason": "Pay 5?", "approvers": ["link"], "notRequester": true, "expiresAfter": "2h", "refusal": "Not paid"}),
                     r#"RequireApproval(ApprovalRequest { reason: "Pay 5?", approvers: ["link"], is_requester_excluded: true, expires_after: 7200s, refusal: Some("Not paid") })"#,
                 ),
