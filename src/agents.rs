@@ -75,6 +75,16 @@ impl Agent {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }
 
+    /// The tools that the effective settings leave active, in the agent's order. Unknown names in
+    /// the settings are ignored.
+    pub fn active_tools(&self, settings: &Settings) -> Vec<Arc<dyn CallableTool>> {
+        let is_active = |tool: &&Arc<dyn CallableTool>| {
+            let name = &tool.definition().name;
+            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
+        };
+        self.tools.iter().filter(is_active).cloned().collect()
+    }
+
     /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();

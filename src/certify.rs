@@ -115,6 +115,13 @@ pub(crate) struct CertifyOptions {
     pub command: String,
 }
 
+impl CertifyOptions {
+    /// False for hooks that call other systems, unless tools do so too.
+    fn runs_hooks_of(&self, extension: &dyn Extension) -> bool {
+        self.tools == ToolMode::Real || !extension.is_remote()
+    }
+}
+
 /// One run: a fault at the n-th hit of a fail point.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {
@@ -240,8 +247,10 @@ async fn certify_agent(
     let (shared_violations, shared_hits, shared_outcome) =
         faultless(StoreKind::LeaseInHead).await?;
     let calls = outcome.calls_by_tool.clone();
-    let uncalled_tools = agent.tools.iter().map(|tool| tool.definition().name.clone());
-    let uncalled_tools = uncalled_tools.filter(|name| !calls.contains_key(name)).collect();
+    let plugins = agent.plugins.iter().filter(|plugin| options.runs_hooks_of(&*plugin.hook()));
+    let tools = agent.tools.iter().chain(plugins.flat_map(|plugin| plugin.tools()));
+    let names = tools.map(|tool| tool.definition().name.clone());
+    let uncalled_tools = names.filter(|name| !calls.contains_key(name)).collect();
     let mut report = AgentReport {
         agent: agent.name.clone(),
         prompts: conversation.prompts.len(),

@@ -8,6 +8,7 @@ use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
+use crate::extensions::context::HookAccess;
 use crate::extensions::http_access::HookClient;
 use crate::extensions::runner::ErrorListeners;
 use crate::fail_points::{FailPoints, NoFailPoints};
@@ -98,6 +99,14 @@ impl Services {
             pauses: Arc::default(),
             isolation: Isolation::default(),
             telemetry: Telemetry::default(),
+        }
+    }
+
+    pub(crate) fn hook_access(&self, agent: Option<&Agent>) -> HookAccess {
+        HookAccess {
+            model: Arc::clone(&self.model),
+            client: self.hook_client.clone(),
+            extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
         }
     }
 

@@ -121,6 +121,10 @@ impl HookActions {
         &self.actions
     }
 
+    pub fn retain_aborts(&mut self) {
+        self.actions.retain(|action| matches!(action, Action::Abort));
+    }
+
     /// # Errors
     /// The action exceeds a limit: report the text to the hook.
     pub fn add(&mut self, action: Action) -> Result<(), String> {

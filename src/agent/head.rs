@@ -14,7 +14,7 @@ use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::settings::Settings;
+use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
@@ -300,6 +300,13 @@ impl Head {
             user: self.user.clone(),
             conversation_id: self.conversation_id.clone(),
         }
+    }
+
+    /// Id or tier of the model of the next call: the prompt's, that of the effective settings, or the
+    /// default.
+    pub fn model_name<'a>(&'a self, settings: &'a Settings) -> &'a str {
+        let of_prompt = self.prompt.as_ref().and_then(|run| run.model.as_deref());
+        of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL)
     }
 
     /// True if the next model call waits for a budget increase.

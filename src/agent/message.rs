@@ -198,11 +198,6 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// The error text that clients receive: the reason alone (AP-05).
-    pub fn error_text(&self) -> &str {
-        self.reason.as_deref().unwrap_or(REJECTED)
-    }
-
     /// The result that the model receives. The prefix separates a reason from the tool's own output.
     pub fn model_text(&self, refusal: Option<&str>) -> String {
         let prefix = refusal.unwrap_or(REJECTED);

@@ -471,7 +471,8 @@ impl OutputBuilder {
 fn to_output_result(result: &ToolResultMessage) -> OutputResult {
     let text = || Value::String(joined_text(&result.content));
     if let Some(rejection) = &result.rejected {
-        let error = Value::String(rejection.error_text().to_owned());
+        // The reason alone (AP-05).
+        let error = rejection.reason.clone().map_or_else(text, Value::String);
         return OutputResult::Error { error, rejected: Some(rejection.clone()) };
     }
     if result.is_error {

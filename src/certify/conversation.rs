@@ -108,11 +108,12 @@ impl Conversation {
     fn check_tools(self, agent: &Agent) -> Result<Self, String> {
         let responses = self.prompts.iter().flat_map(|prompt| &prompt.responses);
         let mut calls = responses.flat_map(|answer| &answer.calls);
-        let Some(unknown) = calls.find(|call| agent.find_tool(&call.tool).is_none()) else {
+        let of_plugins = agent.plugins.iter().flat_map(|plugin| plugin.tools());
+        let tools = agent.tools.iter().chain(of_plugins);
+        let names: Vec<&str> = tools.map(|tool| tool.definition().name.as_str()).collect();
+        let Some(unknown) = calls.find(|call| !names.contains(&call.tool.as_str())) else {
             return Ok(self);
         };
-        let names: Vec<&str> =
-            agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
         let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(format!(
             "`{}` is not a tool of the agent `{}`; its tools: {names}",

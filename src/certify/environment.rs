@@ -146,10 +146,8 @@ impl Environment {
         let is_stub =
             |tool: &str| options.tools == ToolMode::Stub && !options.harmless.contains(tool);
         let mut agent = with_counted_tools(agent, &call_log, is_stub);
-        if options.tools == ToolMode::Stub {
-            agent.extensions.retain(|extension| !extension.is_remote());
-            agent.plugins.retain(|plugin| !plugin.hook().is_remote());
-        }
+        agent.extensions.retain(|extension| options.runs_hooks_of(&**extension));
+        agent.plugins.retain(|plugin| options.runs_hooks_of(&*plugin.hook()));
         let mut agents = Catalog::default();
         agents.agents.insert(agent.name.clone(), Arc::new(agent));
         Ok(Self {
@@ -191,6 +189,8 @@ impl Environment {
     /// Creates an instance with its own memory; everything else is shared.
     pub(super) fn instance(&self, options: &CertifyOptions) -> Arc<Services> {
         let worker = WorkerId::new(self.ids.new_id());
+        let extensions = options.extensions.iter();
+        let extensions = extensions.filter(|extension| options.runs_hooks_of(&***extension));
         let ports = ServicePorts {
             store: self.store.instance_store(),
             queue: Arc::clone(&self.queue) as _,
@@ -202,7 +202,7 @@ impl Environment {
         };
         Arc::new(Services {
             agents: self.agents.clone(),
-            extensions: options.extensions.clone(),
+            extensions: extensions.cloned().collect(),
             notification_sender: Some(Arc::clone(&self.notifications) as _),
             fail_points: Arc::clone(&self.trap) as _,
             ..Services::new(worker, ports)

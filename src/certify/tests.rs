@@ -1,5 +1,7 @@
 //! Tests of certification: correct agents pass, and each kind of defect is reported.
 
+mod extensions;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 

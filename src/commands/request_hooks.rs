@@ -7,7 +7,6 @@ use crate::agent::action::StoredActions;
 use crate::agent::content::{Block, Content, Image, joined_text};
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::Agent;
 use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
@@ -19,7 +18,6 @@ use crate::extensions::{
 };
 use crate::ids::{ConversationId, InputId};
 use crate::services::Services;
-use crate::tools::CallableTool;
 
 #[cfg(test)]
 mod tests;
@@ -59,39 +57,16 @@ impl<'a> RequestHooks<'a> {
     }
 
     fn context(&self, hook: Hook, extension: Arc<dyn Extension>) -> HookContext {
-        let site = HookSite {
-            hook,
-            conversation: self.head.key(),
-            incarnation: self.head.incarnation.clone(),
-            agent: self.head.agent.clone(),
-            prompt_id: self.head.prompt.as_ref().map(|run| run.id.clone()),
-            anchor: Anchor::Request(self.input_id.clone()),
-            facts: self.facts(),
-            model: Arc::clone(&self.services.model),
-            client: self.services.hook_client.clone(),
-            extension_settings: self.agent.as_ref().map(|it| Arc::clone(&it.extension_settings)),
-        };
-        HookContext::new(Arc::new(site), extension)
-    }
-
-    fn facts(&self) -> HookFacts {
         let (head, agent) = (self.head, self.agent.as_deref());
         let own = |agent: &Agent| head.settings.with_fallback(&agent.settings);
         let settings = agent.map_or_else(|| head.settings.clone(), own);
-        let is_active = |tool: &&Arc<dyn CallableTool>| {
-            let name = &tool.definition().name;
-            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
-        };
-        let tools = agent.into_iter().flat_map(|agent| &agent.tools).filter(is_active);
-        HookFacts {
-            has_waiting_messages: head.waiting_items > 0,
-            name: head.name.clone(),
-            tools: tools.cloned().collect(),
-            model: settings.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
-            thinking_level: settings.thinking_level.unwrap_or_default(),
-            system_prompt: agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default(),
-            context_tokens: head.context_tokens,
-        }
+        let tools = agent.map(|agent| agent.active_tools(&settings)).unwrap_or_default();
+        let prompt = agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default();
+        let facts = HookFacts::new(head, &settings, tools, prompt);
+        let anchor = Anchor::Request(self.input_id.clone());
+        let access = self.services.hook_access(agent);
+        let site = HookSite::new(hook, head, anchor, facts, access);
+        HookContext::new(site, extension)
     }
 
     /// A context for each extension that has this hook.

@@ -66,7 +66,7 @@ impl HookContext {
     /// # Errors
     /// The event has no actions, or the model is not configured.
     pub fn set_model(&self, model: &str) -> Result<(), HookError> {
-        let record = self.site().model.record(model).map_err(HookError::new)?;
+        let record = self.site().access.model.record(model).map_err(HookError::new)?;
         let change = ModelChange::new(record.provider, record.id);
         self.add_action(Action::SetModel { model: model.to_owned(), change })
     }
@@ -153,6 +153,12 @@ impl HookContext {
         let taken = self.lock_actions().take()?;
         let (by, actions) = (taken.by.clone(), taken.actions().to_vec());
         (!actions.is_empty()).then_some(StoredActions { by, actions })
+    }
+
+    /// Like [`Self::take_actions`], with the aborts only.
+    pub(crate) fn take_aborts(&self) -> Option<Input> {
+        self.lock_actions().as_mut()?.retain_aborts();
+        self.take_actions()
     }
 
     /// The actions as an input of the commit. `None`: there are none.

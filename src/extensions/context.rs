@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::agent::action::HookActions;
-use crate::agent::settings::ThinkingLevel;
+use crate::agent::head::Head;
+use crate::agent::settings::{Settings, ThinkingLevel};
 use crate::digest::sha256_hex;
 use crate::extensions::http_access::HookClient;
 use crate::extensions::permissions::ExtensionSettings;
@@ -24,10 +25,16 @@ pub(crate) struct HookSite {
     pub(crate) prompt_id: Option<PromptId>,
     pub(crate) anchor: Anchor,
     pub(crate) facts: HookFacts,
+    pub(crate) access: HookAccess,
+}
+
+/// Services and settings that hooks use.
+#[derive(Clone, Debug)]
+pub(crate) struct HookAccess {
     /// Resolves the names of models.
     pub(crate) model: Arc<dyn Model>,
     pub(crate) client: HookClient,
-    /// Those of the agent. `None`: it has none.
+    /// Those of the agent. `None`: there is no agent.
     pub(crate) extension_settings: Option<Arc<ExtensionSettings>>,
 }
 
@@ -42,6 +49,57 @@ pub(crate) struct HookFacts {
     pub(crate) tools: Vec<Arc<dyn CallableTool>>,
     pub(crate) system_prompt: Arc<str>,
     pub(crate) context_tokens: Option<u64>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of sites made by this thread: a turn without extensions makes none.
+    pub(crate) static SITES_MADE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+impl HookSite {
+    /// `anchor` tells the prompt, if it names one; otherwise it is the running one.
+    pub(crate) fn new(
+        hook: Hook,
+        head: &Head,
+        anchor: Anchor,
+        facts: HookFacts,
+        access: HookAccess,
+    ) -> Arc<Self> {
+        #[cfg(test)]
+        SITES_MADE.with(|made| made.set(made.get() + 1));
+        let running = || head.prompt.as_ref().map(|run| run.id.clone());
+        Arc::new(Self {
+            hook,
+            conversation: head.key(),
+            incarnation: head.incarnation.clone(),
+            agent: head.agent.clone(),
+            prompt_id: if let Anchor::Prompt(id) = &anchor { Some(id.clone()) } else { running() },
+            anchor,
+            facts,
+            access,
+        })
+    }
+}
+
+impl HookFacts {
+    /// `settings` are the effective ones; `tools` are active.
+    pub(crate) fn new(
+        head: &Head,
+        settings: &Settings,
+        tools: Vec<Arc<dyn CallableTool>>,
+        system_prompt: Arc<str>,
+    ) -> Self {
+        Self {
+            has_waiting_messages: head.waiting_items > 0,
+            name: head.name.clone(),
+            model: head.model_name(settings).to_owned(),
+            thinking_level: settings.thinking_level.unwrap_or_default(),
+            tools,
+            system_prompt,
+            context_tokens: head.context_tokens,
+        }
+    }
 }
 
 /// Tokens of the last model call, and the context window of the model.
@@ -167,8 +225,8 @@ impl HookContext {
     }
 
     pub fn context_usage(&self) -> ContextUsage {
-        let HookSite { facts, model, .. } = &*self.site;
-        let window = model.record(&facts.model).map_or(0, |record| record.context_window);
+        let HookSite { facts, access, .. } = &*self.site;
+        let window = access.model.record(&facts.model).map_or(0, |record| record.context_window);
         ContextUsage { tokens: facts.context_tokens, context_window: window }
     }
 

@@ -155,7 +155,7 @@ impl HookHttpRequest<'_> {
                 "its body has {bytes} bytes; the maximum is {BODY_BYTES_MAX}"
             )));
         }
-        let client = &self.cx.site().client;
+        let client = &self.cx.site().access.client;
         let client = client.get().map_err(|error| RequestFailure::permanent(error.to_string()))?;
         let effect = if self.method.is_safe() { Effect::Read } else { Effect::Write };
         let client = client

@@ -134,7 +134,7 @@ impl HookContext {
         if !permissions.settings.iter().any(|declared| declared == name) {
             return Err(self.refusal(&format!("setting `{name}`"), "with_settings"));
         }
-        let own = self.site().extension_settings.as_deref();
+        let own = self.site().access.extension_settings.as_deref();
         let own =
             own.and_then(|all| all.get(self.extension().name())).and_then(|own| own.get(name));
         let value = own.map(|value| serde_json::from_value(value.clone())).transpose();

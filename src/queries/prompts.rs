@@ -179,15 +179,7 @@ pub(crate) fn handled_view(
     id: &PromptId,
     (output, error): (Option<String>, Option<String>),
 ) -> PromptView {
-    let queued = QueuedPrompt {
-        prompt_id: id,
-        user: &head.user,
-        source: Source::User,
-        input: None,
-        original: None,
-        visible: true,
-        model: None,
-    };
+    let queued = prompt_without_input(head, id);
     let now = services.clock.now();
     let text = |content| PromptOutput::Text {
         id: format!("{id}-output"),
@@ -209,9 +201,9 @@ pub(crate) fn handled_view(
     }
 }
 
-/// View of a prompt that was removed before it started.
-fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
-    let queued = QueuedPrompt {
+/// A prompt whose input is not known any more.
+fn prompt_without_input<'a>(head: &'a Head, id: &'a PromptId) -> QueuedPrompt<'a> {
+    QueuedPrompt {
         prompt_id: id,
         user: &head.user,
         source: Source::User,
@@ -219,7 +211,12 @@ fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
         original: None,
         visible: true,
         model: None,
-    };
+    }
+}
+
+/// View of a prompt that was removed before it started.
+fn cleared_view(services: &Services, head: &Head, id: &PromptId) -> PromptView {
+    let queued = prompt_without_input(head, id);
     PromptView {
         state: PromptState::Aborted,
         stop_reason: Some(PromptStop::Aborted),

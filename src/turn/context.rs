@@ -31,8 +31,7 @@ pub(crate) struct TurnContext {
     pub(crate) settings: Settings,
     /// The system prompt of the agent run: the agent's, if no extension changed it.
     pub(crate) system_prompt: Arc<str>,
-    /// The agent's tools without those that the settings deactivate, in the agent's order. Unknown
-    /// names in the settings are ignored.
+    /// The agent's active tools.
     tools: Vec<Arc<dyn CallableTool>>,
 }
 
@@ -44,12 +43,7 @@ impl TurnContext {
             Ok(agent) => head.settings.with_fallback(&agent.settings),
             Err(_) => head.settings.clone(),
         };
-        let is_active = |tool: &&Arc<dyn CallableTool>| {
-            let name = &tool.definition().name;
-            settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
-        };
-        let tools =
-            agent.iter().flat_map(|agent| &agent.tools).filter(is_active).cloned().collect();
+        let tools = agent.as_ref().map(|agent| agent.active_tools(&settings)).unwrap_or_default();
         let mut context = Self { agent, settings, system_prompt: Arc::default(), tools };
         context.set_run_prompt(run_prompt);
         context
@@ -96,8 +90,7 @@ impl TurnContext {
 
     /// Id or tier of the model of the next call.
     pub(crate) fn model_name<'a>(&'a self, head: &'a Head) -> &'a str {
-        let of_prompt = head.prompt.as_ref().and_then(|run| run.model.as_deref());
-        of_prompt.or(self.settings.model.as_deref()).unwrap_or(DEFAULT_MODEL)
+        head.model_name(&self.settings)
     }
 
     /// The model of the next call: the prompt's, the settings', or the default.

@@ -49,34 +49,11 @@ impl<'w> LeasedConversation<'w> {
         anchor: Anchor,
     ) -> Arc<HookSite> {
         let head = &self.state.head;
-        Arc::new(HookSite {
-            hook,
-            conversation: self.state.key.clone(),
-            incarnation: head.incarnation.clone(),
-            agent: head.agent.clone(),
-            prompt_id: if let Anchor::Prompt(id) = &anchor {
-                Some(id.clone())
-            } else {
-                self.state.prompt_id()
-            },
-            anchor,
-            facts: HookFacts {
-                has_waiting_messages: head.waiting_items > 0,
-                name: head.name.clone(),
-                model: context.model_name(head).to_owned(),
-                thinking_level: context.settings.thinking_level.unwrap_or_default(),
-                tools: context.tools().to_vec(),
-                system_prompt: Arc::clone(&context.system_prompt),
-                context_tokens: head.context_tokens,
-            },
-            model: Arc::clone(&self.services.model),
-            client: self.services.hook_client.clone(),
-            extension_settings: context
-                .agent
-                .as_ref()
-                .ok()
-                .map(|it| Arc::clone(&it.extension_settings)),
-        })
+        let system_prompt = Arc::clone(&context.system_prompt);
+        let facts =
+            HookFacts::new(head, &context.settings, context.tools().to_vec(), system_prompt);
+        let access = self.services.hook_access(context.agent.as_deref().ok());
+        HookSite::new(hook, head, anchor, facts, access)
     }
 
     /// `None`: no extension has the hook.

@@ -174,8 +174,13 @@ impl LeasedConversation<'_> {
         actions: &mut Vec<Input>,
     ) -> Result<Result<HookedCall, CheckOutcome>, TurnError> {
         let response = plan.transition().head.response_count;
-        let answers = plan.transition().calls().get(index).map(|call| &call.answers);
-        let mut hooked = HookedCall { required: Vec::new(), arguments: None };
+        let state = plan.transition().calls().get(index);
+        let answers = state.map(|call| &call.answers);
+        let sent = state.filter(|call| call.attempts > 0);
+        let is_repeated = sent.is_some();
+        let fixed = sent.and_then(|call| call.changed_arguments.clone());
+        let fixed = fixed.map(|text| Arguments { value: text.to_value(), text });
+        let mut hooked = HookedCall { required: Vec::new(), arguments: fixed };
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
             let cx = if let Some(answers) = answers { cx.with_questions(answers) } else { cx };
@@ -196,7 +201,8 @@ impl LeasedConversation<'_> {
                 return Ok(Err(CheckOutcome::Decided(preflight)));
             }
             if decision.is_ok() {
-                actions.extend(cx.take_actions());
+                // The other actions have landed with the intent of the first attempt.
+                actions.extend(if is_repeated { cx.take_aborts() } else { cx.take_actions() });
             }
             let preflight = match decision {
                 Ok(ToolCallDecision::Allow) => continue,
@@ -205,6 +211,8 @@ impl LeasedConversation<'_> {
                     hooked.required.push(ExtensionApproval { extension, request });
                     continue;
                 }
+                // A repetition has the arguments of the first attempt.
+                Ok(ToolCallDecision::Change(_)) if is_repeated => continue,
                 Ok(ToolCallDecision::Change(value)) => {
                     match read_change(plan.transition(), index, cx.extension().name(), value) {
                         Ok(changed) => {

@@ -1,10 +1,12 @@
 //! Compatibility of stored formats: documents of older versions load and round-trip unchanged.
 
 use super::*;
+use crate::agent::action::StoredActions;
 use crate::agent::entry::Entry;
 use crate::agent::inbox::Receipt;
 use crate::agent::notification::Notification;
 use crate::agent::raw::RawJson;
+use crate::agent::run_prompt;
 
 const ENTRIES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
 const HEADS: &str = include_str!("../../../tests/fixtures/heads-v1.jsonl");
@@ -26,7 +28,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 39);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 44);
 }
 
 #[test]
@@ -39,12 +41,43 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 10);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 12);
+}
+
+#[test]
+fn heads_of_reader_5_require_it() {
+    let heads = HEADS.lines().map(|line| serde_json::from_str::<Head>(line).unwrap());
+    let of_five = heads.filter(|head| head.min_reader == 5);
+    let required: Vec<u32> = of_five.map(|head| head.required_reader()).collect();
+    assert_eq!(required, [5; 3]);
+}
+
+/// Unknown actions would be dropped with their item.
+#[test]
+fn actions_of_inbox_items_round_trip() {
+    let mut kinds = 0;
+    for line in INBOX.lines() {
+        let item: InboxItem = serde_json::from_str(line).unwrap();
+        let InboxBody::Command(command) = &item.body else { continue };
+        if command.name == "actions" {
+            let actions = StoredActions::from_command(command).expect(line);
+            kinds += actions.iter().map(|stored| stored.actions.len()).sum::<usize>();
+            assert_eq!(StoredActions::to_inbox_body(&actions), item.body);
+        }
+    }
+    assert_eq!(kinds, 17);
+}
+
+#[test]
+fn system_prompt_of_a_run_is_read_from_its_entry() {
+    let entries = ENTRIES.lines().map(|line| serde_json::from_str::<Entry>(line).unwrap());
+    let prompts = entries.filter_map(|entry| run_prompt::from_entry(&entry.body));
+    assert_eq!(prompts.collect::<Vec<_>>(), ["Be good. Be brief."]);
 }
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 12);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 15);
 }
 
 #[test]

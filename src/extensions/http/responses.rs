@@ -249,11 +249,9 @@ pub(super) struct BeforeAgentStartResponse {
 impl BeforeAgentStartResponse {
     pub(super) fn into_changes(self) -> RunChanges {
         let messages = self.messages.into_iter().map(|message| CustomMessageEntry {
-            custom_type: message.custom_type,
-            content: message.content.into_content(),
             display: message.display.unwrap_or(true),
             details: message.details,
-            extra: Extra::new(),
+            ..CustomMessageEntry::new(message.custom_type, message.content.into_content())
         });
         RunChanges { messages: messages.collect(), system_prompt: self.system_prompt }
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::extensions::context::{Anchor, HookSite};
+use crate::extensions::context::Anchor;
 use crate::extensions::runner::tests::new_site;
 use crate::extensions::{Extension, Hook, Permissions};
 
@@ -30,10 +30,8 @@ impl Extension for Caller {
 fn context(hosts: &[&str], is_local: bool) -> HookContext {
     let rules = AddressRules::default();
     let rules = if is_local { rules.with_loopback() } else { rules };
-    let site = HookSite {
-        client: HookClient::from(HttpClient::new(rules).unwrap()),
-        ..new_site("c", "i", Hook::ToolCall, Anchor::Response(1))
-    };
+    let mut site = new_site("c", "i", Hook::ToolCall, Anchor::Response(1));
+    site.access.client = HookClient::from(HttpClient::new(rules).unwrap());
     let permissions = Permissions::new().with_hosts(hosts.iter().copied());
     HookContext::new(Arc::new(site), Arc::new(Caller(permissions)))
 }

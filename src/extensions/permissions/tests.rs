@@ -24,11 +24,8 @@ impl Extension for Declared {
 fn context(permissions: Permissions) -> HookContext {
     let settings = json!({"clock": {"opens": 9, "zone": "Europe/Berlin"}, "other": {"opens": 1}});
     let settings: ExtensionSettings = serde_json::from_value(settings).unwrap();
-    let site = new_site("c", "i", Hook::ToolCall, Anchor::Response(1));
-    let site = crate::extensions::context::HookSite {
-        extension_settings: Some(Arc::new(settings)),
-        ..site
-    };
+    let mut site = new_site("c", "i", Hook::ToolCall, Anchor::Response(1));
+    site.access.extension_settings = Some(Arc::new(settings));
     HookContext::new(Arc::new(site), Arc::new(Declared(permissions)))
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::agent::settings::ThinkingLevel;
-use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite};
 use crate::extensions::http_access::HookClient;
 use crate::extensions::{Events, Extension};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
@@ -87,9 +87,11 @@ pub(in crate::extensions) fn new_site(
             system_prompt: "".into(),
             context_tokens: None,
         },
-        model: Arc::new(ScriptedModel),
-        client: HookClient::default(),
-        extension_settings: None,
+        access: HookAccess {
+            model: Arc::new(ScriptedModel),
+            client: HookClient::default(),
+            extension_settings: None,
+        },
     }
 }
 

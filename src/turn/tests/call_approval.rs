@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::parallel_calls::result_texts;
 use super::store_requests::calls_gated;
 use super::test_env::{TestEnv, call, text};
+use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::request::Request;
 use crate::extensions::{
     ApprovalRequest, CallBlock, Extension, HookContext, HookError, PendingToolCall,
@@ -196,6 +197,11 @@ async fn refusal_is_the_text_of_a_rejection_and_of_an_expiry() {
     let (mut env, worker) = env_with(calls_pay, &[&refusing()]).await;
     decide(&mut env, &worker, "reject").await;
     assert_eq!(result_texts(&env).await, ["Blocked by guard"]);
+    let head = env.head().await.unwrap();
+    let entries: Vec<_> = env.entries().await.into_iter().map(Arc::new).collect();
+    let view = build_prompt_view(&head.prompts[0].id, &head, &entries).unwrap();
+    let view = serde_json::to_value(view).unwrap();
+    assert_eq!(view["output"][0]["result"]["error"], "Blocked by guard");
 
     let (mut env, _) = env_with(calls_pay, &[&refusing()]).await;
     tokio::time::sleep(Duration::from_hours(24 * 8)).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::budgets::limit_everything;
 use super::parallel_calls::{new_env as stage_at_once, three_short_naps};
+use super::result_hooks::{Appends, calls_pay};
 use super::store_requests::{
     calls_gated, calls_look_twice, handle_next_nudge, new_env, queued_nudges, replies_hello,
 };
@@ -93,7 +94,7 @@ async fn cost_rows() -> Vec<CostRow> {
         1,
     ));
     let warm = handle_next_nudge(&env, &services, &counting).await;
-    rows.push(row("further turn with one tool call", warm, 1));
+    rows.push(row("further turn with one tool call", warm.clone(), 1));
     rows.push(row(
         "last turn, without tool calls",
         handle_next_nudge(&env, &services, &counting).await,
@@ -132,9 +133,28 @@ async fn cost_rows() -> Vec<CostRow> {
     *env.model.failures_left.lock().unwrap() = 1;
     let sent = handle_next_nudge(&env, &services, &counting).await;
     rows.push(row("model call that fails and is retried", sent, 1));
+    rows.extend(hook_rows(&warm).await);
     rows.extend(schedule_rows().await);
     rows.extend(ledger_rows().await);
     rows
+}
+
+/// Hooks cost no request, unless one waits for the result of a `write`. `plain`: the requests of a
+/// further turn without extensions.
+async fn hook_rows(plain: &str) -> [CostRow; 2] {
+    let (env, mut services, counting) = new_env(calls_look_twice).await;
+    services.extensions = vec![Appends::new("quick")];
+    handle_next_nudge(&env, &services, &counting).await;
+    assert_eq!(handle_next_nudge(&env, &services, &counting).await, plain);
+    let (env, services, counting) = new_env(calls_pay).await;
+    let sent = handle_next_nudge(&env, &services, &counting).await;
+    let plain =
+        CostRow { operation: "first turn with one call of a `write`", requests: sent, nudges: 1 };
+    let (env, mut services, counting) = new_env(calls_pay).await;
+    services.extensions = vec![Appends::delaying("c1", Duration::from_secs(1))];
+    let requests = handle_next_nudge(&env, &services, &counting).await;
+    let operation = "the same, if an extension's hook on its result waits";
+    [plain, CostRow { operation, requests, nudges: 1 }]
 }
 
 async fn ledger_rows() -> Vec<CostRow> {

@@ -13,6 +13,7 @@ use super::test_env::{PauseFailPoint, SmallWindowModel, TestEnv, call, text};
 use crate::agent::entry::{Entry, PromptState};
 use crate::agent::message::Message;
 use crate::agents::{Agent, Catalog};
+use crate::extensions::context::SITES_MADE;
 use crate::extensions::{
     CallBlock, Events, Extension, Hook, HookContext, HookError, PendingCompaction, PendingToolCall,
     SummaryOverride, ToolCallDecision,
@@ -365,4 +366,21 @@ async fn hooks_run_again_when_another_worker_takes_over() {
     handle_until_idle(&env, &worker).await;
     env.run_until_idle().await;
     assert_eq!(result_texts(&env).await, ["pay done", "pay done"], "the uncommitted block is void");
+}
+
+/// The facts of a site are copied from the conversation: without extensions nothing is.
+#[tokio::test(start_paused = true)]
+async fn prompt_without_extensions_makes_no_hook_site() {
+    let sites_made = async |extensions: Vec<Arc<dyn Extension>>| {
+        let before = SITES_MADE.get();
+        let mut env = TestEnv::new(1);
+        env.extensions = extensions;
+        let worker = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&worker).await;
+        env.run_until_idle().await;
+        SITES_MADE.get() - before
+    };
+    assert_eq!(sites_made(Vec::new()).await, 0);
+    let quick: Arc<dyn Extension> = Arc::new(ToolCallHook(Misbehaviour::Takes(Duration::ZERO)));
+    assert!(sites_made(vec![quick]).await > 20);
 }

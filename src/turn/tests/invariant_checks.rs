@@ -20,7 +20,7 @@ pub(super) async fn violation_lines(
         inbox: (count_documents(env, key, DocumentKind::Inbox).await, held),
         accepted,
         sent_effects: &done,
-        is_write: &|tool| !matches!(tool, "look" | "put" | "nap"),
+        is_write: &|tool| !matches!(tool, "look" | "put" | "nap" | "tally"),
     };
     find_violations(&rest).iter().map(|broken| format!("{key}: {broken}")).collect()
 }

@@ -25,7 +25,7 @@ use crate::turn::delivery::handle;
 
 /// Appends its name to the content of each result.
 #[derive(Debug)]
-struct Appends {
+pub(super) struct Appends {
     name: &'static str,
     /// The call whose result it delays, and for how long.
     delays: Option<(&'static str, Duration)>,
@@ -36,7 +36,7 @@ struct Appends {
 }
 
 impl Appends {
-    fn new(name: &'static str) -> Arc<Self> {
+    pub(super) fn new(name: &'static str) -> Arc<Self> {
         Arc::new(Self {
             name,
             delays: None,
@@ -50,7 +50,7 @@ impl Appends {
         Arc::new(Self { fails: true, ..Arc::into_inner(Self::new(name)).unwrap() })
     }
 
-    fn delaying(id: &'static str, delay: Duration) -> Arc<Self> {
+    pub(super) fn delaying(id: &'static str, delay: Duration) -> Arc<Self> {
         let delays = Some((id, delay));
         Arc::new(Self { delays, ..Arc::into_inner(Self::new("slow")).unwrap() })
     }
@@ -124,7 +124,7 @@ fn reads_missing_file(results: usize, _input: &str) -> Vec<Value> {
     }
 }
 
-fn calls_pay(results: usize, _input: &str) -> Vec<Value> {
+pub(super) fn calls_pay(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "pay", 0)] } else { vec![text("done")] }
 }
 

@@ -9,8 +9,11 @@
 //! A week that violates an invariant is reported with the fewest injected faults. For more weeks
 //! than the default: `TURNWHEEL_WEEKS=5000 .ci/run weeks`, or `TURNWHEEL_WEEKS=10m`.
 
+mod extensions;
 mod mutants;
 mod plan;
+
+use std::cell::Cell;
 
 use super::simulation_runs::{RunLimit, RunResult, RunStatistics, run_seeds};
 use super::test_env::DeterministicStore;
@@ -89,6 +92,33 @@ async fn weeks_with_turn_decisions_keep_every_invariant() {
         run_week(seed, &fault_plan, &plan, WeekStore::Memory).await
     };
     assert_few_failed_prompts(&Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn weeks_with_failing_extensions_keep_every_invariant() {
+    let repeated = Cell::new(0);
+    let run = async |seed, fault_plan: FaultPlan| {
+        let plan = WeekPlan::from_seed(seed + 3_000_000).with_extensions();
+        let result = run_week(seed, &fault_plan, &plan, WeekStore::Memory).await;
+        let lines = format!("{:?}", result.run_log);
+        repeated.set(repeated.get() + lines.matches(extensions::REPEATED).count() as u64);
+        result
+    };
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    statistics.assert_each_injected(&extensions::FAULT_NAMES, statistics.runs / 4);
+    assert!(repeated.get() >= statistics.runs, "only {} hooks ran again", repeated.get());
+    assert_few_failed_prompts(&statistics);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_extensions_make_no_known_outcome_unknown() {
+    let run = async |seed, fault_plan: FaultPlan| {
+        let plan = WeekPlan::from_seed(seed + 4_000_000).with_only_hook_faults();
+        run_week(seed, &fault_plan, &plan, WeekStore::Memory).await
+    };
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    statistics.assert_each_injected(&extensions::FAULT_NAMES, statistics.runs / 4);
+    assert_eq!(statistics.failed_prompts, 0, "{statistics}");
 }
 
 #[tokio::test(start_paused = true)]

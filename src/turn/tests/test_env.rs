@@ -82,6 +82,8 @@ pub(super) struct TestEnv {
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
     agents: SharedCatalog,
+    /// Decides which responses of tools are lost.
+    response_loss: Option<(FaultPlan, f64)>,
     pub(super) rng: fastrand::Rng,
     /// Replaces `rng`, so that a run with the same injected faults can be repeated.
     pub(super) fault_plan: Option<FaultPlan>,
@@ -180,6 +182,7 @@ impl TestEnv {
             queue: Arc::new(queue),
             artifacts: Arc::new(artifacts),
             agents: scripted_agent::catalog(&executions, plan).into(),
+            response_loss: plan.cloned(),
             fault_plan,
             worker_count: 0,
             version_mix: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::extensions::{self, WeekRecord};
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::message::Message;
 use crate::artifacts::{ArtifactScope, Artifacts as _};
@@ -23,6 +24,7 @@ use crate::turn::tests::test_env::{
 };
 
 const INPUTS: [&str; 4] = ["go", "wire", "ask", "files"];
+const EXTENSION_INPUTS: [&str; 5] = ["go", "wire", "tally", "ask", "files"];
 /// Wall clocks may differ by less than the time between the last use of a lease and its take-over.
 const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(14);
 /// More bytes than an inbox item holds.
@@ -40,6 +42,9 @@ pub(super) struct WeekPlan {
     has_long_input: bool,
     /// True if an extension decides how turns end.
     has_turn_decisions: bool,
+    has_extensions: bool,
+    /// True if nothing but extensions fails.
+    has_only_hook_faults: bool,
 }
 
 /// Versions of the workers.
@@ -71,6 +76,8 @@ impl WeekPlan {
             versions,
             has_long_input: seed % 32 == 5,
             has_turn_decisions: false,
+            has_extensions: false,
+            has_only_hook_faults: false,
         }
     }
 
@@ -83,6 +90,8 @@ impl WeekPlan {
             versions: VersionSetup::Two,
             has_long_input: true,
             has_turn_decisions: false,
+            has_extensions: false,
+            has_only_hook_faults: false,
         }
     }
 
@@ -94,6 +103,16 @@ impl WeekPlan {
         Self { has_turn_decisions: true, ..self }
     }
 
+    pub(super) fn with_extensions(self) -> Self {
+        Self { has_extensions: true, ..self }
+    }
+
+    /// A week of one version in which extensions fail, and some responses of `wire` are lost.
+    pub(super) fn with_only_hook_faults(self) -> Self {
+        let versions = VersionSetup::One;
+        Self { has_extensions: true, has_only_hook_faults: true, versions, ..self }
+    }
+
     /// A full week of one process, which has one version.
     pub(super) fn one_process(seed: u64) -> Self {
         let concurrency = if seed.is_multiple_of(2) { 3 } else { 1 };
@@ -103,7 +122,8 @@ impl WeekPlan {
     /// Inputs of the conversation with the number, in order.
     fn inputs(&self, seed: u64, number: usize) -> Vec<&'static str> {
         let first = usize::try_from(seed / 2).unwrap_or(0) + number;
-        (0..self.prompts).map(|offset| INPUTS[(first + offset) % INPUTS.len()]).collect()
+        let inputs = if self.has_extensions { &EXTENSION_INPUTS[..] } else { &INPUTS };
+        (0..self.prompts).map(|offset| inputs[(first + offset) % inputs.len()]).collect()
     }
 }
 
@@ -113,6 +133,8 @@ fn script(results: usize, input: &str) -> Vec<Value> {
         ("go", _) => three_rounds(results, input),
         ("wire", 0) => vec![call("c1", "wire", 0), call("c2", "look", 0), call("c3", "wire", 1)],
         ("wire", 3) => vec![call("c1", "put", 3), call("c2", "wire", 3)],
+        ("tally", 0) => vec![call("c1", "tally", 0), call("c2", "pay", 0), call("c3", "tally", 1)],
+        ("tally", 3) => vec![call("c1", "tally", 2), call("c2", "put", 3)],
         ("ask", 0) => vec![call("c1", "gated", 0), call("c2", "gated", 1)],
         ("files", 0) => vec![
             file("c1", "write", &json!({"path": "a.txt", "content": "one"})),
@@ -141,7 +163,8 @@ pub(super) async fn run_week(
     plan: &WeekPlan,
     week_store: WeekStore,
 ) -> RunResult {
-    let mut env = TestEnv::with_fault_plan(seed, fault_plan, script, 0.03);
+    let response_loss = if plan.has_only_hook_faults { 0.0 } else { 0.03 };
+    let mut env = TestEnv::with_fault_plan(seed, fault_plan, script, response_loss);
     if plan.concurrency > 1 {
         env.enable_parallel_calls(plan.concurrency);
     }
@@ -165,14 +188,20 @@ pub(super) async fn run_week(
 fn inject_faults(env: &mut TestEnv, fault_plan: &FaultPlan, plan: &WeekPlan) {
     let ids = ["c", "d", "e"].into_iter().take(plan.conversations);
     env.conversations = ids.map(|id| owner().conversation_key(id)).collect();
+    env.client_inputs_max = plan.client_inputs_max;
+    env.client_input_percent = 30;
+    env.set_turn_decisions(plan.has_turn_decisions);
+    if plan.has_extensions {
+        extensions::install(env, fault_plan);
+    }
+    if plan.has_only_hook_faults {
+        return;
+    }
     env.undecided_percent = 25;
     env.patch_percent = 5;
     env.crash_percent = 3;
     env.stall_percent = 1;
     env.queue_loss_percent = 3;
-    env.client_input_percent = 30;
-    env.client_inputs_max = plan.client_inputs_max;
-    env.set_turn_decisions(plan.has_turn_decisions);
     env.clock_offset_max = CLOCK_OFFSET_MAX;
     env.store.set_faults(usual_store_faults());
     env.queue.set_faults(usual_queue_faults());
@@ -242,16 +271,25 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
         violations.extend(find_lost_updates(&env.store, key));
         let entries = env.entries_of(key).await;
         violations.extend(find_unreadable_files(env, key, &entries).await);
+        let mut has_failed_prompt = false;
         for entry in &entries {
             let EntryBody::PromptEnd(end) = &entry.body else { continue };
             if end.state == PromptState::Completed {
                 continue;
             }
             failed += 1;
+            has_failed_prompt = true;
             let kind = end.error.as_ref().map(|error| error.kind.as_str());
             if kind != Some("poisoned") {
                 violations.push(format!("{key}: a prompt ended {:?}: {kind:?}", end.state));
             }
+        }
+        if plan.has_extensions {
+            let head = &env.head_of(key).await.unwrap();
+            let has_only_hook_faults = plan.has_only_hook_faults;
+            let record =
+                WeekRecord { head, entries: &entries, has_failed_prompt, has_only_hook_faults };
+            violations.extend(record.find_violations());
         }
     }
     if violations.is_empty() { Ok(failed) } else { Err(violations.join("\n")) }

@@ -223,31 +223,29 @@ pub(super) fn catalog(
 }
 
 impl super::TestEnv {
+    /// The agents of the environment, with a change.
+    pub(super) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
+        let mut catalog = catalog(&self.executions, self.response_loss.as_ref());
+        for agent in catalog.agents.values_mut() {
+            change(Arc::get_mut(agent).unwrap());
+        }
+        catalog
+    }
+
     /// The agent of all workers has these plugins from now on.
     pub(crate) fn set_plugins(&mut self, plugins: &[Arc<RegisteredPlugin>]) {
-        let mut catalog = catalog(&self.executions, None);
-        for agent in catalog.agents.values_mut() {
-            Arc::get_mut(agent).unwrap().plugins = plugins.to_vec();
-        }
-        self.agents.replace(catalog);
+        self.agents.replace(self.changed_agents(|agent| agent.plugins = plugins.to_vec()));
     }
 
     /// The agent of all workers has only this tool from now on.
     pub(crate) fn set_only_tool(&mut self, tool: &Arc<dyn CallableTool>) {
-        let mut catalog = catalog(&self.executions, None);
-        for agent in catalog.agents.values_mut() {
-            Arc::get_mut(agent).unwrap().tools = vec![Arc::clone(tool)];
-        }
-        self.agents.replace(catalog);
+        self.agents.replace(self.changed_agents(|agent| agent.tools = vec![Arc::clone(tool)]));
     }
 
     /// Responses of the agent must match `schema` from now on.
     pub(crate) fn set_response_schema(&mut self, schema: &Value) {
-        let mut catalog = catalog(&self.executions, None);
-        for agent in catalog.agents.values_mut() {
-            Arc::get_mut(agent).unwrap().response_schema = Some(schema.clone());
-        }
-        self.agents = catalog.into();
+        let set = |agent: &mut Agent| agent.response_schema = Some(schema.clone());
+        self.agents = self.changed_agents(set).into();
     }
 }
 

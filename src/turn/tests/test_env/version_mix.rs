@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::TestEnv;
 use super::store_decorator::StoreDecorator;
-use super::{TestEnv, scripted_agent};
 use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
 use crate::agents::SharedCatalog;
@@ -37,13 +37,13 @@ impl VersionMix {
 impl TestEnv {
     /// The newer version's agents get other instructions and one tool less from now on.
     pub(crate) fn change_newer_agents(&mut self, mix: &mut VersionMix) {
-        let mut catalog = scripted_agent::catalog(&self.executions, None);
-        for agent in catalog.agents.values_mut() {
-            let agent = Arc::get_mut(agent).unwrap();
+        let plugins = self.agents.find(None).unwrap().plugins.clone();
+        let catalog = self.changed_agents(|agent| {
             agent.instructions = "Be better.".into();
             agent.revision = "s".to_owned();
+            agent.plugins.clone_from(&plugins);
             agent.tools.retain(|tool| tool.definition().name != "put");
-        }
+        });
         mix.newer_agents = Some(catalog.into());
     }
 
