@@ -37,6 +37,7 @@ pub(crate) mod strict;
 pub(crate) mod suspicion;
 pub(crate) mod text;
 pub(crate) mod transition;
+pub(crate) mod tree;
 pub(crate) mod usage;
 pub(crate) mod workspace;
 

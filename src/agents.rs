@@ -20,6 +20,7 @@ mod extensions;
 mod fields;
 mod file;
 mod file_context;
+mod front_matter;
 #[cfg(test)]
 mod fuzz;
 mod guardrails;
@@ -28,15 +29,23 @@ mod http_tool;
 mod load;
 mod mistakes;
 mod plugins;
+mod prompt_template;
+mod resources;
 mod settings;
+mod skills;
 #[cfg(test)]
 mod tests;
+mod text_file;
 mod unread_files;
 mod yaml;
 
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub use prompt_template::PromptTemplate;
+pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
+pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
+pub use skills::Skill;
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
@@ -62,6 +71,8 @@ pub struct Agent {
     pub is_audited: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.
     pub plugins: Vec<Arc<RegisteredPlugin>>,
+    /// Names are unique.
+    pub skills: Vec<Arc<Skill>>,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.
@@ -108,6 +119,8 @@ pub struct Catalog {
     pub broken: BTreeMap<String, BrokenAgent>,
     /// Texts of the agent files in use, by name. Agents without a file have no text.
     pub texts: BTreeMap<String, String>,
+    /// Prompt templates of all agents, by name.
+    pub templates: BTreeMap<String, Arc<PromptTemplate>>,
     /// `TURNWHEEL_DEFAULT_AGENT`.
     pub default_agent: Option<String>,
 }

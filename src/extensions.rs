@@ -31,6 +31,7 @@ pub(crate) mod permissions;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
 mod questions;
+pub(crate) mod resources;
 pub(crate) mod runner;
 mod tool_hooks;
 mod tree;
@@ -46,6 +47,7 @@ pub use permissions::Permissions;
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
 pub use questions::Question;
+pub use resources::{DiscoveredResources, DiscoveryReason};
 pub use runner::ExtensionError;
 pub use tool_hooks::{
     ApprovalRequest, CallBlock, FinishedToolCall, PendingToolCall, ResultChanges, ToolCallDecision,
@@ -243,6 +245,22 @@ pub trait Extension: Send + Sync + fmt::Debug {
     /// hosts and settings that it does not declare. `GET /api/agents` lists them for review.
     fn permissions(&self) -> Permissions {
         Permissions::new()
+    }
+
+    /// Names further prompt templates and skills. It runs when the app starts and, in `dev`, when a
+    /// file has changed. It must not block for long: the start waits for it. After a failure the
+    /// extension adds nothing.
+    ///
+    /// The paths are read where the app runs: files outside of the folders `prompts` and `skills`
+    /// are not part of a package.
+    ///
+    /// # Errors
+    /// The extension cannot name its paths now.
+    fn discover_resources(
+        &self,
+        _reason: DiscoveryReason,
+    ) -> Result<DiscoveredResources, HookError> {
+        Ok(DiscoveredResources::default())
     }
 
     /// Runs before an agent run starts: for a prompt that does not continue a run as a follow-up. Each

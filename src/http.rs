@@ -36,6 +36,7 @@ mod query;
 mod schedules;
 mod schema;
 mod trace_layer;
+mod tree;
 mod usage;
 mod why;
 

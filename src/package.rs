@@ -26,6 +26,8 @@ use crate::settings::links::Auth;
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
 pub(crate) const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
+/// Folders beside that of the agents.
+const RESOURCES: [&str; 2] = ["prompts", "skills"];
 const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 
 /// First line of the `.funcignore` of every package: only such a folder is replaced without
@@ -117,6 +119,11 @@ fn stage_files(
     for (name, text) in read_agents(options)? {
         staged.push(write_staged(stage, &format!("{AGENTS}/{name}"), &text, "")?);
     }
+    for folder in RESOURCES {
+        for (path, bytes) in read_resources(options, folder)? {
+            staged.push(write_staged(stage, &path, &bytes, "")?);
+        }
+    }
     staged.push(write_staged(stage, ".funcignore", funcignore(options.root)?.as_bytes(), "")?);
     staged.push(write_staged(
         stage,
@@ -149,6 +156,41 @@ fn read_agents(options: &PackageOptions<'_>) -> Result<Vec<(String, Vec<u8>)>, P
     }
     found.sort();
     if found.is_empty() { Err(PackageError::NoAgents(dir)) } else { Ok(found) }
+}
+
+/// Returns the files below a folder beside that of the agents, by path in the package, without
+/// hidden ones. None without the folder. Links are not followed.
+fn read_resources(
+    options: &PackageOptions<'_>,
+    folder: &str,
+) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
+    let root = options.root.join(options.agents_dir).with_file_name(folder);
+    let mut found = Vec::new();
+    let mut folders = vec![(root, folder.to_owned())];
+    while let Some((dir, staged)) = folders.pop() {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io_error("list", &dir)(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(io_error("list", &dir))?;
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            let kind = entry.file_type().map_err(io_error("read", &path))?;
+            if name.starts_with('.') {
+                continue;
+            }
+            let staged = format!("{staged}/{name}");
+            if kind.is_dir() {
+                folders.push((path, staged));
+            } else if kind.is_file() {
+                found.push((staged, fs::read(&path).map_err(io_error("read", &path))?));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Returns the package's lines, then the project's own lines, which stay in force.

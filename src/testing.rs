@@ -27,7 +27,9 @@ pub mod agent {
     }
 }
 pub mod agents {
-    pub use crate::agents::{Agent, AgentFileContext, Catalog, ToolSet, load_folder};
+    pub use crate::agents::{
+        Agent, AgentFileContext, Catalog, PromptTemplate, Skill, ToolSet, load_folder,
+    };
 }
 pub mod app {
     pub use crate::app::{RunningService, ServiceOptions, StartError};

@@ -2,9 +2,9 @@
 //! for.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::agent::question::Answers;
-use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -93,7 +93,7 @@ pub struct CallState {
     pub answers: Answers,
     /// Arguments that an extension set in place of the model's. Removed with its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed_arguments: Option<RawJson>,
+    pub changed_arguments: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! JSON that is stored unparsed and written back unchanged, numbers included.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -185,6 +186,12 @@ pub(crate) struct Tagged<'a, T> {
     pub(crate) inner: &'a T,
 }
 
+/// A value whose kind is a member of its JSON object.
+pub(crate) trait HasKind {
+    /// The kind in JSON. Empty if an unknown value has none.
+    fn kind(&self) -> Cow<'static, str>;
+}
+
 /// The value of a string member of a JSON object, without parsing the rest to a tree.
 pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
     struct Finder<'a>(&'a str);
@@ -201,7 +208,7 @@ pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
             mut map: A,
         ) -> Result<Self::Value, A::Error> {
             let mut found = None;
-            while let Some(key) = map.next_key::<std::borrow::Cow<'_, str>>()? {
+            while let Some(key) = map.next_key::<Cow<'_, str>>()? {
                 if key == self.0 {
                     let raw = map.next_value::<&RawValue>()?;
                     found = serde_json::from_str(raw.get()).ok();
@@ -243,6 +250,17 @@ macro_rules! tagged {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let raw = $crate::agent::raw::RawJson::deserialize(deserializer)?;
                 Self::from_raw(raw).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl $crate::agent::raw::HasKind for $name {
+            fn kind(&self) -> std::borrow::Cow<'static, str> {
+                match self {
+                    $(Self::$variant(_) => $kind.into(),)*
+                    Self::Other(raw) => {
+                        $crate::agent::raw::tag_of(raw.text(), $tag).unwrap_or_default().into()
+                    }
+                }
             }
         }
 

@@ -1,20 +1,26 @@
 //! The key `extensionSettings` of agent files: values for extensions and plugins in Rust.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Yaml};
+use crate::extensions::Extension;
 use crate::extensions::permissions::{ExtensionSettings, Permissions};
+use crate::extensions::plugin::RegisteredPlugin;
 
 /// Maximum bytes of all values as JSON.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// Reads the settings. `declared`: permissions of the extensions and plugins of the agent, by name.
+/// Reads the settings of extensions of the app and of plugins of the agent.
 pub(super) fn read_extension_settings(
     member: &Member,
-    declared: &BTreeMap<&str, Permissions>,
+    (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
     findings: &mut Findings,
 ) -> ExtensionSettings {
+    let extensions = extensions.iter().map(|it| (it.name(), it.permissions()));
+    let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
+    let declared: BTreeMap<&str, Permissions> = extensions.chain(plugins).collect();
     let Yaml::Map(owners) = &member.value.yaml else {
         let reason = format!(
             "`extensionSettings` maps names of extensions and plugins to their settings, and is {}",

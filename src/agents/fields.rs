@@ -114,3 +114,35 @@ pub(super) fn read_duration(
     }
     Some(span)
 }
+
+/// The texts of a list with their nodes. `expected` describes the list in a finding.
+pub(super) fn read_texts<'n>(
+    member: &'n Member,
+    expected: &str,
+    findings: &mut Findings,
+) -> Vec<(&'n str, &'n Node)> {
+    let items = match &member.value.yaml {
+        Yaml::List(items) => items.as_slice(),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => &[],
+    };
+    if items.is_empty() {
+        findings.add(member.value.position, format!("`{}` is {expected}", member.key));
+    }
+    let mut texts = Vec::new();
+    for item in items {
+        match &item.yaml {
+            Yaml::Text(text) if !text.is_empty() => texts.push((text.as_str(), item)),
+            Yaml::Text(_)
+            | Yaml::Null
+            | Yaml::Bool(_)
+            | Yaml::Number(_)
+            | Yaml::List(_)
+            | Yaml::Map(_) => {
+                let kind = if matches!(item.yaml, Yaml::Text(_)) { "empty" } else { item.kind() };
+                let reason = format!("an item of `{}` must be text and is {kind}", member.key);
+                findings.add(item.position, reason);
+            }
+        }
+    }
+    texts
+}

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::agents::file_context::{
-    AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
-};
+use crate::agents::file_context::{AgentFileContext, parse_schema, reject_app_settings};
+use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, suggest_name};
-use crate::agents::yaml::{self, Member, Node, Position, Yaml};
+use crate::agents::skills::{self, AgentSkills};
+use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
 };
@@ -39,13 +39,7 @@ pub(super) fn parse_agent_file(
             "there are no instructions: write them below the front matter",
         );
     }
-    let node = match yaml::parse(front_matter) {
-        Ok(node) => node,
-        Err((at, reason)) => {
-            findings.add(at, reason);
-            return None;
-        }
-    };
+    let node = parse_yaml(front_matter, findings)?;
     let members = read_front_matter(&node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {
@@ -60,24 +54,27 @@ pub(super) fn parse_agent_file(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" => {}
+            "extensions" | "plugins" | "skills" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
     let plugins = node.find_member("plugins");
     let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
+    let mut plugins = plugins.unwrap_or_default();
+    let skills = node
+        .find_member("skills")
+        .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
+    let AgentSkills { skills, plugin } = skills.unwrap_or_default();
+    plugins.extend(plugin);
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(&node, &tools, context, findings);
-    let plugins = plugins.unwrap_or_default();
     let extension_settings = node.find_member("extensionSettings").map(|member| {
-        let extensions = context.extensions.iter().map(|it| (it.name(), it.permissions()));
-        let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
-        let declared = extensions.chain(plugins).collect();
-        extension_settings::read_extension_settings(member, &declared, findings)
+        let owners = (context.extensions, plugins.as_slice());
+        extension_settings::read_extension_settings(member, owners, findings)
     });
     let is_audited =
         node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
@@ -93,7 +90,8 @@ pub(super) fn parse_agent_file(
         plugins,
         response_schema,
         session_id: None,
-        revision: hash_prefix(text),
+        revision: skills::revision(text, &skills),
+        skills,
     })
 }
 
@@ -117,35 +115,6 @@ fn read_all_extensions(
 fn is_agent_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-}
-
-/// Splits a file into its front matter and the text after it. The front matter keeps its opening
-/// line, so that line numbers are those of the file.
-fn split_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str)> {
-    let is_fence = |line: &str| line.trim_end() == "---";
-    if !text.lines().next().is_some_and(is_fence) {
-        if text.trim_start().lines().next().is_some_and(is_fence) {
-            findings.add(
-                Position::START,
-                "the front matter must begin in the first line: remove the lines before `---`",
-            );
-            return None;
-        }
-        return Some(("", text));
-    }
-    let mut end = 0;
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if number > 0 && is_fence(line) {
-            let after = text.get(end + line.len()..).unwrap_or_default();
-            return Some((text.get(..end).unwrap_or_default(), after));
-        }
-        end += line.len();
-    }
-    findings.add(
-        Position::START,
-        "the front matter is not closed: write `---` on a line of its own before the instructions",
-    );
-    None
 }
 
 /// Keys of the Azure Functions agents runtime and of other agent formats.
@@ -181,6 +150,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "extensions",
         "extensionSettings",
         "plugins",
+        "skills",
         "responseSchema",
         "guardrails",
         "audit",

@@ -49,6 +49,7 @@ fn agent_file(input: &[u8]) {
     let sources = AgentFileContext {
         plugins: &[],
         extensions: &[],
+        skills: &[],
         tools: &tools,
         app_settings: &app_settings,
         client: &CLIENT,

@@ -8,7 +8,7 @@ use crate::agents::approval::{EXPIRY_DEFAULT, read_approvers};
 use crate::agents::fields;
 use crate::agents::http_tool::EXPIRY_MAX;
 use crate::agents::mistakes::{Findings, suggest_name};
-use crate::agents::yaml::{Member, Node, Yaml};
+use crate::agents::yaml::{Member, Yaml};
 use crate::extensions::guardrails::{DEFAULT_PATTERNS, Guardrails, compile_pattern, matches_name};
 use crate::tools::CallableTool;
 
@@ -59,7 +59,8 @@ fn read_tool_names(
 ) -> Vec<String> {
     let names = || tools.iter().map(|tool| tool.definition().name.as_str());
     let mut patterns = Vec::new();
-    for (pattern, item) in read_texts(member, "a list of at least one tool name", findings) {
+    for (pattern, item) in fields::read_texts(member, "a list of at least one tool name", findings)
+    {
         if !names().any(|name| matches_name(pattern, name)) {
             let hint = suggest_name(pattern, names());
             let reason =
@@ -73,7 +74,9 @@ fn read_tool_names(
 
 fn read_patterns(member: &Member, findings: &mut Findings) -> Vec<Regex> {
     let mut patterns = Vec::new();
-    for (text, item) in read_texts(member, "a list of at least one regular expression", findings) {
+    for (text, item) in
+        fields::read_texts(member, "a list of at least one regular expression", findings)
+    {
         match compile_pattern(text) {
             Ok(pattern) => patterns.push(pattern),
             Err(error) => {
@@ -87,36 +90,4 @@ fn read_patterns(member: &Member, findings: &mut Findings) -> Vec<Regex> {
         }
     }
     patterns
-}
-
-/// The texts of a list with their nodes. `expected` describes the list in a finding.
-fn read_texts<'n>(
-    member: &'n Member,
-    expected: &str,
-    findings: &mut Findings,
-) -> Vec<(&'n str, &'n Node)> {
-    let items = match &member.value.yaml {
-        Yaml::List(items) => items.as_slice(),
-        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => &[],
-    };
-    if items.is_empty() {
-        findings.add(member.value.position, format!("`{}` is {expected}", member.key));
-    }
-    let mut texts = Vec::new();
-    for item in items {
-        match &item.yaml {
-            Yaml::Text(text) if !text.is_empty() => texts.push((text.as_str(), item)),
-            Yaml::Text(_)
-            | Yaml::Null
-            | Yaml::Bool(_)
-            | Yaml::Number(_)
-            | Yaml::List(_)
-            | Yaml::Map(_) => {
-                let kind = if matches!(item.yaml, Yaml::Text(_)) { "empty" } else { item.kind() };
-                let reason = format!("an item of `{}` must be text and is {kind}", member.key);
-                findings.add(item.position, reason);
-            }
-        }
-    }
-    texts
 }

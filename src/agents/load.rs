@@ -1,13 +1,13 @@
 //! Loader of the folder of agent files.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::agents::file;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, Mistake};
+use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::Position;
 use crate::agents::{BrokenAgent, Catalog};
 
@@ -23,6 +23,9 @@ pub struct LoadedAgents {
     /// In the order of file and line. `package`, `certify` and `doctor` fail if there is any; a
     /// service starts without the agent.
     pub mistakes: Vec<Mistake>,
+    /// Those in templates and skills. `package`, `certify` and `doctor` fail if there is any; a
+    /// service starts without the file.
+    pub resource_mistakes: Vec<Mistake>,
     /// Reason, for operators, why there are no agents and no mistakes.
     pub note: Option<String>,
 }
@@ -57,7 +60,12 @@ pub fn load_folder(
     }
     for file_name in names {
         let name = file_name.strip_suffix(FILE_SUFFIX).unwrap_or(&file_name);
-        loaded.add_agent(display_path, name, read_agent_file(folder, &file_name), context);
+        loaded.add_agent(
+            display_path,
+            name,
+            read_text_file(folder, Path::new(&file_name), FILE_BYTES_MAX),
+            context,
+        );
     }
     loaded
 }
@@ -117,28 +125,4 @@ pub(crate) fn list_agent_files(folder: &Path) -> std::io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-/// Reads an agent file. A symbolic link may point to another file in the folder, as in mounts of
-/// some platforms. A link out of the folder is an error: any file of this machine could become
-/// instructions, which the model may repeat to a user.
-fn read_agent_file(folder: &Path, file_name: &str) -> Result<String, String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
-    let folder = folder.canonicalize().map_err(unreadable)?;
-    let path = folder.join(file_name).canonicalize().map_err(unreadable)?;
-    if !path.starts_with(&folder) {
-        return Err(
-            "the file is a link to a target outside of the folder: copy the target".to_owned()
-        );
-    }
-    if !path.is_file() {
-        return Err("this is not a file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("the file is larger than {FILE_BYTES_MAX} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".to_owned())
 }

@@ -40,7 +40,7 @@ impl CallableTool for StubTool {
     }
 }
 
-fn builtin_tools() -> ToolSet {
+pub(super) fn builtin_tools() -> ToolSet {
     let tool = |name: &str| {
         let definition = ToolDefinition {
             is_strict: false,
@@ -73,8 +73,15 @@ fn app_settings(name: &str) -> Option<String> {
     })
 }
 
-fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> AgentFileContext<'s> {
-    AgentFileContext { tools, plugins: &[], extensions: &[], app_settings: &app_settings, client }
+pub(super) fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> AgentFileContext<'s> {
+    AgentFileContext {
+        tools,
+        plugins: &[],
+        skills: &[],
+        extensions: &[],
+        app_settings: &app_settings,
+        client,
+    }
 }
 
 fn load_files(files: &[(&str, &str)]) -> LoadedAgents {

@@ -1,7 +1,7 @@
 //! Agent files of an app: loaded at start-up, and reloaded by `dev` when a file changes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{
-    self, AgentFileContext, BrokenAgent, Catalog, LoadedAgents, SharedCatalog, ToolSet,
+    self, AgentFileContext, BrokenAgent, Catalog, LoadedAgents, ResourcePath, ResourcePaths,
+    Resources, SharedCatalog, Skill, ToolSet,
 };
 use crate::app::App;
 use crate::app::options::ServiceOptions;
@@ -19,6 +20,9 @@ use crate::azure::credential::Credentials;
 use crate::extensions::Extension;
 use crate::extensions::http_access::HookClient;
 use crate::extensions::plugin::RegisteredPlugin;
+use crate::extensions::resources::discover_resources;
+use crate::extensions::runner::ErrorListeners;
+use crate::extensions::{DiscoveryReason, Extension};
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -37,9 +41,15 @@ pub(super) struct AgentFiles {
     tools: ToolSet,
     plugins: Vec<Arc<RegisteredPlugin>>,
     extensions: Vec<Arc<dyn Extension>>,
+    error_listeners: ErrorListeners,
     app_settings: Lookup,
     client: HttpClient,
     settings: Settings,
+    /// The project's folder. Paths of extensions are relative to it.
+    root: PathBuf,
+    /// Paths and content of the last load.
+    resource_paths: ResourcePaths,
+    resources: Resources,
     /// Stamps taken immediately before the last load.
     loaded_stamps: FileStamps,
 }
@@ -49,11 +59,20 @@ pub(super) struct AgentFiles {
 pub(super) struct ActiveAgents {
     texts: BTreeMap<String, String>,
     broken: BTreeMap<String, BrokenAgent>,
+    /// Those of all agents.
+    skills: Vec<Arc<Skill>>,
 }
 
 impl From<&Catalog> for ActiveAgents {
     fn from(catalog: &Catalog) -> Self {
-        Self { texts: catalog.texts.clone(), broken: catalog.broken.clone() }
+        let (texts, broken) = (catalog.texts.clone(), catalog.broken.clone());
+        let mut skills: Vec<Arc<Skill>> = Vec::new();
+        for skill in catalog.agents.values().flat_map(|agent| &agent.skills) {
+            if !skills.contains(skill) {
+                skills.push(Arc::clone(skill));
+            }
+        }
+        Self { texts, broken, skills }
     }
 }
 
@@ -90,9 +109,13 @@ impl AgentFiles {
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
             plugins: app.plugins.clone(),
             extensions: app.extensions.clone(),
+            error_listeners: app.extension_error_listeners.clone(),
             app_settings: settings.app_settings(),
             client: client.with_identity(credentials.token_source(&settings.identity)),
             settings: settings.clone(),
+            root: options.root.clone(),
+            resource_paths: ResourcePaths::default(),
+            resources: Resources::default(),
             loaded_stamps: None,
         })
     }
@@ -102,22 +125,56 @@ impl AgentFiles {
         HookClient::from(self.client.clone())
     }
 
-    fn context(&self) -> AgentFileContext<'_> {
+    fn context<'s>(&'s self, skills: &'s [Arc<Skill>]) -> AgentFileContext<'s> {
         AgentFileContext {
             tools: &self.tools,
             plugins: &self.plugins,
             extensions: &self.extensions,
+            skills,
             app_settings: &*self.app_settings,
             client: &self.client,
         }
     }
 
-    fn read(&mut self) -> LoadedAgents {
+    fn read(&mut self, reason: DiscoveryReason) -> LoadedAgents {
+        self.resource_paths = self.find_resource_paths(reason);
         self.loaded_stamps = read_stamps(self);
+        self.resources = Resources::load(&self.resource_paths, &self.resources);
+        let Resources { templates, skills, mistakes, warnings } = &self.resources;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         let display_path = self.display_path.trim_end_matches('/');
-        let mut loaded = agents::load_folder(&self.folder, display_path, &self.context());
+        let mut loaded = agents::load_folder(&self.folder, display_path, &self.context(skills));
+        loaded.resource_mistakes.clone_from(mistakes);
+        loaded.catalog.templates.clone_from(templates);
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
+    }
+
+    /// The folders `prompts` and `skills` beside that of the agents, then the paths of extensions.
+    fn find_resource_paths(&self, reason: DiscoveryReason) -> ResourcePaths {
+        let beside = |name: &str| {
+            let display = Path::new(&self.display_path).with_file_name(name);
+            ResourcePath {
+                path: self.folder.with_file_name(name),
+                display: display.display().to_string(),
+                is_required: false,
+            }
+        };
+        let mut paths =
+            ResourcePaths { templates: vec![beside("prompts")], skills: vec![beside("skills")] };
+        let named = |path: PathBuf| ResourcePath {
+            display: path.display().to_string(),
+            path: self.root.join(path),
+            is_required: true,
+        };
+        for extension in &self.extensions {
+            let found = discover_resources(&**extension, reason, &self.error_listeners);
+            paths.templates.extend(found.prompt_paths.into_iter().map(named));
+            paths.skills.extend(found.skill_paths.into_iter().map(named));
+        }
+        paths
     }
 
     /// Loads the agents for a service. An agent with an invalid file is unavailable, and its errors
@@ -133,6 +190,7 @@ impl AgentFiles {
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");
         }
+        log_resource_mistakes(&loaded);
         if loaded.catalog.broken.is_empty() {
             // These mistakes concern the folder itself.
             for mistake in &loaded.mistakes {
@@ -148,10 +206,9 @@ impl AgentFiles {
     /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
     pub(super) fn load_all(&mut self) -> Result<LoadedAgents, StartError> {
         let loaded = self.load_checked()?;
-        if loaded.mistakes.is_empty() {
-            return Ok(loaded);
-        }
-        Err(StartError::Agents(loaded.mistakes.iter().map(ToString::to_string).collect()))
+        let mistakes = loaded.resource_mistakes.iter().chain(&loaded.mistakes);
+        let mistakes: Vec<String> = mistakes.map(ToString::to_string).collect();
+        if mistakes.is_empty() { Ok(loaded) } else { Err(StartError::Agents(mistakes)) }
     }
 
     /// Loads the agents in force of the parent for an isolated turn. The files on disk may have
@@ -159,7 +216,7 @@ impl AgentFiles {
     pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
         let display_path = self.display_path.trim_end_matches('/');
         let texts = &active.texts;
-        let mut loaded = agents::load_texts(texts, display_path, &self.context());
+        let mut loaded = agents::load_texts(texts, display_path, &self.context(&active.skills));
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");
@@ -169,7 +226,7 @@ impl AgentFiles {
     }
 
     fn load_checked(&mut self) -> Result<LoadedAgents, StartError> {
-        let loaded = self.read();
+        let loaded = self.read(DiscoveryReason::Startup);
         let unknown = find_unknown_names(&self.settings, &loaded.catalog);
         if unknown.is_empty() { Ok(loaded) } else { Err(StartError::Settings(unknown)) }
     }
@@ -194,8 +251,8 @@ impl AgentFiles {
     }
 }
 
-/// Modification time and size of each agent file. `None` if the folder cannot be read.
-type FileStamps = Option<BTreeMap<String, (SystemTime, u64)>>;
+/// Modification time and size of each file. `None` if the folder of the agents cannot be read.
+type FileStamps = Option<BTreeMap<PathBuf, (SystemTime, u64)>>;
 
 /// Loaded agent files and their stamps at the last poll.
 struct AgentFileWatcher {
@@ -217,8 +274,9 @@ impl AgentFileWatcher {
         if !is_unchanged || now == self.files.loaded_stamps {
             return false;
         }
-        let loaded = self.files.read();
+        let loaded = self.files.read(DiscoveryReason::Reload);
         let before = agents.current();
+        log_resource_mistakes(&loaded);
         if loaded.catalog.broken.is_empty() && !loaded.mistakes.is_empty() {
             for mistake in &loaded.mistakes {
                 tracing::error!(error = %mistake, "agent files not reloaded");
@@ -234,17 +292,25 @@ impl AgentFileWatcher {
 
 fn read_stamps(files: &AgentFiles) -> FileStamps {
     let names = agents::list_agent_files(&files.folder).ok()?;
-    let stamp = |name: String| {
-        let metadata = std::fs::metadata(files.folder.join(&name));
+    let stamp = |path: PathBuf| {
+        let metadata = std::fs::metadata(&path);
         let stamp = metadata.and_then(|metadata| Ok((metadata.modified()?, metadata.len())));
-        (name, stamp.unwrap_or((SystemTime::UNIX_EPOCH, 0)))
+        (path, stamp.unwrap_or((SystemTime::UNIX_EPOCH, 0)))
     };
-    Some(names.into_iter().map(stamp).collect())
+    let agent_files = names.into_iter().map(|name| files.folder.join(name));
+    let resource_files = agents::list_resource_files(&files.resource_paths);
+    Some(agent_files.chain(resource_files).map(stamp).collect())
 }
 
 fn log_mistakes(broken: &BrokenAgent, event: &'static str) {
     for error in broken.problem.lines() {
         tracing::error!(agent = %broken.name, error, "{event}");
+    }
+}
+
+fn log_resource_mistakes(loaded: &LoadedAgents) {
+    for mistake in &loaded.resource_mistakes {
+        tracing::error!(error = %mistake, "template or skill not loaded");
     }
 }
 

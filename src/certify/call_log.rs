@@ -133,6 +133,7 @@ pub(super) fn with_counted_tools(
         extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.
         is_audited: false,
+        skills: Vec::new(),
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),

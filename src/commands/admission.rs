@@ -1,15 +1,16 @@
-//! Handling of an input by extensions before it is stored: first a command, then the hook
-//! `transform_input`.
+//! Handling of an input before it is stored: first a command, then the hook `transform_input` of
+//! extensions, then a skill, then a prompt template.
 
 use crate::agent::action::StoredActions;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
+use crate::agents::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::extension_command::{HandledInput, run_command, store_handled};
 use crate::commands::pipeline::CommandContext;
 use crate::commands::prompt_request::{Mode, PromptRequest, Sender};
-use crate::commands::request_hooks::{CommandResult, RequestHooks};
+use crate::commands::request_hooks::{CommandResult, RequestHooks, replace_content};
 use crate::extensions::command::ExtensionCommand;
 
 /// Outcome for an input.
@@ -24,16 +25,17 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct AdmittedInput {
     pub(super) request: PromptRequest,
-    /// The input as sent, if an extension changed it.
+    /// The input as sent, if an extension, a skill or a template changed it.
     pub(super) original: Option<Content>,
     pub(super) actions: Vec<StoredActions>,
 }
 
-/// Runs the command that the input names, or the input hooks. Without extensions it does nothing.
+/// Runs the command that the input names; or runs the input hooks and expands the skill or template
+/// that the input then names.
 ///
 /// # Errors
 /// The input names a command, and the mode queues it: use the mode `prompt`. Or a required input hook
-/// failed: repeat the request.
+/// failed: repeat the request. Or the expanded input is too large.
 pub(super) async fn admit(
     context: CommandContext<'_>,
     (head, is_new): (&Head, bool),
@@ -50,8 +52,7 @@ pub(super) async fn admit(
     let Some(content) = request.input.take() else { return unchanged(request) };
     let input_id = context.input_id();
     let hooks = RequestHooks::new(context.services, head, &input_id);
-    if sender.source == Source::User
-        && request.expand != Some(false)
+    if is_expanded(&request, sender)
         && let Some((command, args)) = hooks.find_command_in(&content)
     {
         if matches!(request.mode, Some(Mode::Steer | Mode::FollowUp)) {
@@ -66,9 +67,37 @@ pub(super) async fn admit(
         let handled = HandledInput { command: None, result };
         return store_handled(context, (head, is_new), handled).await.map(Admission::Handled);
     };
-    request.input = Some(content);
-    let (original, actions) = (hooked.original, hooked.actions);
+    let (mut original, actions) = (hooked.original, hooked.actions);
+    request.input = Some(if is_expanded(&request, sender) {
+        expand_input(content, &hooks, &mut original)?
+    } else {
+        content
+    });
     Ok(Admission::Admitted(Box::new(AdmittedInput { request, original, actions })))
+}
+
+/// True if a text that begins with `/` may name a command, a skill or a template. Queues and
+/// schedules deliver data of other systems, which is no command.
+fn is_expanded(request: &PromptRequest, sender: &Sender) -> bool {
+    sender.source == Source::User && request.expand != Some(false)
+}
+
+/// Replaces an input that names a skill or a template. Another input stays as it is.
+fn expand_input(
+    content: Content,
+    hooks: &RequestHooks<'_>,
+    original: &mut Option<Content>,
+) -> Result<Content, CommandError> {
+    let expanded = hooks.expand_text(&content).map_err(|ExpansionTooLarge| {
+        let detail = format!(
+            "the expanded input is larger than {EXPANDED_BYTES_MAX} bytes: shorten the arguments, or send `expand: false`"
+        );
+        CommandError::invalid("/input", detail)
+    })?;
+    let Some(text) = expanded else { return Ok(content) };
+    let changed = replace_content(content.clone(), text, None);
+    original.get_or_insert(content);
+    Ok(changed)
 }
 
 /// The text is that of the sources (SF-10).

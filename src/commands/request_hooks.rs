@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use crate::agent::action::StoredActions;
-use crate::agent::content::{Block, Content, Image, joined_text};
+use crate::agent::content::{Block, Content, Image};
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agents::Agent;
+use crate::agents::{Agent, ExpansionTooLarge};
 use crate::commands::contract::CommandError;
-use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
+use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{
@@ -96,9 +96,27 @@ impl<'a> RequestHooks<'a> {
     pub(super) fn find_command_in(&self, input: &Content) -> Option<(ExtensionCommand, String)> {
         // Without extensions the text is not copied.
         self.extensions().next()?;
-        let text = input_text(input);
+        let text = input.joined_text();
         let (command, args) = command::find_in_text(self.extensions(), &text)?;
         Some((command, args.to_owned()))
+    }
+
+    /// The text of the skill or the template that the input names, with its arguments. `None`: it
+    /// names none.
+    pub(super) fn expand_text(&self, input: &Content) -> Result<Option<String>, ExpansionTooLarge> {
+        let catalog = self.services.agents.current();
+        let skills = self.agent.as_deref().map(|agent| &agent.skills[..]).unwrap_or_default();
+        if skills.is_empty() && catalog.templates.is_empty() {
+            // The text is not copied.
+            return Ok(None);
+        }
+        let text = input.joined_text();
+        let Some((name, args)) = command::parse_call(&text) else { return Ok(None) };
+        if let Some(name) = name.strip_prefix(SKILL_PREFIX) {
+            let skill = skills.iter().find(|skill| skill.name == name);
+            return skill.map(|skill| skill.expand(args.trim())).transpose();
+        }
+        catalog.templates.get(name).map(|template| template.expand(args)).transpose()
     }
 
     /// Runs a command. Its failure is part of the result.
@@ -242,24 +260,20 @@ pub(crate) async fn observe_switch(
     RequestHooks::new(services, head, request).observe(&fact).await;
 }
 
-/// The text of an input: its text blocks, joined by newlines.
-fn input_text(content: &Content) -> String {
-    match content {
-        Content::Text(text) => text.clone(),
-        Content::Blocks(blocks) => joined_text(blocks),
-    }
-}
-
 fn to_prompt_text(content: &Content, source: Source) -> PromptText {
     let blocks = if let Content::Blocks(blocks) = content { blocks.as_slice() } else { &[] };
     let image =
         |block: &Block| if let Block::Image(image) = block { Some(image.clone()) } else { None };
     let images = blocks.iter().filter_map(image).collect();
-    PromptText { text: input_text(content), images, source }
+    PromptText { text: content.joined_text(), images, source }
 }
 
 /// Replaces all text by one block in the place of the first, and the images if there are new ones.
-fn replace_content(content: Content, text: String, images: Option<Vec<Image>>) -> Content {
+pub(super) fn replace_content(
+    content: Content,
+    text: String,
+    images: Option<Vec<Image>>,
+) -> Content {
     let mut blocks = match content {
         Content::Text(_) => Vec::new(),
         Content::Blocks(blocks) => blocks,

@@ -13,6 +13,9 @@ const NAME_BYTES_MAX: usize = 64;
 /// Maximum bytes of the output of a command. It is stored with the receipt.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 32 * 1024;
 
+/// Users load a skill with `/skill:name`.
+pub(crate) const SKILL_PREFIX: &str = "skill:";
+
 /// Commands of clients of the sources. An extension's command of such a name could never run there.
 const RESERVED_NAMES: [&str; 22] = [
     "changelog",
@@ -115,8 +118,8 @@ pub(crate) fn find_command<'a>(
     commands_of(extensions).find(|command| command.spec.name == name)
 }
 
-/// The name and the arguments of a text that may be a command.
-fn parse_call(text: &str) -> Option<(&str, &str)> {
+/// The name and the arguments of a text that may name a command, a skill or a template.
+pub(crate) fn parse_call(text: &str) -> Option<(&str, &str)> {
     let call = text.strip_prefix('/')?;
     Some(call.split_once(' ').unwrap_or((call, "")))
 }

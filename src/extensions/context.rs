@@ -58,7 +58,7 @@ thread_local! {
 }
 
 impl HookSite {
-    /// `anchor` tells the prompt, if it names one; otherwise it is the running one.
+    /// The prompt is that of `anchor`, if it names one; otherwise it is the running one.
     pub(crate) fn new(
         hook: Hook,
         head: &Head,

@@ -52,6 +52,8 @@ pub enum Hook {
     Input,
     /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
     UserBash,
+    /// [`Extension::discover_resources`](super::Extension::discover_resources)
+    ResourcesDiscover,
 }
 
 impl Hook {
@@ -83,7 +85,8 @@ impl Hook {
             | Self::SessionBeforeSwitch
             | Self::SessionSwitch
             | Self::SessionBeforeTree
-            | Self::SessionTree => None,
+            | Self::SessionTree
+            | Self::ResourcesDiscover => None,
         }
     }
 }

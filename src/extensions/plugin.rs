@@ -138,6 +138,11 @@ impl PluginTools {
         }
         self
     }
+
+    /// Adds a tool that the app or the agent has as well.
+    pub(crate) fn existing_tool(&mut self, tool: Arc<dyn CallableTool>) {
+        self.tools.push(tool);
+    }
 }
 
 /// A plugin without the type of its state.

@@ -46,7 +46,7 @@ impl ErrorListeners {
         self.0.push(Arc::new(listener));
     }
 
-    fn notify(&self, failure: &HookFailure) {
+    pub(super) fn notify(&self, failure: &HookFailure) {
         if self.0.is_empty() {
             return;
         }

@@ -87,7 +87,7 @@ fn parameter_error(name: &str, detail: &str) -> Problem {
 
 /// Encodes a continuation. Its checksum binds it to the query and is no secret: a forged one only
 /// moves within the caller's own list.
-fn encode_continuation(position: &str, query: &str) -> String {
+pub(crate) fn encode_continuation(position: &str, query: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("{}{position}", checksum(position, query)))
 }
 

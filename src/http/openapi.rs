@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, events, health, inbox, models, plugins, prompts, schedules, usage, why,
+    conversations, events, health, inbox, models, plugins, prompts, schedules, tree, usage, why,
 };
 
 #[derive(OpenApi)]
@@ -35,6 +35,10 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(branches::move_to))
         .routes(routes!(branches::label))
         .routes(routes!(plugins::list))
+        .routes(routes!(tree::tree))
+        .routes(routes!(tree::fork_points))
+        .routes(routes!(tree::stats))
+        .routes(routes!(tree::last_answer))
         .routes(routes!(compact::compact))
         .routes(routes!(commands::run))
         .routes(routes!(commands::bash))

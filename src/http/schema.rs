@@ -12,6 +12,7 @@ use crate::queries::conversation::ConversationView;
 use crate::queries::inbox::InputView;
 use crate::queries::plugins::PluginView;
 use crate::queries::schedules::ScheduleView;
+use crate::queries::tree::ForkPoint;
 
 macro_rules! schema_only {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -54,6 +55,7 @@ schema_only! {
     Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
     Plugins { items: Vec<PluginView>, }
+    ForkPoints { items: Vec<ForkPoint>, continuation: Option<String>, }
     Messages { items: Vec<Value>, continuation: Option<String>, }
     Entries { items: Vec<Value>, continuation: Option<String>, }
     /// One execution of a prompt: its input and its outputs.

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    AGENTS, BINARY, PACKAGE_MARK, PackageError, PackageOptions, SETTINGS_SAMPLE, io_error,
+    AGENTS, BINARY, PACKAGE_MARK, PackageError, PackageOptions, RESOURCES, SETTINGS_SAMPLE,
+    io_error,
 };
 
 /// The output folder.
@@ -94,6 +95,7 @@ fn is_staged_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     matches!(name, "host.json" | ".funcignore")
         || [BINARY, AGENTS, SETTINGS_SAMPLE].contains(&name)
+        || RESOURCES.contains(&name)
         || path.join("function.json").is_file()
 }
 

@@ -1,11 +1,12 @@
-//! Command query: the commands that users can run, for clients that offer them.
+//! Command query: the commands, prompt templates and skills that users can name after a slash, for
+//! clients that offer them.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::agents::AgentLookupError;
+use crate::agents::{AgentLookupError, PromptTemplate, Skill};
 use crate::commands::contract::CommandError;
-use crate::extensions::command::{ExtensionCommand, commands_of};
+use crate::extensions::command::{ExtensionCommand, SKILL_PREFIX, commands_of};
 use crate::services::Services;
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -19,10 +20,14 @@ pub(crate) struct CommandView {
     /// Without the slash.
     pub name: String,
     pub description: String,
-    /// `command`. Later versions add kinds.
+    /// `command`, `template` or `skill`. Later versions add kinds.
     pub kind: &'static str,
-    /// Name of the extension that offers it.
-    pub extension: String,
+    /// Name of the extension that offers the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extension: Option<String>,
+    /// The file of the template or skill.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
     /// Text to show after the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argument_hint: Option<String>,
@@ -31,7 +36,8 @@ pub(crate) struct CommandView {
     pub shortcut: Option<String>,
 }
 
-/// Lists the commands of an agent, in the order of the extensions.
+/// Lists the commands of an agent in the order of the extensions, the prompt templates, and the
+/// skills of the agent. In a text, a command precedes a template of its name.
 ///
 /// # Errors
 /// The agent does not exist or cannot be used: name another one.
@@ -50,8 +56,37 @@ pub(crate) fn list_commands(
             return Err(CommandError::AgentUnavailable(broken.to_string()));
         }
     };
-    let items = commands_of(services.extensions_of(agent.as_deref())).map(command_view).collect();
-    Ok(Commands { items })
+    let commands = commands_of(services.extensions_of(agent.as_deref())).map(command_view);
+    let catalog = services.agents.current();
+    let templates = catalog.templates.values().map(|template| template_view(template));
+    let skills = agent.iter().flat_map(|agent| &agent.skills).map(|skill| skill_view(skill));
+    Ok(Commands { items: commands.chain(templates).chain(skills).collect() })
+}
+
+fn template_view(template: &PromptTemplate) -> CommandView {
+    let PromptTemplate { name, description, argument_hint, location, .. } = template.clone();
+    let location = Some(location);
+    CommandView {
+        name,
+        description,
+        kind: "template",
+        extension: None,
+        location,
+        argument_hint,
+        shortcut: None,
+    }
+}
+
+fn skill_view(skill: &Skill) -> CommandView {
+    CommandView {
+        name: format!("{SKILL_PREFIX}{}", skill.name),
+        description: skill.description.clone(),
+        kind: "skill",
+        extension: None,
+        location: Some(skill.location.clone()),
+        argument_hint: None,
+        shortcut: None,
+    }
 }
 
 fn command_view(command: ExtensionCommand) -> CommandView {
@@ -60,7 +95,8 @@ fn command_view(command: ExtensionCommand) -> CommandView {
         name: spec.name,
         description: spec.description,
         kind: "command",
-        extension: extension.name().to_owned(),
+        extension: Some(extension.name().to_owned()),
+        location: None,
         argument_hint: spec.argument_hint,
         shortcut: spec.shortcut,
     }

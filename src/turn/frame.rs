@@ -75,8 +75,9 @@ impl TurnContext {
 
     /// The frame with all tools of the plugins.
     fn full_frame(&self) -> Frame<'_> {
-        let plugin_tools = self.plugins().iter().flat_map(|plugin| plugin.tools()).collect();
-        Frame { plugin_tools, ..self.own_frame() }
+        let mut frame = self.own_frame();
+        frame.add_tools(self.plugins().iter().flat_map(|plugin| plugin.tools()));
+        frame
     }
 }
 
@@ -84,8 +85,7 @@ impl<'c> Frame<'c> {
     /// Adds the output of a plugin. Its tools keep the order of their declaration.
     pub(crate) fn add(&mut self, plugin: &'c RegisteredPlugin, output: PrepareOutput) {
         let tools = plugin.tools().iter();
-        self.plugin_tools
-            .extend(tools.filter(|tool| output.tools.contains(&tool.definition().name)));
+        self.add_tools(tools.filter(|tool| output.tools.contains(&tool.definition().name)));
         for item in output.items {
             let contribution = Contribution { by: plugin.name().to_owned(), text: item.text };
             if item.is_volatile {
@@ -95,6 +95,14 @@ impl<'c> Frame<'c> {
                 self.stable_count += 1;
             }
         }
+    }
+
+    /// Adds tools of plugins. A plugin may activate an inactive tool of the agent; an active one is
+    /// offered already.
+    fn add_tools(&mut self, tools: impl Iterator<Item = &'c Arc<dyn CallableTool>>) {
+        let own = self.own_tools;
+        let is_own = |name: &str| own.iter().any(|tool| tool.definition().name == name);
+        self.plugin_tools.extend(tools.filter(|tool| !is_own(&tool.definition().name)));
     }
 
     /// The system prompt: the instructions and the texts of plugins, joined by blank lines. `None`:

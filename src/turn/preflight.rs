@@ -179,7 +179,7 @@ impl LeasedConversation<'_> {
         let sent = state.filter(|call| call.attempts > 0);
         let is_repeated = sent.is_some();
         let fixed = sent.and_then(|call| call.changed_arguments.clone());
-        let fixed = fixed.map(|text| Arguments { value: text.to_value(), text });
+        let fixed = fixed.map(|value| Arguments { text: RawJson::from_value(&value), value });
         let mut hooked = HookedCall { required: Vec::new(), arguments: fixed };
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
@@ -303,7 +303,7 @@ fn read_change(
     let bytes = text.text().len();
     let others = transition.calls().iter().enumerate().filter(|(other, _)| *other != index);
     let others = others.filter_map(|(_, call)| call.changed_arguments.as_ref());
-    let together = bytes + others.map(|it| it.text().len()).sum::<usize>();
+    let together = bytes + others.map(|it| it.to_string().len()).sum::<usize>();
     if bytes > CHANGE_BYTES_MAX || together > CHANGES_BYTES_MAX {
         return refused(format!(
             "{bytes} bytes, and those of all calls to {together}: at most {CHANGE_BYTES_MAX} and {CHANGES_BYTES_MAX} are allowed"

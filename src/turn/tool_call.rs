@@ -96,9 +96,10 @@ impl<'w> LeasedConversation<'w> {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
         let arguments = match changed {
-            Some(text) => {
+            Some(value) => {
+                let text = RawJson::from_value(&value);
                 call.arguments = text.clone();
-                Arguments { value: text.to_value(), text }
+                Arguments { value, text }
             }
             None => match validate::validate(tool.definition(), &call.arguments) {
                 Ok(arguments) => arguments,

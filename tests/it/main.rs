@@ -37,6 +37,7 @@ mod plugins;
 mod recordings;
 mod retries;
 mod secrets;
+mod skills;
 mod steering;
 mod support;
 mod telemetry;

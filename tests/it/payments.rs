@@ -104,6 +104,7 @@ async fn repeated_call_of_clerk_pays_once() {
         tools: &tools,
         plugins: &[],
         extensions: &[],
+        skills: &[],
         app_settings: &app_settings,
         client: &client,
     };

@@ -6,6 +6,7 @@ use crate::agent::entry::{EntryBody, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
@@ -83,7 +84,7 @@ fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Nex
         return reject_call(transition, index, &CallResult::error(text));
     }
     if let Some(call) = transition.call_mut(index) {
-        call.changed_arguments.clone_from(&plan.changed_arguments);
+        call.changed_arguments = plan.changed_arguments.as_ref().map(RawJson::to_value);
     }
     match &plan.approval {
         Some(approval) if !is_approved => request_approval(transition, index, plan, approval),

@@ -32,6 +32,7 @@ fn load(front_matter: &str) -> Result<Arc<Agent>, Vec<String>> {
         tools: &builtin_tools(),
         plugins: &[],
         extensions: &extensions,
+        skills: &[],
         app_settings: &app_settings,
         client: &client,
     };

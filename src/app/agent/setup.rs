@@ -62,6 +62,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: false,
+        skills: Vec::new(),
         plugins: config.plugins.clone(),
         response_schema: None,
         session_id: config.session_id.clone(),
@@ -69,9 +70,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     };
     Catalog {
         agents: BTreeMap::from([(AGENT_NAME.to_owned(), Arc::new(agent))]),
-        broken: BTreeMap::new(),
-        texts: BTreeMap::new(),
-        default_agent: None,
+        ..Catalog::default()
     }
 }
 

@@ -21,7 +21,7 @@ impl TestApp {
     }
 
     /// Id of the user message with this text.
-    async fn message_id(&self, text: &str) -> String {
+    pub(super) async fn message_id(&self, text: &str) -> String {
         let entries = self.entry_items().await;
         let is_message = |entry: &&Value| {
             entry["message"]["role"] == "user" && entry["message"]["content"] == text
@@ -29,7 +29,7 @@ impl TestApp {
         entries.iter().find(is_message).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    async fn leaf_id(&self) -> Value {
+    pub(super) async fn leaf_id(&self) -> Value {
         self.get_json("/api/conversations/c").await["leafId"].clone()
     }
 
@@ -37,7 +37,7 @@ impl TestApp {
         self.post(LEAF, body).key(key).send().await
     }
 
-    async fn label(&self, entry_id: &str, label: &str) -> TestResponse {
+    pub(super) async fn label(&self, entry_id: &str, label: &str) -> TestResponse {
         let path = format!("/api/conversations/c/entries/{entry_id}/label");
         self.request(Method::PUT, &path).json(&json!({"label": label})).send().await
     }

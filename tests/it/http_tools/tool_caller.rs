@@ -51,6 +51,7 @@ pub(crate) fn tool_with_client(
         tools: &tools,
         plugins: &[],
         extensions: &[],
+        skills: &[],
         app_settings: &app_settings,
         client,
     };

@@ -158,6 +158,7 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         Hook::Context
         | Hook::OnPayload
         | Hook::Prepare
+        | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
         | Hook::SessionBeforeTree

@@ -211,6 +211,7 @@ pub(super) fn catalog(
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: true,
+        skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
         session_id: None,

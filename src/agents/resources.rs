@@ -1,0 +1,343 @@
+//! Loader of the prompt templates and skills of an app: files of two folders beside the agent files,
+//! and of paths that extensions name.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::agents::fields;
+use crate::agents::front_matter::{parse_yaml, split_front_matter};
+use crate::agents::mistakes::{Findings, Mistake};
+use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
+use crate::agents::skills::Skill;
+use crate::agents::text_file::read_text_file;
+use crate::agents::yaml::{Node, Position, Yaml};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the file of a template or a skill.
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+/// Depth of folders in a folder of skills.
+const DEPTH_MAX: usize = 8;
+const NAME_CHARS_MAX: usize = 64;
+const DESCRIPTION_CHARS_MAX: usize = 1_024;
+const SKILL_FILE: &str = "SKILL.md";
+const SKILL_SUFFIX: &str = ".skill.md";
+
+/// A folder, or one file, with templates or skills.
+#[derive(Clone, Debug)]
+pub(crate) struct ResourcePath {
+    pub(crate) path: PathBuf,
+    /// Path in messages.
+    pub(crate) display: String,
+    /// True if a missing path is reported.
+    pub(crate) is_required: bool,
+}
+
+/// Where the templates and skills of an app are. The first of a name counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResourcePaths {
+    pub(crate) templates: Vec<ResourcePath>,
+    pub(crate) skills: Vec<ResourcePath>,
+}
+
+/// The prompt templates and skills of an app.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    /// By name.
+    pub(crate) templates: BTreeMap<String, Arc<PromptTemplate>>,
+    /// In the order of the paths; names are unique.
+    pub(crate) skills: Vec<Arc<Skill>>,
+    /// A file with a mistake is left out.
+    pub(crate) mistakes: Vec<Mistake>,
+    /// Files that are used although they break a rule, and files that another one hides.
+    pub(crate) warnings: Vec<Mistake>,
+}
+
+/// A file with its parsed front matter.
+struct ParsedFile<'t> {
+    location: &'t str,
+    /// Its folder or one above it, and the path from there.
+    file: (&'t Path, &'t Path),
+    node: Node,
+    body: &'t str,
+}
+
+impl ParsedFile<'_> {
+    fn read_text(&self, key: &str, findings: &mut Findings) -> Option<String> {
+        let member = self.node.find_member(key)?;
+        fields::read_text(member, findings).map(str::to_owned)
+    }
+}
+
+impl Resources {
+    /// A file with a mistake keeps its revision of `earlier`.
+    pub(crate) fn load(paths: &ResourcePaths, earlier: &Self) -> Self {
+        let mut resources = Self::default();
+        for path in &paths.templates {
+            for (folder, file) in resources.find_files(path, list_templates) {
+                resources.add_template(&display_path(path, &file), (&folder, &file), earlier);
+            }
+        }
+        for path in &paths.skills {
+            for (folder, file) in resources.find_files(path, list_skills) {
+                resources.add_skill(&display_path(path, &file), (&folder, &file), earlier);
+            }
+        }
+        resources
+    }
+
+    /// The files of a path: its folder, and the paths below it.
+    fn find_files(
+        &mut self,
+        path: &ResourcePath,
+        list: impl Fn(&Path) -> io::Result<Vec<PathBuf>>,
+    ) -> Vec<(PathBuf, PathBuf)> {
+        if path.path.is_file() {
+            let folder = path.path.parent().map(Path::to_owned).unwrap_or_default();
+            let file = path.path.file_name().map(PathBuf::from).unwrap_or_default();
+            return vec![(folder, file)];
+        }
+        match list(&path.path) {
+            Ok(files) => files.into_iter().map(|file| (path.path.clone(), file)).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_required => {
+                Vec::new()
+            }
+            Err(error) => {
+                let mut findings = Findings::new(path.display.clone());
+                findings.add(Position::START, format!("the path cannot be read: {error}"));
+                self.mistakes.extend(findings.into_sorted());
+                Vec::new()
+            }
+        }
+    }
+
+    fn add_template(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
+        let template = self.read(location, file, parse_template).map(Arc::new).or_else(|| {
+            let mut all = earlier.templates.values();
+            all.find(|template| template.location == location).cloned()
+        });
+        let Some(template) = template else { return };
+        if let Some(first) = self.templates.get(&template.name) {
+            let (name, first) = (&template.name, &first.location);
+            let reason = format!("the template `{name}` is also in {first}: this one is not used");
+            self.warn(location, reason);
+        } else {
+            self.templates.insert(template.name.clone(), template);
+        }
+    }
+
+    fn add_skill(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
+        let skill = self.read(location, file, parse_skill).map(Arc::new).or_else(|| {
+            let mut all = earlier.skills.iter();
+            all.find(|skill| skill.location == location).cloned()
+        });
+        let Some(skill) = skill else { return };
+        for broken_rule in find_broken_rules(&skill, &implied_skill_name(file)) {
+            self.warn(location, broken_rule);
+        }
+        if let Some(first) = self.skills.iter().find(|first| first.name == skill.name) {
+            let (name, first) = (&skill.name, &first.location);
+            let reason = format!("the skill `{name}` is also in {first}: this one is not used");
+            self.warn(location, reason);
+        } else {
+            self.skills.push(skill);
+        }
+    }
+
+    /// Reads a file. `None`: it has a mistake, which is recorded.
+    fn read<T>(
+        &mut self,
+        location: &str,
+        (folder, file): (&Path, &Path),
+        parse: impl FnOnce(&ParsedFile<'_>, &mut Findings) -> T,
+    ) -> Option<T> {
+        let mut findings = Findings::new(location);
+        let text = read_text_file(folder, file, FILE_BYTES_MAX);
+        let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
+        let parsed = text.and_then(|text| {
+            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            let (node, body) = parse_front_matter(text, &mut findings)?;
+            let file = ParsedFile { location, file: (folder, file), node, body };
+            Some(parse(&file, &mut findings))
+        });
+        let is_correct = findings.is_empty();
+        self.mistakes.extend(findings.into_sorted());
+        parsed.filter(|_| is_correct)
+    }
+
+    fn warn(&mut self, file: &str, reason: String) {
+        let mut findings = Findings::new(file);
+        findings.add(Position::START, reason);
+        self.warnings.extend(findings.into_sorted());
+    }
+}
+
+/// The name that the path of a skill implies: that of its folder, or the file name before
+/// `.skill.md`.
+fn implied_skill_name((folder, file): (&Path, &Path)) -> String {
+    let file_name = file.file_name().unwrap_or_default().to_string_lossy();
+    if let Some(name) = file_name.strip_suffix(SKILL_SUFFIX) {
+        return name.to_owned();
+    }
+    let path = folder.join(file);
+    let parent = path.parent().and_then(Path::file_name).unwrap_or_default();
+    parent.to_string_lossy().into_owned()
+}
+
+fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
+    let (front_matter, body) = split_front_matter(text, findings)?;
+    let node = parse_yaml(front_matter, findings)?;
+    if !matches!(node.yaml, Yaml::Map(_) | Yaml::Null) {
+        let reason = format!("the front matter is a map of keys and values, not {}", node.kind());
+        findings.add(node.position, reason);
+        return None;
+    }
+    Some((node, body.trim()))
+}
+
+fn parse_template(parsed: &ParsedFile<'_>, findings: &mut Findings) -> PromptTemplate {
+    let (_, file) = parsed.file;
+    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if !(1..=NAME_CHARS_MAX).contains(&name.len()) || !name.bytes().all(is_allowed) {
+        let reason =
+            "a template's name, the file name before `.md`, is 1 to 64 of a-z A-Z 0-9 _ . -";
+        findings.add(Position::START, reason);
+    }
+    let description = parsed.read_text("description", findings);
+    PromptTemplate {
+        name,
+        description: description.unwrap_or_else(|| describe_by_first_line(parsed.body)),
+        argument_hint: parsed.read_text("argument-hint", findings),
+        location: parsed.location.to_owned(),
+        body: parsed.body.to_owned(),
+    }
+}
+
+/// Other keys belong to other programs that read the same file.
+fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
+    let node = &parsed.node;
+    let (folder, file) = parsed.file;
+    let description = parsed.read_text("description", findings).unwrap_or_default();
+    if description.trim().is_empty() {
+        let reason = "the skill has no `description`: the model chooses skills by it";
+        findings.add(node.position, reason);
+    }
+    let hidden = node.find_member("disable-model-invocation");
+    let is_hidden = hidden.and_then(|member| fields::read_bool(member, findings));
+    let tools = node.find_member("tools").map(|member| {
+        let names = fields::read_texts(member, "a list of at least one tool name", findings);
+        names.into_iter().map(|(name, _)| name.to_owned()).collect()
+    });
+    let own_folder = folder.join(file).parent().map(Path::to_owned);
+    Skill {
+        name: parsed.read_text("name", findings).unwrap_or(implied_skill_name(parsed.file)),
+        description: description.trim().to_owned(),
+        location: parsed.location.to_owned(),
+        folder: own_folder.filter(|_| file.ends_with(SKILL_FILE)),
+        tools: tools.unwrap_or_default(),
+        is_hidden: is_hidden.unwrap_or_default(),
+        body: parsed.body.to_owned(),
+    }
+}
+
+/// The rules of names and descriptions that all programs with skills share.
+fn find_broken_rules(skill: &Skill, expected_name: &str) -> Vec<String> {
+    let Skill { name, description, .. } = skill;
+    let mut broken = Vec::new();
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if name != expected_name {
+        broken.push(format!("the name `{name}` differs from `{expected_name}` in its path"));
+    }
+    if name.chars().count() > NAME_CHARS_MAX {
+        broken.push(format!("the name has more than {NAME_CHARS_MAX} characters"));
+    }
+    if !name.bytes().all(is_allowed) {
+        broken.push(format!("the name `{name}` has other characters than a-z, 0-9 and -"));
+    }
+    if name.starts_with('-') || name.ends_with('-') || name.contains("--") {
+        broken.push(format!("the name `{name}` begins or ends with -, or has two together"));
+    }
+    if description.chars().count() > DESCRIPTION_CHARS_MAX {
+        broken.push(format!("the description has more than {DESCRIPTION_CHARS_MAX} characters"));
+    }
+    broken
+}
+
+/// Path of a file in messages, with `/` on every platform.
+fn display_path(path: &ResourcePath, file: &Path) -> String {
+    if path.path.is_file() {
+        return path.display.clone();
+    }
+    let parts = file.components().map(|part| part.as_os_str().to_string_lossy());
+    let parts: Vec<_> = std::iter::once(path.display.as_str().into()).chain(parts).collect();
+    parts.join("/")
+}
+
+/// The `*.md` files of the folder, sorted.
+fn list_templates(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = list_names(folder)?.into_iter().map(PathBuf::from);
+    Ok(names.filter(|name| name.extension().is_some_and(|suffix| suffix == "md")).collect())
+}
+
+/// The skill files below the folder, sorted. A folder with `SKILL.md` is one skill: its other files
+/// belong to it.
+fn list_skills(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    add_skills(folder, Path::new(""), DEPTH_MAX, &mut found)?;
+    Ok(found)
+}
+
+fn add_skills(
+    root: &Path,
+    below: &Path,
+    depth_left: usize,
+    found: &mut Vec<PathBuf>,
+) -> io::Result<()> {
+    let names = list_names(&root.join(below))?;
+    if names.iter().any(|name| name == SKILL_FILE) {
+        found.push(below.join(SKILL_FILE));
+        return Ok(());
+    }
+    for name in names {
+        let path = below.join(&name);
+        if name.ends_with(SKILL_SUFFIX) {
+            found.push(path);
+        } else if depth_left > 0 && name != "node_modules" && root.join(&path).is_dir() {
+            add_skills(root, &path, depth_left - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// The names in a folder, sorted, without hidden ones.
+fn list_names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// All files below the paths, for the detection of changes.
+pub(crate) fn list_resource_files(paths: &ResourcePaths) -> Vec<PathBuf> {
+    let templates = paths.templates.iter().map(|path| (path, list_templates as fn(&Path) -> _));
+    let skills = paths.skills.iter().map(|path| (path, list_skills as fn(&Path) -> _));
+    let mut files = Vec::new();
+    for (path, list) in templates.chain(skills) {
+        if path.path.is_file() {
+            files.push(path.path.clone());
+        } else {
+            let listed: io::Result<Vec<PathBuf>> = list(&path.path);
+            files.extend(listed.into_iter().flatten().map(|file| path.path.join(file)));
+        }
+    }
+    files
+}
