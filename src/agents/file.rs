@@ -144,7 +144,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 8] = [
+    const OWN: [&str; 9] = [
         "description",
         "tools",
         "extensions",

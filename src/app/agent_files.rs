@@ -17,7 +17,6 @@ use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
-use crate::extensions::Extension;
 use crate::extensions::http_access::HookClient;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::resources::discover_resources;
