@@ -10,6 +10,7 @@ pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod event;
+pub(crate) mod fork;
 pub(crate) mod frame_entry;
 #[cfg(test)]
 mod fuzz;
@@ -31,6 +32,7 @@ pub(crate) mod raw;
 pub(crate) mod request;
 pub(crate) mod run_prompt;
 pub(crate) mod schedule;
+pub(crate) mod session_file;
 pub(crate) mod settings;
 pub(crate) mod step;
 pub(crate) mod strict;

@@ -20,6 +20,7 @@ mod pending_work;
 mod ports;
 mod prices;
 mod service;
+mod session_files;
 mod setting_names;
 mod signing_keys;
 mod start_error;
@@ -40,7 +41,7 @@ use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, CycleDirection,
-    EventStream, Subscription,
+    EventStream, Fork, Subscription,
 };
 pub use options::ServiceOptions;
 pub(crate) use ports::Storage;

@@ -14,6 +14,7 @@ pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod delete;
 pub(crate) mod extension_command;
+pub(crate) mod fork;
 mod head_change;
 pub(crate) mod idempotency;
 pub(crate) mod import;
@@ -30,6 +31,7 @@ pub(crate) mod prompt_queue;
 mod prompt_request;
 pub(crate) mod request_hooks;
 mod routing;
+pub(crate) mod session_import;
 
 use std::time::Duration;
 

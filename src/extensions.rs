@@ -6,9 +6,11 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::Serialize;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, Entry, ModelChange};
+pub use crate::agent::fork::ForkPosition;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::RawJson;
@@ -131,11 +133,13 @@ pub enum Observation {
     /// The model of the conversation has changed.
     ModelSelect(ModelChange),
     /// A conversation was created.
-    SessionStart,
+    SessionStart { reason: SessionStartReason },
     /// The conversation was deleted.
     SessionShutdown,
     /// An embedded agent continues with this conversation, after another one.
     SessionSwitch { previous: ConversationId },
+    /// The conversation was created as a fork of another one.
+    SessionFork { previous: ConversationId },
     /// The leaf moved to another branch.
     SessionTree {
         old_leaf_id: Option<EntryId>,
@@ -145,15 +149,29 @@ pub enum Observation {
     },
 }
 
+/// How a conversation was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SessionStartReason {
+    /// Empty, with a first prompt or with given messages.
+    New,
+    /// With entries of another conversation.
+    Fork,
+    /// From a session file.
+    Import,
+}
+
 impl Observation {
     pub(crate) fn hook(&self) -> Hook {
         match self {
             Self::AgentStart => Hook::AgentStart,
             Self::TurnStart { .. } => Hook::TurnStart,
             Self::ModelSelect(_) => Hook::ModelSelect,
-            Self::SessionStart => Hook::SessionStart,
+            Self::SessionStart { .. } => Hook::SessionStart,
             Self::SessionShutdown => Hook::SessionShutdown,
             Self::SessionSwitch { .. } => Hook::SessionSwitch,
+            Self::SessionFork { .. } => Hook::SessionFork,
             Self::SessionTree { .. } => Hook::SessionTree,
         }
     }
@@ -164,6 +182,14 @@ impl Observation {
 pub struct PendingSwitch<'a> {
     /// The conversation to continue. `None`: a new one.
     pub target: Option<&'a ConversationId>,
+}
+
+/// A fork of a conversation that is about to start.
+#[derive(Debug)]
+pub struct PendingFork<'a> {
+    /// The entry that the request names.
+    pub entry_id: &'a EntryId,
+    pub position: ForkPosition,
 }
 
 /// Decision of an extension on a change of the conversation.
@@ -290,6 +316,17 @@ pub trait Extension: Send + Sync + fmt::Debug {
         &self,
         _cx: &HookContext,
         _switch: &PendingSwitch<'_>,
+    ) -> Result<SessionDecision, HookError> {
+        Ok(SessionDecision::Continue)
+    }
+
+    /// Runs before a conversation is forked, in the conversation that is copied. The first
+    /// cancellation wins, and later extensions do not run. Then nothing is created. After a failure
+    /// the next extension runs.
+    async fn before_session_fork(
+        &self,
+        _cx: &HookContext,
+        _fork: &PendingFork<'_>,
     ) -> Result<SessionDecision, HookError> {
         Ok(SessionDecision::Continue)
     }

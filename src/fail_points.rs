@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 54] = [
+pub const FAIL_POINTS: [&str; 57] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -54,6 +54,9 @@ pub const FAIL_POINTS: [&str; 54] = [
     "settle.before",
     "settle.after",
     "admission.import",
+    "fork.begun",
+    "fork.artifact",
+    "fork.commit",
     "admission.input-kept",
     "admission.artifact-kept",
     "admission.patch",

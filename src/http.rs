@@ -35,6 +35,7 @@ mod prompts;
 mod query;
 mod schedules;
 mod schema;
+mod session_files;
 mod trace_layer;
 mod tree;
 mod usage;

@@ -100,14 +100,87 @@ impl EntryId {
     /// Odd multiplications and xor-shifts are invertible, so the mapping is one-to-one. The
     /// incarnation only shifts its start.
     fn scramble(incarnation: &str, number: u32) -> Self {
-        let salt = incarnation
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let mut mixed = number ^ salt;
+        let mut mixed = number ^ incarnation_salt(incarnation);
         mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x7feb_352d);
         mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
         Self(format!("{:08x}", mixed ^ (mixed >> 16)))
     }
+
+    /// The inverse of [`Self::scramble`] without the salt. `None`: this version makes no such id.
+    fn unscramble(&self) -> Option<u32> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if self.0.len() != 8 || !self.0.bytes().all(is_digit) {
+            return None;
+        }
+        let mut mixed = u32::from_str_radix(&self.0, 16).ok()?;
+        mixed = (mixed ^ (mixed >> 16)).wrapping_mul(inverse(0x846c_a68b));
+        mixed = (mixed ^ (mixed >> 15) ^ (mixed >> 30)).wrapping_mul(inverse(0x7feb_352d));
+        Some(mixed ^ (mixed >> 16))
+    }
+}
+
+/// Multiplicative inverse of an odd number modulo 2^32. Each step doubles the correct bits.
+const fn inverse(odd: u32) -> u32 {
+    let mut inverse = odd;
+    let mut step = 0;
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
+/// Search for an incarnation whose new entry ids differ from those of copied entries.
+///
+/// The ids of an incarnation are a bijection of numbers, so a copied id has one number in it. An
+/// incarnation is suitable if the numbers of all copied ids are beyond the first 2^20. With very
+/// many copied ids the bound is smaller: about 2^17 for 100,000 random ones.
+#[derive(Debug)]
+pub(crate) struct IncarnationSearch {
+    /// Numbers below 2 to this power are free.
+    free_bits: u32,
+    /// By the upper bits of the incarnation's salt: true if a copied id has a number in the range.
+    taken: Vec<bool>,
+}
+
+impl IncarnationSearch {
+    const FREE_BITS_MAX: u32 = 20;
+    /// At least one of so many incarnations is suitable.
+    const SHARE_MIN: usize = 1_024;
+
+    pub(crate) fn new<'a>(copied: impl IntoIterator<Item = &'a EntryId>) -> Self {
+        let numbers: Vec<u32> = copied.into_iter().filter_map(EntryId::unscramble).collect();
+        let mut free_bits = Self::FREE_BITS_MAX;
+        loop {
+            let mut taken = vec![false; 1 << (31 - free_bits)];
+            for number in &numbers {
+                if let Some(range) = taken.get_mut(range_of(*number, free_bits)) {
+                    *range = true;
+                }
+            }
+            let free = taken.iter().filter(|is_taken| !**is_taken).count();
+            if free * Self::SHARE_MIN >= taken.len() || free_bits == 1 {
+                return Self { free_bits, taken };
+            }
+            free_bits -= 1;
+        }
+    }
+
+    pub(crate) fn is_suitable(&self, incarnation: &str) -> bool {
+        let range = range_of(incarnation_salt(incarnation), self.free_bits);
+        self.taken.get(range) == Some(&false)
+    }
+}
+
+/// The bits of a number above the free ones. The highest bit separates the ids of model responses.
+fn range_of(number: u32, free_bits: u32) -> usize {
+    ((number & 0x7fff_ffff) >> free_bits) as usize
+}
+
+fn incarnation_salt(incarnation: &str) -> u32 {
+    incarnation
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl EffectId {
@@ -219,6 +292,34 @@ mod tests {
                 assert!(seen.insert(id), "the id of {number} is not unique");
             }
         }
+    }
+
+    #[test]
+    fn new_ids_differ_from_copied_ids() {
+        for count in [0, 10, 3_000, 40_000] {
+            let copied: Vec<EntryId> =
+                (0..count).map(|number| EntryId::from_seq("0a1b2c3d", number)).collect();
+            let foreign = (0..count).map(|number| {
+                EntryId::new(format!("{:08x}", (number * 0x9e37_79b1) & 0xffff_ffff))
+            });
+            let copied: HashSet<EntryId> =
+                copied.into_iter().chain(foreign).chain([EntryId::new("m1")]).collect();
+            let search = IncarnationSearch::new(&copied);
+            let found: Vec<String> = (0..20_000)
+                .map(|number| format!("{number:08x}"))
+                .filter(|incarnation| search.is_suitable(incarnation))
+                .take(3)
+                .collect();
+            assert_eq!(found.len(), 3, "{count}");
+            for incarnation in &found {
+                for number in 0..1 << 17 {
+                    assert!(!copied.contains(&EntryId::from_seq(incarnation, number)));
+                    assert!(!copied.contains(&EntryId::from_call_number(incarnation, number)));
+                }
+            }
+        }
+        let own = EntryId::from_seq("0a1b2c3d", 7);
+        assert!(!IncarnationSearch::new([&own]).is_suitable("0a1b2c3d"));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub mod identifiers {
 /// Inputs of an embedded agent.
 pub mod inputs {
     pub use crate::agent::inbox::DeliverAs;
-    pub use crate::app::CycleDirection;
+    pub use crate::app::{CycleDirection, Fork};
     pub use crate::commands::bash::BashRecord;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;

@@ -11,6 +11,7 @@ pub(crate) mod models;
 pub(crate) mod plugins;
 pub(crate) mod prompts;
 pub(crate) mod schedules;
+pub(crate) mod session_export;
 pub(crate) mod tree;
 pub(crate) mod usage;
 pub(crate) mod why;

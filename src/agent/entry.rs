@@ -41,6 +41,28 @@ pub struct EntryBase {
     pub prompt_id: Option<PromptId>,
 }
 
+impl EntryBase {
+    /// The JSON of an entry of an unknown kind, with this base.
+    fn write_into(&self, raw: &RawJson) -> RawJson {
+        let mut members = RawJson::from_value(self).members().unwrap_or_default();
+        let is_body = |name: &str| !session::BASE_MEMBERS.contains(&name) || name == "type";
+        let body = raw.members().unwrap_or_default();
+        members.extend(body.into_iter().filter(|(name, _)| is_body(name)));
+        RawJson::from_members(members)
+    }
+}
+
+impl Entry {
+    /// The entry at another position.
+    #[must_use]
+    pub(crate) fn with_base(self, base: EntryBase) -> Self {
+        if let EntryBody::Other(raw) = &self.body {
+            return Self { body: EntryBody::Other(base.write_into(raw)), base };
+        }
+        Self { base, ..self }
+    }
+}
+
 /// The body: Pi's nine kinds, ours, and unknown ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EntryBody {

@@ -45,6 +45,16 @@ impl RawJson {
         self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
 
+    /// The members of an object, in order; of duplicates all. `None`: this is no object.
+    pub(crate) fn members(&self) -> Option<Vec<(String, Self)>> {
+        self.read::<Members>().ok().map(|members| members.0)
+    }
+
+    /// An object with these members, which keep their text.
+    pub(crate) fn from_members(members: Vec<(String, Self)>) -> Self {
+        Self::from_value(&Members(members))
+    }
+
     /// Removes duplicate members and keeps the last, which readers then agree on, approvers
     /// included. Text without duplicates stays unchanged.
     #[must_use]
@@ -93,6 +103,12 @@ pub(crate) fn redacted_error(error: &serde_json::Error) -> String {
 /// An object's members in order, duplicates included.
 #[derive(Default)]
 struct Members(Vec<(String, RawJson)>);
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -14,6 +14,7 @@ mod compaction;
 mod compaction_step;
 mod failures;
 mod finish_turn;
+mod fork;
 mod indeterminate_writes;
 mod parallel_calls;
 mod plugin_state;

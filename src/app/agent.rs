@@ -43,7 +43,7 @@ use crate::tools::CallableTool;
 
 pub use builder::AgentBuilder;
 pub use event::AgentEvent;
-pub use session::CycleDirection;
+pub use session::{CycleDirection, Fork};
 pub use state::AgentState;
 pub use stream::{AgentEvents, EventStream};
 pub use subscription::Subscription;

@@ -125,6 +125,31 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Write a conversation of a running `dev` to the standard output.
+    Export {
+        /// Conversation id.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Form of the file.
+        #[arg(long, value_enum, default_value_t)]
+        format: SessionFormat,
+        #[command(flatten)]
+        place: SessionPlace,
+    },
+    /// Create a conversation of a running `dev` from a session file, and print the skipped lines.
+    Import {
+        /// File of Pi or of `turnwheel export`.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Name of an agent. Default: the one in the file, or the default agent.
+        #[arg(long, value_name = "NAME")]
+        agent: Option<String>,
+        #[command(flatten)]
+        place: SessionPlace,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// List the conversations that are not idle, each with the reason why it waits.
     Ls {
         /// Only conversations that are overdue by at least this time and are not paused.
@@ -359,4 +384,40 @@ mod tests {
         );
         assert!(Arguments::try_parse_from(["turnwheel", "ls", "--stuck", "soon"]).is_err());
     }
+}
+
+/// Forms of `turnwheel export`.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(super) enum SessionFormat {
+    /// Loses nothing.
+    #[default]
+    Turnwheel,
+    /// Version 3 of Pi's files.
+    Pi,
+    /// One static page.
+    Html,
+}
+
+impl SessionFormat {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Turnwheel => "turnwheel",
+            Self::Pi => "pi",
+            Self::Html => "html",
+        }
+    }
+}
+
+/// The service and the owner of a conversation.
+#[derive(Debug, clap::Args)]
+pub(super) struct SessionPlace {
+    /// Tenant of the conversation.
+    #[arg(long, value_name = "ID", default_value = "default")]
+    pub(super) tenant: String,
+    /// Owner of the conversation. Default: the user of requests without a user.
+    #[arg(long, value_name = "ID")]
+    pub(super) user: Option<String>,
+    /// Data folder of `dev`.
+    #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+    pub(super) data: PathBuf,
 }

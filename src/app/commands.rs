@@ -75,6 +75,12 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
+        Some(Command::Export { id, format, place }) => {
+            operator::export_conversation(&id, format.name(), &place)
+        }
+        Some(Command::Import { file, agent, place, json }) => {
+            operator::import_file(&file, agent.as_deref(), &place, json)
+        }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
             operator::print_backlog(

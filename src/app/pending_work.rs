@@ -37,7 +37,7 @@ enum QuerySource {
 }
 
 /// Default address of `dev`.
-const DEFAULT_DEV_ADDRESS: &str = "http://127.0.0.1:7071";
+pub(super) const DEFAULT_DEV_ADDRESS: &str = "http://127.0.0.1:7071";
 
 /// Selects Cosmos DB, a running `dev` or the data folder.
 ///

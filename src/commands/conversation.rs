@@ -24,10 +24,11 @@ use crate::clock::Timestamp;
 use crate::commands::certain_write::{receipt_document, write_size};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::idempotency::Idempotency;
+use crate::commands::import::{self, Import};
 use crate::commands::input::validate_message;
+use crate::commands::key_reservation;
 use crate::commands::pipeline::{CommandContext, Creation, Signal};
-use crate::commands::{import, key_reservation};
-use crate::ids::{CommitId, ConversationKey, EntryId, is_plain_text};
+use crate::ids::{CommitId, ConversationKey, EntryId, IncarnationSearch, is_plain_text};
 use crate::queries::conversation::new_conversation_view;
 use crate::queries::conversation_etag;
 use crate::queries::load::any_head;
@@ -40,6 +41,10 @@ use crate::turn::head_commit::HeadCommit;
 pub(crate) const ID_LENGTH_MAX: usize = 128;
 /// Maximum number of messages in a request that creates a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1_000;
+/// `/conversations/import` is the route that imports session files.
+const RESERVED_ID: &str = "import";
+/// Number of incarnations that are tried. About a thousand are enough.
+const INCARNATIONS_MAX: usize = 100_000;
 const METADATA_ENTRIES_MAX: usize = 64;
 /// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
@@ -92,24 +97,12 @@ pub(crate) async fn create_conversation_of_any_length(
 ) -> Result<CommandResponse, CommandError> {
     let has_given_id = request.id.is_some();
     let id = resolve_conversation_id(request.id.take(), owner, idempotency, "/id")?;
+    let key = owner.conversation_key(&id);
     if !has_given_id || !idempotency.is_repeatable {
-        return write_conversation(
-            services,
-            &owner.conversation_key(&id),
-            request,
-            idempotency,
-            false,
-        )
-        .await;
+        return Box::pin(write_conversation(services, &key, request, idempotency, false)).await;
     }
-    key_reservation::reserve(services, owner, idempotency).await?;
-    let outcome =
-        write_conversation(services, &owner.conversation_key(&id), request, idempotency, true)
-            .await;
-    if let Err(error) = &outcome {
-        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
-    }
-    outcome
+    let write = Box::pin(write_conversation(services, &key, request, idempotency, true));
+    key_reservation::run_reserved(services, owner, idempotency, write).await
 }
 
 async fn write_conversation(
@@ -158,7 +151,11 @@ async fn write_conversation(
             }
         }
     }
-    import::import_entries(services, head.clone(), &entries, receipt, idempotency).await?;
+    let mut import = Box::pin(Import::begin(services, &head, &context.input_id())).await?;
+    for entry in &entries {
+        import.add(entry).await?;
+    }
+    Box::pin(import.finish(head.clone(), receipt)).await?;
     context.observe_creation(Some(&head)).await;
     Ok(response)
 }
@@ -179,6 +176,10 @@ pub(crate) fn resolve_conversation_id(
     pointer: &str,
 ) -> Result<String, CommandError> {
     let Some(id) = given else { return Ok(idempotency.conversation_id(owner)) };
+    if id == RESERVED_ID {
+        let detail = format!("`{id}` is part of a path of the API: use another id");
+        return Err(CommandError::invalid(pointer, detail));
+    }
     if id.len() > ID_LENGTH_MAX || !is_plain_text(&id) {
         return Err(CommandError::invalid(
             pointer,
@@ -201,8 +202,6 @@ pub(crate) fn build_head(
         return Err(CommandError::Invalid(errors));
     }
     let now = services.clock.now();
-    let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
-    incarnation.truncate(8);
     let mut head = Head {
         context_tokens: None,
         schema: SCHEMA_VERSION,
@@ -210,7 +209,7 @@ pub(crate) fn build_head(
         tenant: key.tenant.clone(),
         user: key.user.clone(),
         conversation_id: key.conversation_id.clone(),
-        incarnation,
+        incarnation: new_incarnation(services),
         commit_id: CommitId::new(services.ids.new_id()),
         revision: 1,
         lease: None,
@@ -256,6 +255,24 @@ pub(crate) fn build_head(
     };
     head.min_reader = head.required_reader();
     Ok(head)
+}
+
+pub(crate) fn new_incarnation(services: &Services) -> String {
+    let mut incarnation = sha256_hex(services.ids.new_id().as_bytes());
+    incarnation.truncate(8);
+    incarnation
+}
+
+/// An incarnation whose new entry ids differ from those of copied entries.
+pub(crate) fn find_suitable_incarnation<'a>(
+    services: &Services,
+    copied: impl IntoIterator<Item = &'a EntryId>,
+) -> Result<String, CommandError> {
+    let search = IncarnationSearch::new(copied);
+    std::iter::repeat_with(|| new_incarnation(services))
+        .take(INCARNATIONS_MAX)
+        .find(|incarnation| search.is_suitable(incarnation))
+        .ok_or_else(CommandError::contended)
 }
 
 pub(crate) fn find_agent(

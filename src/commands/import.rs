@@ -1,15 +1,15 @@
-//! Import of a conversation whose messages exceed one batch. Its entries are written under a hidden
-//! head. Each batch is fenced by that head, so that two imports of one id never mix.
+//! Writing of a conversation whose entries exceed one batch, or arrive one by one. They are written
+//! under a hidden head. Each batch is fenced by that head, so that two writers of one id never mix.
 
 use std::time::Duration;
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
+use crate::artifacts::ArtifactScope;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{write_and_confirm_head, write_head, write_size};
 use crate::commands::contract::CommandError;
-use crate::commands::idempotency::Idempotency;
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load::any_head;
 use crate::services::Services;
@@ -32,42 +32,80 @@ pub(crate) fn is_importing(head: &Head) -> bool {
     head.phase == Phase::Deleted && head.extra.contains_key(IMPORTING)
 }
 
-/// Writes the entries and the receipt, and then the visible head.
-pub(crate) async fn import_entries(
-    services: &Services,
-    head: Head,
-    entries: &[Entry],
-    receipt: Document,
-    idempotency: &Idempotency,
-) -> Result<(), CommandError> {
-    let key = head.key();
-    let mut hidden = build_hidden_head(services, &head, idempotency);
-    let mut etag = begin_import(services, &key, &mut hidden).await?;
-    let mut batch = Vec::new();
-    let mut bytes = 0;
-    for entry in entries {
+/// A conversation that is being written and that readers do not see yet.
+#[derive(Debug)]
+pub(crate) struct Import<'a> {
+    services: &'a Services,
+    key: ConversationKey,
+    hidden: Box<Head>,
+    etag: ETag,
+    batch: Vec<Write>,
+    batch_bytes: usize,
+}
+
+impl<'a> Import<'a> {
+    /// Writes the hidden head. `head` is that of the new conversation, `input_id` that of the
+    /// request.
+    ///
+    /// # Errors
+    /// Returns [`CommandError::Conflict`] if the id is taken, or used by another request.
+    pub(crate) async fn begin(
+        services: &'a Services,
+        head: &Head,
+        input_id: &InputId,
+    ) -> Result<Self, CommandError> {
+        let key = head.key();
+        let mut hidden = Box::new(build_hidden_head(services, head, input_id));
+        let etag = begin_import(services, &key, &mut hidden, input_id).await?;
+        Ok(Self { services, key, hidden, etag, batch: Vec::new(), batch_bytes: 0 })
+    }
+
+    /// Namespace of the conversation's artifacts. A repeated request finds those of its first
+    /// attempt in it.
+    pub(crate) fn artifact_scope(&self) -> ArtifactScope {
+        ArtifactScope { key: self.key.clone(), incarnation: self.hidden.incarnation.clone() }
+    }
+
+    /// Writes one more entry: at once, or with later ones.
+    pub(crate) async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
         let write = Write::Create(documents::entry_document(entry));
         let size = write_size(&write);
         // Two operations are left for the head and, in the last batch, the receipt. Both are small.
-        let is_full =
-            batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
-        if is_full && !batch.is_empty() {
-            etag =
-                write_batch(services, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
-            bytes = 0;
+        let is_full = self.batch.len() + 2 >= BATCH_OPERATIONS_MAX
+            || self.batch_bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
+        if is_full && !self.batch.is_empty() {
+            self.write_batch().await?;
         }
-        bytes += size;
-        batch.push(write);
+        self.batch_bytes += size;
+        self.batch.push(write);
+        Ok(())
     }
-    if bytes + 192 * 1024 > BATCH_BYTES_MAX {
-        etag = write_batch(services, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
+
+    /// Writes the batch. Without a write for a minute another request may take the id over, so
+    /// long work between two entries calls this, too.
+    pub(crate) async fn write_batch(&mut self) -> Result<(), CommandError> {
+        let writes = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let etag = self.etag.clone();
+        self.etag = write_batch(self.services, &self.key, &mut self.hidden, etag, writes).await?;
+        Ok(())
     }
-    batch.push(Write::Create(receipt));
-    let mut visible = head;
-    commit_head(services, &key, &mut visible, etag, batch).await.map(|_| ())
+
+    /// Writes the rest, the receipt and the visible head.
+    pub(crate) async fn finish(
+        mut self,
+        mut head: Head,
+        receipt: Document,
+    ) -> Result<(), CommandError> {
+        if self.batch_bytes + 192 * 1024 > BATCH_BYTES_MAX {
+            self.write_batch().await?;
+        }
+        self.batch.push(Write::Create(receipt));
+        commit_head(self.services, &self.key, &mut head, self.etag, self.batch).await.map(drop)
+    }
 }
 
-fn build_hidden_head(services: &Services, head: &Head, idempotency: &Idempotency) -> Head {
+fn build_hidden_head(services: &Services, head: &Head, input_id: &InputId) -> Head {
     let now = services.clock.now();
     let mut hidden = head.clone();
     hidden.phase = Phase::Deleted;
@@ -76,7 +114,6 @@ fn build_hidden_head(services: &Services, head: &Head, idempotency: &Idempotency
     hidden.metadata.clear();
     hidden.deleted_at = Some(now);
     hidden.due = Some(now.plus(ABANDONED_AFTER));
-    let input_id = idempotency.input_id(&head.key());
     hidden.extra.insert(IMPORTING.to_owned(), input_id.as_str().into());
     hidden
 }
@@ -91,12 +128,15 @@ pub(crate) async fn check_id_available(
     reject_taken_id(&head, input_id, services.clock.now())
 }
 
+/// True if the hidden head belongs to the request with this id.
+fn is_import_of(head: &Head, input_id: &InputId) -> bool {
+    head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str())
+}
+
 fn reject_taken_id(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), CommandError> {
     let id = &head.conversation_id;
     if is_importing(head) {
-        let is_same =
-            head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str());
-        if is_same || head.updated_at.plus(STALLED_AFTER) <= now {
+        if is_import_of(head, input_id) || head.updated_at.plus(STALLED_AFTER) <= now {
             return Ok(());
         }
         return Err(CommandError::Conflict {
@@ -112,14 +152,14 @@ fn reject_taken_id(head: &Head, input_id: &InputId, now: Timestamp) -> Result<()
     Err(CommandError::Conflict { detail, retry_after: None })
 }
 
-/// Creates the hidden head, or takes over a stalled import and deletes its entries.
+/// Creates the hidden head, or takes over an import and deletes its entries. The artifacts of an
+/// earlier attempt of the same request are kept.
 async fn begin_import(
     services: &Services,
     key: &ConversationKey,
     hidden: &mut Head,
+    input_id: &InputId,
 ) -> Result<ETag, CommandError> {
-    let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
-    let input_id = InputId::new(input_id);
     if let Some(etag) = write_head(services, key, HeadCommit::create(hidden)).await? {
         return Ok(etag);
     }
@@ -129,8 +169,16 @@ async fn begin_import(
     if found.commit_id == hidden.commit_id {
         return Ok(etag);
     }
-    reject_taken_id(&found, &input_id, services.clock.now())?;
+    reject_taken_id(&found, input_id, services.clock.now())?;
+    let is_other = !is_import_of(&found, input_id);
+    if !is_other {
+        hidden.incarnation.clone_from(&found.incarnation);
+    }
     let mut etag = commit_head(services, key, hidden, etag, Vec::new()).await?;
+    if is_other {
+        let scope = ArtifactScope { key: key.clone(), incarnation: found.incarnation };
+        services.artifacts.delete_all(&scope).await?;
+    }
     let partition = Partition::Conversation(key.clone());
     let selection =
         Selection { limit: BATCH_OPERATIONS_MAX - 2, ..Selection::all(DocumentKind::Entry) };

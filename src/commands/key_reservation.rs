@@ -26,7 +26,7 @@ fn reservation_key(owner: &Owner, idempotency: &Idempotency) -> ConversationKey 
 ///
 /// # Errors
 /// Returns [`CommandError::KeyReused`] if the key is reserved for another body: send a new key.
-pub(crate) async fn reserve(
+async fn reserve(
     services: &Services,
     owner: &Owner,
     idempotency: &Idempotency,
@@ -43,6 +43,21 @@ pub(crate) async fn reserve(
     }
 }
 
+/// Runs a request that names a conversation id in its body, while its key is reserved.
+pub(crate) async fn run_reserved(
+    services: &Services,
+    owner: &Owner,
+    idempotency: &Idempotency,
+    request: impl Future<Output = Result<CommandResponse, CommandError>>,
+) -> Result<CommandResponse, CommandError> {
+    reserve(services, owner, idempotency).await?;
+    let outcome = request.await;
+    if let Err(error) = &outcome {
+        release_if_rejected(services, owner, idempotency, error).await;
+    }
+    outcome
+}
+
 /// Adds the location of the reserved key to the head, so that the purge releases it.
 pub(crate) fn add_to_head(head: &mut Head, owner: &Owner, idempotency: &Idempotency) {
     let key = reservation_key(owner, idempotency);
@@ -52,7 +67,7 @@ pub(crate) fn add_to_head(head: &mut Head, owner: &Owner, idempotency: &Idempote
 }
 
 /// Releases the key of a rejected request. If that fails, the key still accepts the same request.
-pub(crate) async fn release_if_rejected(
+async fn release_if_rejected(
     services: &Services,
     owner: &Owner,
     idempotency: &Idempotency,
@@ -64,9 +79,13 @@ pub(crate) async fn release_if_rejected(
             | CommandError::Conflict { retry_after: Some(_), .. }
             | CommandError::KeyReused
     );
-    if is_transient {
-        return;
+    if !is_transient {
+        release_unused(services, owner, idempotency).await;
     }
+}
+
+/// Releases the key of a request that has created nothing.
+pub(crate) async fn release_unused(services: &Services, owner: &Owner, idempotency: &Idempotency) {
     let key = reservation_key(owner, idempotency);
     let id = idempotency.input_id(&key);
     let writes = vec![Write::Delete(id.as_str().to_owned(), None)];

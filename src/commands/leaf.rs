@@ -34,7 +34,7 @@ const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of writes in a response.
-const WRITES_MAX: usize = 100;
+pub(crate) const WRITES_MAX: usize = 100;
 
 /// The place to move the leaf to.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -352,7 +352,7 @@ impl MovePlan {
 }
 
 /// The move to a leaf with its path, and the model of the path if it is not configured.
-fn plan_change(
+pub(crate) fn plan_change(
     services: &Services,
     head: &Head,
     leaf_id: Option<EntryId>,

@@ -8,7 +8,7 @@ use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
 use crate::commands::request_hooks::RequestHooks;
 use crate::commands::{import, wake_worker};
-use crate::extensions::Observation;
+use crate::extensions::{Observation, SessionStartReason};
 use crate::ids::{ConversationKey, InputId};
 use crate::queries::load;
 use crate::services::Services;
@@ -194,11 +194,16 @@ impl CommandContext<'_> {
     /// Runs the observers of a new conversation. It does nothing for an existing one.
     pub(crate) async fn observe_creation(&self, new_head: Option<&Head>) {
         if let Some(head) = new_head {
-            let input_id = self.input_id();
-            RequestHooks::new(self.services, head, &input_id)
-                .observe(&Observation::SessionStart)
-                .await;
+            self.observe_start(head, SessionStartReason::New).await;
         }
+    }
+
+    /// Runs the observers of the conversation that the request has created.
+    pub(crate) async fn observe_start(&self, head: &Head, reason: SessionStartReason) {
+        let input_id = self.input_id();
+        RequestHooks::new(self.services, head, &input_id)
+            .observe(&Observation::SessionStart { reason })
+            .await;
     }
 
     /// Stores the documents of a request that is no input. Signals if `is_effective`.

@@ -61,12 +61,8 @@ pub async fn begin_conversation(
     if !has_given_id || !idempotency.is_repeatable {
         return begin_with_id(services, &key, request, (idempotency, false), sender).await;
     }
-    key_reservation::reserve(services, owner, idempotency).await?;
-    let outcome = begin_with_id(services, &key, request, (idempotency, true), sender).await;
-    if let Err(error) = &outcome {
-        key_reservation::release_if_rejected(services, owner, idempotency, error).await;
-    }
-    outcome
+    let begin = Box::pin(begin_with_id(services, &key, request, (idempotency, true), sender));
+    key_reservation::run_reserved(services, owner, idempotency, begin).await
 }
 
 async fn begin_with_id(

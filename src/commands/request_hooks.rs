@@ -14,7 +14,8 @@ use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
 use crate::extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
-    PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride, UserBash,
+    PendingFork, PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride,
+    UserBash,
 };
 use crate::ids::{ConversationId, InputId};
 use crate::services::Services;
@@ -158,6 +159,17 @@ impl<'a> RequestHooks<'a> {
     async fn allows_switch(&self, switch: &PendingSwitch<'_>) -> bool {
         for cx in self.contexts(Hook::SessionBeforeSwitch) {
             let work = async { cx.extension().before_session_switch(&cx, switch).await };
+            if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// True unless an extension cancels the fork.
+    pub(super) async fn allows_fork(&self, fork: &PendingFork<'_>) -> bool {
+        for cx in self.contexts(Hook::SessionBeforeFork) {
+            let work = async { cx.extension().before_session_fork(&cx, fork).await };
             if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
                 return false;
             }

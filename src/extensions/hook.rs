@@ -42,6 +42,10 @@ pub enum Hook {
     SessionBeforeSwitch,
     /// [`Observation::SessionSwitch`](super::Observation::SessionSwitch)
     SessionSwitch,
+    /// [`Extension::before_session_fork`](super::Extension::before_session_fork)
+    SessionBeforeFork,
+    /// [`Observation::SessionFork`](super::Observation::SessionFork)
+    SessionFork,
     /// [`Extension::before_leaf_move`](super::Extension::before_leaf_move)
     SessionBeforeTree,
     /// [`Observation::SessionTree`](super::Observation::SessionTree)
@@ -84,6 +88,8 @@ impl Hook {
             | Self::SessionShutdown
             | Self::SessionBeforeSwitch
             | Self::SessionSwitch
+            | Self::SessionBeforeFork
+            | Self::SessionFork
             | Self::SessionBeforeTree
             | Self::SessionTree
             | Self::ResourcesDiscover => None,

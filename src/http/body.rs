@@ -9,7 +9,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
@@ -28,6 +28,8 @@ const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) const BODIES_KIB_MAX: usize = 128 * 1024;
 /// Kibibytes that every body may use, and the step in which larger bodies reserve more.
 const PORTION_KIB: u32 = 256;
+/// Kibibytes of a session file that is being imported: a line, a batch, and the ids.
+const IMPORT_KIB: u32 = 24 * 1024;
 const BUSY_RETRY_AFTER_SECONDS: u64 = 5;
 
 /// A JSON body and the hash that identifies it for idempotency.
@@ -92,6 +94,11 @@ pub(crate) async fn read_body(
         whole.extend_from_slice(&data);
     }
     Ok(if whole.is_empty() { first_chunk } else { whole.freeze() })
+}
+
+/// Reserves the memory of an import, whose body is read line by line.
+pub(crate) fn reserve_import(body_kib: &Semaphore) -> Result<SemaphorePermit<'_>, Problem> {
+    body_kib.try_acquire_many(IMPORT_KIB).map_err(|_| too_many_bodies())
 }
 
 /// Discards the rest: most clients read a response only after they have sent the whole body. Stops

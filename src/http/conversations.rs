@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::commands::conversation::{NewConversation, create_conversation};
 use crate::commands::delete::delete_conversation;
+use crate::commands::fork::{ForkRequest, ForkResult, fork_conversation};
 use crate::commands::patch::patch_conversation;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
@@ -154,6 +155,30 @@ pub(crate) async fn delete(
     let key = access::authorize_change(&caller, &id)?;
     delete_conversation(&api.services, &key).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Copy a conversation, up to an entry, into a new one.
+/// With `before`, the response has the text of the user message that follows the copy.
+#[utoipa::path(
+    post, path = "/conversations/{id}/fork", operation_id = "forkConversation", tag = "conversations", request_body = ForkRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 201, body = ForkResult, headers(("Location" = String), ("ETag" = String))),
+        (status = 200, body = ForkResult, description = "An extension cancelled the fork."),
+    )
+)]
+pub(crate) async fn fork(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<ForkRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let route = "POST /conversations/{id}/fork";
+    // Without `conversationId` the key alone identifies the copy, so the source is part of the hash.
+    let idempotency = resolve_idempotency(&api, &headers, route, format!("{id} {hash}"))?;
+    Ok(into_response(fork_conversation(&api.services, &key, value, &idempotency).await?))
 }
 
 /// List the messages on the path to the leaf, oldest first.

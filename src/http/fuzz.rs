@@ -16,6 +16,7 @@ use crate::commands::abort::AbortRequest;
 use crate::commands::compact::CompactRequest;
 use crate::commands::conversation::NewConversation;
 use crate::commands::decide::DecisionRequest;
+use crate::commands::fork::ForkRequest;
 use crate::commands::inbox_edit::InputChange;
 use crate::commands::label::LabelRequest;
 use crate::commands::leaf::LeafRequest;
@@ -50,6 +51,7 @@ fn fuzz_body(input: &[u8]) {
     parse_body::<InputChange>(input);
     parse_body::<AbortRequest>(input);
     parse_body::<CompactRequest>(input);
+    parse_body::<ForkRequest>(input);
     parse_body::<LabelRequest>(input);
     parse_body::<LeafRequest>(input);
     parse_body::<NewSchedule>(input);

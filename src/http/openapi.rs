@@ -12,7 +12,8 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, events, health, inbox, models, plugins, prompts, schedules, tree, usage, why,
+    conversations, events, health, inbox, models, plugins, prompts, schedules, session_files, tree,
+    usage, why,
 };
 
 #[derive(OpenApi)]
@@ -28,6 +29,9 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
+        .routes(routes!(conversations::fork))
+        .routes(routes!(session_files::import))
+        .routes(routes!(session_files::export))
         .routes(routes!(why::read))
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState};
-use crate::agent::head::{Head, State};
+use crate::agent::head::{Head, Parent, State};
 use crate::agent::inbox::InboxItem;
 use crate::agent::path::path_to_leaf;
 use crate::agent::raw::RawJson;
@@ -43,6 +43,10 @@ pub(crate) struct ConversationView {
     pub metadata: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The conversation and the entry from which this one was copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub parent: Option<Parent>,
     pub pending_approvals: Vec<ApprovalView>,
     /// The last 20 prompts, oldest first.
     pub prompts: Vec<PromptSummary>,
@@ -181,6 +185,7 @@ fn build_view(
         usage: head.usage,
         metadata: head.metadata.clone(),
         name: head.name.clone(),
+        parent: head.parent.clone(),
         pending_approvals: pending.iter().map(Approval::view).collect(),
         prompts,
         created_at: head.created_at,

@@ -91,6 +91,13 @@ impl EntryCache {
         Self { idle: Some(Mutex::default()), ..Self::with_capacity(ACTIVE_BYTES_MAX) }
     }
 
+    /// For a store that changes the heads of its worker, which therefore must not be cached.
+    #[cfg(test)]
+    pub(crate) fn without_heads() -> Self {
+        let heads = quick_cache::sync::Cache::with_weighter(0, 0, HeadWeighter);
+        Self { heads, ..Self::default() }
+    }
+
     fn with_capacity(bytes: u64) -> Self {
         Self {
             idle: None,

@@ -10,6 +10,7 @@ mod in_process;
 mod loops;
 mod notation;
 mod parallel;
+mod sessions;
 mod test_app;
 
 use self::case::Case;
@@ -27,6 +28,7 @@ async fn run_case(case: &Case) {
             Box::pin(azure::run_history_case(case)).await;
         }
         "azure" => Box::pin(azure::run_stream_case(case)).await,
+        "session" => sessions::run_case(case).await,
         "approvals" => Box::pin(approvals::run_case(case)).await,
         _ if case.is_parallel() => Box::pin(parallel::run_case(case)).await,
         _ => {
@@ -70,6 +72,7 @@ cases! {
     a04_history_becomes_input_items "A04";
     p01_gated_call_waits_and_runs_once_approved "P01";
     p02_rejected_call_never_runs "P02";
+    s02_first_version_of_session_file_is_migrated "S02";
 }
 
 /// Extra workers change no events, requests or stored results of the loop cases.

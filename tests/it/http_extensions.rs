@@ -395,3 +395,51 @@ async fn failed_plugin_fails_the_prompt_unless_optional() {
     assert!(message.contains("the connection was refused"), "{message}");
     assert_eq!(app.model.request_bodies().len(), 0, "nothing was sent");
 }
+
+const CONVERSATION: &str = "- prompt: Pay.
+  answers:
+    - calls: [{ tool: send_payment, arguments: { to: Ada, amount: 250 } }]
+    - calls: [{ tool: list_payments }]
+    - say: Done.
+";
+
+/// The report of `certify` with the agent and the servers of the test.
+async fn certify(app: &TestApp, arguments: &[&str]) -> Value {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+        .args(["certify", "clerk", "--json"])
+        .args(arguments)
+        .current_dir(app.folder.path())
+        .env_clear()
+        .env("PAYMENTS_URL", &app.payments.base_url)
+        .env("NODE_URL", &app.node.url)
+        .env("PYTHON_URL", &app.python.url)
+        .env("HOOK_SECRET", SECRET)
+        .output()
+        .await
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test]
+async fn certify_calls_http_hooks_only_with_real_tools() {
+    let mut app = TestApp::new("block", Vec::new()).await;
+    std::fs::write(app.folder.path().join("agents/clerk.certify.yaml"), CONVERSATION).unwrap();
+    let report = certify(&app, &["--tools", "real", "--only", "tool-result.after"]).await;
+    let agent = &report["agents"][0];
+    assert_eq!(agent["called"], json!({"list_payments": 1, "send_payment": 1}), "{report}");
+    assert!(report["ok"].as_u64().unwrap() >= 10, "{report}");
+    let is_waiting = |run: &Value| run["boundary"] == "admission.decided";
+    let reached = agent["reached"].as_array().unwrap();
+    assert!(reached.iter().any(is_waiting), "the extension requires an approval: {report}");
+
+    // Without real tools, nothing is called.
+    app.node.kill();
+    app.python.kill();
+    let paid = app.payments.payments().len();
+    let report = certify(&app, &["--only", "tool.after"]).await;
+    let agent = &report["agents"][0];
+    assert_eq!(agent["called"], json!({"send_payment": 1}), "{report}");
+    assert_eq!((&agent["notCalled"], app.payments.payments().len()), (&json!([]), paid));
+}

@@ -13,7 +13,8 @@ use crate::clock::Timestamp;
 use crate::ids::EntryId;
 
 /// Members of every entry. A body is read from the JSON of the whole entry.
-const BASE_MEMBERS: [&str; 6] = ["type", "entryId", "parentId", "seq", "timestamp", "promptId"];
+pub(super) const BASE_MEMBERS: [&str; 6] =
+    ["type", "entryId", "parentId", "seq", "timestamp", "promptId"];
 
 fn read_extra<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
     let mut extra = Extra::new();

@@ -16,13 +16,14 @@ use crate::commands::append_entries::append_entries;
 use crate::commands::bash::{BashRecord, record_bash};
 use crate::commands::compact::{CompactRequest, compact};
 use crate::commands::extension_command::{CommandRequest, run_extension_command};
+use crate::commands::fork::{ForkRequest, fork_conversation};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::message::{MessageRequest, accept_message};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{Mode, PromptRequest};
 use crate::commands::request_hooks;
-use crate::extensions::CommandOutcome;
-use crate::ids::{ConversationId, InputId};
+use crate::extensions::{CommandOutcome, ForkPosition};
+use crate::ids::{ConversationId, EntryId, InputId};
 use crate::model::ModelRecord;
 use crate::queries::load;
 
@@ -32,6 +33,14 @@ pub enum CycleDirection {
     #[default]
     Forward,
     Backward,
+}
+
+/// A copy of a conversation, made by [`Agent::fork`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    pub conversation_id: ConversationId,
+    /// Text of the user message before which the copy ends. `None`: [`ForkPosition::At`].
+    pub text: Option<String>,
 }
 
 impl Agent {
@@ -265,6 +274,40 @@ impl Agent {
         drop(switch);
         inner.observe_switch(previous).await?;
         Ok(true)
+    }
+
+    /// Copies the conversation up to an entry and continues the copy. Aborts the running prompt and
+    /// removes the queued inputs. Returns the text of the user message before which the copy ends.
+    /// `None`, and no change, if an extension cancels.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if there is no such entry, or if it is no user message and the
+    /// position is [`ForkPosition::Before`].
+    pub async fn fork(
+        &self,
+        entry_id: &EntryId,
+        position: ForkPosition,
+    ) -> Result<Option<Fork>, AgentError> {
+        let inner = &self.inner;
+        let request = ForkRequest {
+            entry_id: entry_id.to_string(),
+            position: Some(position),
+            conversation_id: None,
+        };
+        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
+        let response = fork_conversation(services, &key, request, &idempotency).await?;
+        if response.status != 201 {
+            return Ok(None);
+        }
+        let id = ConversationId::new(idempotency.conversation_id(&inner.owner));
+        let permit = self.abort_and_acquire().await?;
+        let mut switch = inner.switch.lock().await;
+        inner.leave_conversation(&mut switch).await?;
+        inner.enter_conversation(inner.owner.conversation_key(id.as_str())).await?;
+        switch.messages_version = lock(&inner.observed).messages_version;
+        permit.commit();
+        let text = response.body.and_then(|body| body.string_member("text"));
+        Ok(Some(Fork { conversation_id: id, text }))
     }
 
     /// Aborts runs until none is left.

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use crate::app::arguments::{MaintenanceArguments, RedriveQueue};
+use crate::app::arguments::{MaintenanceArguments, RedriveQueue, SessionPlace};
 use crate::app::commands::{SUCCESS, block_on, read_settings};
 use crate::app::console::print_line;
 use crate::app::maintenance;
 use crate::app::pending_work::{self, ConversationSelector};
+use crate::app::session_files::{self, SessionFileAccess};
 use crate::app::start_error::StartError;
 use crate::app::usage::{self, UsageQuery};
 use crate::queries::backlog::BacklogQuery;
@@ -60,6 +61,34 @@ pub(super) fn print_backlog(
         let result = Box::pin(pending_work::query_backlog(settings, data, query)).await;
         print_result(result, is_json, |report| pending_work::render_backlog(report, is_stuck))
     })
+}
+
+pub(super) fn export_conversation(
+    id: &str,
+    format: &str,
+    place: &SessionPlace,
+) -> Result<u8, StartError> {
+    block_on(async {
+        let mut out = std::io::stdout();
+        session_access(place).export(id, format, &mut out).await.map(|()| SUCCESS)
+    })
+}
+
+pub(super) fn import_file(
+    file: &Path,
+    agent: Option<&str>,
+    place: &SessionPlace,
+    is_json: bool,
+) -> Result<u8, StartError> {
+    block_on(async {
+        let result = session_access(place).import(file, agent).await;
+        print_result(result, is_json, session_files::render_import)
+    })
+}
+
+fn session_access(place: &SessionPlace) -> SessionFileAccess<'_> {
+    let SessionPlace { tenant, user, data } = place;
+    SessionFileAccess { data, tenant, user: user.as_deref() }
 }
 
 /// Prints a result as JSON or as rendered text, and returns the exit code.

@@ -141,10 +141,11 @@ impl Extension for HttpExtension {
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
         let data = match fact {
-            Observation::AgentStart | Observation::SessionStart | Observation::SessionShutdown => {
-                json!({})
+            Observation::AgentStart | Observation::SessionShutdown => json!({}),
+            Observation::SessionStart { reason } => json!({"reason": reason}),
+            Observation::SessionSwitch { previous } | Observation::SessionFork { previous } => {
+                json!({"previous": previous})
             }
-            Observation::SessionSwitch { previous } => json!({"previous": previous}),
             Observation::SessionTree { old_leaf_id, new_leaf_id, summary } => {
                 json!({"oldLeafId": old_leaf_id, "newLeafId": new_leaf_id, "summary": summary})
             }

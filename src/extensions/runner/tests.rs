@@ -209,6 +209,8 @@ fn events_hold_the_source_names() {
         (Hook::ToolCall, "tool_call"),
         (Hook::TurnEnd, "turn_end"),
         (Hook::SessionBeforeCompact, "session_before_compact"),
+        (Hook::SessionBeforeFork, "session_before_fork"),
+        (Hook::SessionFork, "session_fork"),
         (Hook::SessionBeforeTree, "session_before_tree"),
         (Hook::SessionTree, "session_tree"),
         (Hook::SessionCompact, "session_compact"),

@@ -77,11 +77,13 @@ impl Extension for Recorder {
         let data = match fact {
             Observation::TurnStart { turn_index } => turn_index.to_string(),
             Observation::ModelSelect(change) => change.model_id.clone(),
-            Observation::SessionSwitch { previous } => previous.to_string(),
-            Observation::SessionTree { summary, .. } => summary.clone().unwrap_or_default(),
-            Observation::AgentStart | Observation::SessionStart | Observation::SessionShutdown => {
-                String::new()
+            Observation::SessionSwitch { previous } | Observation::SessionFork { previous } => {
+                previous.to_string()
             }
+            Observation::SessionTree { summary, .. } => summary.clone().unwrap_or_default(),
+            Observation::AgentStart
+            | Observation::SessionStart { .. }
+            | Observation::SessionShutdown => String::new(),
         };
         self.record(cx, &data)
     }

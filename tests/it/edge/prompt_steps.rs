@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use turnwheel::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, InputDecision,
-    PromptText, RunChanges, StartingRun,
+    PendingCompaction, PromptText, RunChanges, StartingRun, SummaryOverride,
 };
 use turnwheel::messages::Message;
+use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 
 use super::commands::{WAITING_PROMPT, desk_app};
 use super::test_app::TestApp;
@@ -116,6 +117,15 @@ impl Extension for Steps {
         Ok(RunChanges::default())
     }
 
+    async fn before_compaction(
+        &self,
+        _cx: &HookContext,
+        _compaction: &PendingCompaction<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        self.add("compaction".to_owned());
+        Ok(None)
+    }
+
     async fn transform_context<'a>(
         &self,
         _cx: &HookContext,
@@ -132,7 +142,7 @@ impl Extension for Steps {
 }
 
 /// The steps of s3 §1.7 without skills and templates: command, input hook, queue, shell records,
-/// messages, changes before the start, model call.
+/// model check, compaction check, messages, changes before the start, model call, retry.
 #[tokio::test]
 async fn steps_of_prompt_run_in_source_order() {
     let steps = Steps::default();
@@ -159,4 +169,59 @@ async fn steps_of_prompt_run_in_source_order() {
     // 5 before 9, in which the message of the next turn follows the input; 10 before 11.
     app.run("say c").await;
     assert_eq!(steps.take(), ["input say c", "start", "model bashExecution user custom"]);
+    // 12: a retry repeats the call only.
+    app.run("fail with 500").await;
+    assert_eq!(steps.take(), ["input fail with 500", "start", "model custom assistant user"]);
+    app.clock.advance(Duration::from_secs(5));
+    app.work().await;
+    assert_eq!(steps.take(), ["model assistant user assistant"]);
+}
+
+/// Knows no model.
+#[derive(Debug)]
+struct NoModel;
+
+#[async_trait]
+impl Model for NoModel {
+    async fn respond(&self, _request: ModelRequest<'_>, _: &dyn Listener) -> ModelResponse {
+        unreachable!("a prompt without a model is not accepted")
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        Err(format!("There is no {model}."))
+    }
+}
+
+/// 6 follows 2 and precedes 9. The key (7) is checked by the call itself.
+#[tokio::test]
+async fn model_check_precedes_the_start() {
+    let steps = Steps::default();
+    let extension = Arc::new(steps.clone());
+    let app = TestApp::new().with_services(|services| services.extensions.push(extension));
+    app.run("say a").await;
+    steps.take();
+    let app = app.with_services(|services| services.model = Arc::new(NoModel));
+    let problem = app.send_input(json!({"input": "say b"})).await;
+    let problem = problem.expect_problem(503, "unavailable");
+    assert_eq!(problem["detail"], "No model selected. There is no normal.");
+    app.work().await;
+    assert_eq!(steps.take(), ["input say b"]);
+}
+
+/// 8: the window is checked before the model call. Unlike in the source, the hooks of the start run
+/// first: the check counts the messages and the system prompt that they add.
+#[tokio::test]
+async fn compaction_check_precedes_the_model_call() {
+    let steps = Steps::default();
+    let extension = Arc::new(steps.clone());
+    let app = TestApp::new().with_services(|services| services.extensions.push(extension));
+    app.run("say a").await;
+    app.run("say b").await;
+    let compaction = json!({"enabled": true, "reserveTokens": 127_990, "keepRecentTokens": 1});
+    let patch = json!({"settings": {"compaction": compaction}});
+    app.patch("/api/conversations/c", &patch).send().await.expect_status(200);
+    steps.take();
+    app.run("say c").await;
+    let until_call = ["input say c", "start", "compaction", "model compactionSummary user"];
+    assert_eq!(steps.take()[..4], until_call);
 }

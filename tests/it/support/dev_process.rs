@@ -45,7 +45,27 @@ impl DevProcess {
         arguments: &[&str],
         settings: &[(&str, String)],
     ) -> Result<Self, String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
+        let program = Path::new(env!("CARGO_BIN_EXE_turnwheel"));
+        Self::try_start_program(program, (folder, data), arguments, settings)
+    }
+
+    /// Starts an example of this package with its own agents, in its own folder.
+    pub(crate) fn start_example(name: &str, data: &Path, settings: &[(&str, String)]) -> Self {
+        let built = Path::new(env!("CARGO_BIN_EXE_turnwheel")).with_file_name("examples");
+        let program = built.join(name);
+        assert!(program.exists(), "build the example first: `cargo build --example {name}`");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+        Self::try_start_program(&program, (&folder, data), &[], settings)
+            .unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    fn try_start_program(
+        program: &Path,
+        (folder, data): (&Path, &Path),
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Result<Self, String> {
+        let mut command = Command::new(program);
         command
             .args(["dev", "--port", "0", "--data"])
             .arg(data)

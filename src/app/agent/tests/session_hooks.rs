@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::extensions::{
-    Extension, HookContext, HookError, Observation, PendingSwitch, SessionDecision,
+    Extension, ForkPosition, HookContext, HookError, Observation, PendingSwitch, SessionDecision,
 };
+use crate::ids::EntryId;
+use crate::queries::load;
 
 /// Records the switches and cancels those to new conversations while it is closed.
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ impl Extension for SharedDoor {
     }
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
-        if matches!(fact, Observation::SessionStart | Observation::SessionSwitch { .. }) {
+        if matches!(fact, Observation::SessionStart { .. } | Observation::SessionSwitch { .. }) {
             self.0.events.lock().unwrap().push(cx.hook().name().to_owned());
         }
         Ok(())
@@ -67,4 +69,29 @@ async fn extension_cancels_and_observes_switches() {
         "session_switch",
     ];
     assert_eq!(events[events.len() - switches.len()..], switches, "{events:?}");
+}
+
+#[tokio::test]
+async fn agent_continues_its_fork() {
+    let model = TestModel::new(&[json!("one"), json!("two"), json!("three")]);
+    let agent = Agent::builder().models(Arc::clone(&model) as Arc<dyn Model>);
+    let agent = agent.start().await.unwrap();
+    agent.prompt("first").await.unwrap();
+    agent.prompt("second").await.unwrap();
+    let source = agent.conversation_id();
+    let key = agent.inner.key();
+    let (head, _) = load::head(&agent.inner.services, &key).await.unwrap();
+    let entries = load::all_entries(&agent.inner.services, &head).await.unwrap();
+    let second =
+        entries.iter().filter(|entry| matches!(entry.body.message(), Some(Message::User(_))));
+    let second = second.last().unwrap().base.entry_id.clone();
+    let fork = agent.fork(&second, ForkPosition::Before).await.unwrap().unwrap();
+    assert_eq!(fork.text.as_deref(), Some("second"));
+    assert_eq!(agent.conversation_id(), fork.conversation_id);
+    assert_eq!(agent.state().messages.len(), 2);
+    agent.prompt("another").await.unwrap();
+    assert_eq!(agent.state().messages.len(), 4);
+    assert!(agent.fork(&EntryId::new("none"), ForkPosition::At).await.is_err());
+    assert!(agent.switch_session(&source).await.unwrap());
+    assert_eq!(agent.state().messages.len(), 4, "the source has its own two prompts");
 }

@@ -13,8 +13,8 @@ use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
     BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, HookError,
-    Observation, PendingCompaction, PromptText, ResultChanges, StartingRun, SummaryOverride,
-    UserBash,
+    Observation, PendingCompaction, PromptText, ResultChanges, SessionStartReason, StartingRun,
+    SummaryOverride, UserBash,
 };
 use crate::ids::EntryId;
 
@@ -44,7 +44,7 @@ fn entry() -> Entry {
 fn observed_fact(event: Hook) -> Option<Observation> {
     let change = ModelChange::new("azure", "m");
     let facts = [
-        Observation::SessionStart,
+        Observation::SessionStart { reason: SessionStartReason::New },
         Observation::SessionShutdown,
         Observation::AgentStart,
         Observation::TurnStart { turn_index: 3 },
@@ -161,6 +161,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
+        | Hook::SessionBeforeFork
+        | Hook::SessionFork
         | Hook::SessionBeforeTree
         | Hook::SessionTree
         | Hook::SessionStart
@@ -241,7 +243,7 @@ fn request_cases() -> Vec<EventCase> {
             (json!({"action": "handled"}), "Handled"),
         ],
     };
-    let start = observed(Hook::SessionStart, json!({}));
+    let start = observed(Hook::SessionStart, json!({"reason": "new"}));
     vec![start, observed(Hook::SessionShutdown, json!({})), input]
 }
 

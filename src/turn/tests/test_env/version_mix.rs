@@ -15,6 +15,7 @@ use crate::ids::ConversationKey;
 use crate::services::{Limits, Services};
 use crate::store::memory::MemoryStore;
 use crate::store::{Document, DocumentKind, HEAD_ID, Partition};
+use crate::turn::entry_cache::EntryCache;
 
 /// Reader version of the newer workers.
 pub(crate) const NEWER_READER: u32 = READER_VERSION + 1;
@@ -57,6 +58,7 @@ impl TestEnv {
             store: StoreDecorator::with_document_map(Arc::clone(&services.store), write_as_newer),
             limits: Limits { reader_version: NEWER_READER, ..services.limits },
             agents: mix.newer_agents.unwrap_or_else(|| services.agents.clone()),
+            entry_cache: Arc::new(EntryCache::without_heads()),
             ..services
         }
     }

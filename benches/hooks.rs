@@ -1,0 +1,174 @@
+//! Processor time of turns with ten extensions, which run at every event and do nothing, against that
+//! of turns without extensions. Store, queue and model are in memory.
+//!
+//! `cargo bench --bench hooks` compares in interleaved pairs. `cargo bench --bench hooks -- alone 10
+//! 500` runs 500 prompts with ten extensions and no measurement, for a profiler that counts
+//! instructions or allocations.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use turnwheel::agent_settings::Settings;
+use turnwheel::extensions::Extension;
+use turnwheel::models::ScriptedModel;
+use turnwheel::testing::agent::entry::Source;
+use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::artifacts::MemoryArtifacts;
+use turnwheel::testing::clock::SystemClock;
+use turnwheel::testing::commands::contract::Owner;
+use turnwheel::testing::commands::idempotency::Idempotency;
+use turnwheel::testing::commands::prompt::{
+    FirstPromptRequest, Sender, WhenBusy, begin_conversation,
+};
+use turnwheel::testing::ids::{SeededIds, TenantId, UserId, WorkerId};
+use turnwheel::testing::live::EmbeddedLive;
+use turnwheel::testing::queue::{self, MemoryQueue, Queue as _, QueueFaults};
+use turnwheel::testing::services::{ServicePorts, Services};
+use turnwheel::testing::store::memory::MemoryStore;
+use turnwheel::testing::tools::workspace::builtins;
+use turnwheel::testing::turn::delivery;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const EXTENSIONS: usize = 10;
+const PAIRS: usize = 40;
+/// Prompts of each half of a pair. A prompt has two model responses and a tool call.
+const PROMPTS: usize = 250;
+
+#[derive(Debug)]
+struct Idle;
+
+impl Extension for Idle {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+}
+
+struct Bench {
+    services: Services,
+    queue: Arc<MemoryQueue>,
+}
+
+impl Bench {
+    fn new(extensions: usize) -> Self {
+        let clock = Arc::new(SystemClock::default());
+        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 0, QueueFaults::default()));
+        let ports = ServicePorts {
+            store: Arc::new(MemoryStore::new()),
+            queue: Arc::clone(&queue) as _,
+            artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
+            live: Arc::new(EmbeddedLive::default()),
+            model: Arc::new(ScriptedModel),
+            clock,
+            ids: Arc::new(SeededIds::new(0)),
+        };
+        let agent = Agent {
+            name: "clerk".to_owned(),
+            description: String::new(),
+            settings: Settings::default(),
+            instructions: "Be good.".into(),
+            tools: builtins(),
+            extensions: Vec::new(),
+            is_audited: false,
+            plugins: Vec::new(),
+            response_schema: None,
+            session_id: None,
+            revision: "r".to_owned(),
+        };
+        let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
+        let services = Services {
+            agents: Catalog { agents, ..Catalog::default() }.into(),
+            extensions: (0..extensions).map(|_| Arc::new(Idle) as Arc<dyn Extension>).collect(),
+            ..Services::new(WorkerId::new("w"), ports)
+        };
+        Self { services, queue }
+    }
+
+    /// Runs prompts, each in its own conversation. Returns the processor time of their turns.
+    async fn run(&self, prompts: usize) -> Result<Duration, Box<dyn Error>> {
+        let owner = Owner { tenant: TenantId::new("t"), user: UserId::new("u") };
+        let mut used = Duration::ZERO;
+        for number in 0..prompts {
+            let request = FirstPromptRequest {
+                input: Some("use ls with {} then say done".into()),
+                ..FirstPromptRequest::default()
+            };
+            let idempotency = Idempotency {
+                key: number.to_string(),
+                is_repeatable: true,
+                route: "POST /prompts",
+                body_hash: String::new(),
+            };
+            let sender =
+                Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+            begin_conversation(&self.services, &owner, request, &idempotency, &sender).await?;
+            let mut deliveries = 0;
+            loop {
+                let received = self.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await?;
+                let Some(message) = received.into_iter().next() else { break };
+                let nudge = serde_json::from_str(&message.text)?;
+                let before = cpu_time()?;
+                Box::pin(delivery::handle(&self.services, &nudge)).await?;
+                used += cpu_time()?.saturating_sub(before);
+                self.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await?;
+                deliveries += 1;
+            }
+            assert_eq!(deliveries, 2, "a prompt has two turns");
+        }
+        Ok(used)
+    }
+}
+
+/// Processor time of this thread, on which everything runs.
+fn cpu_time() -> Result<Duration, Box<dyn Error>> {
+    Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
+}
+
+/// Percent by which turns with extensions take longer, of each pair. The halves of a pair alternate in
+/// their order.
+async fn compare() -> Result<(), Box<dyn Error>> {
+    let (mut shares, mut times) = (Vec::new(), [Duration::ZERO; 2]);
+    for pair in 0..=PAIRS {
+        let mut halves = [Duration::ZERO; 2];
+        for half in [pair % 2, 1 - pair % 2] {
+            // A new store for each half: it grows with each conversation.
+            halves[half] = Bench::new(half * EXTENSIONS).run(PROMPTS).await?;
+        }
+        // The first pair warms up.
+        if pair > 0 {
+            shares.push((halves[1].as_secs_f64() / halves[0].as_secs_f64() - 1.0) * 100.0);
+            times = [times[0] + halves[0], times[1] + halves[1]];
+        }
+    }
+    shares.sort_by(f64::total_cmp);
+    let micros = times.map(|time| time.as_secs_f64() * 1e6 / (PAIRS * PROMPTS * 2) as f64);
+    writeln!(
+        std::io::stdout(),
+        "CPU of a turn: {:.1} µs without extensions, {:.1} µs with {EXTENSIONS} idle ones\n\
+         median of {PAIRS} pairs: {:+.1} %, quartiles {:+.1} % and {:+.1} %",
+        micros[0],
+        micros[1],
+        shares[PAIRS / 2],
+        shares[PAIRS / 4],
+        shares[PAIRS * 3 / 4],
+    )?;
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["alone", extensions, prompts, ..] => {
+            let (extensions, prompts) = (extensions.parse()?, prompts.parse()?);
+            runtime.block_on(Bench::new(extensions).run(prompts))?;
+            Ok(())
+        }
+        _ => runtime.block_on(compare()),
+    }
+}

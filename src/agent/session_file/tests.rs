@@ -1,0 +1,225 @@
+//! Session files: forms of other programs, round trips of random trees, and hostile texts in pages.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::content::Content;
+use crate::agent::entry::{CustomMessageEntry, Entry, EntryBase, EntryBody, Label};
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationId, EntryId};
+
+fn read_file(text: &str) -> (Vec<Entry>, Vec<(u64, String)>) {
+    let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
+    let (mut entries, mut skipped) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        match reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
+            ParsedLine::Header => {}
+            ParsedLine::Entry(imported) => entries.push(imported.entry),
+            ParsedLine::Skipped(reason) => skipped.push((reader.line_number(), reason)),
+        }
+    }
+    (entries, skipped)
+}
+
+fn file(lines: &[Value]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn forms_of_the_minimal_agent_are_read() {
+    let lines = [
+        json!({"type": "session", "version": 1, "id": "abc123", "timestamp": "2026-02-03T10:00:00Z"}),
+        json!({"type": "message", "id": "m1", "parentId": null, "message": {"role": "user", "content": "Hello"}}),
+        json!({"type": "message", "id": "m2", "parentId": "m1", "message": {"role": "assistant", "content": "Hi!"}}),
+        json!({"type": "branch", "id": "b1", "parentId": "m2", "label": "Alternative approach"}),
+        json!({"type": "message", "id": "m3", "parentId": "m2", "message": {"role": "user", "content": "Try again"}}),
+        json!({"type": "compaction", "id": "c1", "parentId": "m3", "summary": "...", "firstKeptId": "m3"}),
+    ];
+    let (entries, skipped) = read_file(&file(&lines));
+    assert_eq!((entries.len(), skipped), (5, vec![]));
+    assert_eq!(entries[0].base.timestamp.to_string(), "2026-02-03T10:00:00.000Z");
+    let response = entries[1].body.message().unwrap().as_assistant().unwrap();
+    assert_eq!(response.content, [crate::agent::content::Block::text("Hi!")]);
+    let EntryBody::Label(label) = &entries[2].body else { panic!("{:?}", entries[2]) };
+    assert_eq!(
+        (label.target_id.as_str(), label.label.as_deref()),
+        ("m2", Some("Alternative approach"))
+    );
+    assert_eq!(entries[4].body.compaction().unwrap().first_kept_entry_id.as_str(), "m3");
+    let exported: Vec<Value> =
+        entries.iter().map(|entry| serde_json::from_str(&pi_line(entry)).unwrap()).collect();
+    assert_eq!(exported[1]["message"], lines[2]["message"], "the message stays as it was");
+    assert_eq!(exported[3]["timestamp"], "2026-02-03T10:00:00.000Z");
+}
+
+#[test]
+fn index_of_first_kept_entry_counts_the_header() {
+    let message = |text: &str| json!({"type": "message", "message": {"role": "user", "content": text, "timestamp": 1}});
+    let compaction = |index: u64| json!({"type": "compaction", "summary": "S", "firstKeptEntryIndex": index, "tokensBefore": 1});
+    let lines = [
+        json!({"type": "session", "id": "s"}),
+        message("a"),
+        message("b"),
+        compaction(2),
+        compaction(77),
+    ];
+    let (entries, skipped) = read_file(&file(&lines));
+    assert_eq!(skipped, []);
+    let kept = |index: usize| entries[index].body.compaction().unwrap().first_kept_entry_id.clone();
+    assert_eq!(kept(2), entries[1].base.entry_id);
+    assert_eq!(kept(3), entries[3].base.entry_id, "nothing is kept");
+    assert_eq!(entries[2].base.parent_id, Some(entries[1].base.entry_id.clone()));
+}
+
+#[test]
+fn imported_line_of_another_entry_is_not_exported() {
+    let header = json!({"type": "turnwheel", "version": 1, "id": "c", "timestamp": "2026-01-01T00:00:00.000Z", "agent": "a"});
+    let line = |as_imported: &str| {
+        let entry = json!({
+            "entryId": "e", "parentId": null, "seq": 1, "timestamp": "2026-01-01T00:00:00.000Z",
+            "type": "custom", "customType": "x", "asImported": as_imported
+        });
+        let (entries, _) = read_file(&file(&[header.clone(), entry]));
+        pi_line(&entries[0])
+    };
+    for hostile in ["{\"id\":\"other\"}", "no json", "[]", "{\"id\":\"e\"}\n{\"id\":\"f\"}"] {
+        assert_eq!(
+            serde_json::from_str::<Value>(&line(hostile)).unwrap()["customType"],
+            "x",
+            "{hostile}"
+        );
+    }
+    assert_eq!(line("{\"id\":\n\"e\"}"), "{\"id\": \"e\"}\n", "one entry is one line");
+}
+
+const FIXTURES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
+
+/// A tree of entries of all kinds, each after its parent.
+fn tree(picks: &[(usize, usize)]) -> Vec<Entry> {
+    let kinds: Vec<Entry> =
+        FIXTURES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut entries: Vec<Entry> = Vec::new();
+    for (seq, (kind, parent)) in (1_u64..).zip(picks) {
+        let kind = &kinds[kind % kinds.len()];
+        let parent_id = parent.checked_rem(entries.len() + 1).filter(|index| *index > 0);
+        let base = EntryBase {
+            entry_id: EntryId::from_seq("ffff0000", seq),
+            parent_id: parent_id.map(|index| entries[index - 1].base.entry_id.clone()),
+            seq,
+            ..kind.base.clone()
+        };
+        entries.push(kind.clone().with_base(base));
+    }
+    entries
+}
+
+fn header() -> ConversationHeader {
+    ConversationHeader {
+        id: ConversationId::new("c"),
+        timestamp: Timestamp(7),
+        agent: "clerk".to_owned(),
+        settings: Settings::default(),
+        metadata: std::collections::BTreeMap::new(),
+        leaf_id: None,
+        parent: None,
+        pi: None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn export_and_import_keep_every_tree(picks in prop::collection::vec((0_usize..100, 0_usize..1_000), 0..40)) {
+        let entries = tree(&picks);
+        let own: String = entries.iter().map(turnwheel_line).collect();
+        let (read, skipped) = read_file(&(turnwheel_header(&header()) + &own));
+        prop_assert_eq!(skipped, vec![]);
+        prop_assert_eq!(read.iter().map(turnwheel_line).collect::<String>(), own);
+        let pi: String = entries.iter().map(pi_line).collect();
+        let (read, skipped) = read_file(&(pi_header(&header()) + &pi));
+        prop_assert_eq!(skipped, vec![]);
+        prop_assert_eq!(read.len(), entries.len());
+        let lines = |text: &str| -> Vec<Value> {
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        prop_assert_eq!(lines(&read.iter().map(pi_line).collect::<String>()), lines(&pi));
+    }
+
+    #[test]
+    fn any_line_is_read_or_skipped(text in "\\PC*", members in "[a-z\":,{}\\[\\]0-9]{0,60}") {
+        let header = json!({"type": "session", "version": 3, "id": "s"});
+        for line in [text, format!("{{\"type\":\"message\",{members}}}")] {
+            let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
+            reader.read(&Line::Bytes(header.to_string().into_bytes())).unwrap();
+            prop_assert!(reader.read(&Line::Bytes(line.into_bytes())).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_text_opens_a_tag_in_a_page(text in "[<>&\"'/a-z\\x00-\\x1f !=;-]{1,40}", other in "\\PC{1,20}") {
+        for text in [text, other] {
+            let marks = |page: &str| page.matches(['<', '>', '"', '\'']).count();
+            let page = |text: &str| html_start(text) + &sections(text) + &html_end();
+            prop_assert_eq!(marks(&page(&text)), marks(&page("x")), "{}", page(&text));
+        }
+    }
+}
+
+/// The sections of entries with the text in every member that a page shows.
+fn sections(text: &str) -> String {
+    let block = json!([
+        {"type": "text", "text": text}, {"type": "thinking", "thinking": text},
+        {"type": "toolCall", "id": text, "name": text, "arguments": {text: text}},
+        {"type": "image", "data": "", "mimeType": text},
+        {"type": "file", "artifactId": text, "path": text},
+    ]);
+    let messages = [
+        json!({"role": "user", "content": text, "timestamp": 1}),
+        json!({"role": "assistant", "content": block, "api": text, "provider": text, "model": text, "stopReason": "error", "errorMessage": text, "timestamp": 1}),
+        json!({"role": "toolResult", "toolCallId": text, "toolName": text, "content": block, "isError": true, "timestamp": 1}),
+        json!({"role": "bashExecution", "command": text, "output": text, "cancelled": false, "truncated": false, "timestamp": 1}),
+        json!({"role": "custom", "customType": text, "content": text, "display": true, "timestamp": 1}),
+        json!({"role": "branchSummary", "summary": text, "fromId": text, "timestamp": 1}),
+        json!({"role": text, "content": text}),
+    ];
+    let bodies = messages.map(|message| json!({"type": "message", "message": message}));
+    let others = [
+        json!({"type": "custom_message", "customType": text, "content": text, "display": true}),
+        json!({"type": "compaction", "summary": text, "firstKeptEntryId": text, "tokensBefore": 1}),
+        json!({"type": "branch_summary", "summary": text, "fromId": text}),
+        json!({"type": "output", "output": {"type": "widget", "widget": text, "data": text, "fallback": text}}),
+        json!({"type": "output", "output": {"type": "file", "artifactId": text, "path": text, "mimeType": text, "size": 1}}),
+        json!({"type": text, "text": text}),
+    ];
+    let base = EntryBase {
+        entry_id: EntryId::new("e"),
+        parent_id: None,
+        seq: 1,
+        timestamp: Timestamp(1),
+        prompt_id: None,
+    };
+    let entry = |body: Value| {
+        let body = EntryBody::from_raw(RawJson::from_value(&body)).unwrap();
+        html_entry(&Entry { base: base.clone(), body })
+    };
+    bodies.into_iter().chain(others).map(entry).collect()
+}
+
+#[test]
+fn hidden_messages_are_not_in_the_page() {
+    let hidden = CustomMessageEntry {
+        display: false,
+        ..CustomMessageEntry::new("note", Content::Text("secret".to_owned()))
+    };
+    let base = tree(&[(0, 0)]).remove(0).base;
+    for body in [
+        EntryBody::CustomMessage(hidden),
+        EntryBody::Label(Label::new(EntryId::new("e"), Some("secret".to_owned()))),
+    ] {
+        assert_eq!(html_entry(&Entry { base: base.clone(), body }), "");
+    }
+}

@@ -1,0 +1,74 @@
+//! The tree of imported entries, without their content.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::agent::entry::{Entry, EntryBody, ModelChange};
+use crate::agent::message::Message;
+use crate::ids::EntryId;
+
+#[derive(Debug, Default)]
+pub(crate) struct ImportedTree {
+    indexes: HashMap<EntryId, usize>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: Option<usize>,
+    /// A small entry that decides about the settings or the name at the end of a path.
+    fact: Option<Arc<Entry>>,
+    is_compaction: bool,
+}
+
+/// Facts about the conversation at the end of a path.
+#[derive(Debug, Default)]
+pub(crate) struct ImportedPath {
+    /// Changes of model, thinking level and name, root first.
+    pub(crate) facts: Vec<Arc<Entry>>,
+    pub(crate) is_compacted: bool,
+}
+
+impl ImportedTree {
+    pub(crate) fn has(&self, id: &EntryId) -> bool {
+        self.indexes.contains_key(id)
+    }
+
+    /// Adds an entry after its parent.
+    pub(crate) fn add(&mut self, entry: &Entry) {
+        let parent = entry.base.parent_id.as_ref().and_then(|id| self.indexes.get(id).copied());
+        let is_compaction = entry.body.compaction().is_some();
+        self.indexes.insert(entry.base.entry_id.clone(), self.nodes.len());
+        self.nodes.push(Node { parent, fact: fact_of(entry).map(Arc::new), is_compaction });
+    }
+
+    pub(crate) fn path(&self, leaf: Option<&EntryId>) -> ImportedPath {
+        let mut path = ImportedPath::default();
+        let mut next = leaf.and_then(|id| self.indexes.get(id).copied());
+        // Each parent has a smaller index, so this ends.
+        while let Some(node) = next.and_then(|index| self.nodes.get(index)) {
+            path.facts.extend(node.fact.clone());
+            path.is_compacted |= node.is_compaction;
+            next = node.parent;
+        }
+        path.facts.reverse();
+        path
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry decide nothing")]
+fn fact_of(entry: &Entry) -> Option<Entry> {
+    match &entry.body {
+        EntryBody::ModelChange(_)
+        | EntryBody::ThinkingLevelChange(_)
+        | EntryBody::SessionInfo(_) => Some(entry.clone()),
+        body => {
+            let response = body.message().and_then(Message::as_assistant)?;
+            if response.is_failed() {
+                return None;
+            }
+            let change = ModelChange::new(&response.provider, &response.model);
+            Some(Entry { base: entry.base.clone(), body: EntryBody::ModelChange(change) })
+        }
+    }
+}

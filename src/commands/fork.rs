@@ -1,0 +1,237 @@
+//! Command that copies a conversation up to an entry into a new one.
+
+mod artifacts;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::branch::{WriteLeft, find_writes_left, left_behind};
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::fork::{
+    ForkPoint, ForkPosition, PromptSpans, Renumbering, cut_prompt_end, find_fork_point,
+    indeterminate_writes, labels_beside_path, last_labels, last_name,
+};
+use crate::agent::head::{Head, Parent};
+use crate::agent::path::path_to_leaf;
+use crate::agent::settings::Settings;
+use crate::commands::certain_write::receipt_document;
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
+use crate::commands::conversation::{
+    ConversationInit, append_entry, build_head, find_suitable_incarnation, resolve_conversation_id,
+};
+use crate::commands::fork::artifacts::NamedArtifacts;
+use crate::commands::idempotency::Idempotency;
+use crate::commands::import::{self, Import};
+use crate::commands::key_reservation;
+use crate::commands::leaf::{WRITES_MAX, plan_change};
+use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::request_hooks::RequestHooks;
+use crate::extensions::{Observation, PendingFork, SessionStartReason};
+use crate::ids::{ConversationKey, EntryId};
+use crate::queries::conversation::{ConversationView, new_conversation_view};
+use crate::queries::{conversation_etag, load};
+use crate::services::Services;
+
+/// The copy of a conversation that a request asks for.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ForkRequest {
+    /// An entry of the conversation, on any branch.
+    pub entry_id: String,
+    /// `before` a user message, which is the default, or `at` any entry.
+    pub position: Option<ForkPosition>,
+    /// Id of the new conversation; if absent, derived from owner and idempotency key.
+    pub conversation_id: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ForkResult {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationView>,
+    /// Text of the user message before which the fork ends. Absent with `at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Writes on the part of the source's path that the fork does not have: at most the newest 100.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub writes_left: Vec<WriteLeft>,
+    /// True if an extension cancelled the fork. Then there is no new conversation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancelled: bool,
+}
+
+/// Copies the conversation of `key`.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key: it continues where it stopped.
+pub(crate) async fn fork_conversation(
+    services: &Services,
+    key: &ConversationKey,
+    mut request: ForkRequest,
+    idempotency: &Idempotency,
+) -> Result<CommandResponse, CommandError> {
+    let owner = Owner::from_key(key);
+    let (source, _) = load::head(services, key).await?;
+    let given = request.conversation_id.take();
+    let is_reserved = given.is_some() && idempotency.is_repeatable;
+    let id = resolve_conversation_id(given, &owner, idempotency, "/conversationId")?;
+    let new_key = owner.conversation_key(&id);
+    let context = CommandContext { services, key: &new_key, idempotency, signal: Signal::None };
+    let fork = Fork { context, source, is_reserved };
+    let work = Box::pin(fork.run(&request));
+    if is_reserved {
+        return key_reservation::run_reserved(services, &owner, idempotency, work).await;
+    }
+    work.await
+}
+
+/// A fork in progress. The context is that of the new conversation.
+#[derive(Debug)]
+struct Fork<'a> {
+    context: CommandContext<'a>,
+    source: Head,
+    is_reserved: bool,
+}
+
+impl Fork<'_> {
+    async fn run(self, request: &ForkRequest) -> Result<CommandResponse, CommandError> {
+        let Self { context, source, .. } = &self;
+        let services = context.services;
+        if let Some(replayed) = context.find_response().await? {
+            return Ok(replayed);
+        }
+        let input_id = context.input_id();
+        import::check_id_available(services, context.key, &input_id).await?;
+        let entries = self.load_entries().await?;
+        let (entry_id, position) =
+            (EntryId::new(&request.entry_id), request.position.unwrap_or_default());
+        let point = find_fork_point(&entries, &entry_id, position)
+            .ok_or_else(|| CommandError::invalid("/entryId", "Invalid entry ID for forking"))?;
+        let pending = PendingFork { entry_id: &entry_id, position };
+        if !RequestHooks::new(services, source, &input_id).allows_fork(&pending).await {
+            if self.is_reserved {
+                let owner = Owner::from_key(context.key);
+                key_reservation::release_unused(services, &owner, context.idempotency).await;
+            }
+            let cancelled = ForkResult { cancelled: true, ..ForkResult::default() };
+            return Ok(CommandResponse::new(200, &cancelled));
+        }
+        let artifacts = NamedArtifacts::find(services, source, &point.path).await?;
+        let mut head = self.build_head(&point.path)?;
+        let mut import = Import::begin(services, &head, &input_id).await?;
+        services.fail_points.hit("fork.begun").await;
+        head.incarnation = import.artifact_scope().incarnation;
+        artifacts.copy(services, &mut import).await?;
+        copy_entries(&mut import, &mut head, &entries, &point).await?;
+        head.indeterminate_writes = indeterminate_writes(source, &point.path);
+        // The artifacts may have been deleted with the source meanwhile.
+        load::head(services, &source.key()).await?;
+        let result = ForkResult {
+            conversation: Some(new_conversation_view(services, &head)),
+            writes_left: writes_left(source, &entries, &point.path),
+            text: point.text,
+            cancelled: false,
+        };
+        let response = CommandResponse::new(201, &result)
+            .with_location(format!("conversations/{}", head.conversation_id))
+            .with_etag(conversation_etag(&head));
+        let receipt =
+            receipt_document(context.idempotency, context.key, &response, head.created_at);
+        services.fail_points.hit("fork.commit").await;
+        import.finish(head.clone(), receipt).await?;
+        context.observe_start(&head, SessionStartReason::Fork).await;
+        let fact = Observation::SessionFork { previous: source.conversation_id.clone() };
+        RequestHooks::new(services, &head, &input_id).observe(&fact).await;
+        Ok(response)
+    }
+
+    /// All entries of the source. A gap means that it is being deleted.
+    async fn load_entries(&self) -> Result<Arc<Vec<Arc<Entry>>>, CommandError> {
+        let services = self.context.services;
+        match load::all_entries(services, &self.source).await {
+            Ok(entries) => Ok(entries),
+            Err(error) => {
+                load::head(services, &self.source.key()).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The head of the new conversation, without entries.
+    fn build_head(&self, path: &[Arc<Entry>]) -> Result<Head, CommandError> {
+        let Self { context, source, is_reserved } = self;
+        let services = context.services;
+        let init = ConversationInit {
+            agent: Some(source.agent.clone()),
+            settings: Settings::default(),
+            metadata: source.metadata.clone(),
+        };
+        let mut head = build_head(services, context.key, init)?;
+        let copied = path.iter().map(|entry| &entry.base.entry_id);
+        head.incarnation = find_suitable_incarnation(services, copied)?;
+        head.settings = source.settings.clone();
+        let (change, _) = plan_change(services, source, None, path);
+        head.move_leaf(&change);
+        head.is_compacted = path.iter().any(|entry| entry.body.compaction().is_some());
+        head.name = last_name(path);
+        head.parent = Some(Parent {
+            conversation_id: source.conversation_id.clone(),
+            entry_id: path.last().map(|entry| entry.base.entry_id.clone()),
+            tool_call_id: None,
+        });
+        head.min_reader = head.min_reader.max(head.required_reader());
+        if *is_reserved {
+            let owner = Owner::from_key(context.key);
+            key_reservation::add_to_head(&mut head, &owner, context.idempotency);
+        }
+        Ok(head)
+    }
+}
+
+/// The newest writes on the part of the source's path that is not copied.
+fn writes_left(source: &Head, entries: &[Arc<Entry>], copied: &[Arc<Entry>]) -> Vec<WriteLeft> {
+    let path = path_to_leaf(entries, source.leaf_id.as_ref());
+    let mut writes = find_writes_left(&path, left_behind(&path, copied));
+    writes.drain(..writes.len().saturating_sub(WRITES_MAX));
+    writes
+}
+
+/// Writes the entries of the path, and those that complete the copy: labels that were set on other
+/// branches, and the end of a prompt that the copy cuts off.
+async fn copy_entries(
+    import: &mut Import<'_>,
+    head: &mut Head,
+    entries: &[Arc<Entry>],
+    point: &ForkPoint,
+) -> Result<(), CommandError> {
+    let mut renumbering = Renumbering::default();
+    let mut spans = PromptSpans::default();
+    for entry in &point.path {
+        let copy = renumbering.add(Entry::clone(entry));
+        spans.add(&copy);
+        (head.seq, head.leaf_id) = (copy.base.seq, Some(copy.base.entry_id.clone()));
+        import.add(&copy).await?;
+    }
+    let now = head.created_at;
+    if let Some(open) = spans.open().cloned() {
+        let mut end = append_entry(head, cut_prompt_end(), now);
+        end.base.prompt_id = Some(open.id);
+        spans.add(&end);
+        import.add(&end).await?;
+    }
+    for label in labels_beside_path(entries, &point.path) {
+        import.add(&append_entry(head, EntryBody::Label(label), now)).await?;
+    }
+    head.prompts = spans.into_ended();
+    let labels = last_labels(entries);
+    for (id, label) in
+        point.path.iter().filter_map(|entry| labels.get_key_value(&entry.base.entry_id))
+    {
+        // A label that is too long now stays an entry.
+        let _unlisted = head.set_label(id, Some(label));
+    }
+    Ok(())
+}

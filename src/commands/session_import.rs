@@ -1,0 +1,345 @@
+//! Command that creates a conversation from a session file, which arrives in parts.
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::fork::{PromptSpans, cut_prompt_end, last_name};
+use crate::agent::head::Head;
+use crate::agent::raw::RawJson;
+use crate::agent::session_file::{
+    FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
+};
+use crate::agent::settings::Settings;
+use crate::commands::certain_write::receipt_document;
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
+use crate::commands::conversation::{
+    ConversationInit, append_entry, build_head, find_suitable_incarnation, new_incarnation,
+    resolve_conversation_id,
+};
+use crate::commands::idempotency::{Idempotency, find_previous_request};
+use crate::commands::import::{self, Import};
+use crate::commands::key_reservation;
+use crate::commands::leaf::plan_change;
+use crate::commands::pipeline::{CommandContext, Signal};
+use crate::digest::IncrementalSha256;
+use crate::extensions::SessionStartReason;
+use crate::ids::{ConversationId, ConversationKey, is_plain_text};
+use crate::queries::session_export::IMPORTED_HEADER;
+use crate::services::Services;
+
+/// Maximum bytes of a session file.
+pub(crate) const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Maximum number of lines that a report lists.
+const REPORTED_LINES_MAX: usize = 400;
+
+/// The conversation to create.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionImport {
+    /// Absent: the agent in the file, or the default agent.
+    pub(crate) agent: Option<String>,
+    pub(crate) conversation_id: Option<String>,
+}
+
+/// A line of the file, and what happened to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct LineReport {
+    /// From 1.
+    pub(crate) line: u64,
+    pub(crate) reason: String,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SessionImported {
+    #[schema(value_type = String)]
+    pub(crate) conversation_id: ConversationId,
+    /// Number of imported entries.
+    pub(crate) imported: u64,
+    /// Number of lines that are not imported.
+    pub(crate) skipped_count: u64,
+    /// The first 400 of these lines.
+    pub(crate) skipped: Vec<LineReport>,
+    /// The first 400 lines that are imported with a change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<LineReport>,
+}
+
+/// Creates a conversation from the parts of a file. The whole file is never in memory.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
+pub(crate) async fn import_session<S>(
+    services: &Services,
+    owner: &Owner,
+    mut request: SessionImport,
+    idempotency: &Idempotency,
+    parts: S,
+) -> Result<CommandResponse, CommandError>
+where
+    S: Stream<Item = Result<Bytes, CommandError>> + Send + Unpin,
+{
+    let given = request.conversation_id.take();
+    let is_reserved = given.is_some() && idempotency.is_repeatable;
+    let id = resolve_conversation_id(given, owner, idempotency, "?conversationId")?;
+    let key = owner.conversation_key(&id);
+    let file = FileParts { parts, hash: IncrementalSha256::default(), bytes: 0 };
+    let work = FileImport { services, key: &key, request, idempotency, is_reserved };
+    let work = Box::pin(work.run(file));
+    if is_reserved {
+        return key_reservation::run_reserved(services, owner, idempotency, work).await;
+    }
+    work.await
+}
+
+/// The parts of a file, of which all bytes are hashed and counted.
+struct FileParts<S> {
+    parts: S,
+    hash: IncrementalSha256,
+    bytes: u64,
+}
+
+impl<S: Stream<Item = Result<Bytes, CommandError>> + Send + Unpin> FileParts<S> {
+    async fn next(&mut self) -> Result<Option<Bytes>, CommandError> {
+        let Some(part) = self.parts.next().await.transpose()? else { return Ok(None) };
+        self.bytes += part.len() as u64;
+        if self.bytes > FILE_BYTES_MAX {
+            return Err(CommandError::TooLarge(
+                "The file is longer than 64 MB. Split it, or remove entries that you do not need."
+                    .to_owned(),
+            ));
+        }
+        self.hash.update(&part);
+        Ok(Some(part))
+    }
+
+    /// The request with the hash of the whole file.
+    fn identify(self, idempotency: &Idempotency) -> Idempotency {
+        let body_hash = format!("{} {}", idempotency.body_hash, self.hash.finish());
+        Idempotency { body_hash, ..idempotency.clone() }
+    }
+}
+
+struct FileImport<'a> {
+    services: &'a Services,
+    key: &'a ConversationKey,
+    request: SessionImport,
+    idempotency: &'a Idempotency,
+    is_reserved: bool,
+}
+
+impl<'a> FileImport<'a> {
+    async fn run<S>(self, mut file: FileParts<S>) -> Result<CommandResponse, CommandError>
+    where
+        S: Stream<Item = Result<Bytes, CommandError>> + Send + Unpin,
+    {
+        let Self { services, key, idempotency, .. } = self;
+        let input_id = idempotency.input_id(key);
+        let previous = find_previous_request(services, key, input_id.as_str()).await?;
+        if let Some(previous) = previous {
+            while file.next().await?.is_some() {}
+            return previous.replay(&file.identify(idempotency));
+        }
+        import::check_id_available(services, key, &input_id).await?;
+        let mut conversation = ImportedConversation::new(services);
+        let mut splitter = LineSplitter::default();
+        while let Some(part) = file.next().await? {
+            let mut rest = part.as_ref();
+            while let Some(line) = splitter.next_line(&mut rest) {
+                Box::pin(self.import_line(&mut conversation, &line)).await?;
+            }
+        }
+        if let Some(line) = splitter.finish() {
+            Box::pin(self.import_line(&mut conversation, &line)).await?;
+        }
+        conversation.reader.header()?;
+        let identified = file.identify(idempotency);
+        let context =
+            CommandContext { services, key, idempotency: &identified, signal: Signal::None };
+        let (head, response) = Box::pin(conversation.finish(context)).await?;
+        context.observe_start(&head, SessionStartReason::Import).await;
+        Ok(response)
+    }
+
+    async fn import_line(
+        &self,
+        conversation: &mut ImportedConversation<'a>,
+        line: &Line,
+    ) -> Result<(), CommandError> {
+        match conversation.reader.read(line)? {
+            ParsedLine::Header => {
+                let head = self.build_head(conversation.reader.header()?)?;
+                let input_id = self.idempotency.input_id(self.key);
+                let import = Box::pin(Import::begin(self.services, &head, &input_id)).await?;
+                conversation.target = Some((Box::new(head), import));
+            }
+            ParsedLine::Skipped(reason) => conversation.skip(reason),
+            ParsedLine::Entry(imported) => {
+                conversation.add(&imported.entry).await?;
+                if let Some(reason) = imported.warning {
+                    conversation.warn(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn build_head(&self, header: &FileHeader) -> Result<Head, CommandError> {
+        let services = self.services;
+        let mut init =
+            ConversationInit { agent: self.request.agent.clone(), ..ConversationInit::default() };
+        let (mut parent, mut pi) = (None, None);
+        match header {
+            FileHeader::Pi(header) => {
+                pi = Some(header.clone());
+                init.settings = settings_of_header(header);
+            }
+            FileHeader::Turnwheel(header) => {
+                init.agent = init.agent.or_else(|| Some(header.agent.clone()));
+                init.settings.clone_from(&header.settings);
+                init.metadata.clone_from(&header.metadata);
+                parent = header
+                    .parent
+                    .clone()
+                    .filter(|parent| is_plain_text(parent.conversation_id.as_str()));
+                pi.clone_from(&header.pi);
+            }
+        }
+        init.settings.model =
+            init.settings.model.filter(|model| services.model.record(model).is_ok());
+        let mut head = build_head(services, self.key, init)?;
+        head.parent = parent;
+        if let Some(pi) = pi {
+            head.extra.insert(IMPORTED_HEADER.to_owned(), pi.to_value());
+        }
+        if self.is_reserved {
+            let owner = Owner::from_key(self.key);
+            key_reservation::add_to_head(&mut head, &owner, self.idempotency);
+        }
+        Ok(head)
+    }
+}
+
+/// Model and thinking level that the header of a version 1 file has.
+fn settings_of_header(header: &RawJson) -> Settings {
+    let member = |name: &str| header.string_member(name);
+    let level = member("thinkingLevel").map(serde_json::Value::String);
+    Settings {
+        model: member("modelId"),
+        thinking_level: level.and_then(|level| serde_json::from_value(level).ok()),
+        ..Settings::default()
+    }
+}
+
+impl From<FileError> for CommandError {
+    fn from(error: FileError) -> Self {
+        Self::invalid("", error.to_string())
+    }
+}
+
+/// A conversation that is being created from a file.
+struct ImportedConversation<'a> {
+    services: &'a Services,
+    reader: SessionReader,
+    /// The head and the writer, once the header is read.
+    target: Option<(Box<Head>, Import<'a>)>,
+    tree: ImportedTree,
+    spans: PromptSpans,
+    skipped_count: u64,
+    skipped: Vec<LineReport>,
+    warnings: Vec<LineReport>,
+}
+
+impl<'a> ImportedConversation<'a> {
+    fn new(services: &'a Services) -> Self {
+        Self {
+            services,
+            reader: SessionReader::new(&new_incarnation(services), services.clock.now()),
+            target: None,
+            tree: ImportedTree::default(),
+            spans: PromptSpans::default(),
+            skipped_count: 0,
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn skip(&mut self, reason: String) {
+        self.skipped_count += 1;
+        if self.skipped.len() < REPORTED_LINES_MAX {
+            self.skipped.push(LineReport { line: self.reader.line_number(), reason });
+        }
+    }
+
+    fn warn(&mut self, reason: String) {
+        if self.warnings.len() < REPORTED_LINES_MAX {
+            self.warnings.push(LineReport { line: self.reader.line_number(), reason });
+        }
+    }
+
+    async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
+        self.tree.add(entry);
+        self.spans.add(entry);
+        let Some((head, import)) = &mut self.target else { return Ok(()) };
+        (head.seq, head.leaf_id) = (entry.base.seq, Some(entry.base.entry_id.clone()));
+        import.add(entry).await?;
+        if let EntryBody::Label(label) = &entry.body
+            && let Err(reason) = head.set_label(&label.target_id, label.label.as_deref())
+        {
+            self.warn(reason);
+        }
+        Ok(())
+    }
+
+    /// Completes the head and writes it.
+    async fn finish(
+        self,
+        context: CommandContext<'_>,
+    ) -> Result<(Box<Head>, CommandResponse), CommandError> {
+        let Self { services, reader, target, tree, mut spans, .. } = self;
+        let Some((mut head, mut import)) = target else { return Err(CommandError::contended()) };
+        head.incarnation = find_suitable_incarnation(services, reader.ids())?;
+        let imported = head.seq;
+        let last = head.leaf_id.clone();
+        if let Ok(FileHeader::Turnwheel(header)) = reader.header()
+            && (header.leaf_id.is_none() || header.leaf_id.as_ref().is_some_and(|id| tree.has(id)))
+        {
+            head.leaf_id.clone_from(&header.leaf_id);
+        }
+        let path = tree.path(head.leaf_id.as_ref());
+        if let Some(open) = spans.open().cloned()
+            && head.leaf_id == last
+        {
+            let now = head.created_at;
+            let mut end = append_entry(&mut head, cut_prompt_end(), now);
+            end.base.prompt_id = Some(open.id);
+            spans.add(&end);
+            import.add(&end).await?;
+        }
+        head.prompts = spans.into_ended();
+        head.name = last_name(&path.facts);
+        head.is_compacted = path.is_compacted;
+        // A file of Turnwheel has the settings in its header.
+        if let Ok(FileHeader::Pi(_)) = reader.header() {
+            let (change, _) = plan_change(services, &head, head.leaf_id.clone(), &path.facts);
+            head.move_leaf(&change);
+        }
+        head.min_reader = head.min_reader.max(head.required_reader());
+        let body = SessionImported {
+            conversation_id: head.conversation_id.clone(),
+            imported,
+            skipped_count: self.skipped_count,
+            skipped: self.skipped,
+            warnings: self.warnings,
+        };
+        let response = CommandResponse::new(201, &body)
+            .with_location(format!("conversations/{}", head.conversation_id));
+        let receipt =
+            receipt_document(context.idempotency, context.key, &response, head.created_at);
+        Box::pin(import.finish(Head::clone(&head), receipt)).await?;
+        Ok((head, response))
+    }
+}

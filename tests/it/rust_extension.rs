@@ -1,0 +1,196 @@
+//! The example `examples/rust-extension`, and kills of its process around commands and input hooks.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::dev_process::{DevProcess, ProcessLog};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const NOTE: &str = "/api/conversations/c/commands/note";
+
+/// A client that repeats each request, with its key, until it succeeds. If the process halts at a
+/// fail point, it is killed and another one starts.
+struct Client {
+    http: reqwest::Client,
+    data: tempfile::TempDir,
+    dev: DevProcess,
+    /// Logs of killed processes.
+    earlier_logs: Vec<ProcessLog>,
+    /// Fail points that the process hit before it was killed.
+    hits: Vec<String>,
+}
+
+impl Client {
+    fn new(halt_at: Option<String>) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let settings: Vec<_> =
+            halt_at.map(|name| ("TURNWHEEL_HALT_AT", name)).into_iter().collect();
+        let dev = start(data.path(), &settings);
+        let (earlier_logs, hits) = (Vec::new(), Vec::new());
+        Self { http: reqwest::Client::new(), data, dev, earlier_logs, hits }
+    }
+
+    fn restart_if_halted(&mut self) {
+        let halted = self.data.path().join("halted");
+        if halted.exists() {
+            self.dev.kill();
+            self.earlier_logs.push(self.dev.shared_log());
+            let text = std::fs::read_to_string(&halted).unwrap();
+            self.hits = text.lines().map(str::to_owned).collect();
+            std::fs::remove_file(&halted).unwrap();
+            self.dev = start(self.data.path(), &[]);
+        }
+    }
+
+    /// The response, and true if it is that of an earlier request with the key.
+    async fn send(
+        &mut self,
+        request: impl Fn(&reqwest::Client, &DevProcess) -> reqwest::RequestBuilder,
+    ) -> (Value, bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
+            self.restart_if_halted();
+            let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
+            let Ok(response) = request.send().await else { continue };
+            let is_replayed = response.headers().contains_key("idempotency-replayed");
+            let status = response.status();
+            let Ok(text) = response.text().await else { continue };
+            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
+            if status.is_success() {
+                return (serde_json::from_str(&text).unwrap(), is_replayed);
+            }
+        }
+    }
+
+    async fn get(&mut self, path: &str) -> Value {
+        self.send(|http, dev| http.get(dev.url(path))).await.0
+    }
+
+    async fn post(&mut self, path: &str, key: &str, body: &Value) -> (Value, bool) {
+        let post = |http: &reqwest::Client, dev: &DevProcess| {
+            http.post(dev.url(path)).header("idempotency-key", key).json(body)
+        };
+        self.send(post).await
+    }
+
+    /// Waits for the state of the prompt.
+    async fn wait_for(&mut self, accepted: &Value, state: &str) {
+        let id = accepted["promptId"].as_str().unwrap();
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let prompt = self.get(&format!("/api/conversations/c/prompts/{id}")).await;
+            if prompt["state"] == state {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{prompt}\n{}", self.dev.log());
+        }
+    }
+
+    /// Data of the custom entries of this type.
+    async fn customs(&mut self, custom_type: &str) -> Vec<Value> {
+        let entries = self.get("/api/conversations/c/entries?limit=100").await;
+        let entries = entries["items"].as_array().unwrap().iter();
+        entries.filter(|it| it["customType"] == custom_type).map(|it| it["data"].clone()).collect()
+    }
+
+    /// Number of times that the command ran, in all processes.
+    fn command_runs(&self) -> usize {
+        let all = self.earlier_logs.iter().cloned().chain([self.dev.shared_log()]);
+        all.map(|log| log.lock().unwrap().matches("a note is taken").count()).sum()
+    }
+}
+
+fn start(data: &Path, settings: &[(&str, String)]) -> DevProcess {
+    DevProcess::start_example("rust-extension", data, settings)
+}
+
+fn reserve(count: u32) -> Value {
+    let call = json!({"item": "lamp", "count": count});
+    json!({"conversationId": "c", "input": format!("use reserve with {call} then say done")})
+}
+
+#[tokio::test]
+async fn example_reserves_after_an_approval() {
+    let mut client = Client::new(None);
+    let (first, _) = client.post("/api/prompts", "one", &reserve(250)).await;
+    client.wait_for(&first, "waiting_for_approval").await;
+    let view = client.get("/api/conversations/c").await;
+    let approval = &view["pendingApprovals"][0];
+    assert_eq!(approval["reason"], "Reserve 250 items?", "{view}");
+    let path = format!("/api/conversations/c/approvals/{}", approval["id"].as_str().unwrap());
+    client.post(&path, "decide", &json!({"decision": "approve"})).await;
+    client.wait_for(&first, "completed").await;
+    let second = json!({"input": reserve(2_000)["input"]});
+    let (second, _) = client.post("/api/conversations/c/prompts", "two", &second).await;
+    client.wait_for(&second, "completed").await;
+    let messages = client.get("/api/conversations/c/messages").await.to_string();
+    for text in ["250 of lamp are reserved.", "Nobody reserves more than 1000 items."] {
+        assert!(messages.contains(text), "{messages}");
+    }
+    let plugins = client.get("/api/conversations/c/plugins").await;
+    assert_eq!(plugins["items"][0]["state"], json!({"reserved": 250}), "{plugins}");
+}
+
+/// Takes a note while a prompt with a card number runs. Returns the number of runs of the command,
+/// and the fail points that were hit before the kill.
+async fn take_note(halt_at: Option<String>) -> (usize, Vec<String>) {
+    let name = format!("{halt_at:?}");
+    let mut client = Client::new(halt_at);
+    let begin = json!({"conversationId": "c", "input": "say 4111111111111111 is paid"});
+    let (begun, _) = client.post("/api/prompts", "begin", &begin).await;
+    let args = json!({"args": "Ada called."});
+    let (noted, _) = client.post(NOTE, "note", &args).await;
+    assert_eq!(noted["output"], "Noted.", "{name}: {noted}");
+    for _ in 0..2 {
+        let (again, is_replayed) = client.post(NOTE, "note", &args).await;
+        assert_eq!((again, is_replayed), (noted.clone(), true), "{name}");
+    }
+    client.wait_for(&begun, "completed").await;
+    let deadline = Instant::now() + TIMEOUT;
+    while client.customs("rules/note").await.is_empty() {
+        assert!(Instant::now() < deadline, "{name}: {}", client.dev.log());
+    }
+    assert_eq!(client.customs("rules/note").await, [json!({"text": "Ada called."})], "{name}");
+    assert_eq!(client.customs("rules/masked").await, [json!({})], "{name}");
+    let messages = client.get("/api/conversations/c/messages").await.to_string();
+    assert!(messages.contains("say [card] is paid"), "{name}: {messages}");
+    assert!(!messages.contains("41111"), "{name}: {messages}");
+    (client.command_runs(), client.hits)
+}
+
+/// Kills at each hit of the fail point, until a run has fewer hits. Returns the number of kills.
+async fn kill_at_each_hit(fail_point: &str) -> usize {
+    let mut kills = 0;
+    loop {
+        let at = format!("{fail_point}#{}", kills + 1);
+        let (runs, hits) = take_note(Some(at.clone())).await;
+        if hits.is_empty() {
+            return kills;
+        }
+        kills += 1;
+        let count = |name: &str| hits.iter().filter(|hit| *hit == name).count();
+        // The second request that is accepted is the command.
+        let is_lost = count("admission.accept") == 2 && count("admission.accepted") < 2;
+        assert_eq!(runs, 1 + usize::from(is_lost), "{at}: {hits:?}");
+    }
+}
+
+/// A command whose response was lost does not run again once it is stored, and the changes of
+/// commands and input hooks land once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_around_commands_and_input_hooks_changes_nothing_twice() {
+    assert_eq!(take_note(None).await.0, 1);
+    let fail_points = [
+        "admission.accept",
+        "admission.accepted",
+        "admission.nudge",
+        "inbox.after",
+        "take-in.before",
+        "take-in.after",
+    ];
+    let kills = futures_util::future::join_all(fail_points.map(kill_at_each_hit)).await;
+    assert!(kills.iter().sum::<usize>() >= 8, "{kills:?}");
+}
