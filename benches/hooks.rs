@@ -76,6 +76,7 @@ impl Bench {
             extensions: Vec::new(),
             is_audited: false,
             plugins: Vec::new(),
+            skills: Vec::new(),
             response_schema: None,
             session_id: None,
             revision: "r".to_owned(),
@@ -132,30 +133,36 @@ fn cpu_time() -> Result<Duration, Box<dyn Error>> {
 /// Percent by which turns with extensions take longer, of each pair. The halves of a pair alternate in
 /// their order.
 async fn compare() -> Result<(), Box<dyn Error>> {
-    let (mut shares, mut times) = (Vec::new(), [Duration::ZERO; 2]);
+    // A new store for each half: it grows with each conversation.
+    let run = async |extensions| Bench::new(extensions).run(PROMPTS).await;
+    let (mut shares, mut all_plain, mut all_idle) = (Vec::new(), Duration::ZERO, Duration::ZERO);
     for pair in 0..=PAIRS {
-        let mut halves = [Duration::ZERO; 2];
-        for half in [pair % 2, 1 - pair % 2] {
-            // A new store for each half: it grows with each conversation.
-            halves[half] = Bench::new(half * EXTENSIONS).run(PROMPTS).await?;
-        }
+        let (plain, idle) = if pair % 2 == 0 {
+            let plain = run(0).await?;
+            (plain, run(EXTENSIONS).await?)
+        } else {
+            let idle = run(EXTENSIONS).await?;
+            (run(0).await?, idle)
+        };
         // The first pair warms up.
         if pair > 0 {
-            shares.push((halves[1].as_secs_f64() / halves[0].as_secs_f64() - 1.0) * 100.0);
-            times = [times[0] + halves[0], times[1] + halves[1]];
+            shares.push((idle.as_secs_f64() / plain.as_secs_f64() - 1.0) * 100.0);
+            (all_plain, all_idle) = (all_plain + plain, all_idle + idle);
         }
     }
     shares.sort_by(f64::total_cmp);
-    let micros = times.map(|time| time.as_secs_f64() * 1e6 / (PAIRS * PROMPTS * 2) as f64);
+    let turns = f64::from(u32::try_from(PAIRS * PROMPTS * 2)?);
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / turns;
+    let quartile = |number: usize| shares.get(PAIRS * number / 4).copied().unwrap_or_default();
     writeln!(
         std::io::stdout(),
         "CPU of a turn: {:.1} µs without extensions, {:.1} µs with {EXTENSIONS} idle ones\n\
          median of {PAIRS} pairs: {:+.1} %, quartiles {:+.1} % and {:+.1} %",
-        micros[0],
-        micros[1],
-        shares[PAIRS / 2],
-        shares[PAIRS / 4],
-        shares[PAIRS * 3 / 4],
+        micros(all_plain),
+        micros(all_idle),
+        quartile(2),
+        quartile(1),
+        quartile(3),
     )?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use turnwheel::extensions::{
     ApprovalRequest, CallBlock, CommandCall, CommandOutcome, CommandSpec, Extension, HookContext,
     HookError, InputDecision, PendingToolCall, Plugin, PluginError, PluginTools, Prepare,
@@ -23,7 +23,7 @@ struct StockState {
 impl Plugin for Stock {
     type State = StockState;
 
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "stock"
     }
 
@@ -51,11 +51,11 @@ struct Reservation {
 impl Tool for Reserve {
     type Args = Reservation;
 
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "reserve"
     }
 
-    fn description(&self) -> &str {
+    fn description(&self) -> &'static str {
         "Reserves items."
     }
 
@@ -82,7 +82,7 @@ struct Rules;
 
 #[async_trait::async_trait]
 impl Extension for Rules {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "rules"
     }
 
@@ -94,7 +94,7 @@ impl Extension for Rules {
         if call.tool_name != "reserve" {
             return Ok(ToolCallDecision::Allow);
         }
-        let count = call.arguments.value["count"].as_u64().unwrap_or_default();
+        let count = call.arguments.value.get("count").and_then(Value::as_u64).unwrap_or_default();
         Ok(match count {
             0..=100 => ToolCallDecision::Allow,
             101..=1_000 => ToolCallDecision::RequireApproval(ApprovalRequest::because(format!(

@@ -25,11 +25,11 @@ impl Unruly {
     /// The actions of `acting` land; those of a failed hook do not.
     async fn act(&self, cx: &HookContext) -> Result<(), HookError> {
         cx.append_entry(format!("dropped/{}", cx.hook().name()), &json!({}))?;
-        match cx.hook() {
-            Hook::TurnEnd => panic!("unruly"),
-            Hook::AgentEnd | Hook::ToolResult => Err(HookError::new("unruly")),
-            _ => std::future::pending().await,
+        assert!(cx.hook() != Hook::TurnEnd, "unruly");
+        if matches!(cx.hook(), Hook::AgentEnd | Hook::ToolResult) {
+            return Err(HookError::new("unruly"));
         }
+        std::future::pending().await
     }
 }
 
@@ -244,8 +244,9 @@ async fn remote_extensions_run_only_with_real_tools() {
     {
         let [of_app, of_agent] =
             [(); 2].map(|()| Arc::new(CallCount { is_remote, calls: AtomicU32::default() }));
-        let mut options = certify_options(Settings::default(), vec![of_app.clone()]);
-        Arc::get_mut(&mut options.agents[0].0).unwrap().extensions = vec![of_agent.clone()];
+        let mut options = certify_options(Settings::default(), vec![Arc::clone(&of_app) as _]);
+        Arc::get_mut(&mut options.agents[0].0).unwrap().extensions =
+            vec![Arc::clone(&of_agent) as _];
         options.tools = tools;
         options.filter = Some("tool.after#1:kill".parse().unwrap());
         let report = run_certify(&options).await.unwrap();

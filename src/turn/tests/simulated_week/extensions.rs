@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::entry::{Custom, CustomMessageEntry, Entry, EntryBody};
 use crate::agent::head::Head;
-use crate::agent::message::{Message, ToolResultMessage};
+use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::request::{CallRef, Effect, RequestKind, Verdict};
 use crate::extensions::guardrails::{Guardrails, compile_pattern};
 use crate::extensions::plugin::RegisteredPlugin;
@@ -426,7 +426,7 @@ impl WeekRecord<'_> {
             match &entry.body {
                 EntryBody::Message(message) => {
                     let response = message.message.as_assistant();
-                    let own = response.into_iter().flat_map(|response| response.tool_calls());
+                    let own = response.into_iter().flat_map(AssistantMessage::tool_calls);
                     calls.extend(own.enumerate().map(|(index, call)| {
                         (CallRef { response_seq: entry.base.seq, index }, call)
                     }));

@@ -42,9 +42,15 @@ pub(super) struct WeekPlan {
     has_long_input: bool,
     /// True if an extension decides how turns end.
     has_turn_decisions: bool,
-    has_extensions: bool,
-    /// True if nothing but extensions fails.
-    has_only_hook_faults: bool,
+    extensions: ExtensionSetup,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExtensionSetup {
+    None,
+    Failing,
+    /// Nothing but extensions fails.
+    OnlyFailing,
 }
 
 /// Versions of the workers.
@@ -76,8 +82,7 @@ impl WeekPlan {
             versions,
             has_long_input: seed % 32 == 5,
             has_turn_decisions: false,
-            has_extensions: false,
-            has_only_hook_faults: false,
+            extensions: ExtensionSetup::None,
         }
     }
 
@@ -90,8 +95,7 @@ impl WeekPlan {
             versions: VersionSetup::Two,
             has_long_input: true,
             has_turn_decisions: false,
-            has_extensions: false,
-            has_only_hook_faults: false,
+            extensions: ExtensionSetup::None,
         }
     }
 
@@ -104,13 +108,13 @@ impl WeekPlan {
     }
 
     pub(super) fn with_extensions(self) -> Self {
-        Self { has_extensions: true, ..self }
+        Self { extensions: ExtensionSetup::Failing, ..self }
     }
 
     /// A week of one version in which extensions fail, and some responses of `wire` are lost.
     pub(super) fn with_only_hook_faults(self) -> Self {
         let versions = VersionSetup::One;
-        Self { has_extensions: true, has_only_hook_faults: true, versions, ..self }
+        Self { extensions: ExtensionSetup::OnlyFailing, versions, ..self }
     }
 
     /// A full week of one process, which has one version.
@@ -119,10 +123,18 @@ impl WeekPlan {
         Self { concurrency, versions: VersionSetup::One, ..Self::full() }
     }
 
+    fn has_extensions(&self) -> bool {
+        self.extensions != ExtensionSetup::None
+    }
+
+    fn has_only_hook_faults(&self) -> bool {
+        self.extensions == ExtensionSetup::OnlyFailing
+    }
+
     /// Inputs of the conversation with the number, in order.
     fn inputs(&self, seed: u64, number: usize) -> Vec<&'static str> {
         let first = usize::try_from(seed / 2).unwrap_or(0) + number;
-        let inputs = if self.has_extensions { &EXTENSION_INPUTS[..] } else { &INPUTS };
+        let inputs = if self.has_extensions() { &EXTENSION_INPUTS[..] } else { &INPUTS };
         (0..self.prompts).map(|offset| inputs[(first + offset) % inputs.len()]).collect()
     }
 }
@@ -163,7 +175,7 @@ pub(super) async fn run_week(
     plan: &WeekPlan,
     week_store: WeekStore,
 ) -> RunResult {
-    let response_loss = if plan.has_only_hook_faults { 0.0 } else { 0.03 };
+    let response_loss = if plan.has_only_hook_faults() { 0.0 } else { 0.03 };
     let mut env = TestEnv::with_fault_plan(seed, fault_plan, script, response_loss);
     if plan.concurrency > 1 {
         env.enable_parallel_calls(plan.concurrency);
@@ -191,10 +203,10 @@ fn inject_faults(env: &mut TestEnv, fault_plan: &FaultPlan, plan: &WeekPlan) {
     env.client_inputs_max = plan.client_inputs_max;
     env.client_input_percent = 30;
     env.set_turn_decisions(plan.has_turn_decisions);
-    if plan.has_extensions {
+    if plan.has_extensions() {
         extensions::install(env, fault_plan);
     }
-    if plan.has_only_hook_faults {
+    if plan.has_only_hook_faults() {
         return;
     }
     env.undecided_percent = 25;
@@ -284,9 +296,9 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
                 violations.push(format!("{key}: a prompt ended {:?}: {kind:?}", end.state));
             }
         }
-        if plan.has_extensions {
+        if plan.has_extensions() {
             let head = &env.head_of(key).await.unwrap();
-            let has_only_hook_faults = plan.has_only_hook_faults;
+            let has_only_hook_faults = plan.has_only_hook_faults();
             let record =
                 WeekRecord { head, entries: &entries, has_failed_prompt, has_only_hook_faults };
             violations.extend(record.find_violations());
