@@ -9,11 +9,13 @@ use serde_json::Value;
 
 use crate::agent::settings::Settings;
 use crate::extensions::Extension;
+use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
 mod app_settings;
 mod approval;
+mod extension_settings;
 mod extensions;
 mod fields;
 mod file;
@@ -63,6 +65,8 @@ pub struct Agent {
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
+    /// Values for extensions and plugins in Rust (`extensionSettings`).
+    pub extension_settings: Arc<ExtensionSettings>,
     /// True if every tool result is logged (`audit`).
     pub is_audited: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.

@@ -26,8 +26,10 @@ pub(crate) mod context;
 pub(crate) mod guardrails;
 mod hook;
 pub(crate) mod http;
+pub(crate) mod http_access;
 mod input;
 pub(crate) mod payload;
+pub(crate) mod permissions;
 pub(crate) mod plugin;
 pub(crate) mod prepare;
 mod questions;
@@ -41,7 +43,9 @@ pub use crate::agent::event::Severity;
 pub use command::{CommandCall, CommandOutcome, CommandSpec};
 pub use context::{ContextUsage, HookContext};
 pub use hook::{Events, Hook};
+pub use http_access::{HookHttp, HookHttpRequest, HookHttpResponse};
 pub use input::{BashResult, InputDecision, PromptText, UserBash};
+pub use permissions::Permissions;
 pub use plugin::{Plugin, PluginError, PluginTools};
 pub use prepare::{CurrentPrompt, Prepare};
 pub use questions::Question;
@@ -251,10 +255,22 @@ pub trait Extension: Send + Sync + fmt::Debug {
         false
     }
 
-    /// True if the hooks call other systems. `certify` leaves such an extension out, unless it calls
-    /// real tools.
-    fn is_remote(&self) -> bool {
+    /// True if an input is refused because [`Extension::transform_input`] failed: nothing is stored,
+    /// and the response is 503. Without it the next extension runs, with the input unchanged.
+    fn is_input_required(&self) -> bool {
         false
+    }
+
+    /// True if the hooks call other systems, by default if [`Extension::permissions`] has hosts.
+    /// `certify` leaves such an extension out, unless it calls real tools.
+    fn is_remote(&self) -> bool {
+        self.permissions().has_hosts()
+    }
+
+    /// The hosts, settings, tools and stored types that the extension uses. Its contexts refuse
+    /// hosts and settings that it does not declare. `GET /api/agents` lists them for review.
+    fn permissions(&self) -> Permissions {
+        Permissions::new()
     }
 
     /// Names further prompt templates and skills. It runs when the app starts and, in `dev`, when a
@@ -443,8 +459,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
     }
 
     /// Runs before an input is stored: a prompt, steer or follow-up of a user, a queue or a
-    /// schedule. Each extension sees the changes of the earlier ones. After a failure the next
-    /// extension runs, with the input unchanged.
+    /// schedule, or the new input of a queued one. Each extension sees the changes of the earlier
+    /// ones. After a failure the next extension runs, with the input unchanged, unless
+    /// [`Extension::is_input_required`]. It does not run for custom messages.
     async fn transform_input(
         &self,
         _cx: &HookContext,

@@ -8,6 +8,8 @@ use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
+use crate::extensions::context::HookAccess;
+use crate::extensions::http_access::HookClient;
 use crate::extensions::runner::ErrorListeners;
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::{Ids, WorkerId};
@@ -36,6 +38,8 @@ pub struct Services {
     /// Extensions of the app. They run for every agent.
     pub extensions: Vec<Arc<dyn Extension>>,
     pub extension_error_listeners: ErrorListeners,
+    /// The HTTP client of hooks.
+    pub hook_client: HookClient,
     pub entry_cache: Arc<EntryCache>,
     pub abort_signals: AbortSignals,
     /// Serialise this process's writes to one tenant's usage ledger.
@@ -81,6 +85,7 @@ impl Services {
             agents: SharedCatalog::default(),
             extensions: Vec::new(),
             extension_error_listeners: ErrorListeners::default(),
+            hook_client: HookClient::default(),
             entry_cache: Arc::default(),
             abort_signals: AbortSignals::default(),
             ledger_locks: Arc::default(),
@@ -94,6 +99,14 @@ impl Services {
             pauses: Arc::default(),
             isolation: Isolation::default(),
             telemetry: Telemetry::default(),
+        }
+    }
+
+    pub(crate) fn hook_access(&self, agent: Option<&Agent>) -> HookAccess {
+        HookAccess {
+            model: Arc::clone(&self.model),
+            client: self.hook_client.clone(),
+            extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
         }
     }
 

@@ -7,6 +7,7 @@ import { createServer } from "node:http";
 import { parseArgs } from "node:util";
 
 const LIMIT = 100;
+const QUESTION_LIMIT = 1000;
 const BODY_BYTES_MAX = 256 * 1024;
 
 const { values: options } = parseArgs({ options: { port: { type: "string", default: "8701" } } });
@@ -17,13 +18,26 @@ if (!secret.startsWith("whsec_")) {
 }
 const key = Buffer.from(secret.slice("whsec_".length), "base64");
 
-// Each function returns the response to one event. The same hookId gets the same response.
+// Each function returns the response to one event. The same hookId with the same answers gets the same response.
 const events = {
-  tool_call({ data }) {
+  input({ data }) {
+    const text = data.text.replace(/\b\d{16}\b/g, "(card number)");
+    return text === data.text ? { action: "continue" } : { action: "transform", text };
+  },
+
+  tool_call({ data, answers = {} }) {
     if (data.toolName !== "send_payment") return { decision: "allow" };
     const { to, amount } = data.arguments;
-    if (to === "Mallory") return { decision: "block", reason: "Mallory receives no payments." };
+    if (to === "Mallory") {
+      const actions = [{ type: "notify", text: `A payment to ${to} was blocked.`, severity: "warning" }];
+      return { decision: "block", reason: "Mallory receives no payments.", actions };
+    }
     if (amount <= LIMIT) return { decision: "allow" };
+    if (amount > QUESTION_LIMIT) {
+      if (!("known" in answers)) return { ask: { kind: "confirm", key: "known", text: `Do you know ${to}?` } };
+      // A question that expired or was declined has the answer null.
+      if (answers.known !== true) return { decision: "block", reason: `Nobody knows ${to}.` };
+    }
     return {
       decision: "requireApproval",
       reason: `Pay ${amount} to ${to}?`,
@@ -38,6 +52,18 @@ const events = {
     const isText = data.content.every((block) => block.type === "text");
     if (!isText || data.content.every((block) => hide(block.text) === block.text)) return {};
     return { content: data.content.map((block) => ({ type: "text", text: hide(block.text) })) };
+  },
+
+  command({ data }) {
+    return {
+      output: `Payments above ${LIMIT} need an approval.`,
+      actions: [{ type: "appendEntry", customType: "guard/limit-shown", data: { args: data.args } }],
+    };
+  },
+
+  user_bash({ data }) {
+    const output = data.output.replace(/password=\S+/g, "password=…");
+    return output === data.output ? {} : { result: { output, exitCode: data.exitCode } };
   },
 
   prepare() {

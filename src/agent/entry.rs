@@ -270,6 +270,9 @@ pub struct ToolStarted {
     /// Absent in entries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
+    /// Arguments that an extension set. Absent: those of the model's call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<RawJson>,
 }
 
 /// The buffered result of a call that ended before an earlier call of the same response. Its

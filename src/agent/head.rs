@@ -10,7 +10,7 @@ use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
@@ -338,9 +338,11 @@ impl Head {
     ///   deaths that other turns may have caused.
     /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's. Also
     ///   for questions of extensions, which version 4 would leave open after the answer.
-    /// - 6 while a branch is summarised: version 5 would summarise the path instead.
+    /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's. Also
+    ///   while a branch is summarised: version 5 would summarise the path instead.
     pub fn required_reader(&self) -> u32 {
-        if self.phase.is_branch_summary() {
+        let is_changed = |call: &CallState| call.changed_arguments.is_some();
+        if self.phase.call_batch().calls.iter().any(is_changed) || self.phase.is_branch_summary() {
             return 6;
         }
         let has_system_prompt = |run: &PromptRun| run.system_prompt_seq.is_some();

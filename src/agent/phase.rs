@@ -2,6 +2,7 @@
 //! for.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::agent::question::Answers;
 use crate::agent::request::Effect;
@@ -110,6 +111,9 @@ pub struct CallState {
     /// Answers to the questions that extensions asked about this call. Removed with its result.
     #[serde(default, skip_serializing_if = "Answers::is_empty")]
     pub answers: Answers,
+    /// Arguments that an extension set in place of the model's. Removed with its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_arguments: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,6 +177,7 @@ impl Default for CallState {
             depends_on: None,
             should_terminate: false,
             answers: Answers::default(),
+            changed_arguments: None,
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Asker {
 pub(crate) enum Answer {
     Confirmation(bool),
     Text(String),
-    /// `null`: the request expired.
+    /// `null`: the request expired, or the approver declined it.
     Missing(()),
 }
 

@@ -28,7 +28,7 @@ impl RequestKind {
         match self {
             Self::Tool | Self::Budget => &[Verdict::Approve, Verdict::Reject],
             Self::Outcome => &[Verdict::Happened, Verdict::DidNotHappen, Verdict::Again],
-            Self::Question => &[Verdict::Answer],
+            Self::Question => &[Verdict::Answer, Verdict::Reject],
         }
     }
 }
@@ -83,6 +83,9 @@ pub struct Request {
     pub tool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
+    /// Arguments that an extension set. Absent: those of the model's call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<RawJson>,
     /// Hash of tool name, arguments and definition, and of the extensions that require the
     /// approval. An approval is valid only for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]

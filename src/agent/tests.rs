@@ -192,6 +192,7 @@ pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Optio
             on_unknown: OnUnknown::Ask,
             until: Timestamp(NOW.0 + 30_000),
             binding: "bound".to_owned(),
+            changed_arguments: None,
             fingerprint: "print".to_owned(),
             approval,
         })),

@@ -7,10 +7,12 @@ use crate::agents::file_context::AgentFileContext;
 use crate::agents::http_endpoint::read_http_hook;
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
+use crate::extensions::command::{find_command, find_name_mistake};
 use crate::extensions::http::{HTTP_EVENTS, HttpExtension, LOCAL_EVENTS};
-use crate::extensions::{Events, Extension, Hook};
+use crate::extensions::{CommandSpec, Events, Extension, Hook};
 
-const KEYS: [&str; 6] = ["name", "url", "secret", "events", "timeout", "onFailure"];
+const KEYS: [&str; 7] = ["name", "url", "secret", "events", "commands", "timeout", "onFailure"];
+const COMMAND_KEYS: [&str; 4] = ["name", "description", "argumentHint", "shortcut"];
 
 /// Names of built-in extensions.
 const RESERVED: [&str; 1] = ["guardrails"];
@@ -34,11 +36,22 @@ pub(super) fn read_extensions(
     for item in items {
         let Some(extension) = read_extension(item, context, findings) else { continue };
         let name = &extension.name;
-        let is_taken = extensions.iter().any(|other| other.name() == name);
+        let is_taken = extensions.iter().chain(context.extensions).any(|it| it.name() == name);
         if is_taken || RESERVED.contains(&name.as_str()) {
             let reason = format!("there is another extension `{name}`: names are unique");
             findings.add(item.position, reason);
             continue;
+        }
+        let earlier = context.extensions.iter().chain(&extensions);
+        let taken = extension.commands.iter().find_map(|command| {
+            let found = find_command(earlier.clone(), &command.name)?;
+            Some((found.spec.name, found.extension.name().to_owned()))
+        });
+        if let Some((command, owner)) = taken {
+            let reason = format!(
+                "two commands have the name `{command}`, of the extensions `{owner}` and `{name}`: rename one"
+            );
+            findings.add(item.position, reason);
         }
         extensions.push(Arc::new(extension));
     }
@@ -64,6 +77,14 @@ fn read_extension(
         findings.add(http.position, "an http extension needs `events`");
     }
     let events = events.map(|member| read_events(member, findings));
+    let commands = http.find_member("commands").map(|member| read_commands(member, findings));
+    if let (Some(events), Some(member)) = (events, http.find_member("events"))
+        && events.contains(Hook::Command) != commands.is_some()
+    {
+        let reason =
+            "the event `command` needs `commands`, and `commands` need the event `command`";
+        findings.add(member.position, reason);
+    }
     let is_optional = http.find_member("onFailure").and_then(|member| {
         fields::read_choice(member, &[("block", false), ("allow", true)], findings)
     });
@@ -75,6 +96,7 @@ fn read_extension(
         name: hook.name.to_owned(),
         events: events?,
         endpoint: hook.endpoint,
+        commands: commands.unwrap_or_default(),
         is_optional: is_optional.unwrap_or_default(),
     })
 }
@@ -109,6 +131,52 @@ fn read_event(item: &Node, findings: &mut Findings) -> Option<Hook> {
         findings.add(item.position, reason);
     }
     found
+}
+
+fn read_commands(member: &Member, findings: &mut Findings) -> Vec<CommandSpec> {
+    let items = match &member.value.yaml {
+        Yaml::List(items) => items.as_slice(),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::Map(_) => &[],
+    };
+    if items.is_empty() {
+        let reason = "`commands` is a list: begin each command with `- name:`";
+        findings.add(member.value.position, reason);
+    }
+    let mut commands: Vec<CommandSpec> = Vec::new();
+    for item in items {
+        let Some(command) = read_command(item, findings) else { continue };
+        if commands.iter().any(|other| other.name == command.name) {
+            let reason = format!("the command `{}` is listed twice", command.name);
+            findings.add(item.position, reason);
+            continue;
+        }
+        commands.push(command);
+    }
+    commands
+}
+
+fn read_command(item: &Node, findings: &mut Findings) -> Option<CommandSpec> {
+    let members = fields::read_members(item, "a command", &COMMAND_KEYS, findings);
+    let mut text = |key: &str| {
+        let member = members.iter().find(|member| member.key == key)?;
+        fields::read_text(member, findings).map(str::to_owned)
+    };
+    let (name, description) = (text("name"), text("description"));
+    let (argument_hint, shortcut) = (text("argumentHint"), text("shortcut"));
+    let Some(name) = name else {
+        findings.add(item.position, "a command needs a `name`");
+        return None;
+    };
+    if let Some(reason) = find_name_mistake(&name) {
+        findings.add(item.position, reason);
+        return None;
+    }
+    Some(CommandSpec {
+        name,
+        description: description.unwrap_or_default(),
+        argument_hint,
+        shortcut,
+    })
 }
 
 fn event_names() -> Vec<&'static str> {

@@ -7,7 +7,9 @@ use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
-use crate::agents::{Agent, extensions, fields, guardrails, http_tool, plugins, settings};
+use crate::agents::{
+    Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
+};
 use crate::extensions::Extension;
 use crate::tools::CallableTool;
 
@@ -70,6 +72,10 @@ pub(super) fn parse_agent_file(
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(&node, &tools, context, findings);
+    let extension_settings = node.find_member("extensionSettings").map(|member| {
+        let owners = (context.extensions, plugins.as_slice());
+        extension_settings::read_extension_settings(member, owners, findings)
+    });
     let is_audited =
         node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
     findings.is_empty().then(|| Agent {
@@ -80,6 +86,7 @@ pub(super) fn parse_agent_file(
         tools,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
+        extension_settings: Arc::new(extension_settings.unwrap_or_default()),
         plugins,
         response_schema,
         session_id: None,
@@ -137,10 +144,11 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 8] = [
+    const OWN: [&str; 9] = [
         "description",
         "tools",
         "extensions",
+        "extensionSettings",
         "plugins",
         "skills",
         "responseSchema",

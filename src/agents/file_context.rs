@@ -9,6 +9,7 @@ use crate::agents::ToolSet;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
+use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
@@ -17,6 +18,8 @@ use crate::tools::sha256_hex;
 pub struct AgentFileContext<'s> {
     pub tools: &'s ToolSet,
     pub plugins: &'s [Arc<RegisteredPlugin>],
+    /// Extensions of the app.
+    pub extensions: &'s [Arc<dyn Extension>],
     pub skills: &'s [Arc<Skill>],
     pub app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub client: &'s HttpClient,

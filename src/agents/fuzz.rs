@@ -48,6 +48,7 @@ fn agent_file(input: &[u8]) {
     let tools = ToolSet::new();
     let sources = AgentFileContext {
         plugins: &[],
+        extensions: &[],
         skills: &[],
         tools: &tools,
         app_settings: &app_settings,

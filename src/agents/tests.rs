@@ -17,6 +17,7 @@ use crate::tools::{
     ToolResult,
 };
 
+mod extension_settings;
 mod guardrails;
 mod http_hooks;
 mod mistakes;
@@ -73,7 +74,14 @@ fn app_settings(name: &str) -> Option<String> {
 }
 
 pub(super) fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> AgentFileContext<'s> {
-    AgentFileContext { tools, plugins: &[], skills: &[], app_settings: &app_settings, client }
+    AgentFileContext {
+        tools,
+        plugins: &[],
+        skills: &[],
+        extensions: &[],
+        app_settings: &app_settings,
+        client,
+    }
 }
 
 fn load_files(files: &[(&str, &str)]) -> LoadedAgents {

@@ -17,6 +17,7 @@ use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
+use crate::extensions::http_access::HookClient;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::resources::discover_resources;
 use crate::extensions::runner::ErrorListeners;
@@ -118,10 +119,16 @@ impl AgentFiles {
         })
     }
 
+    /// The client of hooks: it reaches the addresses that HTTP tools reach.
+    pub(super) fn hook_client(&self) -> HookClient {
+        HookClient::from(self.client.clone())
+    }
+
     fn context<'s>(&'s self, skills: &'s [Arc<Skill>]) -> AgentFileContext<'s> {
         AgentFileContext {
             tools: &self.tools,
             plugins: &self.plugins,
+            extensions: &self.extensions,
             skills,
             app_settings: &*self.app_settings,
             client: &self.client,

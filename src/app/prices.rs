@@ -78,6 +78,7 @@ mod tests {
             instructions: "".into(),
             tools: Vec::new(),
             extensions: Vec::new(),
+            extension_settings: Arc::default(),
             is_audited: false,
             skills: Vec::new(),
             plugins: Vec::new(),

@@ -27,6 +27,7 @@ use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
 use crate::extensions::command::find_command_mistakes;
+use crate::extensions::permissions::find_extension_mistakes;
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
@@ -108,6 +109,7 @@ pub(super) struct PreparedSettings {
 impl App {
     fn check_registrations(&mut self) -> Result<(), StartError> {
         let mut mistakes = std::mem::take(&mut self.mistakes);
+        mistakes.extend(find_extension_mistakes(&self.extensions));
         mistakes.extend(find_command_mistakes(&self.extensions));
         if mistakes.is_empty() { Ok(()) } else { Err(StartError::Settings(mistakes)) }
     }
@@ -167,6 +169,7 @@ impl App {
             isolation: turn_isolation(&self, settings, &options),
             extensions: self.extensions,
             extension_error_listeners: self.extension_error_listeners,
+            hook_client: files.hook_client(),
             entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
             notification_sender,
             fail_points: create_fail_points(settings, &options.data),

@@ -130,6 +130,7 @@ pub(super) fn with_counted_tools(
         instructions: Arc::clone(&agent.instructions),
         tools: agent.tools.iter().map(count).collect(),
         extensions: agent.extensions.clone(),
+        extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.
         is_audited: false,
         skills: Vec::new(),

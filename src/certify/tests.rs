@@ -70,6 +70,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         instructions: "Be good.".into(),
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: false,
         skills: Vec::new(),
         plugins: Vec::new(),

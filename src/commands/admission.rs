@@ -34,8 +34,8 @@ pub(super) struct AdmittedInput {
 /// that the input then names.
 ///
 /// # Errors
-/// The input names a command, and the mode queues it: use the mode `prompt`. Or the expanded input
-/// is too large.
+/// The input names a command, and the mode queues it: use the mode `prompt`. Or a required input hook
+/// failed: repeat the request. Or the expanded input is too large.
 pub(super) async fn admit(
     context: CommandContext<'_>,
     (head, is_new): (&Head, bool),
@@ -61,7 +61,7 @@ pub(super) async fn admit(
         let run = run_command(&hooks, command, (&args, "/input")).await?;
         return store_handled(context, (head, is_new), run).await.map(Admission::Handled);
     }
-    let hooked = hooks.transform_input(content, sender.source).await;
+    let hooked = hooks.transform_input(content, sender.source).await?;
     let Some(content) = hooked.content else {
         let result = CommandResult { actions: hooked.actions, ..CommandResult::default() };
         let handled = HandledInput { command: None, result };

@@ -109,6 +109,10 @@ pub enum CommandError {
     /// The agent file cannot be used, or the agent has no model.
     #[error("{0}")]
     AgentUnavailable(String),
+    /// The hook of an extension failed that the request needs. The text has extension, event and
+    /// reason.
+    #[error("The {0}. Nothing was stored. Repeat the request.")]
+    ExtensionFailed(String),
     #[error("The record of this conversation is damaged. An operator must inspect it.")]
     Corrupt(#[source] StoreError),
 }

@@ -144,20 +144,31 @@ pub(super) async fn store_handled(
 pub(super) async fn store_with_actions(
     context: CommandContext<'_>,
     (head, is_new): (&Head, bool),
-    (item, mut actions): (InboxItem, Vec<StoredActions>),
+    (item, actions): (InboxItem, Vec<StoredActions>),
     response: CommandResponse,
 ) -> Result<CommandResponse, CommandError> {
+    let documents = action_documents(context, (head, is_new), actions).await?;
+    let signal = if documents.abort.is_some() { Signal::Abort } else { context.signal };
+    let documents = RequestDocuments { new_head: is_new.then_some(head), ..documents };
+    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+}
+
+/// The documents of the actions that extensions took on an input: none, an inbox item, the abort of
+/// the running prompt, or both.
+pub(super) async fn action_documents(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    mut actions: Vec<StoredActions>,
+) -> Result<RequestDocuments<'static>, CommandError> {
     let services = context.services;
     let abort = take_abort(services, (head, is_new), &mut actions).await?;
     let mut own = Vec::new();
     if !actions.is_empty() {
-        let id = InputId::new(format!("{}-actions", item.input_id));
+        let id = InputId::new(format!("{}-actions", context.input_id()));
         let item = actions_item(services, id, &actions);
         own.push(documents::inbox_document(&item, Some(item.accepted_at)));
     }
-    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
-    let documents = RequestDocuments { own, abort, new_head: is_new.then_some(head) };
-    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+    Ok(RequestDocuments { own, abort, new_head: None })
 }
 
 /// Takes the aborts out of the actions. Returns the abort of the running prompt, which takes effect

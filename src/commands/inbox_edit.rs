@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::agent::action::StoredActions;
 use crate::agent::content::Content;
 use crate::agent::head::Head;
 use crate::agent::inbox::{
@@ -14,9 +15,11 @@ use crate::agent::inbox::{
 use crate::agent::raw::RawJson;
 use crate::commands::certain_write::{BatchOutcome, receipt_document, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse, STEER_WITHOUT_INPUT};
+use crate::commands::extension_command::action_documents;
 use crate::commands::idempotency::Idempotency;
-use crate::commands::pipeline::{CommandContext, Signal};
+use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::prompt_request::Mode;
+use crate::commands::request_hooks::RequestHooks;
 use crate::commands::{input, wake_worker};
 use crate::ids::ConversationKey;
 use crate::queries::inbox::{
@@ -24,8 +27,8 @@ use crate::queries::inbox::{
 };
 use crate::queries::load;
 use crate::services::Services;
-use crate::store::Write;
 use crate::store::conditional::{back_off, compare_and_set};
+use crate::store::{Document, Write};
 use crate::turn::documents;
 
 /// Number of lost writes after which a change gives up.
@@ -112,32 +115,58 @@ async fn try_edit(
     if !is_etag_accepted(&input_etag(&item)) {
         return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
     }
-    let edited = build_edited_item(services, head, &item, change).await?;
+    let (edited, actions) = build_edited_item(context, head, &item, change).await?;
+    let RequestDocuments { own, abort, .. } =
+        action_documents(context, (head, false), actions).await?;
     let response = CommandResponse::new(200, &queued_view(&edited)).with_etag(input_etag(&edited));
     // An item that a worker has read has no `due`; an item that was held gets one.
     let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
     let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };
     let due = due.filter(|_| edited.has_effect_when_idle());
-    let writes = vec![
+    let mut writes = vec![
         Write::Replace(documents::inbox_document(&edited, due), Some(stored.etag)),
         Write::Create(receipt_document(idempotency, key, &response, services.clock.now())),
     ];
+    let signal = match (&abort, starts_now || !own.is_empty()) {
+        (Some(_), _) => Signal::Abort,
+        (None, true) => Signal::Wake(None),
+        (None, false) => Signal::None,
+    };
+    writes.extend(own.into_iter().map(Write::Create));
     services.fail_points.hit("admission.edit").await;
-    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+    if !write_with_abort(context, writes, abort).await? {
         return Ok(None);
     }
-    if starts_now {
-        wake_worker(services, key, None).await;
-    }
+    CommandContext { signal, ..context }.emit_signal().await;
     Ok(Some(response))
 }
 
+/// True if the documents are written. The abort is left out if another request aborts the same
+/// prompt.
+async fn write_with_abort(
+    context: CommandContext<'_>,
+    writes: Vec<Write>,
+    abort: Option<Document>,
+) -> Result<bool, CommandError> {
+    let CommandContext { services, key, .. } = context;
+    if let Some(abort) = abort {
+        let with_abort = writes.iter().cloned().chain([Write::Create(abort)]).collect();
+        if let BatchOutcome::Won(_) = write_until_certain(services, key, with_abort).await? {
+            return Ok(true);
+        }
+    }
+    let outcome = write_until_certain(services, key, writes).await?;
+    Ok(matches!(outcome, BatchOutcome::Won(_)))
+}
+
+/// The edited item, and the actions of the extensions on its new input.
 async fn build_edited_item(
-    services: &Services,
+    context: CommandContext<'_>,
     head: &Head,
     item: &InboxItem,
     change: &InputChange,
-) -> Result<InboxItem, CommandError> {
+) -> Result<(InboxItem, Vec<StoredActions>), CommandError> {
+    let services = context.services;
     let (mode, mut prompt) = match &item.body {
         InboxBody::Prompt(prompt) => (Mode::Prompt, prompt.clone()),
         InboxBody::Steer(prompt) => (Mode::Steer, prompt.clone()),
@@ -161,9 +190,17 @@ async fn build_edited_item(
         | InboxBody::Command(_) => return Err(CommandError::NotFound("input")),
     };
     let mode = resolve_mode(mode, change)?;
+    let mut actions = Vec::new();
     if let Some(input) = &change.input {
-        prompt.input =
-            Some(input::prepare_input(services, head, &item.input_id, input.clone()).await?);
+        let edit_id = context.input_id();
+        let hooks = RequestHooks::new(services, head, &edit_id);
+        let hooked = hooks.transform_input(input.clone(), prompt.source).await?;
+        let content = hooked.content.ok_or_else(handled_edit_error)?;
+        let changed = (content, hooked.original);
+        let (input, original) =
+            input::prepare_changed_input(services, head, &item.input_id, changed).await?;
+        (prompt.input, prompt.original) = (Some(input), original);
+        actions = hooked.actions;
     }
     if mode == Mode::Steer && prompt.input.is_none() {
         return Err(CommandError::invalid("/input", STEER_WITHOUT_INPUT));
@@ -173,7 +210,15 @@ async fn build_edited_item(
         visible: change.visible.unwrap_or(prompt.visible),
         ..prompt
     };
-    Ok(InboxItem { body: mode.to_inbox_body(prompt), ..item.clone() })
+    Ok((InboxItem { body: mode.to_inbox_body(prompt), ..item.clone() }, actions))
+}
+
+fn handled_edit_error() -> CommandError {
+    CommandError::Conflict {
+        detail: "An extension handles this input itself, so it cannot replace a queued one. Remove the queued input, and send this one as a new input."
+            .to_owned(),
+        retry_after: None,
+    }
 }
 
 fn resolve_mode(mode: Mode, change: &InputChange) -> Result<Mode, CommandError> {

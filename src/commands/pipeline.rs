@@ -87,7 +87,7 @@ impl CommandContext<'_> {
         Ok(response)
     }
 
-    async fn emit_signal(&self) {
+    pub(super) async fn emit_signal(&self) {
         match self.signal {
             Signal::None => {}
             Signal::Wake(traceparent) => wake_worker(self.services, self.key, traceparent).await,

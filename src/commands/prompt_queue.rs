@@ -82,6 +82,7 @@ pub async fn accept_queue_message(
         // only copy.
         error @ (CommandError::Unavailable { .. }
         | CommandError::AgentUnavailable(_)
+        | CommandError::ExtensionFailed(_)
         | CommandError::Corrupt(_)
         | CommandError::Conflict { retry_after: Some(_), .. }) => return Err(error),
         error @ (CommandError::NotFound(_)

@@ -8,6 +8,7 @@ use crate::agent::content::{Block, Content, Image};
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agents::{Agent, ExpansionTooLarge};
+use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
 use crate::extensions::runner::HookRunner;
@@ -64,7 +65,8 @@ impl<'a> RequestHooks<'a> {
         let prompt = agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default();
         let facts = HookFacts::new(head, &settings, tools, prompt);
         let anchor = Anchor::Request(self.input_id.clone());
-        let site = HookSite::new(hook, head, anchor, facts, &self.services.model);
+        let access = self.services.hook_access(agent);
+        let site = HookSite::new(hook, head, anchor, facts, access);
         HookContext::new(site, extension)
     }
 
@@ -193,15 +195,28 @@ impl<'a> RequestHooks<'a> {
     }
 
     /// Runs `transform_input` of all extensions in order.
-    pub(super) async fn transform_input(&self, content: Content, source: Source) -> HookedInput {
+    ///
+    /// # Errors
+    /// A required hook failed: store nothing.
+    pub(super) async fn transform_input(
+        &self,
+        content: Content,
+        source: Source,
+    ) -> Result<HookedInput, CommandError> {
         let mut hooked =
             HookedInput { content: Some(content), original: None, actions: Vec::new() };
         for cx in self.contexts(Hook::Input) {
             let Some(content) = &hooked.content else { break };
             let input = to_prompt_text(content, source);
             let work = async { cx.extension().transform_input(&cx, &input).await };
-            // A failure is reported, and the input stays.
-            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
+            let decision = match self.runner().run(&cx, work).await {
+                Ok(decision) => decision,
+                Err(failure) if cx.extension().is_input_required() => {
+                    return Err(CommandError::ExtensionFailed(failure.to_string()));
+                }
+                // The failure is reported, and the input stays.
+                Err(_) => continue,
+            };
             hooked.actions.extend(cx.take_stored_actions());
             match decision {
                 InputDecision::Continue => {}
@@ -213,7 +228,7 @@ impl<'a> RequestHooks<'a> {
                 }
             }
         }
-        hooked
+        Ok(hooked)
     }
 
     /// The result that an extension sets for a shell command of a client, of which the first one

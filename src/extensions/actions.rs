@@ -25,14 +25,19 @@ impl HookContext {
     /// Appends a `custom` entry, which the model never receives.
     ///
     /// # Errors
-    /// The event has no actions, the type begins with `turnwheel/`, or a limit is exceeded.
+    /// The event has no actions, the type begins with `turnwheel/` or is not among the declared
+    /// ones, or a limit is exceeded.
     pub fn append_entry(
         &self,
         custom_type: impl Into<String>,
         data: &impl Serialize,
     ) -> Result<(), HookError> {
+        let custom_type = custom_type.into();
+        if !self.extension().permissions().allows_storage(&custom_type) {
+            return Err(self.refusal(&format!("entry type `{custom_type}`"), "with_storage"));
+        }
         let data = RawJson::from_value(&serde_json::to_value(data)?);
-        self.add_action(Action::AppendEntry { custom_type: custom_type.into(), data: Some(data) })
+        self.add_action(Action::AppendEntry { custom_type, data: Some(data) })
     }
 
     /// Sends a custom message: the model receives it like a message of the user.
@@ -61,7 +66,7 @@ impl HookContext {
     /// # Errors
     /// The event has no actions, or the model is not configured.
     pub fn set_model(&self, model: &str) -> Result<(), HookError> {
-        let record = self.site().model.record(model).map_err(HookError::new)?;
+        let record = self.site().access.model.record(model).map_err(HookError::new)?;
         let change = ModelChange::new(record.provider, record.id);
         self.add_action(Action::SetModel { model: model.to_owned(), change })
     }
@@ -76,12 +81,17 @@ impl HookContext {
     /// ignored.
     ///
     /// # Errors
-    /// The event has no actions.
+    /// The event has no actions, or the extension declares tools, and not this one.
     pub fn set_active_tools<N: Into<String>>(
         &self,
         names: impl IntoIterator<Item = N>,
     ) -> Result<(), HookError> {
-        self.add_action(Action::SetActiveTools(names.into_iter().map(Into::into).collect()))
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let permissions = self.extension().permissions();
+        if let Some(refused) = names.iter().find(|name| !permissions.allows_tool(name)) {
+            return Err(self.refusal(&format!("tool `{refused}`"), "with_tools"));
+        }
+        self.add_action(Action::SetActiveTools(names))
     }
 
     /// Sets the name of the conversation. An empty one removes it.

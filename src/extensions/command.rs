@@ -130,6 +130,18 @@ fn is_valid_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
+/// The reason why no extension can have a command of this name. `None`: it can.
+pub(crate) fn find_name_mistake(name: &str) -> Option<String> {
+    if !is_valid_name(name) {
+        return Some(format!(
+            "the command name `{name}` must be 1 to {NAME_BYTES_MAX} of the characters a-z 0-9 _ - :"
+        ));
+    }
+    is_reserved(name).then(|| {
+        format!("clients have a command `{name}` of their own: give this one another name")
+    })
+}
+
 fn is_reserved(name: &str) -> bool {
     RESERVED_NAMES.contains(&name)
 }

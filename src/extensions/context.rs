@@ -7,6 +7,8 @@ use crate::agent::action::HookActions;
 use crate::agent::head::Head;
 use crate::agent::settings::{Settings, ThinkingLevel};
 use crate::digest::sha256_hex;
+use crate::extensions::http_access::HookClient;
+use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::questions::HookQuestions;
 use crate::extensions::{Extension, Hook};
 use crate::ids::{ConversationKey, InputId, PromptId};
@@ -23,8 +25,17 @@ pub(crate) struct HookSite {
     pub(crate) prompt_id: Option<PromptId>,
     pub(crate) anchor: Anchor,
     pub(crate) facts: HookFacts,
+    pub(crate) access: HookAccess,
+}
+
+/// Services and settings that hooks use.
+#[derive(Clone, Debug)]
+pub(crate) struct HookAccess {
     /// Resolves the names of models.
     pub(crate) model: Arc<dyn Model>,
+    pub(crate) client: HookClient,
+    /// Those of the agent. `None`: there is no agent.
+    pub(crate) extension_settings: Option<Arc<ExtensionSettings>>,
 }
 
 /// State of the conversation as a hook sees it.
@@ -53,7 +64,7 @@ impl HookSite {
         head: &Head,
         anchor: Anchor,
         facts: HookFacts,
-        model: &Arc<dyn Model>,
+        access: HookAccess,
     ) -> Arc<Self> {
         #[cfg(test)]
         SITES_MADE.with(|made| made.set(made.get() + 1));
@@ -66,7 +77,7 @@ impl HookSite {
             prompt_id: if let Anchor::Prompt(id) = &anchor { Some(id.clone()) } else { running() },
             anchor,
             facts,
-            model: Arc::clone(model),
+            access,
         })
     }
 }
@@ -214,8 +225,8 @@ impl HookContext {
     }
 
     pub fn context_usage(&self) -> ContextUsage {
-        let HookSite { facts, model, .. } = &*self.site;
-        let window = model.record(&facts.model).map_or(0, |record| record.context_window);
+        let HookSite { facts, access, .. } = &*self.site;
+        let window = access.model.record(&facts.model).map_or(0, |record| record.context_window);
         ContextUsage { tokens: facts.context_tokens, context_window: window }
     }
 

@@ -1,5 +1,6 @@
 //! Extensions and plugins that run outside of this process, behind HTTP.
 
+mod actions;
 mod endpoint;
 mod events;
 mod extension;
@@ -7,19 +8,24 @@ mod extension;
 mod fuzz;
 mod messages;
 mod plugin;
+mod question;
+mod response_parts;
 mod responses;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
 pub(crate) use endpoint::HttpEndpoint;
+pub(super) use endpoint::{RequestFailure, read_body, transport};
 pub(crate) use events::{HTTP_EVENTS, LOCAL_EVENTS};
 pub(crate) use extension::HttpExtension;
 pub(crate) use plugin::HttpPlugin;
 
+use crate::agent::question::Answer;
 use crate::extensions::HookContext;
 use crate::ids::PromptId;
 
@@ -40,6 +46,9 @@ struct HookRequest<'a, T> {
     agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_id: Option<&'a str>,
+    /// Answers to the questions of earlier responses, by key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answers: Option<&'a BTreeMap<String, Answer>>,
     #[serde(flatten)]
     data: T,
 }
@@ -59,6 +68,7 @@ fn request_body<T: Serialize>(
         user_id,
         agent: cx.agent(),
         prompt_id: cx.prompt_id().map(PromptId::as_str),
+        answers: cx.recorded_answers().filter(|answers| !answers.is_empty()),
         data,
     })
 }

@@ -15,6 +15,7 @@ use crate::agent::raw::RawJson;
 use crate::error_chain::error_chain;
 use crate::extensions::Extension;
 use crate::extensions::http::HttpPlugin;
+use crate::extensions::permissions::{Permissions, find_permission_mistakes};
 use crate::extensions::prepare::{Prepare, PrepareInput, PrepareOutput};
 use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
 use crate::tools::plugin_state::StateAccess;
@@ -100,6 +101,12 @@ pub trait Plugin: Send + Sync + fmt::Debug + 'static {
     /// True if a model call is made without this plugin when it fails.
     fn is_optional(&self) -> bool {
         false
+    }
+
+    /// The hosts and settings that [`Plugin::prepare`] uses, and the plugins whose state it reads;
+    /// see [`Extension::permissions`](super::Extension::permissions).
+    fn permissions(&self) -> Permissions {
+        Permissions::new()
     }
 
     /// Runs before every model call, again for each attempt, and again after a take-over. It must
@@ -255,6 +262,7 @@ struct PluginHook {
     name: String,
     timeout: Option<Duration>,
     is_remote: bool,
+    permissions: Permissions,
 }
 
 #[async_trait]
@@ -269,6 +277,10 @@ impl Extension for PluginHook {
 
     fn is_remote(&self) -> bool {
         self.is_remote
+    }
+
+    fn permissions(&self) -> Permissions {
+        self.permissions.clone()
     }
 }
 
@@ -301,11 +313,14 @@ impl RegisteredPlugin {
         let PluginTools { tools, mut mistakes, .. } = declared;
         mistakes.extend(find_name_conflicts(&tools));
         mistakes.extend(find_declaration_mistakes(&name, &tools));
+        let permissions = plugin.permissions();
+        mistakes.extend(find_permission_mistakes(&format!("plugin \"{name}\""), &permissions));
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
         let is_optional = plugin.is_optional();
-        let hook = Arc::new(PluginHook { name, timeout: None, is_remote: false });
+        let is_remote = permissions.has_hosts();
+        let hook = Arc::new(PluginHook { name, timeout: None, is_remote, permissions });
         Ok(Self { plugin, hook, tools, is_optional, schema })
     }
 
@@ -326,7 +341,8 @@ impl RegisteredPlugin {
         let schema = StateSchema::new::<serde_json::Map<String, Value>>(&name)
             .map_err(|mistake| vec![mistake])?;
         let timeout = Some(plugin.endpoint.timeout);
-        let hook = Arc::new(PluginHook { name, timeout, is_remote: true });
+        let permissions = Permissions::new();
+        let hook = Arc::new(PluginHook { name, timeout, is_remote: true, permissions });
         Ok(Self { plugin: Arc::new(plugin), hook, tools, is_optional, schema })
     }
 

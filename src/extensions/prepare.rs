@@ -128,9 +128,15 @@ impl<'a, S> Prepare<'a, S> {
     /// The state of another plugin, with the changes of plugins that run before this one.
     ///
     /// # Errors
-    /// That plugin cannot read its state, for example because it has a newer schema.
+    /// That plugin cannot read its state, for example because it has a newer schema; or this one
+    /// declares whose state it reads, and not this name.
     pub fn state_of<P: Plugin>(&self, plugin: &P) -> Result<Option<P::State>, PluginError> {
         let name = plugin.name();
+        let cx = self.input.cx;
+        if !cx.extension().permissions().allows_storage(name) {
+            let refusal = cx.refusal(&format!("state of the plugin `{name}`"), "with_storage");
+            return Err(PluginError::new(refusal.to_string()));
+        }
         let registered = self.input.plugins.iter().find(|other| other.name() == name);
         let stored = self.input.states.get(name);
         let (Some(registered), Some(stored)) = (registered, stored) else { return Ok(None) };

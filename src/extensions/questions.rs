@@ -99,13 +99,18 @@ impl HookContext {
         self.questions.as_ref().is_some_and(asked)
     }
 
+    /// The answers to earlier questions, by key. `None`: the hook may not ask.
+    pub(super) fn recorded_answers(&self) -> Option<&BTreeMap<String, Answer>> {
+        self.questions.as_ref().map(|questions| &questions.answers)
+    }
+
     /// True if the hook may ask a question: in `tool_call`, and in `session_before_compact` while a
     /// prompt runs.
     pub fn has_ui(&self) -> bool {
         self.questions.is_some()
     }
 
-    /// Asks for yes or no. `false` if the question expired.
+    /// Asks for yes or no. `false` if the question expired or was declined.
     ///
     /// A question has a key of the hook's choice, at most 64 bytes. The first use of a key in a
     /// step, for example a tool call, ends the hook with an error. Return it with `?`. The prompt
@@ -119,8 +124,8 @@ impl HookContext {
         Ok(answer == Answer::Confirmation(true))
     }
 
-    /// Asks for one of several texts, together at most 2 KB. `None` if the question expired, or if
-    /// the recorded answer is no longer an option. See [`HookContext::confirm`].
+    /// Asks for one of several texts, together at most 2 KB. `None` if the question expired
+    /// or was declined, or if the recorded answer is no longer an option. See [`HookContext::confirm`].
     ///
     /// # Errors
     /// The question has no answer yet, the hook may not ask, or the question exceeds a limit.
@@ -138,7 +143,7 @@ impl HookContext {
     }
 
     /// Asks for a text, at most 1,000 characters and 2 KB. `hint` describes it. `None` if the
-    /// question expired. See [`HookContext::confirm`].
+    /// question expired or was declined. See [`HookContext::confirm`].
     ///
     /// # Errors
     /// The question has no answer yet, the hook may not ask, or the question exceeds a limit.

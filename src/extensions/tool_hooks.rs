@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::agent::content::Block;
 use crate::agent::raw::RawJson;
 use crate::tools::Arguments;
@@ -24,6 +26,9 @@ pub enum ToolCallDecision {
     #[default]
     Allow,
     Block(CallBlock),
+    /// The call runs with these arguments, an object of at most 4 KB as JSON. They are not checked
+    /// with the schema of the tool. Later extensions, approvals and the tool see them.
+    Change(Value),
     /// The call waits for an approval.
     RequireApproval(ApprovalRequest),
 }

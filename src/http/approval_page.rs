@@ -74,9 +74,14 @@ fn render_page(state: &PageState<'_>) -> String {
         PageState::Open(approval) | PageState::InvalidDecision(approval, _) => {
             (approval, approval.request.title.clone())
         }
-        PageState::Decided(approval, decision) => {
-            (approval, format!("{}: {}", decision_text(decision.verdict), approval.request.title))
-        }
+        PageState::Decided(approval, decision) => (
+            approval,
+            format!(
+                "{}: {}",
+                decision_text(approval.request.kind, decision.verdict),
+                approval.request.title
+            ),
+        ),
         PageState::Expired(approval) => (approval, format!("Expired: {}", approval.request.title)),
     };
     let mut body = format!("<h1>{}</h1>", escape_html(&title));
@@ -128,13 +133,14 @@ pub(crate) fn problem_page(problem: Problem) -> Response {
 
 fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     let at = render_time(decision.decided_at);
+    let text = decision_text(approval.request.kind, decision.verdict);
     let sentence = match (decision.verdict, decision.decided_by.as_str()) {
         (Verdict::Expired, _) => {
             format!("The approval expired at {at}, before a decision.")
         }
         (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
-        (verdict, "link") => format!("{} with an approval link at {at}.", decision_text(verdict)),
-        (verdict, user) => format!("{} by {} at {at}.", decision_text(verdict), escape_html(user)),
+        (_, "link") => format!("{text} with an approval link at {at}."),
+        (_, user) => format!("{text} by {} at {at}.", escape_html(user)),
     };
     let rest = if approval.replaced_by.is_some() {
         "The tool changed after this decision, so the call needs a new approval. Open the newer link, or list the open approvals."
@@ -256,17 +262,20 @@ fn write_form(body: &mut String, approval: &Approval) {
     for verdict in decisions {
         let _ = write!(
             body,
-            "<button type=\"submit\" name=\"decision\" value=\"{}\">{}</button>",
+            "<button type=\"submit\" name=\"decision\" value=\"{}\"{}>{}</button>",
             verdict.name(),
-            button_label(*verdict)
+            // A blank field does not keep an approver from this decision.
+            if *verdict == Verdict::Reject { " formnovalidate" } else { "" },
+            button_label(approval.request.kind, *verdict)
         );
     }
     body.push_str("</form>");
 }
 
-fn button_label(verdict: Verdict) -> &'static str {
+fn button_label(kind: RequestKind, verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Approve => "Approve",
+        Verdict::Reject if kind == RequestKind::Question => "Decline to answer",
         Verdict::Reject => "Reject",
         Verdict::Happened => "It happened",
         Verdict::DidNotHappen => "It did not happen",
@@ -277,9 +286,10 @@ fn button_label(verdict: Verdict) -> &'static str {
     }
 }
 
-fn decision_text(verdict: Verdict) -> &'static str {
+fn decision_text(kind: RequestKind, verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Approve => "Approved",
+        Verdict::Reject if kind == RequestKind::Question => "Declined",
         Verdict::Reject => "Rejected",
         Verdict::Happened => "Settled: it happened",
         Verdict::DidNotHappen => "Settled: it did not happen",
@@ -330,6 +340,7 @@ mod tests {
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),
                 effect: Some(Effect::Write),
+                arguments: None,
                 binding: None,
                 budget: None,
                 schema: None,

@@ -1,5 +1,6 @@
 //! Health route, which checks store and queues at most every 30 s; and the list of agents.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -13,14 +14,16 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::error_chain::error_chain;
+use crate::extensions::Extension;
 use crate::http::auth::Caller;
 use crate::http::problem::Problem;
-use crate::http::schema::AgentView;
+use crate::http::schema::{AgentView, ExtensionView};
 use crate::http::{Api, SharedApi};
 use crate::ids::TenantId;
 use crate::queue::TURNS;
 use crate::services::Services;
 use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
+use crate::tools::CallableTool;
 
 /// Maximum age of a check result that is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -131,6 +134,8 @@ pub(crate) async fn agents(State(api): State<SharedApi>, _: Caller) -> Result<Re
         description: String::new(),
         model: None,
         tools: Vec::new(),
+        extensions: Vec::new(),
+        plugins: Vec::new(),
         revision: None,
         available: false,
         problem: Some(broken.problem.clone()),
@@ -147,13 +152,30 @@ fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
     let unavailable = api.services.model.record(model).err().or(paused);
     let available = unavailable.is_none();
     let broken = catalog.broken.get(&agent.name).map(|broken| broken.problem.clone());
+    let extensions = api.services.extensions_of(Some(agent)).map(|it| extension_view(&**it, &[]));
+    let plugins = agent.plugins.iter().map(|it| extension_view(&*it.hook(), it.tools()));
     AgentView {
         name: agent.name.clone(),
         description: agent.description.clone(),
         model: Some(model.to_owned()),
-        tools: agent.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
+        tools: tool_names(&agent.tools),
+        extensions: extensions.collect(),
+        plugins: plugins.collect(),
         revision: Some(agent.revision.clone()),
         available,
         problem: unavailable.or(broken),
     }
+}
+
+fn extension_view(extension: &dyn Extension, tools: &[Arc<dyn CallableTool>]) -> ExtensionView {
+    ExtensionView {
+        name: extension.name().to_owned(),
+        remote: extension.is_remote(),
+        permissions: extension.permissions(),
+        tools: tool_names(tools),
+    }
+}
+
+fn tool_names(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
+    tools.iter().map(|tool| tool.definition().name.clone()).collect()
 }

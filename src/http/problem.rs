@@ -217,7 +217,7 @@ impl Problem {
                 Self::new(PRECONDITION_FAILED, detail).with_header(http::header::ETAG, &etag)
             }
             CommandError::TooLarge(_) => Self::new(PAYLOAD_TOO_LARGE, detail),
-            CommandError::AgentUnavailable(_) => {
+            CommandError::AgentUnavailable(_) | CommandError::ExtensionFailed(_) => {
                 Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS)
             }
             CommandError::Unavailable { source, .. } => {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::agent::settings::Settings;
+use crate::extensions::Permissions;
 use crate::queries::ArtifactView;
 use crate::queries::approvals::ApprovalView;
 use crate::queries::conversation::ConversationView;
@@ -99,6 +100,10 @@ pub(crate) struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
     pub(super) tools: Vec<String>,
+    /// In the order in which they run.
+    pub(super) extensions: Vec<ExtensionView>,
+    /// In the order in which they prepare model calls.
+    pub(super) plugins: Vec<ExtensionView>,
     /// Hash of the agent file. Each model response records it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) revision: Option<String>,
@@ -107,4 +112,17 @@ pub(crate) struct AgentView {
     /// not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
+}
+
+/// An extension or a plugin of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ExtensionView {
+    pub(super) name: String,
+    /// True if its hooks call other systems.
+    pub(super) remote: bool,
+    /// Its declared permissions.
+    pub(super) permissions: Permissions,
+    /// Names of its own tools.
+    pub(super) tools: Vec<String>,
 }

@@ -239,6 +239,9 @@ async fn load_arguments(
     key: &ConversationKey,
     request: &Request,
 ) -> Result<Option<RawJson>, CommandError> {
+    if request.arguments.is_some() {
+        return Ok(request.arguments.clone());
+    }
     let Some(call) = request.call else { return Ok(None) };
     let entries = load::entries(services, key, call.response_seq, call.response_seq).await?;
     Ok(entries.first().and_then(|entry| call_arguments(entry, call.index)))

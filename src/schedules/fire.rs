@@ -239,9 +239,9 @@ fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
             Ok(FiringOutcome::Ended("the conversation is gone".to_owned()))
         }
         // A deployment or an operator repairs these.
-        CommandError::AgentUnavailable(_) | CommandError::Corrupt(_) => {
-            Ok(FiringOutcome::Retryable(detail))
-        }
+        CommandError::AgentUnavailable(_)
+        | CommandError::ExtensionFailed(_)
+        | CommandError::Corrupt(_) => Ok(FiringOutcome::Retryable(detail)),
         CommandError::Invalid(errors) if errors.iter().all(|fault| fault.pointer == "/agent") => {
             Ok(FiringOutcome::Retryable(detail))
         }

@@ -39,6 +39,9 @@ pub(crate) fn classify_command_error(error: &CommandError) -> Option<ErrorClass>
         CommandError::AgentUnavailable(_) => {
             Some(ErrorClass::new(ErrorDomain::App, "agent_unavailable"))
         }
+        CommandError::ExtensionFailed(_) => {
+            Some(ErrorClass::new(ErrorDomain::App, "extension_failed"))
+        }
         CommandError::Corrupt(_) => Some(ErrorClass::new(ErrorDomain::Runtime, "corrupt")),
         CommandError::NotFound(_)
         | CommandError::UnknownCommand

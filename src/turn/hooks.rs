@@ -52,7 +52,8 @@ impl<'w> LeasedConversation<'w> {
         let system_prompt = Arc::clone(&context.system_prompt);
         let facts =
             HookFacts::new(head, &context.settings, context.tools().to_vec(), system_prompt);
-        HookSite::new(hook, head, anchor, facts, &self.services.model)
+        let access = self.services.hook_access(context.agent.as_deref().ok());
+        HookSite::new(hook, head, anchor, facts, access)
     }
 
     /// `None`: no extension has the hook.

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::question::QuestionSpec;
@@ -30,6 +32,11 @@ use crate::turn::tool_call::failure_text;
 /// of turn and prompt still fit.
 const PREFLIGHT_OPERATIONS_MAX: usize = BATCH_OPERATIONS_MAX - 10;
 
+/// Maximum bytes of the arguments that extensions set for one call.
+const CHANGE_BYTES_MAX: usize = 4 * 1024;
+/// Maximum bytes of the arguments that extensions set for all open calls.
+const CHANGES_BYTES_MAX: usize = 8 * 1024;
+
 /// Result text of a call that an extension blocks without a reason (EX-04). Also the prefix of a
 /// failed hook's reason.
 const BLOCKED: &str = "Tool execution was blocked";
@@ -38,8 +45,17 @@ const BLOCKED: &str = "Tool execution was blocked";
 struct CheckedCall {
     tool: Arc<dyn CallableTool>,
     arguments: Arguments,
+    /// True if an extension set the arguments.
+    is_changed: bool,
     /// Approvals that extensions require, in their order.
     required: Vec<ExtensionApproval>,
+}
+
+/// Decisions of extensions on a call that they let pass.
+struct HookedCall {
+    required: Vec<ExtensionApproval>,
+    /// `None`: no extension changed the arguments.
+    arguments: Option<Arguments>,
 }
 
 /// Outcome of the check of a ready call.
@@ -134,15 +150,21 @@ impl LeasedConversation<'_> {
             return Ok(CheckOutcome::Deferred);
         }
         match self.run_before_tool_call(plan, (index, call), &checked.arguments, actions).await? {
-            Ok(required) => checked.required = required,
+            Ok(hooked) => {
+                checked.required = hooked.required;
+                checked.is_changed = hooked.arguments.is_some();
+                checked.arguments = hooked.arguments.unwrap_or(checked.arguments);
+            }
             Err(outcome) => return Ok(outcome),
         }
+        let changed_text = checked.is_changed.then(|| checked.arguments.text.clone());
+        let changed_call = changed_text.map(|arguments| ToolCall { arguments, ..call.clone() });
         Ok(self
-            .admit_call(transition, index, call, checked)
+            .admit_call(transition, index, changed_call.as_ref().unwrap_or(call), checked)
             .map_or(CheckOutcome::Deferred, CheckOutcome::Decided))
     }
 
-    /// The approvals that extensions require, or the rejection by the first extension that blocks
+    /// The approvals that extensions require and their arguments, or the rejection by the first extension that blocks
     /// the call, or that fails and is not optional.
     async fn run_before_tool_call(
         &mut self,
@@ -150,21 +172,24 @@ impl LeasedConversation<'_> {
         (index, call): (usize, &ToolCall),
         arguments: &Arguments,
         actions: &mut Vec<Input>,
-    ) -> Result<Result<Vec<ExtensionApproval>, CheckOutcome>, TurnError> {
-        let call_ahead = PendingToolCall {
-            tool_call_id: &call.id,
-            tool_name: &call.name,
-            arguments,
-            calls_count: plan.transition().calls().len(),
-        };
+    ) -> Result<Result<HookedCall, CheckOutcome>, TurnError> {
         let response = plan.transition().head.response_count;
         let state = plan.transition().calls().get(index);
         let answers = state.map(|call| &call.answers);
-        let is_repeated = state.is_some_and(|call| call.attempts > 0);
-        let mut required = Vec::new();
+        let sent = state.filter(|call| call.attempts > 0);
+        let is_repeated = sent.is_some();
+        let fixed = sent.and_then(|call| call.changed_arguments.clone());
+        let fixed = fixed.map(|value| Arguments { text: RawJson::from_value(&value), value });
+        let mut hooked = HookedCall { required: Vec::new(), arguments: fixed };
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
             let cx = if let Some(answers) = answers { cx.with_questions(answers) } else { cx };
+            let call_ahead = PendingToolCall {
+                tool_call_id: &call.id,
+                tool_name: &call.name,
+                arguments: hooked.arguments.as_ref().unwrap_or(arguments),
+                calls_count: plan.transition().calls().len(),
+            };
             // The hook is called inside the future, so that a panic before its first await is
             // caught too.
             let work = async { cx.extension().before_tool_call(&cx, &call_ahead).await };
@@ -183,8 +208,19 @@ impl LeasedConversation<'_> {
                 Ok(ToolCallDecision::Allow) => continue,
                 Ok(ToolCallDecision::RequireApproval(request)) => {
                     let extension = cx.extension().name().to_owned();
-                    required.push(ExtensionApproval { extension, request });
+                    hooked.required.push(ExtensionApproval { extension, request });
                     continue;
+                }
+                // A repetition has the arguments of the first attempt.
+                Ok(ToolCallDecision::Change(_)) if is_repeated => continue,
+                Ok(ToolCallDecision::Change(value)) => {
+                    match read_change(plan.transition(), index, cx.extension().name(), value) {
+                        Ok(changed) => {
+                            hooked.arguments = Some(changed);
+                            continue;
+                        }
+                        Err(preflight) => preflight,
+                    }
                 }
                 Ok(ToolCallDecision::Block(block)) => {
                     let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
@@ -198,7 +234,7 @@ impl LeasedConversation<'_> {
             };
             return Ok(Err(CheckOutcome::Decided(preflight)));
         }
-        Ok(Ok(required))
+        Ok(Ok(hooked))
     }
 
     /// Returns `None` if the tool's time-out no longer fits this turn.
@@ -209,7 +245,7 @@ impl LeasedConversation<'_> {
         call: &ToolCall,
         checked: CheckedCall,
     ) -> Option<Preflight> {
-        let CheckedCall { tool, arguments, required } = checked;
+        let CheckedCall { tool, arguments, is_changed, required } = checked;
         let timeout = tool.definition().timeout;
         if timeout + SEND_MARGIN > self.services.limits.turn_duration {
             // Deferring it would defer it for ever.
@@ -242,9 +278,38 @@ impl LeasedConversation<'_> {
             // Later checks need all that was approved.
             binding: approved.cloned().unwrap_or(binding),
             fingerprint: call_fingerprint(call),
+            changed_arguments: is_changed.then_some(arguments.text),
             approval,
         })))
     }
+}
+
+/// The arguments that an extension sets. They are stored in the head until the call is done.
+fn read_change(
+    transition: &Transition,
+    index: usize,
+    extension: &str,
+    value: Value,
+) -> Result<Arguments, Preflight> {
+    let refused = |reason: String| {
+        Err(rejected(format!(
+            "{BLOCKED}: extension \"{extension}\" changed its arguments to {reason}"
+        )))
+    };
+    if !value.is_object() {
+        return refused("a value that is no object".to_owned());
+    }
+    let text = RawJson::from_value(&value);
+    let bytes = text.text().len();
+    let others = transition.calls().iter().enumerate().filter(|(other, _)| *other != index);
+    let others = others.filter_map(|(_, call)| call.changed_arguments.as_ref());
+    let together = bytes + others.map(|it| it.to_string().len()).sum::<usize>();
+    if bytes > CHANGE_BYTES_MAX || together > CHANGES_BYTES_MAX {
+        return refused(format!(
+            "{bytes} bytes, and those of all calls to {together}: at most {CHANGE_BYTES_MAX} and {CHANGES_BYTES_MAX} are allowed"
+        ));
+    }
+    Ok(Arguments { value, text })
 }
 
 /// Opens the request for the question. While the head has no room for it, the call waits for an
@@ -286,7 +351,12 @@ fn resolve_call(
         .map_err(|text| rejected(failure_text(context.loop_kind(), &call.name, text)))?;
     match find_blocking_call(plan, index, &**tool) {
         Some(earlier) => Err(Preflight::BlockedBy { earlier }),
-        None => Ok(CheckedCall { tool: Arc::clone(tool), arguments, required: Vec::new() }),
+        None => Ok(CheckedCall {
+            tool: Arc::clone(tool),
+            arguments,
+            is_changed: false,
+            required: Vec::new(),
+        }),
     }
 }
 

@@ -15,6 +15,7 @@ mod bounds;
 mod branches;
 mod budgets;
 mod call_approval;
+mod changed_arguments;
 mod compaction;
 mod cost_table;
 mod deliveries;

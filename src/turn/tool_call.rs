@@ -23,7 +23,7 @@ use crate::queue;
 use crate::services::Services;
 use crate::tools::plugin_state::CallPluginState;
 use crate::tools::validate::INVALID_JSON;
-use crate::tools::{ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
+use crate::tools::{Arguments, ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::late_result::LateResultWriter;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -82,26 +82,29 @@ impl<'w> LeasedConversation<'w> {
             let raw = RawOutcome::default();
             Ok(SentCall { index, call_span: None, effect: Effect::Read, work, raw })
         };
-        let Some(call) = self.state.open_call(index).cloned() else {
+        let Some(mut call) = self.state.open_call(index).cloned() else {
             return failed("This call is not in the record.");
         };
-        let Some((CallStatus::Started { effect_id, .. }, attempt)) = self
-            .state
-            .head
-            .phase
-            .call_batch()
-            .calls
-            .get(index)
-            .map(|call| (call.status.clone(), call.attempts))
+        let state = self.state.head.phase.call_batch().calls.get(index);
+        let changed = state.and_then(|state| state.changed_arguments.clone());
+        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
+            state.map(|state| (state.status.clone(), state.attempts))
         else {
             return failed("This call was not started.");
         };
         let Some(tool) = turn_context.find_tool(&call.name).cloned() else {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
-        let arguments = match validate::validate(tool.definition(), &call.arguments) {
-            Ok(arguments) => arguments,
-            Err(text) => return failed(&text),
+        let arguments = match changed {
+            Some(value) => {
+                let text = RawJson::from_value(&value);
+                call.arguments = text.clone();
+                Arguments { value, text }
+            }
+            None => match validate::validate(tool.definition(), &call.arguments) {
+                Ok(arguments) => arguments,
+                Err(text) => return failed(&text),
+            },
         };
         let call_span = Arc::new(ToolCallSpan::start(
             services,

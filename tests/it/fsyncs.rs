@@ -72,6 +72,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         instructions: "".into(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: false,
         skills: Vec::new(),
         plugins: Vec::new(),

@@ -108,6 +108,24 @@ impl TestApp {
         }
     }
 
+    /// The agent sends all events that the Node example handles.
+    fn send_all_events(&self) {
+        let file = self.folder.path().join("agents/clerk.agent.md");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let all = "events: [input, tool_call, tool_result, command, user_bash]
+      commands: [{ name: limit, description: \"Shows the limit of payments.\" }]";
+        std::fs::write(&file, text.replace("events: [tool_call, tool_result]", all)).unwrap();
+    }
+
+    /// Decides the open request of the conversation.
+    async fn decide(&self, dev: &DevProcess, decision: &Value) -> Value {
+        let view = self.get(dev, "/api/conversations/c").await;
+        let request = view["pendingApprovals"][0].clone();
+        let path = format!("/api/conversations/c/approvals/{}", request["id"].as_str().unwrap());
+        self.post(dev, &path, decision).await;
+        request
+    }
+
     /// Starts `dev`, with the data of an earlier process.
     fn start_dev(&self) -> DevProcess {
         let settings = [
@@ -256,6 +274,92 @@ async fn unreachable_extension_blocks_calls_or_lets_them_start() {
         assert!(log.contains(&format!("hook failed: {}", failed("tool_call"))), "{log}");
         assert!(log.contains("hook failed: plugin \"rules\" failed in prepare"), "{log}");
         assert!(!log.contains(SECRET) && !log.contains(&app.node.url), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn question_of_a_server_survives_kills_and_precedes_the_approval() {
+    let responses = vec![pay("Ada", 5_000), ResponseScript::text("paid")];
+    let mut app = TestApp::new("block", responses).await;
+    app.send_all_events();
+    let mut dev = app.start_dev();
+    let body = json!({"conversationId": "c", "input": "Pay with 4111111111111111"});
+    let prompt = app.post(&dev, "/api/prompts?wait=20", &body).await;
+    assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}\n{}", dev.log());
+    assert_eq!(prompt["input"], "Pay with (card number)");
+
+    dev.kill();
+    app.node.kill();
+    app.node = HookServer::start(NODE);
+    let dev = app.start_dev();
+    let question = app.decide(&dev, &json!({"decision": "answer", "value": true})).await;
+    assert_eq!(
+        (&question["kind"], &question["reason"], &question["extension"]),
+        (&json!("question"), &json!("Do you know Ada?"), &json!("guard"))
+    );
+    let deadline = Instant::now() + TIMEOUT;
+    while app.get(&dev, "/api/conversations/c").await["pendingApprovals"][0]["kind"] != "tool" {
+        assert!(Instant::now() < deadline, "{}", dev.log());
+    }
+    assert_eq!(app.payments.payments().len(), 0);
+    let approval = app.decide(&dev, &json!({"decision": "approve"})).await;
+    assert_eq!(approval["reason"], "Pay 5000 to Ada?");
+    app.wait_for(&dev, "completed").await;
+    assert_eq!(app.payments.payments().len(), 1);
+}
+
+#[tokio::test]
+async fn commands_shell_records_and_actions_of_a_server() {
+    let app = TestApp::new("block", vec![pay("Mallory", 1), ResponseScript::text("no")]).await;
+    app.send_all_events();
+    let dev = app.start_dev();
+    app.prompt(&dev).await;
+    let listed = app.get(&dev, "/api/commands?agent=clerk").await;
+    assert_eq!(
+        listed["items"][0],
+        json!({"name": "limit", "description": "Shows the limit of payments.", "kind": "command", "extension": "guard"})
+    );
+    let run = app.post(&dev, "/api/conversations/c/commands/limit", &json!({"args": "now"})).await;
+    assert_eq!(run["output"], "Payments above 100 need an approval.", "{run}\n{}", dev.log());
+    let bash = json!({"command": "env", "output": "a=1 password=x b=2", "exitCode": 0});
+    app.post(&dev, "/api/conversations/c/bash", &bash).await;
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let entries = app.get(&dev, "/api/conversations/c/entries?limit=100").await;
+        let items = entries["items"].as_array().unwrap();
+        let shown = items.iter().any(|entry| {
+            entry["customType"] == "guard/limit-shown" && entry["data"] == json!({"args": "now"})
+        });
+        if shown && entries.to_string().contains("password=…") {
+            assert!(!entries.to_string().contains("password=x"), "{entries}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{entries}\n{}", dev.log());
+    }
+    let path = dev.url("/api/conversations/c/events?follow=false");
+    let events = app.client.get(path).send().await.unwrap().text().await.unwrap();
+    assert!(events.contains("A payment to Mallory was blocked."), "{events}");
+}
+
+#[tokio::test]
+async fn input_is_refused_while_its_server_is_down() {
+    for (on_failure, status) in [("block", 503), ("allow", 202)] {
+        let mut app = TestApp::new(on_failure, vec![ResponseScript::text("hi")]).await;
+        app.send_all_events();
+        let dev = app.start_dev();
+        app.node.kill();
+        let body = json!({"conversationId": "c", "input": "Hi"});
+        let sent = app.client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+        assert_eq!(sent.status(), status, "{on_failure}\n{}", dev.log());
+        if on_failure == "block" {
+            let problem: Value = sent.json().await.unwrap();
+            assert_eq!(
+                problem["detail"],
+                "The extension \"guard\" failed in input: its server could not be reached: the connection was refused. Nothing was stored. Repeat the request."
+            );
+            let read = app.client.get(dev.url("/api/conversations/c")).send().await.unwrap();
+            assert_eq!(read.status(), 404);
+        }
     }
 }
 

@@ -103,6 +103,7 @@ async fn repeated_call_of_clerk_pays_once() {
     let context = AgentFileContext {
         tools: &tools,
         plugins: &[],
+        extensions: &[],
         skills: &[],
         app_settings: &app_settings,
         client: &client,

@@ -6,6 +6,7 @@ use crate::agent::entry::{EntryBody, ToolStarted};
 use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
@@ -82,6 +83,9 @@ fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Nex
         let text = "An earlier call with the same arguments has an unknown outcome, so this one was not started.";
         return reject_call(transition, index, &CallResult::error(text));
     }
+    if let Some(call) = transition.call_mut(index) {
+        call.changed_arguments = plan.changed_arguments.as_ref().map(RawJson::to_value);
+    }
     match &plan.approval {
         Some(approval) if !is_approved => request_approval(transition, index, plan, approval),
         _ => start_call(transition, index, plan),
@@ -136,6 +140,7 @@ fn start_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
         tool_name: open_call.tool_call.name,
         attempt,
         effect: Some(plan.effect),
+        arguments: plan.changed_arguments.clone(),
     }));
 }
 
@@ -158,6 +163,7 @@ fn request_approval(
         kind: RequestKind::Tool,
         title: format!("May {} run?", open_call.tool_call.name),
         reason,
+        arguments: plan.changed_arguments.clone(),
         binding: Some(plan.binding.clone()),
         effect: Some(plan.effect),
         expires_at: Some(approval.expires_at),
@@ -212,6 +218,7 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.should_terminate = result.terminate;
         call.answers = Answers::default();
+        call.changed_arguments = None;
         call.has_approval_request
     });
     let states = &mut transition.head.plugin_state;

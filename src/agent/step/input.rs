@@ -126,6 +126,8 @@ pub struct CallPlan {
     pub until: Timestamp,
     /// Scope of an approval of the call. See [`approval_binding`](crate::agent::approval_binding).
     pub binding: String,
+    /// Arguments that an extension set. `None`: those of the model's call.
+    pub changed_arguments: Option<RawJson>,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
     pub fingerprint: String,
     /// Set if the call needs an approval.

@@ -21,6 +21,7 @@ pub(super) fn new_request(transition: &Transition) -> Request {
         tool_call_id: None,
         tool: None,
         effect: None,
+        arguments: None,
         binding: None,
         budget: None,
         schema: None,

@@ -28,6 +28,7 @@ use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
 use crate::extensions::command::find_command_mistakes;
+use crate::extensions::permissions::find_extension_mistakes;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
@@ -59,6 +60,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         instructions: config.system_prompt.as_str().into(),
         tools: config.tools.clone(),
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: false,
         skills: Vec::new(),
         plugins: config.plugins.clone(),
@@ -134,6 +136,7 @@ pub(super) async fn open_services(
 
 impl Agent {
     pub(super) async fn start(mut builder: AgentBuilder) -> Result<Self, AgentError> {
+        builder.mistakes.extend(find_extension_mistakes(&builder.extensions));
         builder.mistakes.extend(find_command_mistakes(&builder.extensions));
         if !builder.mistakes.is_empty() {
             return Err(AgentError::Mistakes(builder.mistakes));

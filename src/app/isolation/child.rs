@@ -142,7 +142,7 @@ fn build_services(
         ..ServiceOptions::default()
     };
     let credentials = Credentials::default();
-    let (_, loaded, model) = service::load_with_model(settings, &credentials, || {
+    let (files, loaded, model) = service::load_with_model(settings, &credentials, || {
         let files = AgentFiles::new(&app, settings, &options, &credentials)?;
         let loaded = files.load_active(init.active_agents);
         Ok((files, loaded))
@@ -168,6 +168,7 @@ fn build_services(
         agents: loaded.catalog.into(),
         extensions: app.extensions,
         extension_error_listeners: app.extension_error_listeners,
+        hook_client: files.hook_client(),
         notification_sender,
         limits,
         spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),

@@ -47,8 +47,8 @@ impl fmt::Debug for HttpEndpoint {
 /// Reason why a request has no usable response. It holds no part of a body, no address and no
 /// secret.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct RequestFailure {
-    pub(super) text: String,
+pub(in crate::extensions) struct RequestFailure {
+    pub(in crate::extensions) text: String,
     /// True if a later request may succeed.
     pub(super) is_transient: bool,
     /// Wait before the second attempt; `None`: there is none.
@@ -56,7 +56,7 @@ pub(super) struct RequestFailure {
 }
 
 impl RequestFailure {
-    pub(super) fn permanent(text: impl Into<String>) -> Self {
+    pub(in crate::extensions) fn permanent(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_transient: false, retry_in: None }
     }
 
@@ -126,20 +126,13 @@ impl HttpEndpoint {
         if let Some(traceparent) = trace::current_traceparent() {
             request = request.header("traceparent", traceparent);
         }
-        let mut response = request.body(body).send().await.map_err(|error| transport(&error))?;
+        let response = request.body(body).send().await.map_err(|error| transport(&error))?;
         if !response.status().is_success() {
             return Err(self.status_failure(response.status(), response.headers()));
         }
-        let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| transport(&error))? {
-            if body.len() + chunk.len() > BODY_BYTES_MAX {
-                return Err(RequestFailure::permanent(format!(
-                    "its response has more than {BODY_BYTES_MAX} bytes"
-                )));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        self.verify(hook_id, response.headers(), &body)?;
+        let headers = response.headers().clone();
+        let body = read_body(response).await?;
+        self.verify(hook_id, &headers, &body)?;
         String::from_utf8(body.into())
             .map_err(|_| RequestFailure::permanent("its response is not UTF-8 text"))
     }
@@ -177,7 +170,23 @@ impl HttpEndpoint {
     }
 }
 
-fn transport(error: &reqwest::Error) -> RequestFailure {
+/// The whole body of a response, if it is not too large.
+pub(in crate::extensions) async fn read_body(
+    mut response: reqwest::Response,
+) -> Result<Bytes, RequestFailure> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| transport(&error))? {
+        if body.len() + chunk.len() > BODY_BYTES_MAX {
+            return Err(RequestFailure::permanent(format!(
+                "its response has more than {BODY_BYTES_MAX} bytes"
+            )));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+pub(in crate::extensions) fn transport(error: &reqwest::Error) -> RequestFailure {
     match describe_error(error) {
         Some(reason) => {
             let text = format!("its server could not be reached: {reason}");

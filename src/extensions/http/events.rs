@@ -3,7 +3,7 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 14] = [
+pub(crate) const HTTP_EVENTS: [Hook; 16] = [
     Hook::SessionStart,
     Hook::SessionShutdown,
     Hook::Input,
@@ -18,6 +18,8 @@ pub(crate) const HTTP_EVENTS: [Hook; 14] = [
     Hook::SessionBeforeCompact,
     Hook::SessionCompact,
     Hook::SessionTree,
+    Hook::Command,
+    Hook::UserBash,
 ];
 
 /// Events that would send the whole history before every model call. Extensions in Rust have them.

@@ -4,23 +4,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::actions::add_actions;
 use super::endpoint::HttpEndpoint;
 use super::messages::{MESSAGES_BYTES_MAX, block_values, content_value, message_value, newest};
 use super::request_body;
 use super::responses::{
-    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, InputResponse,
-    ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
+    ActionsResponse, BashResponse, BeforeAgentStartResponse, BeforeCompactResponse,
+    CommandResponse, EmptyResponse, EventResponse, InputResponse, ToolCallResponse,
+    ToolResultResponse, TurnEndResponse, read_response,
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::extensions::{
-    ClosingTurn, Events, Extension, FinishTurn, FinishedRun, FinishedToolCall, HookContext,
-    HookError, InputDecision, Observation, PendingCompaction, PendingToolCall, PromptText,
-    ResultChanges, RunChanges, StartingRun, SummaryOverride, ToolCallDecision,
+    BashResult, ClosingTurn, CommandCall, CommandOutcome, CommandSpec, Events, Extension,
+    FinishTurn, FinishedRun, FinishedToolCall, HookContext, HookError, InputDecision, Observation,
+    PendingCompaction, PendingToolCall, PromptText, ResultChanges, RunChanges, StartingRun,
+    SummaryOverride, ToolCallDecision, UserBash,
 };
 
 /// An extension of an agent file.
@@ -29,7 +31,9 @@ pub(crate) struct HttpExtension {
     pub(crate) name: String,
     pub(crate) events: Events,
     pub(crate) endpoint: HttpEndpoint,
-    /// True if a tool call starts although its request failed.
+    /// Their names are valid, and none is reserved.
+    pub(crate) commands: Vec<CommandSpec>,
+    /// True if a tool call starts, and an input is accepted, although its request failed.
     pub(crate) is_optional: bool,
 }
 
@@ -60,7 +64,7 @@ struct ToolResultData<'a> {
 }
 
 impl HttpExtension {
-    async fn send<T: DeserializeOwned>(
+    async fn send<T: EventResponse>(
         &self,
         cx: &HookContext,
         data: impl Serialize + Send,
@@ -70,7 +74,9 @@ impl HttpExtension {
         let body = request_body(cx, place, EventData { data })?;
         let response = self.endpoint.post(&hook_id, body).await;
         let response = response.map_err(|failure| HookError::new(failure.text))?;
-        read_response(&response).map_err(|reason| invalid(&reason))
+        let mut response: T = read_response(&response).map_err(|reason| invalid(&reason))?;
+        add_actions(response.take_actions(), cx).map_err(|reason| invalid(&reason))?;
+        Ok(response)
     }
 }
 
@@ -94,6 +100,10 @@ impl Extension for HttpExtension {
 
     fn is_optional(&self) -> bool {
         self.is_optional
+    }
+
+    fn is_input_required(&self) -> bool {
+        !self.is_optional
     }
 
     fn is_remote(&self) -> bool {
@@ -126,7 +136,7 @@ impl Extension for HttpExtension {
         let (messages, omitted) = newest(run.messages.iter().copied(), MESSAGES_BYTES_MAX);
         let data =
             json!({"messages": messages, "messagesOmitted": omitted, "willRetry": run.will_retry});
-        self.send(cx, data).await.map(|EmptyResponse {}| ())
+        self.send::<ActionsResponse>(cx, data).await.map(drop)
     }
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
@@ -156,7 +166,10 @@ impl Extension for HttpExtension {
             arguments: &call.arguments.text,
             calls_count: call.calls_count,
         };
-        let response: ToolCallResponse = self.send(cx, data).await?;
+        let mut response: ToolCallResponse = self.send(cx, data).await?;
+        if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
+            return Err(question.ask(cx));
+        }
         response.into_decision(call.calls_count).map_err(|reason| invalid(&reason))
     }
 
@@ -212,9 +225,44 @@ impl Extension for HttpExtension {
             "firstKeptEntryId": compaction.first_kept_entry_id,
             "messages": messages,
             "messagesOmitted": omitted,
+            "canAsk": cx.has_ui(),
         });
-        let response: BeforeCompactResponse = self.send(cx, data).await?;
+        let mut response: BeforeCompactResponse = self.send(cx, data).await?;
+        if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
+            return Err(question.ask(cx));
+        }
         response.into_override().map_err(|reason| invalid(&reason))
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        self.commands.clone()
+    }
+
+    async fn run_command(
+        &self,
+        cx: &HookContext,
+        call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        let data = json!({"name": call.name, "args": call.args});
+        let response: CommandResponse = self.send(cx, data).await?;
+        Ok(CommandOutcome { output: response.output })
+    }
+
+    async fn replace_bash_result(
+        &self,
+        cx: &HookContext,
+        bash: &UserBash,
+    ) -> Result<Option<BashResult>, HookError> {
+        let data = json!({
+            "command": bash.command,
+            "output": bash.result.output,
+            "exitCode": bash.result.exit_code,
+            "cancelled": bash.result.is_cancelled,
+            "truncated": bash.result.is_truncated,
+            "excludeFromContext": bash.is_excluded_from_context,
+        });
+        let response: BashResponse = self.send(cx, data).await?;
+        Ok(response.into_result())
     }
 
     async fn after_compaction(&self, cx: &HookContext, entry: &Entry) -> Result<(), HookError> {

@@ -1,10 +1,13 @@
 //! Fuzz test of responses: any text is a result or an error, and no error holds a value of it.
 
+use super::actions::add_actions;
 use super::responses::{
-    BeforeAgentStartResponse, BeforeCompactResponse, EmptyResponse, PrepareResponse,
-    ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
+    BashResponse, BeforeAgentStartResponse, BeforeCompactResponse, CommandResponse, EmptyResponse,
+    EventResponse, PrepareResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
+    read_response,
 };
-use crate::extensions::ToolCallDecision;
+use super::tests::context;
+use crate::extensions::{Hook, ToolCallDecision};
 use crate::fuzz::{SECRET, check};
 use crate::tools::{EXPIRY_MAX, is_approver};
 
@@ -15,7 +18,16 @@ fn hook_response(input: &[u8]) {
         assert!(request.approvers.iter().all(|approver| is_approver(approver)));
         assert!(request.reason.len() <= 2_048 && request.expires_after <= EXPIRY_MAX);
     }
+    let asked = read_response::<ToolCallResponse>(body).and_then(|mut response| {
+        let question = response.take_question()?;
+        let errors = question.map(|question| question.ask(&context(Hook::ToolCall)).to_string());
+        let added = add_actions(response.take_actions(), &context(Hook::ToolCall));
+        errors.map_or(added, Err)
+    });
     let errors = [
+        asked.err(),
+        read_response::<CommandResponse>(body).err(),
+        read_response::<BashResponse>(body).map(BashResponse::into_result).err(),
         decision.err(),
         read_response::<ToolResultResponse>(body).map(ToolResultResponse::into_changes).err(),
         read_response::<BeforeAgentStartResponse>(body)
@@ -29,7 +41,7 @@ fn hook_response(input: &[u8]) {
         read_response::<EmptyResponse>(body).err(),
     ];
     for error in errors.into_iter().flatten() {
-        assert!(!error.contains(SECRET) && error.len() < 200, "{error}");
+        assert!(!error.contains(SECRET) && error.len() < 300, "{error}");
     }
 }
 

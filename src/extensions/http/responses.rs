@@ -3,26 +3,57 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
-use crate::agent::content::{Block, Content, Image};
+use super::actions::HookAction;
+use super::question::HookQuestion;
+use super::response_parts::{Checked, ResultContent, into_blocks, read_approvers, read_expiry};
+use crate::agent::content::Block;
 use crate::agent::entry::CustomMessageEntry;
-use crate::agent::raw::{Extra, RawJson, redacted_error};
-use crate::clock::parse_duration;
+use crate::agent::raw::{RawJson, redacted_error};
 use crate::extensions::{
-    ApprovalRequest, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
+    ApprovalRequest, BashResult, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
     SummaryOverride, ToolCallDecision,
 };
-use crate::tools::{EXPIRY_MAX, is_approver};
 
 /// Bytes of a text for approvers or the model.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Bytes of the reasons of all calls of a model response. Open requests are stored in the head.
 const REASONS_BYTES_MAX: usize = 12 * 1024;
-/// Items of `approvers`.
-const APPROVERS_MAX: usize = 16;
 
-/// The error names a member of this file, not a value of the response.
-type Checked<T> = Result<T, String>;
+/// A response to an event.
+pub(super) trait EventResponse: DeserializeOwned {
+    /// Removes the changes of the conversation from the response.
+    fn take_actions(&mut self) -> Vec<HookAction>;
+}
+
+macro_rules! responses_with_actions {
+    ($($response:ty),*) => {$(
+        impl EventResponse for $response {
+            fn take_actions(&mut self) -> Vec<HookAction> {
+                std::mem::take(&mut self.actions)
+            }
+        }
+    )*};
+}
+
+responses_with_actions!(
+    ActionsResponse,
+    BashResponse,
+    BeforeAgentStartResponse,
+    BeforeCompactResponse,
+    CommandResponse,
+    InputResponse,
+    ToolCallResponse,
+    ToolResultResponse,
+    TurnEndResponse
+);
+
+impl EventResponse for EmptyResponse {
+    fn take_actions(&mut self) -> Vec<HookAction> {
+        Vec::new()
+    }
+}
 
 /// Reads the body of a response. The error holds no value of it.
 pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
@@ -38,6 +69,7 @@ pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
 enum CallDecision {
     Allow,
     Block,
+    Change,
     RequireApproval,
 }
 
@@ -45,7 +77,13 @@ enum CallDecision {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ToolCallResponse {
-    decision: CallDecision,
+    #[serde(default)]
+    actions: Vec<HookAction>,
+    /// In place of a decision.
+    ask: Option<HookQuestion>,
+    decision: Option<CallDecision>,
+    /// For the decision `change`.
+    arguments: Option<Value>,
     reason: Option<String>,
     terminate: Option<bool>,
     approvers: Option<Vec<String>>,
@@ -55,21 +93,47 @@ pub(super) struct ToolCallResponse {
 }
 
 impl ToolCallResponse {
-    /// `calls_count` is the number of calls of the model response.
-    pub(super) fn into_decision(self, calls_count: usize) -> Checked<ToolCallDecision> {
-        let is_approval = self.decision == CallDecision::RequireApproval;
-        let has_approval_members = self.approvers.is_some()
+    /// Removes the question from the response.
+    ///
+    /// # Errors
+    /// The response has another member, too.
+    pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
+        let Some(question) = self.ask.take() else { return Ok(None) };
+        if self.decision.is_some()
+            || self.arguments.is_some()
+            || self.reason.is_some()
+            || self.has_approval_members()
+        {
+            return Err("ask needs no decision: the event is sent again with the answer".to_owned());
+        }
+        Ok(Some(question))
+    }
+
+    fn has_approval_members(&self) -> bool {
+        self.approvers.is_some()
             || self.not_requester.is_some()
             || self.expires_after.is_some()
-            || self.refusal.is_some();
-        if has_approval_members && !is_approval {
+            || self.refusal.is_some()
+    }
+
+    /// `calls_count` is the number of calls of the model response.
+    pub(super) fn into_decision(self, calls_count: usize) -> Checked<ToolCallDecision> {
+        let decision = self.decision.ok_or("decision or ask is missing")?;
+        let is_approval = decision == CallDecision::RequireApproval;
+        if self.has_approval_members() && !is_approval {
             return Err("approvers, notRequester, expiresAfter and refusal need the decision requireApproval".to_owned());
         }
-        if self.terminate.is_some() && self.decision != CallDecision::Block {
+        if self.terminate.is_some() && decision != CallDecision::Block {
             return Err("terminate needs the decision block".to_owned());
         }
         check_text("reason", self.reason.as_deref(), TEXT_BYTES_MAX)?;
-        match self.decision {
+        if self.arguments.is_some() != (decision == CallDecision::Change) {
+            return Err("the decision change, and no other one, needs arguments".to_owned());
+        }
+        match decision {
+            CallDecision::Change => {
+                Ok(ToolCallDecision::Change(self.arguments.unwrap_or_default()))
+            }
             CallDecision::Allow => Ok(ToolCallDecision::Allow),
             CallDecision::Block => Ok(ToolCallDecision::Block(CallBlock {
                 reason: self.reason,
@@ -88,22 +152,13 @@ impl ToolCallResponse {
         check_text("reason", Some(&reason), bytes_max)?;
         check_text("refusal", self.refusal.as_deref(), TEXT_BYTES_MAX)?;
         let default = ApprovalRequest::because(reason);
-        let approvers = self.approvers.unwrap_or_default();
-        if approvers.len() > APPROVERS_MAX || !approvers.iter().all(|it| is_approver(it)) {
-            return Err(format!(
-                "approvers is a list of at most {APPROVERS_MAX} of owner, link and role:NAME"
-            ));
-        }
+        let approvers = read_approvers(self.approvers)?;
         let is_requester_excluded = self.not_requester.unwrap_or_default();
         if is_requester_excluded && approvers.iter().all(|approver| approver == "owner") {
             return Err("notRequester needs link or role:NAME among approvers".to_owned());
         }
-        let expires_after = self.expires_after.as_deref().map(|text| {
-            parse_duration(text)
-                .filter(|span| !span.is_zero() && *span <= EXPIRY_MAX)
-                .ok_or("expiresAfter is a duration of at most 90d, such as 24h")
-        });
-        let expires_after = expires_after.transpose()?.unwrap_or(default.expires_after);
+        let expires_after = read_expiry(self.expires_after.as_deref())?;
+        let expires_after = expires_after.unwrap_or(default.expires_after);
         let refusal = self.refusal;
         Ok(ApprovalRequest { approvers, is_requester_excluded, expires_after, refusal, ..default })
     }
@@ -114,25 +169,6 @@ fn check_text(name: &str, text: Option<&str>, bytes_max: usize) -> Checked<()> {
         Some(bytes) => Err(format!("{name} has {bytes} bytes; the maximum is {bytes_max}")),
         None => Ok(()),
     }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase",
-    deny_unknown_fields
-)]
-enum ResultBlock {
-    Text { text: String },
-    Image { data: String, mime_type: String },
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum ResultContent {
-    Text(String),
-    Blocks(Vec<ResultBlock>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -147,6 +183,8 @@ enum InputAction {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct InputResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
     action: InputAction,
     text: Option<String>,
 }
@@ -171,6 +209,8 @@ impl InputResponse {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ToolResultResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
     content: Option<ResultContent>,
     details: Option<RawJson>,
     is_error: Option<bool>,
@@ -184,16 +224,6 @@ impl ToolResultResponse {
         });
         ResultChanges { content, details: self.details, is_error: self.is_error }
     }
-}
-
-fn into_blocks(blocks: Vec<ResultBlock>) -> Vec<Block> {
-    let blocks = blocks.into_iter().map(|block| match block {
-        ResultBlock::Text { text } => Block::text(text),
-        ResultBlock::Image { data, mime_type } => {
-            Block::Image(Image { data, mime_type, extra: Extra::new() })
-        }
-    });
-    blocks.collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -210,6 +240,8 @@ struct RunMessage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct BeforeAgentStartResponse {
     #[serde(default)]
+    actions: Vec<HookAction>,
+    #[serde(default)]
     messages: Vec<RunMessage>,
     system_prompt: Option<String>,
 }
@@ -217,14 +249,9 @@ pub(super) struct BeforeAgentStartResponse {
 impl BeforeAgentStartResponse {
     pub(super) fn into_changes(self) -> RunChanges {
         let messages = self.messages.into_iter().map(|message| CustomMessageEntry {
-            custom_type: message.custom_type,
-            content: match message.content {
-                ResultContent::Text(text) => Content::Text(text),
-                ResultContent::Blocks(blocks) => Content::Blocks(into_blocks(blocks)),
-            },
             display: message.display.unwrap_or(true),
             details: message.details,
-            extra: Extra::new(),
+            ..CustomMessageEntry::new(message.custom_type, message.content.into_content())
         });
         RunChanges { messages: messages.collect(), system_prompt: self.system_prompt }
     }
@@ -241,6 +268,8 @@ enum TurnDecision {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct TurnEndResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
     decision: Option<TurnDecision>,
 }
 
@@ -258,12 +287,28 @@ impl TurnEndResponse {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct BeforeCompactResponse {
     #[serde(default)]
+    actions: Vec<HookAction>,
+    /// In place of a decision.
+    ask: Option<HookQuestion>,
+    #[serde(default)]
     cancel: bool,
     summary: Option<String>,
     details: Option<RawJson>,
 }
 
 impl BeforeCompactResponse {
+    /// Removes the question from the response.
+    ///
+    /// # Errors
+    /// The response has another member, too.
+    pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
+        let Some(question) = self.ask.take() else { return Ok(None) };
+        if self.cancel || self.summary.is_some() {
+            return Err("ask needs neither cancel nor summary".to_owned());
+        }
+        Ok(Some(question))
+    }
+
     pub(super) fn into_override(self) -> Checked<Option<SummaryOverride>> {
         match (self.cancel, self.summary, self.details) {
             (false, None, None) => Ok(None),
@@ -274,6 +319,54 @@ impl BeforeCompactResponse {
             (true, _, _) => Err("cancel needs neither summary nor details".to_owned()),
             (false, None, Some(_)) => Err("details needs summary".to_owned()),
         }
+    }
+}
+
+/// Response to `agent_end`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ActionsResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
+}
+
+/// Response to `command`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CommandResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
+    pub(super) output: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NewBashResult {
+    output: String,
+    exit_code: Option<i64>,
+    #[serde(default)]
+    cancelled: bool,
+    #[serde(default)]
+    truncated: bool,
+}
+
+/// Response to `user_bash`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct BashResponse {
+    #[serde(default)]
+    actions: Vec<HookAction>,
+    result: Option<NewBashResult>,
+}
+
+impl BashResponse {
+    pub(super) fn into_result(self) -> Option<BashResult> {
+        self.result.map(|result| BashResult {
+            output: result.output,
+            exit_code: result.exit_code,
+            is_cancelled: result.cancelled,
+            is_truncated: result.truncated,
+        })
     }
 }
 

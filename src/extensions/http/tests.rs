@@ -1,5 +1,6 @@
 //! HTTP extensions and plugins with a server in this process: events, failures and attempts.
 
+mod changes;
 mod events;
 mod failures;
 mod plugin;
@@ -11,11 +12,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::agent::question::Answers;
 use crate::agent::raw::RawJson;
 use crate::clock::SystemClock;
 use crate::extensions::context::{Anchor, HookSite};
 use crate::extensions::runner::tests::new_site;
-use crate::extensions::{Events, Extension, Hook, PendingToolCall};
+use crate::extensions::{CommandSpec, Events, Extension, Hook, PendingToolCall};
 use crate::ids::UserId;
 use crate::settings::secret::Secret;
 use crate::tools::Arguments;
@@ -39,6 +41,7 @@ pub(super) fn extension(url: &str, timeout: Duration) -> HttpExtension {
         name: "guard".to_owned(),
         events: Events::ALL,
         endpoint: endpoint(url, timeout),
+        commands: vec![CommandSpec::new("rules", "Shows the rules.")],
         is_optional: false,
     }
 }
@@ -56,7 +59,7 @@ impl Extension for Named {
 pub(super) fn context(hook: Hook) -> HookContext {
     let prompt_id = Some(PromptId::new("pr_1"));
     let site = HookSite { prompt_id, ..new_site("c", "i", hook, Anchor::Response(1)) };
-    HookContext::new(Arc::new(site), Arc::new(Named))
+    HookContext::new(Arc::new(site), Arc::new(Named)).with_questions(&Answers::default())
 }
 
 pub(super) fn arguments(value: Value) -> Arguments {

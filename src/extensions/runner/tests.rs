@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::agent::settings::ThinkingLevel;
-use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite};
+use crate::extensions::http_access::HookClient;
 use crate::extensions::{Events, Extension};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::model::scripted::ScriptedModel;
@@ -86,7 +87,11 @@ pub(in crate::extensions) fn new_site(
             system_prompt: "".into(),
             context_tokens: None,
         },
-        model: Arc::new(ScriptedModel),
+        access: HookAccess {
+            model: Arc::new(ScriptedModel),
+            client: HookClient::default(),
+            extension_settings: None,
+        },
     }
 }
 

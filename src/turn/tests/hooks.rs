@@ -296,6 +296,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             instructions: clerk.instructions.clone(),
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
+            extension_settings: Arc::default(),
             is_audited: false,
             skills: Vec::new(),
             plugins: Vec::new(),

@@ -89,6 +89,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         instructions: "".into(),
         tools: vec![tool.clone()],
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: false,
         skills: Vec::new(),
         plugins: Vec::new(),

@@ -67,7 +67,7 @@ async fn questions_are_listed_and_answered_one_after_the_other() {
     assert_eq!(question["extension"], "survey");
     assert_eq!(question["toolName"], "pay");
     assert_eq!(question["arguments"], json!({"amount": 5}));
-    assert_eq!(question["decisions"], json!(["answer"]));
+    assert_eq!(question["decisions"], json!(["answer", "reject"]));
     assert_eq!(question["schema"], json!({"type": "boolean"}));
     let list = app.get_json("/api/approvals").await;
     assert_eq!(list["items"][0]["id"], question["id"]);
@@ -100,6 +100,42 @@ async fn questions_are_listed_and_answered_one_after_the_other() {
     let result = last_result(&app).await;
     assert_eq!(result["content"][0]["text"], r#"true Some("by bank") Some("Ada")"#);
     assert!(app.pay.payments.lock().unwrap().is_empty());
+}
+
+/// An answer of the API, and the form of the page.
+#[tokio::test]
+async fn declined_questions_have_no_answer() {
+    let app = app_with_question().await;
+    let question = open_question(&app).await;
+    let wrong = json!({"decision": "reject", "value": true});
+    let problem = app.post(&path(&question), &wrong).send().await;
+    problem.expect_problem(400, "bad-request");
+    let body = json!({"decision": "reject", "reason": "not mine"});
+    let decided = app.post(&path(&question), &body).send().await.expect_status(200).json();
+    assert_eq!(
+        (&decided["decision"], &decided["decisionReason"]),
+        (&body["decision"], &body["reason"])
+    );
+    assert_eq!(app.post(&path(&question), &body).send().await.expect_status(200).json(), decided);
+    app.work().await;
+    for form in ["decision=reject&value=&reason=", "decision=reject&value=some+text"] {
+        let link = app.approval_link().await;
+        let page = app.get(&link).header("accept", "text/html").send().await.expect_status(200);
+        let button = "value=\"reject\" formnovalidate>Decline to answer</button>";
+        assert!(page.text.contains(button), "{}", page.text);
+        let done = app
+            .request(http::Method::POST, &link)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("accept", "text/html")
+            .body(form)
+            .send()
+            .await
+            .expect_status(200);
+        assert!(done.text.contains("Declined with an approval link"), "{}", done.text);
+        app.work().await;
+    }
+    let result = last_result(&app).await;
+    assert_eq!(result["content"][0]["text"], "false None None");
 }
 
 #[tokio::test]

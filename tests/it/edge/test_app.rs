@@ -109,6 +109,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         instructions: "Pay what you are asked to.".into(),
         tools,
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: false,
         skills: Vec::new(),
         plugins: Vec::new(),

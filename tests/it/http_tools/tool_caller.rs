@@ -50,6 +50,7 @@ pub(crate) fn tool_with_client(
     let context = AgentFileContext {
         tools: &tools,
         plugins: &[],
+        extensions: &[],
         skills: &[],
         app_settings: &app_settings,
         client,

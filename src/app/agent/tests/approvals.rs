@@ -65,27 +65,32 @@ impl Extension for Asks {
 }
 
 #[tokio::test]
-async fn question_of_an_extension_is_answered() {
-    let call = numbered_call("echo", 1, &json!({"value": "plain"}));
-    let model = TestModel::new(&[json!([call]), json!("done")]);
-    let agent = Agent::builder()
-        .models(Arc::clone(&model) as Arc<dyn Model>)
-        .tool(Echo::default())
-        .extension(Asks)
-        .start()
-        .await
-        .unwrap();
-    let prompt = with_timeout(agent.prompt("go")).await.unwrap();
-    assert_eq!(prompt.state, PromptState::WaitingForApproval);
-    let questions = agent.approvals().await.unwrap();
-    let [question] = questions.as_slice() else { panic!("{questions:?}") };
-    assert_eq!((question.reason.as_str(), question.extension.as_deref()), ("Why?", Some("asks")));
+async fn question_of_an_extension_is_answered_or_declined() {
     let value = Some(RawJson::from_value(&"fun"));
     let answer = DecisionRequest { value, ..decision_request("answer") };
-    with_timeout(agent.decide(question.id.as_str(), answer)).await.unwrap();
-    let texts = message_texts(&agent.state());
-    assert_eq!(texts.last().unwrap(), "assistant:done", "{texts:?}");
-    assert!(texts.iter().any(|text| text.ends_with("fun")), "{texts:?}");
+    for (decision, result) in [(answer, "fun"), (decision_request("reject"), "was blocked")] {
+        let call = numbered_call("echo", 1, &json!({"value": "plain"}));
+        let model = TestModel::new(&[json!([call]), json!("done")]);
+        let agent = Agent::builder()
+            .models(Arc::clone(&model) as Arc<dyn Model>)
+            .tool(Echo::default())
+            .extension(Asks)
+            .start()
+            .await
+            .unwrap();
+        let prompt = with_timeout(agent.prompt("go")).await.unwrap();
+        assert_eq!(prompt.state, PromptState::WaitingForApproval);
+        let questions = agent.approvals().await.unwrap();
+        let [question] = questions.as_slice() else { panic!("{questions:?}") };
+        assert_eq!(
+            (question.reason.as_str(), question.extension.as_deref()),
+            ("Why?", Some("asks"))
+        );
+        with_timeout(agent.decide(question.id.as_str(), decision)).await.unwrap();
+        let texts = message_texts(&agent.state());
+        assert_eq!(texts.last().unwrap(), "assistant:done", "{texts:?}");
+        assert!(texts.iter().any(|text| text.ends_with(result)), "{texts:?}");
+    }
 }
 
 #[tokio::test]

@@ -12,8 +12,9 @@ use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMes
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
-    ClosingTurn, FinishTurn, FinishedRun, FinishedToolCall, HookError, Observation,
-    PendingCompaction, PromptText, ResultChanges, SessionStartReason, StartingRun, SummaryOverride,
+    BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, HookError,
+    Observation, PendingCompaction, PromptText, ResultChanges, SessionStartReason, StartingRun,
+    SummaryOverride, UserBash,
 };
 use crate::ids::EntryId;
 
@@ -143,11 +144,20 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let input = PromptText { text, images: Vec::new(), source: Source::User };
             format!("{:?}", extension.transform_input(&cx, &input).await?)
         }
+        Hook::Command => {
+            let user = UserId::new("u");
+            let call = CommandCall { name: "rules", args: "all", user: &user };
+            format!("{:?}", extension.run_command(&cx, &call).await?.output)
+        }
+        Hook::UserBash => {
+            let result = BashResult { output: "a.txt".to_owned(), ..BashResult::default() };
+            let command = "ls".to_owned();
+            let bash = UserBash { command, result, is_excluded_from_context: false };
+            format!("{:?}", extension.replace_bash_result(&cx, &bash).await?)
+        }
         Hook::Context
         | Hook::OnPayload
         | Hook::Prepare
-        | Hook::Command
-        | Hook::UserBash
         | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
@@ -187,6 +197,10 @@ fn tool_cases() -> Vec<EventCase> {
                 (
                     json!({"decision": "block", "reason": "no", "terminate": true}),
                     r#"Block(CallBlock { reason: Some("no"), terminate: true })"#,
+                ),
+                (
+                    json!({"decision": "change", "arguments": {"amount": 4}}),
+                    r#"Change(Object {"amount": Number(4)})"#,
                 ),
                 (
                     json!({"decision": "requireApproval", "reason": "Pay 5?", "approvers": ["link"], "notRequester": true, "expiresAfter": "2h", "refusal": "Not paid"}),
@@ -282,7 +296,7 @@ fn session_cases() -> Vec<EventCase> {
             event: Hook::SessionBeforeCompact,
             data: json!({
                 "reason": "manual", "instructions": "short", "tokensBefore": 9, "previousSummary": null,
-                "firstKeptEntryId": "e0", "messages": [result], "messagesOmitted": 0
+                "firstKeptEntryId": "e0", "messages": [result], "messagesOmitted": 0, "canAsk": true
             }),
             results: vec![
                 (json!({}), "None"),
@@ -299,6 +313,25 @@ fn session_cases() -> Vec<EventCase> {
             Hook::SessionTree,
             json!({"oldLeafId": "e1", "newLeafId": null, "summary": "Left."}),
         ),
+        EventCase {
+            event: Hook::Command,
+            data: json!({"name": "rules", "args": "all"}),
+            results: vec![(json!({}), "None"), (json!({"output": "none"}), r#"Some("none")"#)],
+        },
+        EventCase {
+            event: Hook::UserBash,
+            data: json!({
+                "command": "ls", "output": "a.txt", "exitCode": null, "cancelled": false,
+                "truncated": false, "excludeFromContext": false
+            }),
+            results: vec![
+                (json!({}), "None"),
+                (
+                    json!({"result": {"output": "***", "exitCode": 1, "truncated": true}}),
+                    r#"Some(BashResult { output: "***", exit_code: Some(1), is_cancelled: false, is_truncated: true })"#,
+                ),
+            ],
+        },
     ]
 }
 

@@ -31,7 +31,15 @@ async fn unusable_responses_are_failures_with_their_reason() {
         (body("no JSON"), invalid("the text is not JSON at line 1 column 2")),
         (body(""), invalid("the JSON ends too early at line 1 column 0")),
         (body("[]"), invalid("it is a list, not an object")),
-        (body("{}"), invalid("missing field `decision` at line 1 column 2")),
+        (body("{}"), invalid("decision or ask is missing")),
+        (
+            Reply::json(&json!({"decision": "change"})),
+            invalid("the decision change, and no other one, needs arguments"),
+        ),
+        (
+            Reply::json(&json!({"decision": "allow", "arguments": {}})),
+            invalid("the decision change, and no other one, needs arguments"),
+        ),
         (body(r#"{"decison":"block"}"#), invalid("a member is unknown at line 1 column 10")),
         (body(r#"{"decision":"deny"}"#), invalid("a value is unknown at line 1 column 18")),
         (

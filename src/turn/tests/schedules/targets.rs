@@ -11,6 +11,7 @@ use crate::agent::head::State;
 use crate::agent::schedule::ScheduleMode;
 use crate::agents::SharedCatalog;
 use crate::commands::delete::{TOMBSTONE_RETENTION, delete_conversation};
+use crate::extensions::{Extension, HookContext, HookError, InputDecision, PromptText};
 use crate::fail_points::NoFailPoints;
 use crate::schedules::create::NewSchedule;
 use crate::turn::delivery::handle;
@@ -84,6 +85,46 @@ async fn schedule_waits_while_its_agent_is_missing() {
     assert_eq!(fired.due(), None);
     let key = owner().conversation_key(fired.last_firing.unwrap().conversation_id.as_str());
     assert_eq!(env.head_of(&key).await.unwrap().prompts.len(), 1);
+}
+
+/// Fails at each input, which it must check.
+#[derive(Debug)]
+struct FailingModerator;
+
+#[async_trait::async_trait]
+impl Extension for FailingModerator {
+    fn name(&self) -> &'static str {
+        "moderator"
+    }
+
+    fn is_input_required(&self) -> bool {
+        true
+    }
+
+    async fn transform_input(
+        &self,
+        _cx: &HookContext,
+        _input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        Err(HookError::new("it is down"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedule_waits_while_a_required_input_hook_fails() {
+    let mut env = TestEnv::with_script(1, echoes_input);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let made = create_schedule(&services, new_schedule("PT1M", "")).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let mut failing = env.new_worker(Arc::new(NoFailPoints));
+    failing.extensions.push(Arc::new(FailingModerator));
+    assert_eq!(handle(&failing, &schedule_nudge(&made)).await.unwrap(), DeliveryOutcome::Worked);
+    let waits = read_schedule(&services).await;
+    let problem = waits.last_problem.unwrap().detail;
+    assert!(problem.contains("extension \"moderator\" failed in input: it is down"), "{problem}");
+    assert_eq!((waits.next_at, waits.last_firing), (made.next_at, None), "the firing is still due");
+    pass_time(&mut env, Duration::from_mins(7)).await;
+    assert!(read_schedule(&services).await.last_firing.is_some());
 }
 
 #[tokio::test(start_paused = true)]

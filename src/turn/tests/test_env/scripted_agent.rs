@@ -209,6 +209,7 @@ pub(super) fn catalog(
         instructions: "Be good.".into(),
         tools,
         extensions: Vec::new(),
+        extension_settings: Arc::default(),
         is_audited: true,
         skills: Vec::new(),
         plugins: Vec::new(),

@@ -1,0 +1,129 @@
+//! Actions in the responses of HTTP extensions.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::response_parts::ResultContent;
+use crate::agent::entry::CustomMessageEntry;
+use crate::agent::inbox::DeliverAs;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::ThinkingLevel;
+use crate::extensions::{HookContext, HookError, MessageSpec, Severity, UserMessageQueue};
+use crate::ids::EntryId;
+
+/// An item of `actions`, with the rules and limits of the method of `HookContext`.
+#[derive(Debug, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+pub(super) enum HookAction {
+    AppendEntry {
+        custom_type: String,
+        #[serde(default)]
+        data: Value,
+    },
+    SendMessage {
+        custom_type: String,
+        content: ResultContent,
+        display: Option<bool>,
+        details: Option<Value>,
+        deliver_as: Option<DeliverAs>,
+        #[serde(default)]
+        trigger_turn: bool,
+    },
+    SendUserMessage {
+        content: ResultContent,
+        queue: UserMessageQueue,
+    },
+    SetModel {
+        model: String,
+    },
+    SetThinkingLevel {
+        level: ThinkingLevel,
+    },
+    SetActiveTools {
+        tools: Vec<String>,
+    },
+    SetSessionName {
+        name: String,
+    },
+    SetLabel {
+        entry_id: EntryId,
+        label: Option<String>,
+    },
+    Abort {},
+    Compact {
+        instructions: Option<String>,
+    },
+    Notify {
+        text: String,
+        severity: Option<Severity>,
+    },
+}
+
+/// Adds the actions to those of the hook. The error holds no value of the response.
+pub(super) fn add_actions(actions: Vec<HookAction>, cx: &HookContext) -> Result<(), String> {
+    for (index, action) in actions.into_iter().enumerate() {
+        let rule = action.rule();
+        action.add(cx).map_err(|_names_values| {
+            format!("/actions/{index} was refused: {rule}; one hook has at most 16 actions of 64 KB together")
+        })?;
+    }
+    Ok(())
+}
+
+impl HookAction {
+    /// The rule of this action that a response may break.
+    fn rule(&self) -> &'static str {
+        match self {
+            Self::AppendEntry { .. } => "a customType does not begin with turnwheel/",
+            Self::SendMessage { .. } => {
+                "a customType has 1 to 128 bytes, and a nextTurn message starts no prompt"
+            }
+            Self::SetModel { .. } => "the model is a configured one, or normal or high",
+            Self::SetSessionName { .. } => "a name has at most 512 bytes and no control characters",
+            Self::SendUserMessage { .. }
+            | Self::SetThinkingLevel { .. }
+            | Self::SetActiveTools { .. }
+            | Self::SetLabel { .. }
+            | Self::Abort {}
+            | Self::Compact { .. }
+            | Self::Notify { .. } => "it is too large",
+        }
+    }
+
+    fn add(self, cx: &HookContext) -> Result<(), HookError> {
+        match self {
+            Self::AppendEntry { custom_type, data } => cx.append_entry(custom_type, &data),
+            Self::SendMessage {
+                custom_type,
+                content,
+                display,
+                details,
+                deliver_as,
+                trigger_turn,
+            } => {
+                let message = CustomMessageEntry {
+                    display: display.unwrap_or(true),
+                    details: details.map(|details| RawJson::from_value(&details)),
+                    ..CustomMessageEntry::new(custom_type, content.into_content())
+                };
+                cx.send_message(MessageSpec { message, deliver_as, trigger_turn })
+            }
+            Self::SendUserMessage { content, queue } => {
+                cx.send_user_message(content.into_content(), queue)
+            }
+            Self::SetModel { model } => cx.set_model(&model),
+            Self::SetThinkingLevel { level } => cx.set_thinking_level(level),
+            Self::SetActiveTools { tools } => cx.set_active_tools(tools),
+            Self::SetSessionName { name } => cx.set_session_name(&name),
+            Self::SetLabel { entry_id, label } => cx.set_label(entry_id, label),
+            Self::Abort {} => cx.abort(),
+            Self::Compact { instructions } => cx.compact(instructions),
+            Self::Notify { text, severity } => cx.notify(text, severity.unwrap_or(Severity::Info)),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Parts that the responses to several events share.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::agent::content::{Block, Content, Image};
+use crate::agent::raw::Extra;
+use crate::clock::parse_duration;
+use crate::tools::{EXPIRY_MAX, is_approver};
+
+/// Items of `approvers`.
+const APPROVERS_MAX: usize = 16;
+
+/// The error names a member of the response, not a value of the response.
+pub(super) type Checked<T> = Result<T, String>;
+
+pub(super) fn read_approvers(given: Option<Vec<String>>) -> Checked<Vec<String>> {
+    let approvers = given.unwrap_or_default();
+    if approvers.len() > APPROVERS_MAX || !approvers.iter().all(|it| is_approver(it)) {
+        return Err(format!(
+            "approvers is a list of at most {APPROVERS_MAX} of owner, link and role:NAME"
+        ));
+    }
+    Ok(approvers)
+}
+
+pub(super) fn read_expiry(given: Option<&str>) -> Checked<Option<Duration>> {
+    let expiry = given.map(|text| {
+        parse_duration(text)
+            .filter(|span| !span.is_zero() && *span <= EXPIRY_MAX)
+            .ok_or("expiresAfter is a duration of at most 90d, such as 24h")
+    });
+    Ok(expiry.transpose()?)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+pub(super) enum ResultBlock {
+    Text { text: String },
+    Image { data: String, mime_type: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum ResultContent {
+    Text(String),
+    Blocks(Vec<ResultBlock>),
+}
+
+impl ResultContent {
+    pub(super) fn into_content(self) -> Content {
+        match self {
+            Self::Text(text) => Content::Text(text),
+            Self::Blocks(blocks) => Content::Blocks(into_blocks(blocks)),
+        }
+    }
+}
+
+pub(super) fn into_blocks(blocks: Vec<ResultBlock>) -> Vec<Block> {
+    let blocks = blocks.into_iter().map(|block| match block {
+        ResultBlock::Text { text } => Block::text(text),
+        ResultBlock::Image { data, mime_type } => {
+            Block::Image(Image { data, mime_type, extra: Extra::new() })
+        }
+    });
+    blocks.collect()
+}

@@ -1,0 +1,171 @@
+//! Actions and questions of responses: their effect, and errors that hold no value.
+
+use serde_json::{Value, json};
+
+use super::server::{HookServer, Reply};
+use super::*;
+use crate::agent::question::{Answer, Asker, QuestionSpec};
+use crate::extensions::{HookError, Observation, ToolCallDecision};
+
+/// Runs `tool_call` with one response.
+async fn check_call(cx: &HookContext, response: Value) -> Result<ToolCallDecision, HookError> {
+    assert!(fits_schema("tool_call.response", &response), "{response}");
+    run_call(cx, response).await
+}
+
+async fn run_call(cx: &HookContext, response: Value) -> Result<ToolCallDecision, HookError> {
+    let server = HookServer::start(vec![Reply::json(&response)]).await;
+    let extension = extension(&server.url, Duration::from_secs(5));
+    extension.before_tool_call(cx, &pending_call(&pay())).await
+}
+
+#[tokio::test]
+async fn every_action_of_a_response_is_taken() {
+    let cx = context(Hook::ToolCall);
+    let actions = json!([
+        {"type": "appendEntry", "customType": "guard/note", "data": {"a": 1.5}},
+        {"type": "sendMessage", "customType": "guard/hint", "content": "Hi", "deliverAs": "followUp", "triggerTurn": true},
+        {"type": "sendUserMessage", "content": [{"type": "text", "text": "go"}], "queue": "steer"},
+        {"type": "setModel", "model": "high"},
+        {"type": "setThinkingLevel", "level": "low"},
+        {"type": "setActiveTools", "tools": ["pay"]},
+        {"type": "setSessionName", "name": "Bills"},
+        {"type": "setLabel", "entryId": "e1", "label": "here"},
+        {"type": "abort"},
+        {"type": "compact", "instructions": "short"},
+        {"type": "notify", "text": "Checked.", "severity": "warning"},
+    ]);
+    let response = json!({"decision": "allow", "actions": actions});
+    check_call(&cx, response).await.unwrap();
+    let taken = serde_json::to_value(cx.take_stored_actions().unwrap()).unwrap();
+    let expected = json!([
+        {"appendEntry": {"customType": "guard/note", "data": {"a": 1.5}}},
+        {"sendMessage": {"message": {"customType": "guard/hint", "content": "Hi", "display": true},
+            "deliverAs": "followUp", "triggerTurn": true}},
+        {"sendUserMessage": {"content": [{"type": "text", "text": "go"}], "queue": "steer"}},
+        {"setModel": {"model": "high", "change": taken["actions"][3]["setModel"]["change"]}},
+        {"setThinkingLevel": "low"},
+        {"setActiveTools": ["pay"]},
+        {"setName": "Bills"},
+        {"setLabel": {"entryId": "e1", "label": "here"}},
+        "abort",
+        {"compact": {"instructions": "short"}},
+        {"notify": {"text": "Checked.", "severity": "warning"}},
+    ]);
+    assert_eq!(taken, json!({"by": "guard", "actions": expected}));
+}
+
+#[tokio::test]
+async fn refused_actions_are_failures_without_values() {
+    let large = "x".repeat(70_000);
+    for (action, reason) in [
+        (
+            json!({"type": "appendEntry", "customType": "turnwheel/hidden"}),
+            "/actions/1 was refused: a customType does not begin with turnwheel/",
+        ),
+        (json!({"type": "setSessionName", "name": "hidden\u{7}"}), "no control characters"),
+        (json!({"type": "notify", "text": large}), "16 actions of 64 KB together"),
+        (json!({"type": "hidden"}), "at line 1"),
+        (json!({"type": "abort", "hidden": 1}), "a member is unknown"),
+        (json!({"type": "sendUserMessage", "content": "hidden"}), "at line 1"),
+    ] {
+        let actions = json!([{"type": "notify", "text": "first"}, action]);
+        let response = json!({"decision": "allow", "actions": actions});
+        let cx = context(Hook::ToolCall);
+        let run = run_call(&cx, response.clone()).await;
+        let error = run.expect_err(&response.to_string()).to_string();
+        assert!(
+            error.starts_with("its response is not valid: ") && error.contains(reason),
+            "{error}"
+        );
+        assert!(!error.contains("hidden"), "{error}");
+    }
+    // Observers have no actions.
+    let server = HookServer::start(vec![Reply::json(&json!({"actions": []}))]).await;
+    let extension = extension(&server.url, Duration::from_secs(5));
+    let observed = extension.observe(&context(Hook::AgentStart), &Observation::AgentStart).await;
+    assert!(observed.unwrap_err().to_string().contains("a member is unknown"));
+}
+
+async fn asked(response: Value) -> QuestionSpec {
+    let cx = context(Hook::ToolCall);
+    check_call(&cx, response).await.unwrap_err();
+    cx.take_question().unwrap()
+}
+
+#[tokio::test]
+async fn each_kind_of_question_is_asked() {
+    let confirm =
+        asked(json!({"ask": {"kind": "confirm", "key": "known", "text": "Known?"}})).await;
+    assert_eq!(confirm.asker, Asker { extension: "guard".to_owned(), key: "known".to_owned() });
+    assert_eq!(
+        (confirm.text.as_str(), confirm.schema.to_value()),
+        ("Known?", json!({"type": "boolean"}))
+    );
+    let select = asked(json!({"ask": {
+        "kind": "select", "key": "way", "text": "Which way?", "options": ["bank", "card"],
+        "approvers": ["link"], "expiresAfter": "2h"
+    }}))
+    .await;
+    assert_eq!(select.schema.to_value()["enum"], json!(["bank", "card"]));
+    assert_eq!(
+        (select.approvers, select.expires_after),
+        (vec!["link".to_owned()], Duration::from_hours(2))
+    );
+    let input =
+        asked(json!({"ask": {"kind": "input", "key": "why", "text": "Why?", "hint": "one line"}}))
+            .await;
+    assert_eq!(input.schema.to_value()["description"], "one line");
+}
+
+#[tokio::test]
+async fn answers_are_sent_with_the_next_request() {
+    let server = HookServer::start(vec![Reply::json(&json!({"decision": "allow"}))]).await;
+    let extension = extension(&server.url, Duration::from_secs(5));
+    let mut answers = Answers::default();
+    let mut add = |key: &str, answer| {
+        let asker = Asker { extension: "guard".to_owned(), key: key.to_owned() };
+        answers.add(&asker, answer);
+    };
+    add("known", Answer::Confirmation(true));
+    add("way", Answer::Missing(()));
+    add("why", Answer::Text("rent".to_owned()));
+    let cx = context(Hook::ToolCall).with_questions(&answers);
+    extension.before_tool_call(&cx, &pending_call(&pay())).await.unwrap();
+    let body = server.received().remove(0).body;
+    assert_eq!(body["answers"], json!({"known": true, "way": null, "why": "rent"}));
+    assert!(fits_schema("tool_call.request", &body), "{body}");
+
+    let again = json!({"ask": {"kind": "confirm", "key": "known", "text": "Known?"}});
+    let error = run_call(&cx, again).await.unwrap_err().to_string();
+    assert!(error.contains("has an answer in `answers` already"), "{error}");
+    assert!(cx.take_question().is_none());
+}
+
+#[tokio::test]
+async fn wrong_questions_are_failures_without_values() {
+    let ask = |more: Value| {
+        let mut ask = json!({"kind": "confirm", "key": "hidden", "text": "hidden?"});
+        ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"ask": ask})
+    };
+    let mut both = ask(json!({}));
+    both["decision"] = json!("allow");
+    for (response, reason) in [
+        (both, "ask needs no decision"),
+        (ask(json!({"kind": "select"})), "needs options"),
+        (ask(json!({"options": ["hidden"]})), "needs options"),
+        (ask(json!({"hint": "hidden"})), "hint needs the kind input"),
+        (ask(json!({"kind": "select", "options": ["hidden", "hidden"]})), "options are different"),
+        (ask(json!({"key": ""})), "a key has 1 to 64 bytes"),
+        (ask(json!({"text": "x".repeat(3_000)})), "2 KB"),
+        (ask(json!({"approvers": ["hidden"]})), "approvers is a list"),
+        (ask(json!({"expiresAfter": "hidden"})), "expiresAfter is a duration"),
+        (json!({}), "decision or ask is missing"),
+    ] {
+        let cx = context(Hook::ToolCall);
+        let error = run_call(&cx, response.clone()).await.unwrap_err().to_string();
+        assert!(error.contains(reason) && !error.contains("hidden"), "{response} {error}");
+        assert!(cx.take_question().is_none(), "{response}");
+    }
+}
