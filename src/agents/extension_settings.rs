@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agents::mistakes::{Findings, suggest_name};
-use crate::agents::yaml::{Member, Yaml};
+use crate::agents::yaml::{Member, Node, Yaml};
 use crate::extensions::Extension;
 use crate::extensions::permissions::{ExtensionSettings, Permissions};
 use crate::extensions::plugin::RegisteredPlugin;
@@ -12,12 +12,15 @@ use crate::extensions::plugin::RegisteredPlugin;
 /// Maximum bytes of all values as JSON.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// Reads the settings of extensions of the app and of plugins of the agent.
+/// Reads `extensionSettings` of the front matter: the settings of extensions of the app and of plugins of the agent.
 pub(super) fn read_extension_settings(
-    member: &Member,
+    front_matter: &Node,
     (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
     findings: &mut Findings,
 ) -> ExtensionSettings {
+    let Some(member) = front_matter.find_member("extensionSettings") else {
+        return ExtensionSettings::new();
+    };
     let extensions = extensions.iter().map(|it| (it.name(), it.permissions()));
     let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
     let declared: BTreeMap<&str, Permissions> = extensions.chain(plugins).collect();

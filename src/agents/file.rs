@@ -72,12 +72,9 @@ pub(super) fn parse_agent_file(
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(&node, &tools, context, findings);
-    let extension_settings = node.find_member("extensionSettings").map(|member| {
-        let owners = (context.extensions, plugins.as_slice());
-        extension_settings::read_extension_settings(member, owners, findings)
-    });
-    let is_audited =
-        node.find_member("audit").and_then(|member| fields::read_bool(member, findings));
+    let owners = (context.extensions, plugins.as_slice());
+    let extension_settings = extension_settings::read_extension_settings(&node, owners, findings);
+    let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
     findings.is_empty().then(|| Agent {
         name: name.to_owned(),
         description,
@@ -86,7 +83,7 @@ pub(super) fn parse_agent_file(
         tools,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
-        extension_settings: Arc::new(extension_settings.unwrap_or_default()),
+        extension_settings: Arc::new(extension_settings),
         plugins,
         response_schema,
         session_id: None,
