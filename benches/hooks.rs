@@ -75,6 +75,7 @@ impl Bench {
             tools: builtins(),
             extensions: Vec::new(),
             is_audited: false,
+            extension_settings: Arc::default(),
             plugins: Vec::new(),
             skills: Vec::new(),
             response_schema: None,

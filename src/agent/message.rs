@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
-use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::raw::{Extra, HasKind as _, RawJson, tagged};
 use crate::agent::usage::{self, RecordedUsage, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;
@@ -41,16 +41,7 @@ impl Message {
 
     /// The role as stored; empty for a message without one.
     pub fn role(&self) -> String {
-        match self {
-            Self::User(_) => "user".to_owned(),
-            Self::Assistant(_) => "assistant".to_owned(),
-            Self::ToolResult(_) => "toolResult".to_owned(),
-            Self::BashExecution(_) => "bashExecution".to_owned(),
-            Self::Custom(_) => "custom".to_owned(),
-            Self::BranchSummary(_) => "branchSummary".to_owned(),
-            Self::CompactionSummary(_) => "compactionSummary".to_owned(),
-            Self::Other(raw) => raw.string_member("role").unwrap_or_default(),
-        }
+        self.kind().into_owned()
     }
 }
 

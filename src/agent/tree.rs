@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::message::Message;
-use crate::agent::raw::HasKind as _;
 
 #[cfg(test)]
 mod tests;
@@ -143,7 +142,7 @@ fn break_loops(parents: &mut [Option<usize>]) {
 
 /// The role of the message of an entry.
 pub(crate) fn role(entry: &Entry) -> Option<String> {
-    entry.body.message().map(|message| message.kind().into_owned())
+    entry.body.message().map(Message::role)
 }
 
 pub(crate) fn is_user_message(entry: &Entry) -> bool {

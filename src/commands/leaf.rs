@@ -116,10 +116,8 @@ pub(crate) async fn move_leaf(
 ) -> Result<CommandResponse, CommandError> {
     validate(request)?;
     let traceparent = trace::current_traceparent();
-    let signal = match request.is_model_asked() {
-        true => Signal::Wake(traceparent.as_deref()),
-        false => Signal::None,
-    };
+    let signal =
+        if request.is_model_asked() { Signal::Wake(traceparent.as_deref()) } else { Signal::None };
     let context = CommandContext { services, key, idempotency, signal };
     let attempt = || try_move(context, request);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
@@ -190,10 +188,10 @@ async fn try_move(
             return store_unmoved(context, &response).await.map(Some);
         }
         Some(SummaryOverride::Summary { summary, details }) if wants_summary => {
-            Some(plan.summary(&head, summary, (details, Some(true))))
+            Some(build_summary(&head, summary, (details, Some(true))))
         }
         Some(SummaryOverride::Summary { .. }) | None => {
-            summary.map(|text| plan.summary(&head, text.to_owned(), (None, None)))
+            summary.map(|text| build_summary(&head, text.to_owned(), (None, None)))
         }
     };
     if summary.is_none() && request.is_model_asked() && !summary_messages(&plan.left).is_empty() {
@@ -394,24 +392,6 @@ impl MovePlan {
         (newest.cloned().collect(), count)
     }
 
-    /// The entry with a summary of the branch left behind.
-    fn summary(
-        &self,
-        head: &Head,
-        summary: String,
-        (details, from_hook): (Option<RawJson>, Option<bool>),
-    ) -> BranchSummary {
-        BranchSummary {
-            from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),
-            summary,
-            details,
-            from_hook,
-            usage: None,
-            calls: None,
-            extra: Extra::new(),
-        }
-    }
-
     pub(super) fn pending<'a>(
         &'a self,
         head: &'a Head,
@@ -426,6 +406,23 @@ impl MovePlan {
             wants_summary,
             label,
         }
+    }
+}
+
+/// The entry with a summary of the branch left behind.
+fn build_summary(
+    head: &Head,
+    summary: String,
+    (details, from_hook): (Option<RawJson>, Option<bool>),
+) -> BranchSummary {
+    BranchSummary {
+        from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),
+        summary,
+        details,
+        from_hook,
+        usage: None,
+        calls: None,
+        extra: Extra::new(),
     }
 }
 

@@ -19,7 +19,9 @@ use crate::extensions::SummaryOverride;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::services::Services;
 
-pub(crate) use crate::commands::prompt_request::{Disposition, PromptAccepted, PromptRequest};
+pub(crate) use crate::commands::prompt_request::{
+    Disposition, PromptAccepted, PromptPosition, PromptRequest,
+};
 pub use crate::commands::prompt_request::{FirstPromptRequest, Mode, Sender, WhenBusy};
 
 /// Accepts a prompt for an existing conversation.
@@ -99,7 +101,7 @@ async fn begin_with_id(
         visible: request.visible,
         model: request.model,
         expand: request.expand,
-        at: None,
+        at: PromptPosition::Leaf,
         is_moved: false,
     };
     let admitted = match admit(context, (&head, true), request, sender).await? {
@@ -122,9 +124,11 @@ async fn store_admitted(
     let AdmittedInput { mut request, original, actions } = admitted;
     check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
-    let plan = match request.at.take() {
-        Some(at) => plan_position(services, head, &input_id, at.as_deref()).await?,
-        None => None,
+    let plan = match std::mem::take(&mut request.at) {
+        PromptPosition::Entry(id) => {
+            plan_position(services, head, &input_id, id.as_deref()).await?
+        }
+        PromptPosition::Leaf => None,
     };
     let original = match (request.input.take(), original) {
         (Some(input), original) => {

@@ -30,20 +30,28 @@ pub(crate) struct PromptRequest {
     pub expand: Option<bool>,
     /// Id of the entry after which the prompt starts, or null: before the first entry. The id of a
     /// user's message stands for the position before it. Absent: at the leaf.
-    #[serde(default, deserialize_with = "read_position")]
+    #[serde(default)]
     #[schema(value_type = Option<String>)]
-    pub at: Option<Option<String>>,
+    pub at: PromptPosition,
     /// True for an input that was accepted before: no extension handles it again.
     #[serde(skip)]
     #[schema(ignore)]
     pub is_moved: bool,
 }
 
-/// Null is a position; an absent member is none.
-fn read_position<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<String>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
+/// Place of a prompt in the session tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PromptPosition {
+    #[default]
+    Leaf,
+    /// The id of an entry. `None`: before the first entry.
+    Entry(Option<String>),
+}
+
+impl<'de> Deserialize<'de> for PromptPosition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::deserialize(deserializer).map(Self::Entry)
+    }
 }
 
 /// A prompt, and the conversation that is created with it.

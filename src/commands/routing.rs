@@ -5,7 +5,9 @@ use crate::agent::inbox::WhenIdle;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::commands::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use crate::commands::conversation::find_model_error;
-use crate::commands::prompt_request::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
+use crate::commands::prompt_request::{
+    Disposition, Mode, PromptPosition, PromptRequest, Sender, WhenBusy,
+};
 use crate::ids::PromptId;
 use crate::queries::load;
 use crate::services::Services;
@@ -80,7 +82,7 @@ fn validate_request(services: &Services, request: &PromptRequest) -> Result<(), 
             "`hold` is for the modes `steer` and `followUp`: a prompt begins at once",
         ));
     }
-    if request.at.is_some() && !is_prompt {
+    if request.at != PromptPosition::Leaf && !is_prompt {
         return Err(CommandError::invalid(
             "/at",
             "`at` is for the mode `prompt`: an input of another mode joins the current path",

@@ -17,6 +17,7 @@ mod commands;
 mod compaction;
 mod conformance;
 mod edge;
+mod extension_events;
 mod fsyncs;
 mod getting_started;
 mod guardrails;

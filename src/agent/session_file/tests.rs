@@ -25,7 +25,7 @@ fn read_file(text: &str) -> (Vec<Entry>, Vec<(u64, String)>) {
 }
 
 fn file(lines: &[Value]) -> String {
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect()
 }
 
 #[test]

@@ -39,7 +39,10 @@ fn renumbered_entries_refer_to_each_other() {
     let shifted = transition.entries.iter().skip(1);
     let copies: Vec<Entry> = shifted.map(|entry| renumbering.add(Entry::clone(entry))).collect();
     for (copy, number) in copies.iter().zip(1..) {
-        let (seq, ids) = (copy.base.seq, &transition.entries[copy.base.seq as usize].base.entry_id);
+        let (seq, ids) = (
+            copy.base.seq,
+            &transition.entries[usize::try_from(copy.base.seq).unwrap()].base.entry_id,
+        );
         assert_eq!((seq, &copy.base.entry_id), (number, ids));
     }
     let response = copies

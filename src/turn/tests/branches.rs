@@ -50,7 +50,7 @@ impl TestEnv {
                     format!("assistant:{}", crate::agent::content::joined_text(&response.content))
                 }
                 Message::BranchSummary(branch) => format!("branchSummary:{}", branch.summary),
-                other => other.role().to_owned(),
+                other => other.role(),
             })
             .collect()
     }

@@ -10,6 +10,7 @@ use super::call_approval::{handle_nudges, only_request};
 use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, TestEnv, call, text};
 use crate::agent::entry::EntryBody;
+use crate::agent::raw::RawJson;
 use crate::extensions::{
     ApprovalRequest, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
@@ -63,9 +64,9 @@ async fn recorded_changes(env: &TestEnv) -> Vec<Option<Value>> {
     let entries = env.entries().await;
     let changes = entries.iter().filter_map(|entry| {
         if let EntryBody::ToolStarted(started) = &entry.body {
-            Some(started.arguments.as_ref().map(|it| it.to_value()))
+            Some(started.arguments.as_ref().map(RawJson::to_value))
         } else if let EntryBody::Request(request) = &entry.body {
-            Some(request.request.arguments.as_ref().map(|it| it.to_value()))
+            Some(request.request.arguments.as_ref().map(RawJson::to_value))
         } else {
             None
         }

@@ -11,7 +11,8 @@ use crate::support::fake_model::{ResponseScript, ScriptedResponse};
 /// Imports the file, exports it in the newest version and continues the conversation.
 pub(super) async fn run_case(case: &Case) {
     let lines = case.given("lines").as_array().unwrap();
-    let file: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    let file = lines.join("\n");
     let plays = vec![ScriptedResponse::Response(ResponseScript::text("ok"))];
     let app = TestApp::start(case, plays, CaseConfig::for_loop("agent")).await;
     let url = format!("{}/api/conversations/import?conversationId=imported", app.service.base);

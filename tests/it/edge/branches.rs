@@ -45,9 +45,9 @@ impl TestApp {
     /// Texts of the messages of users and the model at the leaf.
     async fn texts(&self) -> Vec<String> {
         let messages = self.get_json("/api/conversations/c/messages?limit=100").await;
-        let text = |message: &Value| match &message["content"] {
-            Value::String(text) => text.clone(),
-            blocks => blocks[0]["text"].as_str().unwrap_or_default().to_owned(),
+        let text = |message: &Value| {
+            let content = &message["content"];
+            content.as_str().or(content[0]["text"].as_str()).unwrap_or_default().to_owned()
         };
         messages["items"].as_array().unwrap().iter().map(text).collect()
     }
@@ -457,7 +457,7 @@ async fn invalid_summary_requests_say_what_to_do() {
         ),
         (json!({"entryId": null, "summarize": true, "label": "a\nb"}), "/label"),
     ] {
-        let problem = app.post_leaf(&body, &pointer[1..]).await;
+        let problem = app.post_leaf(&body, pointer.trim_start_matches('/')).await;
         let problem = problem.expect_problem(400, "bad-request");
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
     }

@@ -294,10 +294,12 @@ impl Extension for Guard {
     }
 
     async fn observe(&self, cx: &HookContext, fact: &Observation) -> Result<(), HookError> {
-        let text = match fact {
-            Observation::SessionStart { reason } => format!("{reason:?}"),
-            Observation::SessionFork { previous } => format!("of {previous}"),
-            _ => return Ok(()),
+        let text = if let Observation::SessionStart { reason } = fact {
+            format!("{reason:?}")
+        } else if let Observation::SessionFork { previous } = fact {
+            format!("of {previous}")
+        } else {
+            return Ok(());
         };
         let line = format!("{} {} {text}", cx.hook().name(), cx.conversation().conversation_id);
         self.0.lock().unwrap().push(line);

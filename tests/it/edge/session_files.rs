@@ -34,7 +34,8 @@ fn parse(file: &str) -> Vec<Value> {
 /// A file of version 3 with these entries.
 fn file(lines: &[Value]) -> String {
     let header = json!({"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/w"});
-    [header].iter().chain(lines).map(|line| format!("{line}\n")).collect()
+    let lines: Vec<String> = [header].iter().chain(lines).map(ToString::to_string).collect();
+    lines.join("\n") + "\n"
 }
 
 fn message(id: &str, parent: Option<&str>, text: &str) -> Value {

@@ -82,9 +82,9 @@ async fn agent_continues_its_fork() {
     let key = agent.inner.key();
     let (head, _) = load::head(&agent.inner.services, &key).await.unwrap();
     let entries = load::all_entries(&agent.inner.services, &head).await.unwrap();
-    let second =
-        entries.iter().filter(|entry| matches!(entry.body.message(), Some(Message::User(_))));
-    let second = second.last().unwrap().base.entry_id.clone();
+    let mut newest = entries.iter().rev();
+    let second = newest.find(|entry| matches!(entry.body.message(), Some(Message::User(_))));
+    let second = second.unwrap().base.entry_id.clone();
     let fork = agent.fork(&second, ForkPosition::Before).await.unwrap().unwrap();
     assert_eq!(fork.text.as_deref(), Some("second"));
     assert_eq!(agent.conversation_id(), fork.conversation_id);

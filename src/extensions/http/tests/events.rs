@@ -98,6 +98,19 @@ async fn run_before_compaction(
     })
 }
 
+async fn run_command(extension: &HttpExtension, cx: &HookContext) -> Result<String, HookError> {
+    let user = UserId::new("u");
+    let call = CommandCall { name: "rules", args: "all", user: &user };
+    Ok(format!("{:?}", extension.run_command(cx, &call).await?.output))
+}
+
+async fn run_user_bash(extension: &HttpExtension, cx: &HookContext) -> Result<String, HookError> {
+    let result = BashResult { output: "a.txt".to_owned(), ..BashResult::default() };
+    let command = "ls".to_owned();
+    let bash = UserBash { command, result, is_excluded_from_context: false };
+    Ok(format!("{:?}", extension.replace_bash_result(cx, &bash).await?))
+}
+
 /// Runs the hook of `event` on fixed data. Returns the result as text.
 async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError> {
     let (cx, arguments) = (context(event), pay());
@@ -144,17 +157,8 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let input = PromptText { text, images: Vec::new(), source: Source::User };
             format!("{:?}", extension.transform_input(&cx, &input).await?)
         }
-        Hook::Command => {
-            let user = UserId::new("u");
-            let call = CommandCall { name: "rules", args: "all", user: &user };
-            format!("{:?}", extension.run_command(&cx, &call).await?.output)
-        }
-        Hook::UserBash => {
-            let result = BashResult { output: "a.txt".to_owned(), ..BashResult::default() };
-            let command = "ls".to_owned();
-            let bash = UserBash { command, result, is_excluded_from_context: false };
-            format!("{:?}", extension.replace_bash_result(&cx, &bash).await?)
-        }
+        Hook::Command => run_command(extension, &cx).await?,
+        Hook::UserBash => run_user_bash(extension, &cx).await?,
         Hook::Context
         | Hook::OnPayload
         | Hook::Prepare

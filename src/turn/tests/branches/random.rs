@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
-use crate::commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::commands::prompt::{PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt};
 
 /// The source's session: entries with parents, a leaf, and labels.
 #[derive(Default)]
@@ -62,10 +62,12 @@ impl SourceSession {
         }
     }
 
-    fn prompt(&mut self, at: Option<Option<usize>>, input: &str, response: &str) {
-        if let Some(target) = at {
-            self.leaf = self.position(target);
-        }
+    fn prompt_at(&mut self, target: Option<usize>, input: &str, response: &str) {
+        self.leaf = self.position(target);
+        self.prompt(input, response);
+    }
+
+    fn prompt(&mut self, input: &str, response: &str) {
         self.append(Kind::Silent { starts_prompt: true });
         self.append(Kind::User(input.to_owned()));
         self.append(Kind::Assistant(response.to_owned()));
@@ -88,11 +90,11 @@ impl SourceSession {
 
 /// Index in the model and id of a random entry; sometimes the position before the first.
 fn pick(rng: &mut fastrand::Rng, entries: &[Entry]) -> Option<(usize, String)> {
-    let at = rng.usize(..entries.len().max(1) + 1);
+    let at = rng.usize(..=entries.len().max(1));
     entries.get(at).map(|entry| (at, entry.base.entry_id.to_string()))
 }
 
-async fn send(services: &Services, input: &str, at: Option<Option<String>>) {
+async fn send(services: &Services, input: &str, at: PromptPosition) {
     let request = PromptRequest {
         input: Some(Content::Text(input.to_owned())),
         at,
@@ -139,13 +141,13 @@ async fn random_changes_of_the_tree_follow_the_source() {
                     }
                 }
                 3 => {
-                    send(&services, &text, None).await;
-                    session.prompt(None, &text, &format!("to {text}"));
+                    send(&services, &text, PromptPosition::Leaf).await;
+                    session.prompt(&text, &format!("to {text}"));
                     prompts += 1;
                 }
                 _ => {
-                    send(&services, &text, Some(id)).await;
-                    session.prompt(Some(index), &text, &format!("to {text}"));
+                    send(&services, &text, PromptPosition::Entry(id)).await;
+                    session.prompt_at(index, &text, &format!("to {text}"));
                     prompts += 1;
                 }
             }

@@ -9,7 +9,8 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::event::EventBody;
 use crate::agent::head::Head;
-use crate::commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::commands::prompt::{PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::ids::EntryId;
 use crate::store::{HEAD_ID, Partition};
 use crate::turn::documents;
 
@@ -94,7 +95,7 @@ async fn summary_and_leaf_are_one_commit() {
     let before: Vec<&Head> = heads.iter().filter(|head| head.phase.is_branch_summary()).collect();
     assert!(!before.is_empty());
     for head in before {
-        assert_eq!(head.leaf_id.as_ref().map(|id| id.as_str()), old_leaf.as_deref());
+        assert_eq!(head.leaf_id.as_ref().map(EntryId::as_str), old_leaf.as_deref());
         assert_eq!(head.min_reader, 6, "an older worker would compact the path");
     }
     let head = env.head().await.unwrap();
@@ -176,7 +177,7 @@ async fn send_at(
 ) -> Result<serde_json::Value, CommandError> {
     let request = PromptRequest {
         input: Some(Content::Text(input.to_owned())),
-        at: Some(at.map(ToOwned::to_owned)),
+        at: PromptPosition::Entry(at.map(ToOwned::to_owned)),
         ..PromptRequest::default()
     };
     let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
@@ -199,7 +200,7 @@ async fn edited_prompt_moves_and_starts_in_one_commit() {
         let is_there =
             head.prompts.iter().any(|span| Some(span.id.as_str()) == accepted["promptId"].as_str());
         let is_left =
-            head.seq > 8 && head.leaf_id.as_ref().map(|id| id.as_str()) != old_leaf.as_deref();
+            head.seq > 8 && head.leaf_id.as_ref().map(EntryId::as_str) != old_leaf.as_deref();
         assert_eq!(is_there, is_left, "move and prompt are one commit: {head:#?}");
     }
     let names = event_names(&env).await;
@@ -217,7 +218,7 @@ async fn queued_edit_waits_for_the_end_of_the_run() {
         send_at(&services, "three", Some(&target)),
         send_at(&services, "four", Some(&target)),
     );
-    let accepted = [one, other].into_iter().filter(Result::is_ok).count();
+    let accepted = [one, other].into_iter().flatten().count();
     env.run_until_idle().await;
     let head = env.head().await.unwrap();
     assert_eq!(head.prompts.len(), 2 + accepted);
