@@ -104,7 +104,7 @@ pub trait Plugin: Send + Sync + fmt::Debug + 'static {
     }
 
     /// The hosts and settings that [`Plugin::prepare`] uses, and the plugins whose state it reads;
-    /// see [`Extension::permissions`](super::Extension::permissions).
+    /// see [`Extension::permissions`].
     fn permissions(&self) -> Permissions {
         Permissions::new()
     }
