@@ -75,6 +75,7 @@ impl Bench {
             tools: builtins(),
             extensions: Vec::new(),
             is_audited: false,
+            has_automatic_title: false,
             extension_settings: Arc::default(),
             plugins: Vec::new(),
             skills: Vec::new(),

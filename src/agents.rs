@@ -69,6 +69,8 @@ pub struct Agent {
     pub extension_settings: Arc<ExtensionSettings>,
     /// True if every tool result is logged (`audit`).
     pub is_audited: bool,
+    /// True if the model names conversations without a name (`title`).
+    pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.
     pub plugins: Vec<Arc<RegisteredPlugin>>,
     /// Names are unique.

@@ -32,6 +32,7 @@ mod prompt_request;
 pub(crate) mod request_hooks;
 mod routing;
 pub(crate) mod session_import;
+pub(crate) mod title;
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 59] = [
+pub const FAIL_POINTS: [&str; 61] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -55,6 +55,8 @@ pub const FAIL_POINTS: [&str; 59] = [
     "expiry.after",
     "settle.before",
     "settle.after",
+    "title.before",
+    "title.after",
     "admission.import",
     "fork.begun",
     "fork.artifact",

@@ -123,6 +123,7 @@ pub mod views {
     pub use crate::agent::prompt_view::*;
     pub use crate::commands::decide::DecisionRequest;
     pub use crate::queries::approvals::ApprovalView;
+    pub use crate::queries::tree::{TreeNode, TreeView};
 }
 
 /// The imports of most programs with tools, extensions or an embedded agent.

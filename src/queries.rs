@@ -4,6 +4,7 @@ pub(crate) mod approvals;
 pub(crate) mod backlog;
 pub(crate) mod commands;
 pub(crate) mod conversation;
+pub(crate) mod conversation_list;
 pub(crate) mod event_stream;
 pub(crate) mod inbox;
 pub(crate) mod load;

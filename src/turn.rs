@@ -44,6 +44,7 @@ pub(crate) mod prepare;
 pub(crate) mod result_hooks;
 pub(crate) mod spans;
 pub(crate) mod sweep;
+pub(crate) mod title;
 pub(crate) mod tool_batch;
 pub(crate) mod tool_call;
 pub(crate) mod turn_progress;

@@ -106,6 +106,8 @@ event_kinds! {
         "branch_summary_end" => BranchSummaryEnd(BranchSummaryEnd),
         /// The leaf moved to another branch.
         "session_tree" => SessionTree(SessionTree),
+        /// The conversation has another name.
+        "session_info_changed" => SessionInfoChanged(SessionInfoChanged),
         /// A message of an extension for the user.
         "notify" => Notify(ExtensionNotification),
     }
@@ -255,6 +257,14 @@ pub struct SessionTree {
     /// `seq` of the `branch_summary` entry. Absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfoChanged {
+    /// `None`: the conversation has no name now.
+    #[serde(default)]
+    pub name: Option<String>,
 }
 
 /// Reference to an item of `Prompt.output`.

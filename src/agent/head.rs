@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
-use crate::agent::entry::{PromptState, PromptStop};
+use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
@@ -134,6 +134,10 @@ pub struct Head {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "putOff")]
     pub deferral: Option<Deferral>,
+    /// True if a model response was copied into the conversation, which `response_count` does not
+    /// include.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_copied_response: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -307,6 +311,16 @@ impl Head {
     pub fn model_name<'a>(&'a self, settings: &'a Settings) -> &'a str {
         let of_prompt = self.prompt.as_ref().and_then(|run| run.model.as_deref());
         of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL)
+    }
+
+    /// True if the conversation has a model response, of any branch.
+    pub fn has_model_response(&self) -> bool {
+        self.response_count > 0 || self.has_copied_response
+    }
+
+    /// Records a copied entry.
+    pub fn note_copied(&mut self, body: &EntryBody) {
+        self.has_copied_response |= body.message().is_some_and(|it| it.as_assistant().is_some());
     }
 
     /// True if the next model call waits for a budget increase.

@@ -9,8 +9,8 @@ use crate::agent::action::StartChanges;
 use crate::agent::budget::{Budget, BudgetAlert};
 use crate::agent::call_batch::CallBatch;
 use crate::agent::compaction::ContextBudget;
-use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
-use crate::agent::event::{Empty, Event, EventBody, MessageRef};
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry, SessionInfo};
+use crate::agent::event::{Empty, Event, EventBody, MessageRef, SessionInfoChanged};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
@@ -222,6 +222,15 @@ impl Transition {
     pub(super) fn emit(&mut self, body: EventBody) {
         self.finish();
         let event = self.new_event(body);
+        self.push_event(event);
+    }
+
+    /// Gives the conversation another name, or none.
+    pub(super) fn set_name(&mut self, name: Option<String>) {
+        self.head.name.clone_from(&name);
+        self.append(EntryBody::SessionInfo(SessionInfo::new(name.clone())));
+        // Not `emit`: a planned `agent_settled` stays planned, because a message may still follow.
+        let event = self.new_event(EventBody::SessionInfoChanged(SessionInfoChanged { name }));
         self.push_event(event);
     }
 

@@ -11,6 +11,7 @@ use crate::agents::{
     Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
 };
 use crate::extensions::Extension;
+use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
 /// Returns the agent, or `None` after adding at least one finding.
@@ -58,9 +59,7 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
-    let plugins = node.find_member("plugins");
-    let plugins = plugins.map(|member| plugins::read_plugins(member, &tools, context, findings));
-    let mut plugins = plugins.unwrap_or_default();
+    let mut plugins = read_all_plugins(&node, &tools, context, findings);
     let skills = node
         .find_member("skills")
         .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
@@ -74,6 +73,7 @@ pub(super) fn parse_agent_file(
     let extensions = read_all_extensions(&node, &tools, context, findings);
     let owners = (context.extensions, plugins.as_slice());
     let extension_settings = extension_settings::read_extension_settings(&node, owners, findings);
+    let has_automatic_title = read_title(&node, findings);
     let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
     findings.is_empty().then(|| Agent {
         name: name.to_owned(),
@@ -83,6 +83,7 @@ pub(super) fn parse_agent_file(
         tools,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
+        has_automatic_title,
         extension_settings: Arc::new(extension_settings),
         plugins,
         response_schema,
@@ -90,6 +91,22 @@ pub(super) fn parse_agent_file(
         revision: skills::revision(text, &skills),
         skills,
     })
+}
+
+fn read_title(node: &Node, findings: &mut Findings) -> bool {
+    const VALUES: [(&str, bool); 2] = [("auto", true), ("off", false)];
+    let member = node.find_member("title");
+    member.and_then(|it| fields::read_choice(it, &VALUES, findings)).unwrap_or_default()
+}
+
+fn read_all_plugins(
+    node: &Node,
+    tools: &[Arc<dyn CallableTool>],
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Vec<Arc<RegisteredPlugin>> {
+    let member = node.find_member("plugins");
+    member.map(|it| plugins::read_plugins(it, tools, context, findings)).unwrap_or_default()
 }
 
 /// The built-in extensions, then those of the list.
@@ -141,7 +158,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 9] = [
+    const OWN: [&str; 10] = [
         "description",
         "tools",
         "extensions",
@@ -151,6 +168,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "responseSchema",
         "guardrails",
         "audit",
+        "title",
     ];
     if matches!(node.yaml, Yaml::Null) {
         return &[];

@@ -147,6 +147,7 @@ struct AgentConfig {
     tools: Vec<Arc<dyn CallableTool>>,
     plugins: Vec<Arc<RegisteredPlugin>>,
     session_id: Option<String>,
+    has_automatic_title: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -80,6 +80,7 @@ mod tests {
             extensions: Vec::new(),
             extension_settings: Arc::default(),
             is_audited: false,
+            has_automatic_title: false,
             skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,

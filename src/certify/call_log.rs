@@ -133,6 +133,8 @@ pub(super) fn with_counted_tools(
         extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.
         is_audited: false,
+        // The scripted model has no response for it.
+        has_automatic_title: false,
         skills: Vec::new(),
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),

@@ -72,6 +72,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: false,
+        has_automatic_title: true,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

@@ -241,6 +241,7 @@ pub(crate) fn build_head(
         hold: None,
         reservation: None,
         metering: Metering::default(),
+        has_copied_response: false,
         name: None,
         labels: BTreeMap::new(),
         metadata: init.metadata,
@@ -400,7 +401,9 @@ fn build_first_entries(
 }
 
 fn append_message(head: &mut Head, message: Message) -> Entry {
-    append_entry(head, EntryBody::Message(MessageEntry::new(message)), head.created_at)
+    let body = EntryBody::Message(MessageEntry::new(message));
+    head.note_copied(&body);
+    append_entry(head, body, head.created_at)
 }
 
 /// Appends an entry after the leaf and makes it the leaf.

@@ -47,10 +47,7 @@ impl HeadChange {
     }
 
     pub(super) fn emit(&mut self, body: EventBody) {
-        self.head.event_seq += 1;
-        let (n, turn) = (self.head.event_seq, self.head.turn);
-        let prompt_id = self.head.prompt.as_ref().map(|run| run.id.clone());
-        self.events.push(Event { n, at: self.now, prompt_id, turn, body });
+        self.events.push(new_event(&mut self.head, body, self.now));
     }
 
     /// Id of the newest new entry.
@@ -76,9 +73,21 @@ impl HeadChange {
             return Ok(false);
         }
         if !self.events.is_empty() {
-            let event_seq = self.head.event_seq;
-            services.live.publish(key, LiveEvent::Committed { event_seq, running_prompt: None });
+            publish_events(services, &self.head);
         }
         Ok(true)
     }
+}
+
+/// The next event of the conversation.
+pub(super) fn new_event(head: &mut Head, body: EventBody, at: Timestamp) -> Event {
+    head.event_seq += 1;
+    let prompt_id = head.prompt.as_ref().map(|run| run.id.clone());
+    Event { n: head.event_seq, at, prompt_id, turn: head.turn, body }
+}
+
+/// Informs readers about the newest event of a committed head.
+pub(super) fn publish_events(services: &Services, head: &Head) {
+    let committed = LiveEvent::Committed { event_seq: head.event_seq, running_prompt: None };
+    services.live.publish(&head.key(), committed);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
+use crate::agent::event::{EventBody, SessionInfoChanged};
 use crate::agent::head::Head;
 use crate::agent::name;
 use crate::agent::raw::RawJson;
@@ -17,6 +18,7 @@ use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::conversation::{
     append_entry, find_agent, validate_metadata, validate_settings,
 };
+use crate::commands::head_change::{new_event, publish_events};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::request_hooks::RequestHooks;
@@ -81,15 +83,23 @@ async fn try_patch(
         bodies.into_iter().map(|body| append_entry(&mut changed, body, now)).collect();
     let has_news = !entries.is_empty()
         || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata);
+    let renaming = (changed.name != head.name).then(|| {
+        let info = SessionInfoChanged { name: changed.name.clone() };
+        new_event(&mut changed, EventBody::SessionInfoChanged(info), now)
+    });
     stamp_head(services, &mut changed, has_news.then_some(now));
     let response = CommandResponse::new(200, &conversation_view(services, &changed).await?)
         .with_etag(conversation_etag(&changed));
     let commit = HeadCommit::replace(&changed, etag)
         .with_entries(&entries)
+        .with_events(renaming.as_slice())
         .with_created([receipt_document(idempotency, key, &response, now)]);
     services.fail_points.hit("admission.patch").await;
     if write_head(services, key, commit).await?.is_none() {
         return Ok(None);
+    }
+    if renaming.is_some() {
+        publish_events(services, &changed);
     }
     if let Some(change) = entries.iter().find_map(|entry| entry.body.model_change()) {
         let input_id = context.input_id();

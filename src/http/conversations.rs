@@ -1,5 +1,7 @@
 //! Conversation routes: create, list, read, change, delete; messages and entries.
 
+use std::fmt::Write as _;
+
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::IntoResponse;
 use http::header::ETAG;
@@ -19,12 +21,10 @@ use crate::http::{
     HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll, precondition,
 };
 use crate::ids::UserId;
-use crate::queries::conversation::{
-    ConversationView, conversation_list_view, current_view, entry_view, read_messages,
-};
+use crate::queries::conversation::{ConversationView, current_view, entry_view, read_messages};
+use crate::queries::conversation_list::list_conversations;
 use crate::queries::{conversation_etag, load};
 use crate::store::HeadQuery;
-use crate::turn::documents;
 
 /// Create a conversation, empty or with initial messages.
 #[utoipa::path(
@@ -54,6 +54,7 @@ pub(crate) async fn create(
         ("limit" = Option<u32>, Query, description = "1 to 100, by default 20."),
         ("continuation" = Option<String>, Query, description = "`continuation` of the previous page."),
         ("userId" = Option<String>, Query, description = "For operators: the owner of the conversations."),
+        ("hasAnswer" = Option<bool>, Query, description = "`true`: only conversations with a model response; `false`: only those without."),
     ),
     responses((status = 200, body = crate::http::schema::Conversations))
 )]
@@ -66,7 +67,11 @@ pub(crate) async fn list(
     let own = (!caller.is_operator()).then(|| caller.owner.user.clone());
     let user = access::selected_user(&caller, &params)?.or(own);
     let user_id = user.as_ref().map(UserId::as_str).unwrap_or_default();
-    let binding = format!("conversations {}/{user_id}", caller.owner.tenant);
+    let has_answer = params.flag("hasAnswer")?;
+    let mut binding = format!("conversations {}/{user_id}", caller.owner.tenant);
+    if let Some(has_answer) = has_answer {
+        let _infallible = write!(binding, " hasAnswer={has_answer}");
+    }
     let query = HeadQuery {
         tenant: caller.owner.tenant.clone(),
         limit: params.limit()?,
@@ -74,13 +79,8 @@ pub(crate) async fn list(
         state: None,
         user,
     };
-    let found = api.services.store.list_heads(&query).await.map_err(access::store_problem)?;
-    let mut items = Vec::with_capacity(found.items.len());
-    for stored in &found.items {
-        let head = documents::read_head(stored).map_err(access::store_problem)?;
-        items.push(conversation_list_view(&api.services, &head).await?);
-    }
-    Ok(page_response(&items, found.continuation.as_deref(), (&uri, &binding)))
+    let (items, continuation) = list_conversations(&api.services, query, has_answer).await?;
+    Ok(page_response(&items, continuation.as_deref(), (&uri, &binding)))
 }
 
 /// Get a conversation.

@@ -27,7 +27,7 @@ const TREE_BYTES_MAX: usize = 960 * 1024;
 /// The shape of the session tree.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct TreeView {
+pub struct TreeView {
     #[schema(value_type = Option<String>)]
     pub leaf_id: Option<EntryId>,
     /// Number of entries of all branches.
@@ -45,7 +45,7 @@ pub(crate) struct TreeView {
 /// An entry of the tree.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct TreeNode {
+pub struct TreeNode {
     #[schema(value_type = String)]
     pub id: EntryId,
     /// The nearest node above. `null`: none.

@@ -39,6 +39,7 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     lists::sweep_is_stable_when_work_is_added(&*make().await).await;
     lists::heads_are_listed_newest_first_with_filters(&*make().await).await;
     lists::head_pages_are_stable_when_heads_are_added(&*make().await).await;
+    lists::head_pages_may_differ_in_size(&*make().await).await;
     lists::continuation_of_other_query_is_rejected(&*make().await).await;
     leases::one_of_two_workers_acquires_lease(&*make().await).await;
     leases::expired_lease_is_taken_over_after_five_seconds(&*make().await).await;

@@ -30,7 +30,7 @@ mod summary_request;
 pub(crate) use summary_request::{branch_output_max, summary_output_max};
 
 /// Summaries are not streamed.
-struct NullListener;
+pub(crate) struct NullListener;
 
 impl Listener for NullListener {
     fn on_event(&self, _event: AssistantMessageEvent) {}

@@ -19,6 +19,7 @@ use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::pending_work::{NextStep, read_inbox_with_decisions};
 use crate::turn::spans::{self, DeliverySpan};
+use crate::turn::title::{self, PendingTitle};
 use crate::turn::{crash_count, delivery_cost, error_domain, inbox};
 use crate::{queue, schedules};
 
@@ -135,6 +136,7 @@ async fn deliver(
     };
     services.fail_points.hit("claim.after").await;
     conversation.crash.is_alone = is_alone;
+    let completed_before = title::completed_prompts(&conversation.state.head);
     let work = async {
         let now = services.clock.now();
         let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
@@ -177,7 +179,22 @@ async fn deliver(
     if outcome.is_err() {
         Box::pin(conversation.report_lost_call()).await;
     }
+    Box::pin(finish_round(conversation, completed_before, outcome)).await
+}
+
+/// Releases the lease, checks for items that arrived during it, and makes the title that is due. Other
+/// work of the conversation does not wait for the title.
+async fn finish_round(
+    conversation: LeasedConversation<'_>,
+    completed_before: usize,
+    outcome: Result<RoundOutcome, TurnError>,
+) -> Result<RoundOutcome, TurnError> {
+    let (services, nudge) = (conversation.services, conversation.nudge());
     let is_outside_head = conversation.lease.is_outside_head;
+    let title = match &outcome {
+        Ok(RoundOutcome::Done) => PendingTitle::find(&conversation, completed_before),
+        Ok(RoundOutcome::NoWork | RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => None,
+    };
     let is_enqueued = conversation.release().await;
     let may_have_missed_items = match &outcome {
         // The delivery of the nudge just sent reads the inbox before any other.
@@ -186,10 +203,15 @@ async fn deliver(
         Ok(RoundOutcome::NoWork) => is_outside_head,
         Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => false,
     };
-    if may_have_missed_items && has_new_items(services, key).await? {
-        return Ok(RoundOutcome::Again);
+    let has_missed_items = may_have_missed_items && has_new_items(services, &nudge.key).await?;
+    if let Some(title) = title {
+        if has_missed_items {
+            enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
+        }
+        Box::pin(title.make()).await;
+        return outcome;
     }
-    outcome
+    if has_missed_items { Ok(RoundOutcome::Again) } else { outcome }
 }
 
 /// Drops the conversation, counts the panic of its step like the death of a process, and resumes

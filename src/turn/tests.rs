@@ -48,6 +48,7 @@ mod store_requests;
 mod take_over_latency;
 mod telemetry;
 mod test_env;
+mod titles;
 mod tool_progress;
 mod versions;
 mod why;

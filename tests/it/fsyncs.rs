@@ -74,6 +74,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: false,
+        has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

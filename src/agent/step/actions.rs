@@ -4,9 +4,7 @@ use crate::agent::action::{
     Action, HookActions, MessageSpec, StartChanges, StoredActions, UserMessageQueue,
 };
 use crate::agent::content::Content;
-use crate::agent::entry::{
-    Custom, EntryBody, Label, ModelChange, SessionInfo, Source, ThinkingLevelChange,
-};
+use crate::agent::entry::{Custom, EntryBody, Label, ModelChange, Source, ThinkingLevelChange};
 use crate::agent::event::{EventBody, ExtensionNotification, Severity};
 use crate::agent::inbox::{
     CustomInput, IdempotencyRecord, InboxBody, InboxItem, PromptInput, WhenIdle,
@@ -64,8 +62,7 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
         }
         Action::SetName(name) => {
             if transition.head.name != *name {
-                transition.head.name.clone_from(name);
-                transition.append(EntryBody::SessionInfo(SessionInfo::new(name.clone())));
+                transition.set_name(name.clone());
             }
         }
         Action::SetLabel { entry_id, label } => {

@@ -144,6 +144,14 @@ impl Head {
         UsageTotals::from_usage(&self.usage).plus(self.metering.lost)
     }
 
+    /// True if a limit of the conversation is exhausted, with the increases in force.
+    pub(crate) fn is_conversation_budget_exceeded(&self, budget: Option<&Budget>) -> bool {
+        let limit = budget.and_then(|budget| budget.conversation);
+        limit.is_some_and(|limit| {
+            limit.find_exceeded(&self.metering.increases, &self.spent()).is_some()
+        })
+    }
+
     /// Records a reserved call at its estimate and removes the reservation.
     pub fn record_lost_reservation(&mut self, at: (Timestamp, Timestamp)) -> Option<Reservation> {
         let reservation = self.reservation.take()?;

@@ -197,7 +197,7 @@ fn settings_name_label_and_entry() {
     let events = apply_inputs(&mut transition, &[kept(&actions)]);
     let kinds = ["model_change", "thinking_level_change", "session_info", "label", "custom"];
     assert_eq!(entry_kinds(&transition), kinds.map(|kind| format!("\"{kind}\"")));
-    assert_eq!(events, ["notify"]);
+    assert_eq!(events, ["session_info_changed", "notify"]);
     let head = &transition.head;
     assert_eq!(head.settings.model.as_deref(), Some("high"));
     assert_eq!(head.settings.thinking_level, Some(ThinkingLevel::Low));
@@ -334,7 +334,8 @@ fn stored_actions_are_applied_with_their_receipt() {
     assert!(is_supported(&stored.body));
     let mut transition = transition();
     let events = apply_inputs(&mut transition, &[inbox_read(&[stored])]);
-    assert_eq!(events[..2], ["prompt.created", "agent_start"], "the message starts a prompt");
+    let started = ["session_info_changed", "prompt.created", "agent_start"];
+    assert_eq!(events[..3], started, "the message starts a prompt");
     assert_eq!(transition.head.name.as_deref(), Some("Bills"));
     let receipts: Vec<&str> =
         transition.receipts.iter().map(|receipt| receipt.input_id.as_str()).collect();

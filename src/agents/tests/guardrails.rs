@@ -44,6 +44,14 @@ fn guardrails_have_the_default_patterns_and_approvers() {
 }
 
 #[test]
+fn title_is_auto_or_off() {
+    for (front_matter, is_automatic) in [("", false), ("title: auto", true), ("title: off", false)]
+    {
+        assert_eq!(load_agent(front_matter).has_automatic_title, is_automatic, "{front_matter}");
+    }
+}
+
+#[test]
 fn audit_is_true_or_false() {
     for (front_matter, is_audited) in [("", false), ("audit: true", true), ("audit: false", false)]
     {

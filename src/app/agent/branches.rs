@@ -10,6 +10,8 @@ use crate::app::agent::{Agent, AgentError, AgentEvent, lock};
 use crate::commands::contract::CommandError;
 use crate::commands::leaf::{LeafMoved, LeafRequest, move_leaf};
 use crate::ids::EntryId;
+use crate::queries::load;
+use crate::queries::tree::{TreeSelection, TreeView, read_tree};
 
 /// Options of [`Agent::navigate`].
 #[derive(Clone, Debug, Default)]
@@ -108,5 +110,16 @@ impl Agent {
     /// As [`Agent::navigate`].
     pub async fn branch(&self, entry_id: Option<&EntryId>) -> Result<Option<String>, AgentError> {
         Ok(self.navigate(entry_id, NavigateOptions::default()).await?.text)
+    }
+
+    /// The shape of the tree of the current conversation: where branches begin, fork and end, the
+    /// messages of users, labels and summaries.
+    ///
+    /// # Errors
+    /// The store is unavailable: try again.
+    pub async fn tree(&self) -> Result<TreeView, AgentError> {
+        let services = &self.inner.services;
+        let (head, _) = load::head(services, &self.inner.key()).await?;
+        Ok(read_tree(services, &head, &TreeSelection::default()).await?)
     }
 }

@@ -28,6 +28,7 @@ pub struct AgentBuilder {
     pub(super) models: Option<Arc<dyn Model>>,
     pub(super) data: Option<PathBuf>,
     pub(super) session_id: Option<String>,
+    pub(super) has_automatic_title: bool,
     pub(super) mistakes: Vec<String>,
 }
 
@@ -148,6 +149,14 @@ impl AgentBuilder {
     #[must_use]
     pub fn session_id(mut self, id: impl Into<String>) -> Self {
         self.session_id = Some(id.into());
+        self
+    }
+
+    /// Lets the model name a conversation after its first completed prompt, in a model call of its
+    /// own. The event `session_info_changed` has the name.
+    #[must_use]
+    pub fn automatic_title(mut self) -> Self {
+        self.has_automatic_title = true;
         self
     }
 

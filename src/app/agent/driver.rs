@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+
 use crate::app::agent::AgentInner;
 use crate::queries::event_stream::{EventReader, StreamEnd, StreamItem};
 use crate::queue;
@@ -17,8 +20,33 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Visibility timeout of a received nudge: longer than any turn.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_mins(10);
 
+/// Deliveries at a time: a turn need not wait for a title that the one before still makes.
+const DELIVERIES_MAX: usize = 2;
+
 /// Runs one delivery for each nudge.
 pub(super) async fn process_nudges(inner: Arc<AgentInner>) {
+    let mut deliveries = FuturesUnordered::new();
+    let mut next = Box::pin(next_nudge(Arc::clone(&inner)));
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = deliveries.next(), if !deliveries.is_empty() => {}
+            nudge = &mut next, if deliveries.len() < DELIVERIES_MAX => {
+                next.set(next_nudge(Arc::clone(&inner)));
+                deliveries.push(deliver(&inner, nudge));
+            }
+        }
+    }
+}
+
+async fn deliver(inner: &AgentInner, nudge: Nudge) {
+    if let Err(error) = Box::pin(handle(&inner.services, &nudge)).await {
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "turn failed; will retry");
+    }
+}
+
+/// Waits for a nudge and removes it from the queue. Runs the recovery sweep meanwhile.
+async fn next_nudge(inner: Arc<AgentInner>) -> Nudge {
     let mut arrivals = inner.services.queue.arrivals(queue::TURNS);
     loop {
         if let Some(arrivals) = &mut arrivals {
@@ -40,9 +68,8 @@ pub(super) async fn process_nudges(inner: Arc<AgentInner>) {
             continue;
         };
         let _ = inner.services.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
-        let Ok(nudge) = serde_json::from_str::<Nudge>(&message.text) else { continue };
-        if let Err(error) = Box::pin(handle(&inner.services, &nudge)).await {
-            tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "turn failed; will retry");
+        if let Ok(nudge) = serde_json::from_str(&message.text) {
+            return nudge;
         }
     }
 }

@@ -62,6 +62,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: false,
+        has_automatic_title: config.has_automatic_title,
         skills: Vec::new(),
         plugins: config.plugins.clone(),
         response_schema: None,
@@ -157,6 +158,7 @@ impl Agent {
             tools: builder.tools,
             plugins: builder.plugins,
             session_id: builder.session_id,
+            has_automatic_title: builder.has_automatic_title,
         };
         let agents = SharedCatalog::from(build_catalog(&config));
         let extensions = (builder.extensions, builder.extension_error_listeners);

@@ -112,6 +112,7 @@ impl Hydrator {
             }),
             EventBody::AutoRetryEnd(end) => to_value(end),
             EventBody::Notify(notification) => to_value(notification),
+            EventBody::SessionInfoChanged(info) => to_value(info),
             EventBody::SessionTree(moved) => self.session_tree_members(moved),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output_value(event, output)})
@@ -151,6 +152,7 @@ impl Hydrator {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::Notify(_)
+            | EventBody::SessionInfoChanged(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)
             | EventBody::AutoCompactionStart(_)

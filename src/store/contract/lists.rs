@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::ids::{TenantId, UserId};
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, Freshness, HEAD_ID, HeadQuery, Partition, Selection,
-    StoreError, Write, entry_id, events_id,
+    StoreError, StoredDocument, Write, entry_id, events_id,
 };
 
 type Store<'a> = &'a dyn ConversationStore;
@@ -263,6 +263,29 @@ pub(super) async fn head_pages_are_stable_when_heads_are_added(store: Store<'_>)
     })
     .await;
     assert_eq!(paged, before);
+}
+
+pub(super) async fn head_pages_may_differ_in_size(store: Store<'_>) {
+    let tenant = fresh_tenant();
+    for number in 0..9 {
+        let key = key_of(&tenant, "ada", &format!("c{number}"));
+        let document = head(&key, number, "idle", None);
+        create(store, &Partition::Conversation(key), document).await;
+    }
+    let mut found = Vec::new();
+    let mut query = query(&tenant);
+    for limit in (1..4).cycle().take(PAGES_MAX) {
+        query.limit = limit;
+        let page = store.list_heads(&query).await.unwrap();
+        assert!(page.items.len() <= limit);
+        let id = |head: StoredDocument| head.document.body.string_member("conversationId").unwrap();
+        found.extend(page.items.into_iter().map(id));
+        query.continuation = page.continuation;
+        if query.continuation.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ["c8", "c7", "c6", "c5", "c4", "c3", "c2", "c1", "c0"]);
 }
 
 pub(super) async fn continuation_of_other_query_is_rejected(store: Store<'_>) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::test_env::{PauseFailPoint, RequestLogStore, Script, TestEnv, call, idempotency, text};
+use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::commands::patch::patch_conversation;
 use crate::fail_points::NoFailPoints;
@@ -235,15 +236,14 @@ async fn lost_race_for_lease_costs_two_reads() {
     ");
 }
 
-#[tokio::test(start_paused = true)]
-async fn concurrent_patch_costs_one_read_and_one_commit() {
+/// Requests of a delivery after its model call, while a client changes the head.
+async fn requests_after_concurrent_patch(patch: Value) -> (Head, String) {
     let (mut env, client, counting) = new_env(replies_hello).await;
     let pause = Arc::new(PauseFailPoint::new("model.after"));
     let worker = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        let patch = json!({"name": "renamed"});
         let key = idempotency("patch");
         patch_conversation(&client, &TestEnv::key(), patch.as_object().unwrap(), &key, |_| true)
             .await
@@ -252,14 +252,36 @@ async fn concurrent_patch_costs_one_read_and_one_commit() {
         pause.resume.notify_one();
     });
     assert_eq!(handled.unwrap(), DeliveryOutcome::Worked);
-    insta::assert_snapshot!(counting.take_requests(), @r"
+    let requests = counting.take_requests();
+    (env.head().await.unwrap(), requests)
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_patch_costs_one_read_and_one_commit() {
+    let patch = json!({"metadata": {"team": "payments"}});
+    let (head, requests) = requests_after_concurrent_patch(patch).await;
+    insta::assert_snapshot!(requests, @r"
     select inbox
     write head, 2 entry, events
     read head
     write head, 2 entry, events
     select inbox
     ");
-    let head = env.head().await.unwrap();
+    assert_eq!((head.phase, head.metadata.len()), (Phase::Idle, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_rename_costs_two_reads_and_one_commit() {
+    let (head, requests) = requests_after_concurrent_patch(json!({"name": "renamed"})).await;
+    // The new name has taken the number of the worker's event: its document names the winner.
+    insta::assert_snapshot!(requests, @r"
+    select inbox
+    write head, 2 entry, events
+    read head
+    read ev-000000000006
+    write head, 2 entry, events
+    select inbox
+    ");
     assert_eq!((head.phase, head.name.as_deref()), (Phase::Idle, Some("renamed")));
 }
 

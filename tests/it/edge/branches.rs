@@ -52,7 +52,7 @@ impl TestApp {
         messages["items"].as_array().unwrap().iter().map(text).collect()
     }
 
-    async fn events_named(&self, name: &str) -> Vec<Value> {
+    pub(super) async fn events_named(&self, name: &str) -> Vec<Value> {
         let events = self.get("/api/conversations/c/events?follow=false").send().await.text;
         let data = events.lines().filter_map(|line| line.strip_prefix("data:"));
         let parsed = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());

@@ -52,6 +52,7 @@ fn office_app() -> TestApp {
             extensions: Vec::new(),
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
             is_audited: false,
+            has_automatic_title: false,
             skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,

@@ -137,6 +137,63 @@ async fn message_pages_continue_after_last_message() {
 }
 
 #[tokio::test]
+async fn list_hides_conversations_without_answer_on_request() {
+    let app = TestApp::new();
+    let user = json!({"role": "user", "content": "hi", "timestamp": 1});
+    let assistant = json!({
+        "role": "assistant", "content": [{"type": "text", "text": "ho"}], "api": "openai-responses",
+        "provider": "openai", "model": "m", "usage": {}, "stopReason": "stop", "timestamp": 2,
+    });
+    for number in 0..25 {
+        let messages = if number % 12 == 0 { json!([user, assistant]) } else { json!([user]) };
+        let body = json!({"id": format!("c{number}"), "messages": messages});
+        app.post("/api/conversations", &body).send().await.expect_status(201);
+    }
+    app.run("say one").await;
+    let leaf = app.leaf_id().await;
+    let fork = json!({"entryId": leaf, "position": "at", "conversationId": "f"});
+    app.post("/api/conversations/c/fork", &fork).send().await.expect_status(201);
+    let list = async |filter: &str, limit: usize| {
+        let mut ids = Vec::new();
+        let mut path = format!("/api/conversations?limit={limit}{filter}");
+        loop {
+            let page = app.get_json(&path).await;
+            let items = page["items"].as_array().unwrap();
+            assert!(items.len() <= limit);
+            ids.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+            let Some(next) = page["continuation"].as_str() else { return ids };
+            path = format!("/api/conversations?limit={limit}{filter}&continuation={next}");
+        }
+    };
+    for limit in [1, 3, 100] {
+        let mut answered = list("&hasAnswer=true", limit).await;
+        let other = list("&hasAnswer=false", limit).await;
+        assert_eq!((other.len(), list("", limit).await.len()), (22, 27));
+        assert!(!other.iter().any(|id| answered.contains(id)));
+        answered.sort();
+        assert_eq!(answered, ["c", "c0", "c12", "c24", "f"]);
+    }
+    let first = app.get_json("/api/conversations?hasAnswer=true&limit=1").await;
+    let other =
+        format!("/api/conversations?continuation={}", first["continuation"].as_str().unwrap());
+    app.get(&other).send().await.expect_problem(400, "bad-request");
+    app.get("/api/conversations?hasAnswer=x").send().await.expect_problem(400, "bad-request");
+}
+
+#[tokio::test]
+async fn change_of_name_is_an_event() {
+    let app = TestApp::new();
+    app.run("say one").await;
+    for name in [json!(" Invoices "), json!("Invoices"), json!(null)] {
+        app.patch(CONVERSATION, &json!({"name": name})).send().await.expect_status(200);
+    }
+    app.patch(CONVERSATION, &json!({"metadata": {"a": "b"}})).send().await.expect_status(200);
+    let events = app.events_named("session_info_changed").await;
+    let names: Vec<&Value> = events.iter().map(|event| &event["name"]).collect();
+    assert_eq!(names, [&json!("Invoices"), &json!(null)]);
+}
+
+#[tokio::test]
 async fn conversation_without_prompts_is_settled() {
     let app = TestApp::new();
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);

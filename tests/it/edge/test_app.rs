@@ -111,6 +111,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: false,
+        has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

@@ -56,3 +56,49 @@ async fn agent_leaves_a_branch_with_a_summary_of_the_model() {
     assert_eq!((last.len(), last[3].as_str()), (4, "user:third"), "{last:?}");
     assert!(last[2].contains("SUMMARY"), "{last:?}");
 }
+
+#[tokio::test]
+async fn agent_shows_the_tree_of_its_conversation() {
+    let model = TestModel::new(&[json!("one"), json!("two"), json!("three")]);
+    let agent =
+        Agent::builder().models(Arc::clone(&model) as Arc<dyn Model>).start().await.unwrap();
+    agent.prompt("first").await.unwrap();
+    agent.prompt("second").await.unwrap();
+    agent.branch(Some(&agent.message_id("second").await)).await.unwrap();
+    agent.prompt("third").await.unwrap();
+    let tree = agent.tree().await.unwrap();
+    let previews = |on_path: bool| -> Vec<&str> {
+        let users = tree.items.iter().filter(|node| node.role.as_deref() == Some("user"));
+        users
+            .filter(|node| node.on_path == on_path)
+            .filter_map(|it| it.preview.as_deref())
+            .collect()
+    };
+    assert_eq!((previews(true), previews(false)), (vec!["first", "third"], vec!["second"]));
+    assert!(tree.items.iter().any(|node| node.children.len() == 2), "{tree:?}");
+    assert!(tree.items.iter().any(|node| Some(&node.id) == tree.leaf_id.as_ref()));
+}
+
+#[tokio::test]
+async fn agent_names_its_conversation_once() {
+    let model = TestModel::new(&[json!("one"), json!("Paying two invoices"), json!("two")]);
+    let agent = Agent::builder()
+        .models(Arc::clone(&model) as Arc<dyn Model>)
+        .automatic_title()
+        .start()
+        .await
+        .unwrap();
+    let (sender, mut named) = tokio::sync::mpsc::unbounded_channel();
+    let _subscription = agent.subscribe(move |event| {
+        if let AgentEvent::Other { name, data } = event
+            && name == "session_info_changed"
+        {
+            let _ = sender.send(data["name"].clone());
+        }
+    });
+    agent.prompt("first").await.unwrap();
+    assert_eq!(named.recv().await, Some(json!("Paying two invoices")));
+    agent.prompt("second").await.unwrap();
+    assert!(model.systems.lock().unwrap()[1].starts_with("You write titles"));
+    assert_eq!(model.requests().len(), 3, "one title for one conversation");
+}

@@ -211,6 +211,7 @@ pub(super) fn catalog(
         extensions: Vec::new(),
         extension_settings: Arc::default(),
         is_audited: true,
+        has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
@@ -241,6 +242,11 @@ impl super::TestEnv {
     /// The agent of all workers has only this tool from now on.
     pub(crate) fn set_only_tool(&mut self, tool: &Arc<dyn CallableTool>) {
         self.agents.replace(self.changed_agents(|agent| agent.tools = vec![Arc::clone(tool)]));
+    }
+
+    /// The agent of all workers wants titles from now on.
+    pub(crate) fn set_automatic_title(&mut self) {
+        self.agents.replace(self.changed_agents(|agent| agent.has_automatic_title = true));
     }
 
     /// Responses of the agent must match `schema` from now on.
