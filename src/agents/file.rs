@@ -8,11 +8,28 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
-    Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
+    Agent, audit, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
 };
 use crate::extensions::Extension;
+use crate::extensions::permissions::shared_name;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+
+/// Adds a finding for each plugin that has the name of an extension.
+fn check_shared_names(
+    (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
+    node: &Node,
+    (context, findings): (&AgentFileContext<'_>, &mut Findings),
+) {
+    let member = node.find_member("plugins").or_else(|| node.find_member("extensions"));
+    let Some(position) = member.map(|member| member.value.position) else { return };
+    for plugin in plugins {
+        let name = plugin.name();
+        if context.extensions.iter().chain(extensions).any(|it| it.name() == name) {
+            findings.add(position, shared_name(name));
+        }
+    }
+}
 
 /// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn parse_agent_file(
@@ -71,10 +88,11 @@ pub(super) fn parse_agent_file(
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(&node, &tools, context, findings);
+    check_shared_names((&extensions, &plugins), &node, (context, findings));
     let owners = (context.extensions, plugins.as_slice());
     let extension_settings = extension_settings::read_extension_settings(&node, owners, findings);
     let has_automatic_title = read_title(&node, findings);
-    let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
+    let audit = node.find_member("audit").map(|it| audit::read_audit(it, findings));
     findings.is_empty().then(|| Agent {
         name: name.to_owned(),
         description,
@@ -82,7 +100,7 @@ pub(super) fn parse_agent_file(
         instructions: instructions.trim().into(),
         tools,
         extensions,
-        is_audited: is_audited.unwrap_or_default(),
+        audit: audit.unwrap_or_default(),
         has_automatic_title,
         extension_settings: Arc::new(extension_settings),
         plugins,

@@ -79,7 +79,7 @@ mod tests {
             tools: Vec::new(),
             extensions: Vec::new(),
             extension_settings: Arc::default(),
-            is_audited: false,
+            audit: crate::agents::Audit::default(),
             has_automatic_title: false,
             skills: Vec::new(),
             plugins: Vec::new(),

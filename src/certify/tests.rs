@@ -71,7 +71,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
         extension_settings: Arc::default(),
-        is_audited: false,
+        audit: crate::agents::Audit::default(),
         has_automatic_title: true,
         skills: Vec::new(),
         plugins: Vec::new(),

@@ -10,7 +10,7 @@ use turnwheel::agent_settings::Settings;
 use turnwheel::messages::{Content, Message};
 use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
 use turnwheel::testing::agent::entry::Source;
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{Agent, Audit, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::{Clock, SystemClock};
 use turnwheel::testing::commands::contract::Owner;
@@ -73,7 +73,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
         extension_settings: Arc::default(),
-        is_audited: false,
+        audit: Audit::default(),
         has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),

@@ -297,7 +297,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
             extension_settings: Arc::default(),
-            is_audited: false,
+            audit: crate::agents::Audit::default(),
             has_automatic_title: false,
             skills: Vec::new(),
             plugins: Vec::new(),

@@ -90,7 +90,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         tools: vec![tool.clone()],
         extensions: Vec::new(),
         extension_settings: Arc::default(),
-        is_audited: false,
+        audit: crate::agents::Audit::default(),
         has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),

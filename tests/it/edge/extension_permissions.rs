@@ -7,7 +7,7 @@ use serde_json::json;
 use turnwheel::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, Permissions,
 };
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{Agent, Audit, Catalog};
 
 use super::test_app::TestApp;
 
@@ -51,7 +51,7 @@ fn office_app() -> TestApp {
             tools: clerk.tools.clone(),
             extensions: Vec::new(),
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
-            is_audited: false,
+            audit: Audit::default(),
             has_automatic_title: false,
             skills: Vec::new(),
             plugins: Vec::new(),

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tower::ServiceExt as _;
 use turnwheel::agent_settings::Settings;
 use turnwheel::models::ScriptedModel;
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{Agent, Audit, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::{Clock as _, ManualClock, Timestamp};
 use turnwheel::testing::commands::contract::Owner;
@@ -110,7 +110,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         tools,
         extensions: Vec::new(),
         extension_settings: Arc::default(),
-        is_audited: false,
+        audit: Audit::default(),
         has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),

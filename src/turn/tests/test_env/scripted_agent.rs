@@ -210,7 +210,7 @@ pub(super) fn catalog(
         tools,
         extensions: Vec::new(),
         extension_settings: Arc::default(),
-        is_audited: true,
+        audit: crate::agents::Audit { is_logged: true, is_notified: false },
         has_automatic_title: false,
         skills: Vec::new(),
         plugins: Vec::new(),
@@ -226,7 +226,7 @@ pub(super) fn catalog(
 
 impl super::TestEnv {
     /// The agents of the environment, with a change.
-    pub(super) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
+    pub(crate) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
         let mut catalog = catalog(&self.executions, self.response_loss.as_ref());
         for agent in catalog.agents.values_mut() {
             change(Arc::get_mut(agent).unwrap());
