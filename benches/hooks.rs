@@ -78,6 +78,7 @@ impl Bench {
             has_automatic_title: false,
             extension_settings: Arc::default(),
             plugins: Vec::new(),
+            memory: None,
             skills: Vec::new(),
             response_schema: None,
             session_id: None,

@@ -8,7 +8,7 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
-    Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
+    Agent, extension_settings, extensions, fields, guardrails, http_tool, memory, plugins, settings,
 };
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
@@ -55,7 +55,7 @@ pub(super) fn parse_agent_file(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" => {}
+            "extensions" | "plugins" | "skills" | "memory" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
@@ -65,6 +65,13 @@ pub(super) fn parse_agent_file(
         .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
     let AgentSkills { skills, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
+    let memory = node
+        .find_member("memory")
+        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
+    let memory = memory.map(|(memory, plugin)| {
+        plugins.push(plugin);
+        memory
+    });
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -88,6 +95,7 @@ pub(super) fn parse_agent_file(
         plugins,
         response_schema,
         session_id: None,
+        memory,
         revision: skills::revision(text, &skills),
         skills,
     })
@@ -158,13 +166,14 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 10] = [
+    const OWN: [&str; 11] = [
         "description",
         "tools",
         "extensions",
         "extensionSettings",
         "plugins",
         "skills",
+        "memory",
         "responseSchema",
         "guardrails",
         "audit",

@@ -81,6 +81,7 @@ mod tests {
             extension_settings: Arc::default(),
             is_audited: false,
             has_automatic_title: false,
+            memory: None,
             skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,

@@ -135,6 +135,7 @@ pub(super) fn with_counted_tools(
         is_audited: false,
         // The scripted model has no response for it.
         has_automatic_title: false,
+        memory: agent.memory.clone(),
         skills: Vec::new(),
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),

@@ -73,6 +73,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         extension_settings: Arc::default(),
         is_audited: false,
         has_automatic_title: true,
+        memory: None,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

@@ -75,6 +75,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         extension_settings: Arc::default(),
         is_audited: false,
         has_automatic_title: false,
+        memory: None,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

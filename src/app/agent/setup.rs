@@ -63,6 +63,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         extension_settings: Arc::default(),
         is_audited: false,
         has_automatic_title: config.has_automatic_title,
+        memory: None,
         skills: Vec::new(),
         plugins: config.plugins.clone(),
         response_schema: None,

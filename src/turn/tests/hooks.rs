@@ -299,6 +299,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             extension_settings: Arc::default(),
             is_audited: false,
             has_automatic_title: false,
+            memory: None,
             skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,

@@ -92,6 +92,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         extension_settings: Arc::default(),
         is_audited: false,
         has_automatic_title: false,
+        memory: None,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

@@ -53,6 +53,7 @@ fn office_app() -> TestApp {
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
             is_audited: false,
             has_automatic_title: false,
+            memory: None,
             skills: Vec::new(),
             plugins: Vec::new(),
             response_schema: None,

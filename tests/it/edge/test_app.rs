@@ -112,6 +112,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         extension_settings: Arc::default(),
         is_audited: false,
         has_automatic_title: false,
+        memory: None,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,

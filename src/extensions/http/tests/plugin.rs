@@ -34,6 +34,7 @@ async fn prepare(reply: Reply) -> (Result<PrepareOutput, PluginError>, Option<Va
             history: &[Cow::Borrowed(&message)],
             prompt: &CurrentPrompt { id: &PromptId::new("pr_1"), rounds: 4, messages: Vec::new() },
             user: &UserId::new("ann"),
+            user_documents: None,
             items_bytes: 0,
         })
         .await;

@@ -212,6 +212,7 @@ pub(super) fn catalog(
         extension_settings: Arc::default(),
         is_audited: true,
         has_automatic_title: false,
+        memory: None,
         skills: Vec::new(),
         plugins: Vec::new(),
         response_schema: None,
