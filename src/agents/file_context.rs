@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agents::ToolSet;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
+use crate::agents::{McpServers, ToolSet};
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
@@ -21,6 +21,8 @@ pub struct AgentFileContext<'s> {
     /// Extensions of the app.
     pub extensions: &'s [Arc<dyn Extension>],
     pub skills: &'s [Arc<Skill>],
+    /// Those of `mcp.json`.
+    pub mcp: &'s McpServers,
     pub app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub client: &'s HttpClient,
 }

@@ -76,6 +76,7 @@ mod tests {
             description: String::new(),
             settings: serde_json::from_str(&settings.to_string()).unwrap(),
             instructions: "".into(),
+            mcp: Vec::new(),
             tools: Vec::new(),
             extensions: Vec::new(),
             extension_settings: Arc::default(),

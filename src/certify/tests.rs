@@ -68,6 +68,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         description: String::new(),
         settings,
         instructions: "Be good.".into(),
+        mcp: Vec::new(),
         tools: tools.map(new_tool).to_vec(),
         extensions: Vec::new(),
         extension_settings: Arc::default(),

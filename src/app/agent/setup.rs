@@ -58,6 +58,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         description: String::new(),
         settings: config.settings.clone(),
         instructions: config.system_prompt.as_str().into(),
+        mcp: Vec::new(),
         tools: config.tools.clone(),
         extensions: Vec::new(),
         extension_settings: Arc::default(),

@@ -294,6 +294,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             description: String::new(),
             settings: clerk.settings.clone(),
             instructions: clerk.instructions.clone(),
+            mcp: Vec::new(),
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
             extension_settings: Arc::default(),

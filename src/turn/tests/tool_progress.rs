@@ -87,6 +87,7 @@ async fn tool_call_reports_progress_only_until_its_end() {
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
         instructions: "".into(),
+        mcp: Vec::new(),
         tools: vec![tool.clone()],
         extensions: Vec::new(),
         extension_settings: Arc::default(),

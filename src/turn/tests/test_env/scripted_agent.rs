@@ -207,6 +207,7 @@ pub(super) fn catalog(
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".into(),
+        mcp: Vec::new(),
         tools,
         extensions: Vec::new(),
         extension_settings: Arc::default(),
