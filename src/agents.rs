@@ -69,7 +69,7 @@ pub struct Agent {
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// MCP servers whose tools are tools of the agent.
-    pub(crate) mcp: Vec<McpToolSource>,
+    pub mcp: Vec<McpToolSource>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
     /// Values for extensions and plugins in Rust (`extensionSettings`).

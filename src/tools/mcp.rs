@@ -31,6 +31,10 @@ pub(crate) mod definitions;
 mod failure;
 mod result;
 mod stdio;
+#[cfg(test)]
+pub(crate) mod test_server;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tool;
 mod transport;
 
@@ -63,7 +67,7 @@ pub(crate) struct HttpConnector {
 }
 
 /// A server of `mcp.json`.
-pub(crate) struct McpServer {
+pub struct McpServer {
     pub(crate) name: String,
     /// Hash of its entry in the file. It covers the names of app settings and not their values.
     pub(crate) identity: String,

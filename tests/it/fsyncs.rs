@@ -70,6 +70,7 @@ fn build_services(store: Arc<EmbeddedStore>) -> Services {
         description: String::new(),
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
         instructions: "".into(),
+        mcp: Vec::new(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         extensions: Vec::new(),
         extension_settings: Arc::default(),

@@ -47,7 +47,7 @@ pub(crate) struct McpRules {
 }
 
 /// The tools of one server in an agent.
-pub(crate) struct McpToolSource {
+pub struct McpToolSource {
     pub(crate) server: Arc<McpServer>,
     rules: Arc<McpRules>,
     /// The tools of the last definitions.

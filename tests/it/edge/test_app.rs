@@ -107,6 +107,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         description: "Pays.".to_owned(),
         settings: Settings::default(),
         instructions: "Pay what you are asked to.".into(),
+        mcp: Vec::new(),
         tools,
         extensions: Vec::new(),
         extension_settings: Arc::default(),

@@ -235,6 +235,11 @@ impl super::TestEnv {
         catalog
     }
 
+    /// The agent of all workers has this change from now on.
+    pub(crate) fn set_agent(&mut self, change: impl Fn(&mut Agent)) {
+        self.agents.replace(self.changed_agents(change));
+    }
+
     /// The agent of all workers has these plugins from now on.
     pub(crate) fn set_plugins(&mut self, plugins: &[Arc<RegisteredPlugin>]) {
         self.agents.replace(self.changed_agents(|agent| agent.plugins = plugins.to_vec()));
