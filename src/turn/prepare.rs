@@ -41,9 +41,14 @@ impl LeasedConversation<'_> {
         let Some(run) = run else { return Ok(Ok(call)) };
         self.services.fail_points.hit("prepare.before").await;
         let site = self.hook_site(Hook::Prepare, context, self.response_anchor());
-        let entries = path.iter().filter(|entry| entry.base.seq >= run.from_seq);
-        let messages = entries.filter_map(|entry| entry.body.message()).collect();
-        let prompt = CurrentPrompt { id: &run.id, rounds: run.rounds, messages };
+        let entries = || path.iter().filter(|entry| entry.base.seq >= run.from_seq);
+        let started_at = entries().next().map(|entry| entry.base.timestamp);
+        let prompt = CurrentPrompt {
+            id: &run.id,
+            started_at: started_at.unwrap_or_else(|| self.services.clock.now()),
+            rounds: run.rounds,
+            messages: entries().filter_map(|entry| entry.body.message()).collect(),
+        };
         let (mut states, mut items_bytes) = (self.state.head.plugin_state.clone(), 0);
         for plugin in plugins {
             let cx = HookContext::new(Arc::clone(&site), plugin.hook());

@@ -45,6 +45,7 @@ mod simulation;
 mod simulation_runs;
 mod steers;
 mod store_requests;
+mod system_prompt;
 mod take_over_latency;
 mod telemetry;
 mod test_env;

@@ -55,19 +55,14 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         format!("{:?}", (&config.system_prompt, tool_revisions, settings.text(), plugins));
     let agent = agents::Agent {
         name: AGENT_NAME.to_owned(),
-        description: String::new(),
         settings: config.settings.clone(),
         instructions: config.system_prompt.as_str().into(),
         tools: config.tools.clone(),
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
-        is_audited: false,
         has_automatic_title: config.has_automatic_title,
-        skills: Vec::new(),
         plugins: config.plugins.clone(),
-        response_schema: None,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
+        ..agents::Agent::default()
     };
     Catalog {
         agents: BTreeMap::from([(AGENT_NAME.to_owned(), Arc::new(agent))]),
