@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use turnwheel::agent_settings::Settings;
 use turnwheel::extensions::Extension;
 use turnwheel::models::ScriptedModel;
 use turnwheel::testing::agent::entry::Source;

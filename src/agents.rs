@@ -15,6 +15,7 @@ use crate::tools::CallableTool;
 
 mod app_settings;
 mod approval;
+mod context_file;
 mod extension_settings;
 mod extensions;
 mod fields;
@@ -40,6 +41,7 @@ mod text_file;
 mod unread_files;
 mod yaml;
 
+pub(crate) use context_file::ContextFile;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
@@ -47,10 +49,8 @@ pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
 pub use skills::Skill;
-pub(crate) use system_prompt::ContextFile;
 #[cfg(test)]
 pub(crate) use system_prompt::date_plugin;
-pub(crate) use system_prompt::default_prompt;
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.

@@ -18,6 +18,16 @@ use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
+/// The parts of an agent file.
+struct ParsedFile<'t> {
+    /// The agent's name.
+    name: &'t str,
+    text: &'t str,
+    front_matter: Node,
+    /// Empty if the agent has the default system prompt.
+    instructions: &'t str,
+}
+
 /// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn parse_agent_file(
     name: &str,
@@ -25,6 +35,15 @@ pub(super) fn parse_agent_file(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Agent> {
+    let file = parse_parts(name, text, findings)?;
+    read_agent(&file, context, findings)
+}
+
+fn parse_parts<'t>(
+    name: &'t str,
+    text: &'t str,
+    findings: &mut Findings,
+) -> Option<ParsedFile<'t>> {
     if !is_agent_name(name) {
         findings.add(
             Position::START,
@@ -38,18 +57,26 @@ pub(super) fn parse_agent_file(
     }
     let (front_matter, instructions) = split_front_matter(unmarked, findings)?;
     let instructions = instructions.trim();
-    let parsed = parse_yaml(front_matter, findings);
-    let is_assembled =
-        parsed.as_ref().is_some_and(|node| node.find_member("systemPrompt").is_some());
-    if instructions.is_empty() && !is_assembled {
+    let node = parse_yaml(front_matter, findings);
+    let has_parts = node.as_ref().is_some_and(|node| node.find_member("systemPrompt").is_some());
+    if instructions.is_empty() && !has_parts {
         let line = u64::try_from(front_matter.lines().count()).unwrap_or_default() + 1;
         findings.add(
             Position { line, column: 1 },
-            "there are no instructions: write them below the front matter, or use `systemPrompt: assembled`",
+            "there are no instructions: write them below the front matter, or set `systemPrompt: assembled`",
         );
     }
-    let node = parsed?;
-    let members = read_front_matter(&node, name, findings);
+    Some(ParsedFile { name, text, front_matter: node?, instructions })
+}
+
+/// Returns `None` after adding at least one finding.
+fn read_agent(
+    file: &ParsedFile<'_>,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Option<Agent> {
+    let ParsedFile { name, text, front_matter: node, instructions } = file;
+    let members = read_front_matter(node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {
         match member.key.as_str() {
@@ -67,26 +94,26 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
-    let mut plugins = read_all_plugins(&node, &tools, context, findings);
+    let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = node
         .find_member("skills")
         .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
     let AgentSkills { skills, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
-    let parts = system_prompt::read_system_prompt(&node, &plugins, context, findings);
+    let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.extend(parts.plugin.clone());
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
-    let extensions = read_all_extensions(&node, &tools, context, findings);
+    let extensions = read_all_extensions(node, &tools, context, findings);
     let owners = (context.extensions, plugins.as_slice());
-    let extension_settings = extension_settings::read_extension_settings(&node, owners, findings);
-    let has_automatic_title = read_title(&node, findings);
+    let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
+    let has_automatic_title = read_title(node, findings);
     let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
     findings.is_empty().then(|| Agent {
-        name: name.to_owned(),
+        name: (*name).to_owned(),
         description,
         settings,
         instructions: parts.append_to(instructions).into(),

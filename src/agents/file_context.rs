@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::agents::ToolSet;
+use crate::agents::context_file::ContextFile;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
-use crate::agents::system_prompt::ContextFile;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;

@@ -6,12 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::agents::context_file::ContextFile;
 use crate::agents::fields;
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
 use crate::agents::skills::Skill;
-use crate::agents::system_prompt::ContextFile;
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{Node, Position, Yaml};
 

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::agent::schedule::zone::Zone;
+use crate::agents::Agent;
+use crate::agents::context_file::ContextFile;
 use crate::agents::fields;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, suggest_name};
@@ -24,14 +24,6 @@ const BYTES_MAX: usize = 256 * 1024;
 const PLUGIN_NAME: &str = "system-prompt";
 const KEYS: [&str; 4] = ["append", "contextFiles", "date", "timeZone"];
 const VALUES: &str = "`systemPrompt` is `assembled`, or a map of its parts";
-
-/// A file of the app whose text is part of system prompts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContextFile {
-    /// Path for users and the model: `context/company.md`.
-    pub(crate) location: String,
-    pub(crate) text: String,
-}
 
 /// The parts of a system prompt beside the instructions.
 #[derive(Debug, Default)]
@@ -124,12 +116,6 @@ fn read_context_files(
     files
 }
 
-impl ContextFile {
-    fn name(&self) -> &str {
-        self.location.rsplit('/').next().unwrap_or(&self.location)
-    }
-}
-
 impl SystemPromptParts {
     /// The instructions and the parts that follow them in every model call.
     pub(super) fn append_to(&self, instructions: &str) -> String {
@@ -146,9 +132,20 @@ impl SystemPromptParts {
     }
 }
 
+impl Agent {
+    /// The system prompt, without the texts of plugins, for these active tools.
+    pub(crate) fn system_prompt(&self, active_tools: &[Arc<dyn CallableTool>]) -> Arc<str> {
+        if self.has_default_prompt {
+            default_prompt(active_tools, &self.instructions).into()
+        } else {
+            Arc::clone(&self.instructions)
+        }
+    }
+}
+
 /// The system prompt of an agent without instructions of its own: a default text, the active tools
 /// and the guidelines for them, then `appended`.
-pub(crate) fn default_prompt(tools: &[Arc<dyn CallableTool>], appended: &str) -> String {
+fn default_prompt(tools: &[Arc<dyn CallableTool>], appended: &str) -> String {
     let mut text = "You are a helpful assistant. You answer questions and do tasks with your tools.\n\nAvailable tools:\n".to_owned();
     for tool in tools {
         let definition = tool.definition();

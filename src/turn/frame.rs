@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::agent::compaction::TokenCounter;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
-use crate::agents::default_prompt;
 use crate::digest::sha256_hex;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, PrepareOutput};
@@ -39,13 +38,8 @@ pub(crate) struct Frame<'c> {
 impl TurnContext {
     /// The agent's own system prompt. Empty without an agent.
     pub(crate) fn own_system_prompt(&self) -> Arc<str> {
-        match &self.agent {
-            Ok(agent) if agent.has_default_prompt => {
-                default_prompt(self.tools(), &agent.instructions).into()
-            }
-            Ok(agent) => Arc::clone(&agent.instructions),
-            Err(_) => Arc::default(),
-        }
+        let agent = self.agent.as_ref();
+        agent.map(|agent| agent.system_prompt(self.tools())).unwrap_or_default()
     }
 
     /// `None`: the run has the agent's own.

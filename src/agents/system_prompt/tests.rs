@@ -85,7 +85,7 @@ fn changed_context_file_changes_the_revision() {
 /// A tool of the app with the name of Pi's shell.
 struct Bash;
 
-#[derive(schemars::JsonSchema, Deserialize)]
+#[derive(schemars::JsonSchema, serde::Deserialize)]
 struct BashArgs {}
 
 impl Tool for Bash {
@@ -155,7 +155,7 @@ fn default_prompt_lists_tools_and_guidelines_of_the_active_ones() {
     ] {
         let prompt = default_with(tools);
         let guidelines = prompt.split_once("Guidelines:\n").map_or("", |(_, lines)| lines);
-        let lines: Vec<_> = guidelines.lines().map(|line| &line[2..]).collect();
+        let lines: Vec<_> = guidelines.lines().filter_map(|line| line.strip_prefix("- ")).collect();
         assert_eq!(lines, expected, "{tools:?}");
     }
 }

@@ -48,7 +48,7 @@ async fn date_is_that_of_the_start_of_the_prompt() {
     let (env, services, model) = new_env().await;
     let started = Zone::from_name("Asia/Tokyo").unwrap().to_local(services.clock.now()).date();
     // Another worker continues two days later.
-    tokio::time::advance(Duration::from_secs(2 * 24 * 3600)).await;
+    tokio::time::advance(Duration::from_hours(48)).await;
     handle_until_idle(&env, &services).await;
     env.queue_prompt(&services, &TestEnv::key(), "and now").await.unwrap();
     handle_until_idle(&env, &services).await;
