@@ -10,6 +10,7 @@ pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod event;
+pub(crate) mod finished_prompt;
 pub(crate) mod fork;
 pub(crate) mod frame_entry;
 #[cfg(test)]
