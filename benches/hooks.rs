@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use turnwheel::agent_settings::Settings;
 use turnwheel::extensions::Extension;
 use turnwheel::models::ScriptedModel;
 use turnwheel::testing::agent::entry::Source;
@@ -69,19 +68,10 @@ impl Bench {
         };
         let agent = Agent {
             name: "clerk".to_owned(),
-            description: String::new(),
-            settings: Settings::default(),
             instructions: "Be good.".into(),
             tools: builtins(),
-            extensions: Vec::new(),
-            is_audited: false,
-            has_automatic_title: false,
-            extension_settings: Arc::default(),
-            plugins: Vec::new(),
-            skills: Vec::new(),
-            response_schema: None,
-            session_id: None,
             revision: "r".to_owned(),
+            ..Agent::default()
         };
         let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
         let services = Services {

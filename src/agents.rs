@@ -15,6 +15,7 @@ use crate::tools::CallableTool;
 
 mod app_settings;
 mod approval;
+mod context_file;
 mod extension_settings;
 mod extensions;
 mod fields;
@@ -33,12 +34,14 @@ mod prompt_template;
 mod resources;
 mod settings;
 mod skills;
+mod system_prompt;
 #[cfg(test)]
 mod tests;
 mod text_file;
 mod unread_files;
 mod yaml;
 
+pub(crate) use context_file::ContextFile;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
@@ -46,21 +49,27 @@ pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
 pub use skills::Skill;
+#[cfg(test)]
+pub(crate) use system_prompt::date_plugin;
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
 pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
 /// A loaded agent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Agent {
     /// The file name without `.agent.md`.
     pub name: String,
     pub description: String,
     /// Settings of the front matter. Settings of the conversation override them.
     pub settings: Settings,
-    /// The system prompt: the file's body.
+    /// The system prompt: the file's body, and what `systemPrompt` appends.
     pub instructions: Arc<str>,
+    /// True if a default text with the active tools precedes the instructions.
+    pub has_default_prompt: bool,
+    /// In the order of the system prompt.
+    pub context_files: Vec<Arc<ContextFile>>,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// Its own extensions. They run after those of the app.

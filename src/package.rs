@@ -27,7 +27,7 @@ use crate::settings::links::Auth;
 pub(crate) const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
 /// Folders beside that of the agents.
-const RESOURCES: [&str; 2] = ["prompts", "skills"];
+const RESOURCES: [&str; 3] = ["context", "prompts", "skills"];
 const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 
 /// First line of the `.funcignore` of every package: only such a folder is replaced without

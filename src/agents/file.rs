@@ -1,18 +1,32 @@
 //! Parser of one agent file: YAML front matter, then the instructions.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::agents::file_context::{AgentFileContext, parse_schema, reject_app_settings};
+use crate::agents::file_context::{
+    AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
+};
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
-    Agent, extension_settings, extensions, fields, guardrails, http_tool, plugins, settings,
+    Agent, ContextFile, Skill, extension_settings, extensions, fields, guardrails, http_tool,
+    plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+
+/// The parts of an agent file.
+struct ParsedFile<'t> {
+    /// The agent's name.
+    name: &'t str,
+    text: &'t str,
+    front_matter: Node,
+    /// Empty if the agent has the default system prompt.
+    instructions: &'t str,
+}
 
 /// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn parse_agent_file(
@@ -21,6 +35,15 @@ pub(super) fn parse_agent_file(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Agent> {
+    let file = parse_parts(name, text, findings)?;
+    read_agent(&file, context, findings)
+}
+
+fn parse_parts<'t>(
+    name: &'t str,
+    text: &'t str,
+    findings: &mut Findings,
+) -> Option<ParsedFile<'t>> {
     if !is_agent_name(name) {
         findings.add(
             Position::START,
@@ -33,15 +56,27 @@ pub(super) fn parse_agent_file(
         return None;
     }
     let (front_matter, instructions) = split_front_matter(unmarked, findings)?;
-    if instructions.trim().is_empty() {
+    let instructions = instructions.trim();
+    let node = parse_yaml(front_matter, findings);
+    let has_parts = node.as_ref().is_some_and(|node| node.find_member("systemPrompt").is_some());
+    if instructions.is_empty() && !has_parts {
         let line = u64::try_from(front_matter.lines().count()).unwrap_or_default() + 1;
         findings.add(
             Position { line, column: 1 },
-            "there are no instructions: write them below the front matter",
+            "there are no instructions: write them below the front matter, or set `systemPrompt: assembled`",
         );
     }
-    let node = parse_yaml(front_matter, findings)?;
-    let members = read_front_matter(&node, name, findings);
+    Some(ParsedFile { name, text, front_matter: node?, instructions })
+}
+
+/// Returns `None` after adding at least one finding.
+fn read_agent(
+    file: &ParsedFile<'_>,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Option<Agent> {
+    let ParsedFile { name, text, front_matter: node, instructions } = file;
+    let members = read_front_matter(node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {
         match member.key.as_str() {
@@ -59,27 +94,30 @@ pub(super) fn parse_agent_file(
             _ => reject_app_settings(&member.value, findings),
         }
     }
-    let mut plugins = read_all_plugins(&node, &tools, context, findings);
+    let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = node
         .find_member("skills")
         .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
     let AgentSkills { skills, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
+    let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
+    plugins.extend(parts.plugin.clone());
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
         check_active_tools(active, &tools, member.value.position, findings);
     }
-    let extensions = read_all_extensions(&node, &tools, context, findings);
+    let extensions = read_all_extensions(node, &tools, context, findings);
     let owners = (context.extensions, plugins.as_slice());
-    let extension_settings = extension_settings::read_extension_settings(&node, owners, findings);
-    let has_automatic_title = read_title(&node, findings);
+    let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
+    let has_automatic_title = read_title(node, findings);
     let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
     findings.is_empty().then(|| Agent {
-        name: name.to_owned(),
+        name: (*name).to_owned(),
         description,
         settings,
-        instructions: instructions.trim().into(),
+        instructions: parts.append_to(instructions).into(),
+        has_default_prompt: instructions.is_empty(),
         tools,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
@@ -88,9 +126,22 @@ pub(super) fn parse_agent_file(
         plugins,
         response_schema,
         session_id: None,
-        revision: skills::revision(text, &skills),
+        revision: revision(text, &skills, &parts.context_files),
         skills,
+        context_files: parts.context_files,
     })
+}
+
+/// Revision of an agent with these skills and context files.
+fn revision(text: &str, skills: &[Arc<Skill>], context_files: &[Arc<ContextFile>]) -> String {
+    let mut all = text.to_owned();
+    for skill in skills {
+        let _infallible = write!(all, "\n{skill:?}");
+    }
+    for file in context_files {
+        let _infallible = write!(all, "\n{file:?}");
+    }
+    hash_prefix(&all)
 }
 
 fn read_title(node: &Node, findings: &mut Findings) -> bool {
@@ -146,7 +197,10 @@ const REMEDIES: fields::Remedies<'static> = &[
         "a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool",
     ),
     ("instructions", "write the instructions below the front matter"),
-    ("system_prompt", "write the instructions below the front matter"),
+    (
+        "system_prompt",
+        "write the instructions below the front matter, and other parts in `systemPrompt`",
+    ),
 ];
 
 const TOOL_REMEDIES: fields::Remedies<'static> = &[
@@ -158,7 +212,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 10] = [
+    const OWN: [&str; 11] = [
         "description",
         "tools",
         "extensions",
@@ -169,6 +223,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "guardrails",
         "audit",
         "title",
+        "systemPrompt",
     ];
     if matches!(node.yaml, Yaml::Null) {
         return &[];

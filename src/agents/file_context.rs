@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::agents::ToolSet;
+use crate::agents::context_file::ContextFile;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
@@ -14,13 +15,14 @@ use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
 
-/// Tools, plugins, skills, app settings and address rules that an agent file may refer to.
+/// Tools, plugins, skills, context files, app settings and address rules that an agent file may refer to.
 pub struct AgentFileContext<'s> {
     pub tools: &'s ToolSet,
     pub plugins: &'s [Arc<RegisteredPlugin>],
     /// Extensions of the app.
     pub extensions: &'s [Arc<dyn Extension>],
     pub skills: &'s [Arc<Skill>],
+    pub context_files: &'s [Arc<ContextFile>],
     pub app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub client: &'s HttpClient,
 }

@@ -50,6 +50,7 @@ fn agent_file(input: &[u8]) {
         plugins: &[],
         extensions: &[],
         skills: &[],
+        context_files: &[],
         tools: &tools,
         app_settings: &app_settings,
         client: &CLIENT,

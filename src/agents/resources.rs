@@ -1,11 +1,12 @@
-//! Loader of the prompt templates and skills of an app: files of two folders beside the agent files,
-//! and of paths that extensions name.
+//! Loader of the prompt templates, skills and context files of an app: files of folders beside the
+//! agent files, and of paths that extensions name.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::agents::context_file::ContextFile;
 use crate::agents::fields;
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, Mistake};
@@ -17,7 +18,7 @@ use crate::agents::yaml::{Node, Position, Yaml};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of the file of a template or a skill.
+/// Bytes of the file of a template or a skill, and of a context file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Depth of folders in a folder of skills.
 const DEPTH_MAX: usize = 8;
@@ -36,20 +37,23 @@ pub(crate) struct ResourcePath {
     pub(crate) is_required: bool,
 }
 
-/// Where the templates and skills of an app are. The first of a name counts.
+/// Where the templates, skills and context files of an app are. The first of a name counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResourcePaths {
     pub(crate) templates: Vec<ResourcePath>,
     pub(crate) skills: Vec<ResourcePath>,
+    pub(crate) context_files: Vec<ResourcePath>,
 }
 
-/// The prompt templates and skills of an app.
+/// The prompt templates, skills and context files of an app.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     /// By name.
     pub(crate) templates: BTreeMap<String, Arc<PromptTemplate>>,
     /// In the order of the paths; names are unique.
     pub(crate) skills: Vec<Arc<Skill>>,
+    /// In the order of the paths; locations are unique.
+    pub(crate) context_files: Vec<Arc<ContextFile>>,
     /// A file with a mistake is left out.
     pub(crate) mistakes: Vec<Mistake>,
     /// Files that are used although they break a rule, and files that another one hides.
@@ -77,13 +81,18 @@ impl Resources {
     pub(crate) fn load(paths: &ResourcePaths, earlier: &Self) -> Self {
         let mut resources = Self::default();
         for path in &paths.templates {
-            for (folder, file) in resources.find_files(path, list_templates) {
+            for (folder, file) in resources.find_files(path, list_markdown) {
                 resources.add_template(&display_path(path, &file), (&folder, &file), earlier);
             }
         }
         for path in &paths.skills {
             for (folder, file) in resources.find_files(path, list_skills) {
                 resources.add_skill(&display_path(path, &file), (&folder, &file), earlier);
+            }
+        }
+        for path in &paths.context_files {
+            for (folder, file) in resources.find_files(path, list_markdown) {
+                resources.add_context_file(&display_path(path, &file), (&folder, &file), earlier);
             }
         }
         resources
@@ -145,6 +154,23 @@ impl Resources {
         } else {
             self.skills.push(skill);
         }
+    }
+
+    fn add_context_file(&mut self, location: &str, (folder, file): (&Path, &Path), earlier: &Self) {
+        let text = read_text_file(folder, file, FILE_BYTES_MAX);
+        let context_file = match text {
+            Ok(text) => {
+                let text = text.strip_prefix('\u{feff}').unwrap_or(&text).trim().to_owned();
+                Some(Arc::new(ContextFile { location: location.to_owned(), text }))
+            }
+            Err(reason) => {
+                let mut findings = Findings::new(location);
+                findings.add(Position::START, reason);
+                self.mistakes.extend(findings.into_sorted());
+                earlier.context_files.iter().find(|file| file.location == location).cloned()
+            }
+        };
+        self.context_files.extend(context_file);
     }
 
     /// Reads a file. `None`: it has a mistake, which is recorded.
@@ -278,7 +304,7 @@ fn display_path(path: &ResourcePath, file: &Path) -> String {
 }
 
 /// The `*.md` files of the folder, sorted.
-fn list_templates(folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_markdown(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let names = list_names(folder)?.into_iter().map(PathBuf::from);
     Ok(names.filter(|name| name.extension().is_some_and(|suffix| suffix == "md")).collect())
 }
@@ -328,10 +354,11 @@ fn list_names(folder: &Path) -> io::Result<Vec<String>> {
 
 /// All files below the paths, for the detection of changes.
 pub(crate) fn list_resource_files(paths: &ResourcePaths) -> Vec<PathBuf> {
-    let templates = paths.templates.iter().map(|path| (path, list_templates as fn(&Path) -> _));
+    let markdown = paths.templates.iter().chain(&paths.context_files);
+    let markdown = markdown.map(|path| (path, list_markdown as fn(&Path) -> _));
     let skills = paths.skills.iter().map(|path| (path, list_skills as fn(&Path) -> _));
     let mut files = Vec::new();
-    for (path, list) in templates.chain(skills) {
+    for (path, list) in markdown.chain(skills) {
         if path.path.is_file() {
             files.push(path.path.clone());
         } else {

@@ -11,7 +11,7 @@ use crate::agent::content::{Block, Content};
 use crate::agent::message::Message;
 use crate::agent::request::Effect;
 use crate::agents::fields;
-use crate::agents::file_context::{AgentFileContext, hash_prefix};
+use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 use crate::agents::text_file::read_text_file;
@@ -196,18 +196,6 @@ fn find_conflict(
         }
     }
     None
-}
-
-/// Revision of an agent with these skills.
-pub(super) fn revision(text: &str, skills: &[Arc<Skill>]) -> String {
-    if skills.is_empty() {
-        return hash_prefix(text);
-    }
-    let mut all = text.to_owned();
-    for skill in skills {
-        let _infallible = write!(all, "\n{skill:?}");
-    }
-    hash_prefix(&all)
 }
 
 /// The part of the system prompt that lists the skills. Empty without any.

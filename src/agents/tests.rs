@@ -78,6 +78,7 @@ pub(super) fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> Ag
         tools,
         plugins: &[],
         skills: &[],
+        context_files: &[],
         extensions: &[],
         app_settings: &app_settings,
         client,

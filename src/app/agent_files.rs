@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{
-    self, AgentFileContext, BrokenAgent, Catalog, LoadedAgents, ResourcePath, ResourcePaths,
-    Resources, SharedCatalog, Skill, ToolSet,
+    self, AgentFileContext, BrokenAgent, Catalog, ContextFile, LoadedAgents, ResourcePath,
+    ResourcePaths, Resources, SharedCatalog, Skill, ToolSet,
 };
 use crate::app::App;
 use crate::app::options::ServiceOptions;
@@ -60,19 +60,29 @@ pub(super) struct ActiveAgents {
     broken: BTreeMap<String, BrokenAgent>,
     /// Those of all agents.
     skills: Vec<Arc<Skill>>,
+    /// Those of all agents.
+    #[serde(default)]
+    context_files: Vec<Arc<ContextFile>>,
 }
 
 impl From<&Catalog> for ActiveAgents {
     fn from(catalog: &Catalog) -> Self {
         let (texts, broken) = (catalog.texts.clone(), catalog.broken.clone());
-        let mut skills: Vec<Arc<Skill>> = Vec::new();
-        for skill in catalog.agents.values().flat_map(|agent| &agent.skills) {
-            if !skills.contains(skill) {
-                skills.push(Arc::clone(skill));
-            }
-        }
-        Self { texts, broken, skills }
+        let agents = || catalog.agents.values();
+        let skills = distinct(agents().flat_map(|agent| &agent.skills));
+        let context_files = distinct(agents().flat_map(|agent| &agent.context_files));
+        Self { texts, broken, skills, context_files }
     }
+}
+
+fn distinct<'i, T: PartialEq + 'i>(items: impl Iterator<Item = &'i Arc<T>>) -> Vec<Arc<T>> {
+    let mut found: Vec<Arc<T>> = Vec::new();
+    for item in items {
+        if !found.contains(item) {
+            found.push(Arc::clone(item));
+        }
+    }
+    found
 }
 
 impl std::fmt::Debug for AgentFiles {
@@ -124,12 +134,17 @@ impl AgentFiles {
         HookClient::from(self.client.clone())
     }
 
-    fn context<'s>(&'s self, skills: &'s [Arc<Skill>]) -> AgentFileContext<'s> {
+    fn context<'s>(
+        &'s self,
+        skills: &'s [Arc<Skill>],
+        context_files: &'s [Arc<ContextFile>],
+    ) -> AgentFileContext<'s> {
         AgentFileContext {
             tools: &self.tools,
             plugins: &self.plugins,
             extensions: &self.extensions,
             skills,
+            context_files,
             app_settings: &*self.app_settings,
             client: &self.client,
         }
@@ -139,19 +154,21 @@ impl AgentFiles {
         self.resource_paths = self.find_resource_paths(reason);
         self.loaded_stamps = read_stamps(self);
         self.resources = Resources::load(&self.resource_paths, &self.resources);
-        let Resources { templates, skills, mistakes, warnings } = &self.resources;
+        let Resources { templates, skills, context_files, mistakes, warnings } = &self.resources;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
         let display_path = self.display_path.trim_end_matches('/');
-        let mut loaded = agents::load_folder(&self.folder, display_path, &self.context(skills));
+        let context = self.context(skills, context_files);
+        let mut loaded = agents::load_folder(&self.folder, display_path, &context);
         loaded.resource_mistakes.clone_from(mistakes);
         loaded.catalog.templates.clone_from(templates);
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
     }
 
-    /// The folders `prompts` and `skills` beside that of the agents, then the paths of extensions.
+    /// The folders `prompts`, `skills` and `context` beside that of the agents, then the paths of
+    /// extensions.
     fn find_resource_paths(&self, reason: DiscoveryReason) -> ResourcePaths {
         let beside = |name: &str| {
             let display = Path::new(&self.display_path).with_file_name(name);
@@ -161,8 +178,11 @@ impl AgentFiles {
                 is_required: false,
             }
         };
-        let mut paths =
-            ResourcePaths { templates: vec![beside("prompts")], skills: vec![beside("skills")] };
+        let mut paths = ResourcePaths {
+            templates: vec![beside("prompts")],
+            skills: vec![beside("skills")],
+            context_files: vec![beside("context")],
+        };
         let named = |path: PathBuf| ResourcePath {
             display: path.display().to_string(),
             path: self.root.join(path),
@@ -215,7 +235,11 @@ impl AgentFiles {
     pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
         let display_path = self.display_path.trim_end_matches('/');
         let texts = &active.texts;
-        let mut loaded = agents::load_texts(texts, display_path, &self.context(&active.skills));
+        let mut loaded = agents::load_texts(
+            texts,
+            display_path,
+            &self.context(&active.skills, &active.context_files),
+        );
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         for broken in loaded.catalog.broken.values() {
             log_mistakes(broken, "agent unavailable");
@@ -309,7 +333,7 @@ fn log_mistakes(broken: &BrokenAgent, event: &'static str) {
 
 fn log_resource_mistakes(loaded: &LoadedAgents) {
     for mistake in &loaded.resource_mistakes {
-        tracing::error!(error = %mistake, "template or skill not loaded");
+        tracing::error!(error = %mistake, "template, skill or context file not loaded");
     }
 }
 

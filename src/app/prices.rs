@@ -73,19 +73,8 @@ mod tests {
     fn catalog(settings: &serde_json::Value) -> Catalog {
         let clerk = Agent {
             name: "clerk".to_owned(),
-            description: String::new(),
             settings: serde_json::from_str(&settings.to_string()).unwrap(),
-            instructions: "".into(),
-            tools: Vec::new(),
-            extensions: Vec::new(),
-            extension_settings: Arc::default(),
-            is_audited: false,
-            has_automatic_title: false,
-            skills: Vec::new(),
-            plugins: Vec::new(),
-            response_schema: None,
-            revision: String::new(),
-            session_id: None,
+            ..Agent::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         Catalog { agents, ..Catalog::default() }

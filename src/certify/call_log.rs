@@ -136,6 +136,8 @@ pub(super) fn with_counted_tools(
         // The scripted model has no response for it.
         has_automatic_title: false,
         skills: Vec::new(),
+        context_files: Vec::new(),
+        has_default_prompt: agent.has_default_prompt,
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),

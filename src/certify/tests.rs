@@ -65,19 +65,12 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
     ];
     let agent = Agent {
         name: "clerk".to_owned(),
-        description: String::new(),
         settings,
         instructions: "Be good.".into(),
         tools: tools.map(new_tool).to_vec(),
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
-        is_audited: false,
         has_automatic_title: true,
-        skills: Vec::new(),
-        plugins: Vec::new(),
-        response_schema: None,
         revision: "r".to_owned(),
-        session_id: None,
+        ..Agent::default()
     };
     let conversation = Conversation::for_agent(&agent, std::path::Path::new("nowhere")).unwrap();
     CertifyOptions {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::agent::message::Message;
 use crate::agent::plugin_state::{PluginStateChange, PluginStates};
+use crate::clock::Timestamp;
 use crate::extensions::HookContext;
 use crate::extensions::plugin::{Plugin, PluginError, RegisteredPlugin};
 use crate::ids::{PromptId, UserId};
@@ -21,6 +22,7 @@ pub(crate) const ALL_ITEMS_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct CurrentPrompt<'a> {
     pub id: &'a PromptId,
+    pub started_at: Timestamp,
     /// Model responses of the prompt so far.
     pub rounds: u32,
     /// The input of the prompt, and the responses, results and inputs since then. Compaction

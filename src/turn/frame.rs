@@ -38,7 +38,8 @@ pub(crate) struct Frame<'c> {
 impl TurnContext {
     /// The agent's own system prompt. Empty without an agent.
     pub(crate) fn own_system_prompt(&self) -> Arc<str> {
-        self.agent.as_ref().map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default()
+        let agent = self.agent.as_ref();
+        agent.map(|agent| agent.system_prompt(self.tools())).unwrap_or_default()
     }
 
     /// `None`: the run has the agent's own.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::agent::context_ranges::has_context;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
@@ -14,6 +15,7 @@ use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
+use crate::agent::workspace::collect_files;
 use crate::ids::EntryId;
 
 /// An idle conversation and the effects of its tools.
@@ -119,7 +121,29 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     check_effects(conversation, &mut violations);
     let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
     check_model_input(&path_to_leaf(&entries, head.leaf_id.as_ref()), &mut violations);
+    check_context(head, &entries, &mut violations);
     violations.0
+}
+
+/// Checks that a worker which reads only the listed entries has the same model input and files.
+fn check_context(head: &Head, entries: &[Arc<Entry>], violations: &mut Violations) {
+    let is_listed = |entry: &&Arc<Entry>| {
+        head.context.iter().any(|range| {
+            let to = range.to.unwrap_or(head.seq);
+            (range.from..=to).contains(&entry.base.seq)
+        })
+    };
+    let listed: Vec<Arc<Entry>> = entries.iter().filter(is_listed).cloned().collect();
+    let leaf = head.leaf_id.as_ref();
+    // Otherwise the worker reads all entries.
+    if head.context.is_empty() || !has_context(listed.iter(), leaf) {
+        return;
+    }
+    let (whole, context) = (path_to_leaf(entries, leaf), path_to_leaf(&listed, leaf));
+    let is_same = projection::project_messages(&whole) == projection::project_messages(&context);
+    violations.check(8, is_same, "the listed entries lack a part of the model input");
+    let has_files = collect_files(&whole) == collect_files(&context);
+    violations.check(8, has_files, "the listed entries lack a file of the workspace");
 }
 
 /// True if each entry has an id of its own and a parent before it, and the entries of a prompt follow
@@ -143,23 +167,26 @@ fn is_tree(entries: &[Entry]) -> bool {
 /// True if the leaf is where the entries and the events `session_tree` put it: each entry follows the
 /// leaf of its time, and each event continues from the leaf that the one before it left.
 fn is_each_move_an_event(head: &Head, entries: &[Entry], events: &[Event]) -> bool {
-    let mut moves = events.iter().filter_map(|event| match &event.body {
-        EventBody::SessionTree(moved) => Some(moved),
-        _ => None,
+    let moves = events.iter().filter_map(|event| {
+        if let EventBody::SessionTree(moved) = &event.body { Some(moved) } else { None }
     });
+    let mut moves = moves.peekable();
+    let seq_of: BTreeMap<&EntryId, u64> =
+        entries.iter().map(|entry| (&entry.base.entry_id, entry.base.seq)).collect();
     let mut leaf: Option<&EntryId> = None;
     for entry in entries {
         let mut has_landed = false;
-        while !has_landed && entry.base.parent_id.as_ref() != leaf {
-            let Some(moved) = moves.next().filter(|moved| moved.old_leaf_id.as_ref() == leaf)
-            else {
-                return false;
-            };
-            // A summary and a label are committed with the move, which ends at the last of them.
-            let added =
-                entries.iter().find(|it| Some(&it.base.entry_id) == moved.new_leaf_id.as_ref());
-            has_landed = added.is_some_and(|added| added.base.seq >= entry.base.seq);
+        // A move from this leaf precedes the entry: no later one starts here again.
+        while !has_landed
+            && let Some(moved) = moves.next_if(|moved| moved.old_leaf_id.as_ref() == leaf)
+        {
             leaf = moved.new_leaf_id.as_ref();
+            // A summary and a label are committed with the move, which ends at the last of them.
+            let added = leaf.and_then(|leaf| seq_of.get(leaf));
+            has_landed = added.is_some_and(|added| *added >= entry.base.seq);
+        }
+        if !has_landed && entry.base.parent_id.as_ref() != leaf {
+            return false;
         }
         leaf = Some(&entry.base.entry_id);
     }

@@ -67,19 +67,10 @@ impl Model for ToolRoundsModel {
 fn build_services(store: Arc<EmbeddedStore>) -> Services {
     let agent = Agent {
         name: "echoing".to_owned(),
-        description: String::new(),
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
-        instructions: "".into(),
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
-        is_audited: false,
-        has_automatic_title: false,
-        skills: Vec::new(),
-        plugins: Vec::new(),
-        response_schema: None,
-        session_id: None,
         revision: "r".to_owned(),
+        ..Agent::default()
     };
     let agents = Catalog {
         agents: BTreeMap::from([("echoing".to_owned(), Arc::new(agent))]),

@@ -105,6 +105,7 @@ async fn repeated_call_of_clerk_pays_once() {
         plugins: &[],
         extensions: &[],
         skills: &[],
+        context_files: &[],
         app_settings: &app_settings,
         client: &client,
     };

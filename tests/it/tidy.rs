@@ -111,7 +111,8 @@ fn impure_core_is_detected() {
 }
 
 /// Parts of a model request beside the messages. Only one module reads them.
-const FRAME_PARTS: &str = r"ToolOffer \{|\.instructions\b|agent\.response_schema";
+const FRAME_PARTS: &str =
+    r"ToolOffer \{|\.instructions\b|agent\.system_prompt|agent\.response_schema";
 
 #[test]
 fn one_place_makes_the_frame() {

@@ -66,7 +66,7 @@ async fn use_tree(halt_at: Option<String>) -> (Value, Vec<String>) {
         .await;
     let blocks = json!([
         {"type": "text", "text": "say two"},
-        {"type": "file", "artifactId": file["artifactId"]},
+        {"type": "file", "artifactId": file["id"]},
     ]);
     let prompts = format!("{CONVERSATION}/prompts");
     let (second, _) = client.post(&prompts, "second", &json!({"input": blocks})).await;
@@ -105,10 +105,9 @@ async fn use_tree(halt_at: Option<String>) -> (Value, Vec<String>) {
     let forked = entries(&mut client, "f").await;
     let copied = forked.get(..before.len()).unwrap_or_default();
     assert_eq!(copied, before, "the fork has the entries of its source");
-    let artifact =
-        format!("/api/conversations/f/artifacts/{}", file["artifactId"].as_str().unwrap());
+    let artifact = format!("/api/conversations/f/artifacts/{}", file["id"].as_str().unwrap());
     let copy = client.send(|http, dev| http.get(dev.url("/api/conversations/f/artifacts"))).await.0;
-    assert!(copy.to_string().contains(file["artifactId"].as_str().unwrap()), "{artifact}: {copy}");
+    assert!(copy.to_string().contains(file["id"].as_str().unwrap()), "{artifact}: {copy}");
     let observed = json!({
         "c": kinds(&after), "f": kinds(&forked), "i": kinds(&imported),
         "state": conversation["state"],

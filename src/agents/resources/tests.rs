@@ -28,7 +28,11 @@ impl Project {
     }
 
     fn paths(&self) -> ResourcePaths {
-        ResourcePaths { templates: vec![self.path("prompts")], skills: vec![self.path("skills")] }
+        ResourcePaths {
+            templates: vec![self.path("prompts")],
+            skills: vec![self.path("skills")],
+            context_files: vec![self.path("context")],
+        }
     }
 
     fn load(&self) -> Resources {
@@ -176,6 +180,7 @@ fn path_of_an_extension_may_be_a_file_and_must_exist() {
     let paths = ResourcePaths {
         templates: vec![required("more/x.md"), required("gone")],
         skills: vec![required("skills/a.skill.md")],
+        ..ResourcePaths::default()
     };
     let found = Resources::load(&paths, &Resources::default());
     assert_eq!(found.templates["x"].location, "more/x.md");

@@ -33,6 +33,7 @@ fn load(front_matter: &str) -> Result<Arc<Agent>, Vec<String>> {
         plugins: &[],
         extensions: &extensions,
         skills: &[],
+        context_files: &[],
         app_settings: &app_settings,
         client: &client,
     };

@@ -291,19 +291,12 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
         let clerk = catalog.find(None).unwrap();
         let clerk = Agent {
             name: clerk.name.clone(),
-            description: String::new(),
             settings: clerk.settings.clone(),
             instructions: clerk.instructions.clone(),
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
-            extension_settings: Arc::default(),
-            is_audited: false,
-            has_automatic_title: false,
-            skills: Vec::new(),
-            plugins: Vec::new(),
-            response_schema: None,
-            session_id: None,
             revision: clerk.revision.clone(),
+            ..Agent::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         worker.agents.replace(Catalog { agents, ..Catalog::default() });

@@ -84,19 +84,9 @@ async fn tool_call_reports_progress_only_until_its_end() {
     });
     let agent = Agent {
         name: "clerk".to_owned(),
-        description: String::new(),
-        settings: crate::agent::settings::Settings::default(),
-        instructions: "".into(),
         tools: vec![tool.clone()],
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
-        is_audited: false,
-        has_automatic_title: false,
-        skills: Vec::new(),
-        plugins: Vec::new(),
-        response_schema: None,
-        session_id: None,
         revision: "r".to_owned(),
+        ..Agent::default()
     };
     let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
     services.agents = Catalog { agents, ..Catalog::default() }.into();

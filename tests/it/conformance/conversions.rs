@@ -45,15 +45,15 @@ async fn run_over_http(case: &Case, messages: &[Value]) {
         }));
     }
     let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-    let url = format!("{}/api/conversations/import?conversationId=told", app.service.base);
+    let url = format!("{}/api/conversations/import?conversationId=converted", app.service.base);
     let request = app.service.client.post(url).header("content-type", "application/x-ndjson");
     let imported: Value =
         request.body(lines.join("\n")).send().await.unwrap().json().await.unwrap();
     assert_eq!(imported["imported"], messages.len(), "{}: {imported}", case.id());
-    let path = "/api/conversations/told/prompts";
+    let path = "/api/conversations/converted/prompts";
     let (status, accepted) = app.service.post(path, &json!({"input": "next"})).await;
     assert_eq!(status, 202, "{accepted}");
-    app.service.wait_for_prompt("told", accepted["promptId"].as_str().unwrap()).await;
+    app.service.wait_for_prompt("converted", accepted["promptId"].as_str().unwrap()).await;
     assert_eq!(sent(&app.model), expected(case), "{} over HTTP", case.id());
     app.service.stop().await;
 }

@@ -49,15 +49,9 @@ fn office_app() -> TestApp {
             settings: clerk.settings.clone(),
             instructions: Arc::clone(&clerk.instructions),
             tools: clerk.tools.clone(),
-            extensions: Vec::new(),
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
-            is_audited: false,
-            has_automatic_title: false,
-            skills: Vec::new(),
-            plugins: Vec::new(),
-            response_schema: None,
             revision: clerk.revision.clone(),
-            session_id: None,
+            ..Agent::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         services.agents.replace(Catalog { agents, ..Catalog::default() });

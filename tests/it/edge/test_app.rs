@@ -12,7 +12,6 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
-use turnwheel::agent_settings::Settings;
 use turnwheel::models::ScriptedModel;
 use turnwheel::testing::agents::{Agent, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
@@ -105,18 +104,10 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
     Agent {
         name: "clerk".to_owned(),
         description: "Pays.".to_owned(),
-        settings: Settings::default(),
         instructions: "Pay what you are asked to.".into(),
         tools,
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
-        is_audited: false,
-        has_automatic_title: false,
-        skills: Vec::new(),
-        plugins: Vec::new(),
-        response_schema: None,
-        session_id: None,
         revision: "r1".to_owned(),
+        ..Agent::default()
     }
 }
 

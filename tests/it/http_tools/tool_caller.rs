@@ -52,6 +52,7 @@ pub(crate) fn tool_with_client(
         plugins: &[],
         extensions: &[],
         skills: &[],
+        context_files: &[],
         app_settings: &app_settings,
         client,
     };

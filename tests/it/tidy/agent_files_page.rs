@@ -20,6 +20,7 @@ zzzzzzzzzzzz: 1
 retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
+systemPrompt: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
   - zzzzzzzzzzzz: 1
@@ -43,7 +44,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 12] = [
+const MAPS: [(&str, &str); 13] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -52,6 +53,7 @@ const MAPS: [(&str, &str); 12] = [
     ("`retry`", "retry."),
     ("`compaction`", "compaction."),
     ("`guardrails`", "guardrails."),
+    ("`systemPrompt`", "systemPrompt."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),
     ("a plugin", "plugins."),

@@ -8,6 +8,7 @@ use super::server::{HookServer, Reply};
 use super::*;
 use crate::agent::message::Message;
 use crate::agent::plugin_state::{PluginState, PluginStates};
+use crate::clock::Timestamp;
 use crate::extensions::plugin::{PluginError, RegisteredPlugin};
 use crate::extensions::prepare::{CurrentPrompt, PrepareInput, PrepareOutput};
 use crate::tools::workspace::builtins;
@@ -32,7 +33,12 @@ async fn prepare(reply: Reply) -> (Result<PrepareOutput, PluginError>, Option<Va
             plugins: &[],
             states: &states,
             history: &[Cow::Borrowed(&message)],
-            prompt: &CurrentPrompt { id: &PromptId::new("pr_1"), rounds: 4, messages: Vec::new() },
+            prompt: &CurrentPrompt {
+                id: &PromptId::new("pr_1"),
+                started_at: Timestamp(0),
+                rounds: 4,
+                messages: Vec::new(),
+            },
             user: &UserId::new("ann"),
             items_bytes: 0,
         })

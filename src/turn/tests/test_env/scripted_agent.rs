@@ -204,19 +204,11 @@ pub(super) fn catalog(
     tools.extend(crate::tools::schedule::schedule_tool());
     let agent = Agent {
         name: "clerk".to_owned(),
-        description: String::new(),
-        settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".into(),
         tools,
-        extensions: Vec::new(),
-        extension_settings: Arc::default(),
         is_audited: true,
-        has_automatic_title: false,
-        skills: Vec::new(),
-        plugins: Vec::new(),
-        response_schema: None,
-        session_id: None,
         revision: "r".to_owned(),
+        ..Agent::default()
     };
     Catalog {
         agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
@@ -232,6 +224,11 @@ impl super::TestEnv {
             change(Arc::get_mut(agent).unwrap());
         }
         catalog
+    }
+
+    /// Changes the agent of all workers from now on.
+    pub(crate) fn change_agent(&mut self, change: impl Fn(&mut Agent)) {
+        self.agents.replace(self.changed_agents(change));
     }
 
     /// The agent of all workers has these plugins from now on.

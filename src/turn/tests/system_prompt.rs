@@ -1,0 +1,83 @@
+//! The assembled system prompt: active tools, and the date of the prompt.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::compaction::handle_until_idle;
+use super::frame::RecordingModel;
+use super::store_requests::calls_look_twice;
+use super::test_env::{TestEnv, idempotency};
+use crate::agent::schedule::zone::Zone;
+use crate::agents::date_plugin;
+use crate::commands::patch::patch_conversation;
+use crate::fail_points::NoFailPoints;
+use crate::services::Services;
+use crate::turn::context::TurnContext;
+use crate::turn::delivery::handle;
+
+fn system_text(body: &Value) -> String {
+    body["input"][0]["content"].as_str().unwrap().to_owned()
+}
+
+fn last_lines(body: &Value) -> Vec<String> {
+    let text = system_text(body);
+    text.lines().rev().take(3).map(str::to_owned).collect()
+}
+
+/// An environment whose agent has the default prompt and the date, after the first response.
+async fn new_env() -> (TestEnv, Services, Arc<RecordingModel>) {
+    let mut env = TestEnv::with_script(1, calls_look_twice);
+    env.settings.active_tools = Some(["read", "edit", "look"].map(str::to_owned).into());
+    env.change_agent(|agent| {
+        agent.has_default_prompt = true;
+        agent.instructions = "Be kind.".into();
+        agent.plugins = vec![date_plugin(Zone::from_name("Asia/Tokyo").unwrap())];
+    });
+    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
+    env.model_override = Some(model.clone());
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    (env, services, model)
+}
+
+#[tokio::test(start_paused = true)]
+async fn date_is_that_of_the_start_of_the_prompt() {
+    let (env, services, model) = new_env().await;
+    let started = Zone::from_name("Asia/Tokyo").unwrap().to_local(services.clock.now()).date();
+    // Another worker continues two days later.
+    tokio::time::advance(Duration::from_hours(48)).await;
+    handle_until_idle(&env, &services).await;
+    env.queue_prompt(&services, &TestEnv::key(), "and now").await.unwrap();
+    handle_until_idle(&env, &services).await;
+    let bodies = model.bodies.lock().unwrap().clone();
+    let date = format!("Current date: {started}");
+    let expected = ["Current working directory: /", date.as_str(), ""];
+    assert_eq!(last_lines(&bodies[0]), expected);
+    assert_eq!(system_text(&bodies[0]), system_text(&bodies[1]), "same bytes after two days");
+    let today = started.checked_add(jiff::Span::new().days(2)).unwrap();
+    assert_eq!(last_lines(&bodies[3])[1], format!("Current date: {today}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_prompt_has_the_active_tools() {
+    let (env, services, model) = new_env().await;
+    let text = system_text(&model.bodies.lock().unwrap()[0]);
+    let listed: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    assert_eq!(listed.len(), 4, "{text}");
+    assert!(listed[3].starts_with("Use read to examine"), "{text}");
+    assert!(text.contains("\n\nBe kind.\n\nCurrent date: "), "{text}");
+    // What extensions see, and what the record keeps, is the same text.
+    let head = env.head().await.unwrap();
+    let context = TurnContext::resolve(&services, &head, None);
+    assert!(text.starts_with(&*context.system_prompt), "{text}");
+    let settings = json!({"settings": {"activeTools": ["read"]}});
+    let key = idempotency("patch");
+    let patch = settings.as_object().unwrap();
+    patch_conversation(&services, &TestEnv::key(), patch, &key, |_| true).await.unwrap();
+    let head = env.head().await.unwrap();
+    let context = TurnContext::resolve(&services, &head, None);
+    assert!(!context.system_prompt.contains("Guidelines"), "{}", context.system_prompt);
+}
