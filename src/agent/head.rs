@@ -319,7 +319,7 @@ impl Head {
     }
 
     /// Records a copied entry.
-    pub fn note_copied(&mut self, body: &EntryBody) {
+    pub fn record_copied_entry(&mut self, body: &EntryBody) {
         self.has_copied_response |= body.message().is_some_and(|it| it.as_assistant().is_some());
     }
 

@@ -19,7 +19,7 @@ use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 
 /// The parts of an agent file.
-struct ParsedFile<'t> {
+struct AgentFileParts<'t> {
     /// The agent's name.
     name: &'t str,
     text: &'t str,
@@ -43,7 +43,7 @@ fn parse_parts<'t>(
     name: &'t str,
     text: &'t str,
     findings: &mut Findings,
-) -> Option<ParsedFile<'t>> {
+) -> Option<AgentFileParts<'t>> {
     if !is_agent_name(name) {
         findings.add(
             Position::START,
@@ -66,16 +66,16 @@ fn parse_parts<'t>(
             "there are no instructions: write them below the front matter, or set `systemPrompt: assembled`",
         );
     }
-    Some(ParsedFile { name, text, front_matter: node?, instructions })
+    Some(AgentFileParts { name, text, front_matter: node?, instructions })
 }
 
 /// Returns `None` after adding at least one finding.
 fn read_agent(
-    file: &ParsedFile<'_>,
+    file: &AgentFileParts<'_>,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Agent> {
-    let ParsedFile { name, text, front_matter: node, instructions } = file;
+    let AgentFileParts { name, text, front_matter: node, instructions } = file;
     let members = read_front_matter(node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {

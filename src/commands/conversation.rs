@@ -402,7 +402,7 @@ fn build_first_entries(
 
 fn append_message(head: &mut Head, message: Message) -> Entry {
     let body = EntryBody::Message(MessageEntry::new(message));
-    head.note_copied(&body);
+    head.record_copied_entry(&body);
     append_entry(head, body, head.created_at)
 }
 

@@ -212,7 +212,7 @@ async fn copy_entries(
     for entry in &point.path {
         let copy = renumbering.add(Entry::clone(entry));
         spans.add(&copy);
-        head.note_copied(&copy.body);
+        head.record_copied_entry(&copy.body);
         (head.seq, head.leaf_id) = (copy.base.seq, Some(copy.base.entry_id.clone()));
         import.add(&copy).await?;
     }

@@ -284,7 +284,7 @@ impl<'a> ImportedConversation<'a> {
         self.tree.add(entry);
         self.spans.add(entry);
         let Some((head, import)) = &mut self.target else { return Ok(()) };
-        head.note_copied(&entry.body);
+        head.record_copied_entry(&entry.body);
         (head.seq, head.leaf_id) = (entry.base.seq, Some(entry.base.entry_id.clone()));
         import.add(entry).await?;
         if let EntryBody::Label(label) = &entry.body

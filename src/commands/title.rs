@@ -36,15 +36,15 @@ pub(crate) struct TitleCall {
 /// The store is unavailable, or other writers came first: the title is lost.
 pub(crate) async fn record_title(
     services: &Services,
-    asked: &Head,
+    head_at_call: &Head,
     call: &TitleCall,
 ) -> Result<(), CommandError> {
-    let key = asked.key();
+    let key = head_at_call.key();
     let attempt = || async {
         let Some((mut head, etag)) = load::find_head(services, &key).await? else {
             return Ok(Some(()));
         };
-        if head.incarnation != asked.incarnation {
+        if head.incarnation != head_at_call.incarnation {
             return Ok(Some(()));
         }
         // A write by this version would drop the members that only a newer version supports.

@@ -28,6 +28,8 @@ mod script;
 use script::{Script, ScriptStep, ScriptedCall};
 
 const MODEL_NAME: &str = "scripted";
+/// Words of a title.
+const TITLE_WORDS: usize = 6;
 /// Characters of a quotation.
 const QUOTE_MAX: usize = 300;
 
@@ -140,6 +142,9 @@ impl<'a> ScriptContext<'a> {
     }
 
     fn next_response(&self) -> Result<ScriptedResponse, Box<ProviderError>> {
+        if let Some(title) = self.title() {
+            return Ok(self.text_response(title));
+        }
         let script = Script::parse(&self.prompt, self.request.tools);
         if script.is_empty() {
             let payments = payments::parse_payments(&self.prompt, self.request.tools);
@@ -160,6 +165,13 @@ impl<'a> ScriptContext<'a> {
             Some(ScriptStep::Failure(fault)) => Err(fault.clone()),
             None => Ok(self.text_response(self.results_text())),
         }
+    }
+
+    /// The first words of the message, if the request is for the title of a conversation.
+    fn title(&self) -> Option<String> {
+        let message = self.prompt.strip_prefix("<message>\n")?.strip_suffix("\n</message>")?;
+        let words: Vec<&str> = message.split_whitespace().take(TITLE_WORDS).collect();
+        Some(words.join(" "))
     }
 
     /// A response with this text, or with a sample value if the request has a response schema and

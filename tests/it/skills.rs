@@ -1,4 +1,4 @@
-//! Skills, prompt templates and paths of extensions, through the built binary with the fake model.
+//! Skills, prompt templates, context files, titles and paths of extensions, through the built binary with the fake model.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ const FILES: &[(&str, &str)] = &[
         "---\ndescription: Desk.\ntools: [ls, write]\nactiveTools: [ls]\nskills: all\n---\nWork.",
     ),
     ("agents/plain.agent.md", "Work."),
+    ("agents/boats.agent.md", "---\ntitle: auto\nsystemPrompt: { contextFiles: all }\n---\nSell."),
+    ("context/company.md", "We sell boats."),
     (
         "prompts/greet.md",
         "---\ndescription: Greets.\nargument-hint: <name>\n---\nsay Hello $1 of ${@:2}",
@@ -92,6 +94,43 @@ async fn template_expands_and_the_prompt_keeps_the_original() {
     assert_eq!(app.texts("d", "user").await, ["/greet Ada"]);
     app.prompt(json!({"agent": "plain", "input": "/gret Ada", "conversationId": "e"})).await;
     assert_eq!(app.texts("e", "user").await, ["/gret Ada"]);
+}
+
+#[tokio::test]
+async fn first_completed_prompt_names_the_conversation() {
+    let app = TestApp::start();
+    let prompt = app.prompt(json!({"agent": "boats", "input": "say Hello to Ada"})).await;
+    assert_eq!(prompt["state"], "completed", "{prompt}");
+    let named = async {
+        loop {
+            let name = app.get("/api/conversations/c").await["name"].clone();
+            if name.is_string() {
+                break name;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let name = tokio::time::timeout(TIMEOUT, named).await;
+    let name = name.unwrap_or_else(|_| panic!("{}", app.dev.log()));
+    assert_eq!(name, "say Hello to Ada");
+}
+
+#[tokio::test]
+async fn changed_context_file_changes_its_agents() {
+    let app = TestApp::start();
+    let revision = async || {
+        let agents = app.get("/api/agents").await;
+        let mut agents = agents["items"].as_array().unwrap().iter();
+        agents.find(|agent| agent["name"] == "boats").unwrap()["revision"].clone()
+    };
+    let before = revision().await;
+    std::fs::write(app.folder.path().join("context/company.md"), "We sell ships.").unwrap();
+    let changed = async {
+        while revision().await == before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, changed).await.unwrap_or_else(|_| panic!("{}", app.dev.log()));
 }
 
 #[tokio::test]

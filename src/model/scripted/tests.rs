@@ -177,6 +177,14 @@ async fn scripted_model_describes_prompt_without_script() {
 }
 
 #[tokio::test]
+async fn scripted_model_titles_a_message_with_its_first_words() {
+    let request = "<message>\nsay Hello then use send_payment with {} for me\n</message>";
+    let title = response_text(json!([user_message(request)])).await;
+    // The response has no calls after the arrow.
+    assert_eq!(title, "say Hello then use send_payment with → ");
+}
+
+#[tokio::test]
 async fn scripted_model_streams_its_response() {
     let (answer, events) = call_model(json!([user_message("Pay 250 to Ada")]), |request| {
         request.thinking = ThinkingLevel::Low;

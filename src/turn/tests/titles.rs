@@ -28,7 +28,7 @@ fn untitled(_results: usize, input: &str) -> Vec<Value> {
     vec![text(answer)]
 }
 
-/// An environment whose agent wants titles. Each response costs 10 tokens.
+/// An environment whose agent has `title: auto`. Each response costs 10 tokens.
 fn new_env(script: super::test_env::Script) -> TestEnv {
     let mut env = TestEnv::with_script(1, script);
     env.set_automatic_title();

@@ -241,7 +241,7 @@ impl super::TestEnv {
         self.agents.replace(self.changed_agents(|agent| agent.tools = vec![Arc::clone(tool)]));
     }
 
-    /// The agent of all workers wants titles from now on.
+    /// The agent of all workers has `title: auto` from now on.
     pub(crate) fn set_automatic_title(&mut self) {
         self.agents.replace(self.changed_agents(|agent| agent.has_automatic_title = true));
     }
