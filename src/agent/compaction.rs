@@ -148,6 +148,7 @@ impl SummaryParts {
             from_hook: None,
             usage: (calls > 0).then_some(usage),
             calls: (calls > 0).then_some(calls),
+            workspace: None,
             extra: Extra::new(),
         }
     }

@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 pub use crate::agent::entry::session::{
-    BranchSummary, Compaction, Custom, CustomMessageEntry, Label, MessageEntry, ModelChange,
-    SessionInfo, ThinkingLevelChange,
+    BranchSummary, CarriedWorkspace, Compaction, Custom, CustomMessageEntry, Label, MessageEntry,
+    ModelChange, SessionInfo, ThinkingLevelChange,
 };
 use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{IncompleteDetails, Message, ToolResultMessage};

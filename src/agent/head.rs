@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
+use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
@@ -114,6 +115,9 @@ pub struct Head {
     /// compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
+    /// Numbers of the entries that the next steps need. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub context: Vec<SeqRange>,
     /// True if a `compaction` entry exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compacted: bool,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::context_ranges::SeqRange;
 use crate::agent::head::Head;
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::settings::ThinkingLevel;
@@ -25,6 +26,9 @@ pub struct LeafMove {
     /// State of the plugins at the new leaf.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_state: PluginStates,
+    /// Numbers of the entries that the context of the new path needs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub context: Vec<SeqRange>,
 }
 
 impl Head {
@@ -37,6 +41,7 @@ impl Head {
         }
         self.settings.thinking_level = to.thinking_level.or(self.settings.thinking_level);
         self.plugin_state.clone_from(&to.plugin_state);
+        self.set_context(&to.context);
         // They describe the last model call of the path left behind.
         self.frame = None;
         self.context_tokens = None;

@@ -48,15 +48,14 @@ pub(crate) fn path_from_leaf<'a>(
 }
 
 /// The common case, without an index: every entry's parent is the previous entry, and the last
-/// entry is the leaf.
+/// entry is the leaf. The parent of the first one, if any, is not among the entries.
 fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
     let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);
     let is_chain = entries.windows(2).all(|pair| match pair {
         [before, after] => after.base.parent_id.as_ref() == Some(&before.base.entry_id),
         _ => true,
     });
-    let starts_at_root = entries.first().is_some_and(|first| first.base.parent_id.is_none());
-    (is_leaf_last && is_chain && starts_at_root).then(|| entries.to_vec())
+    (is_leaf_last && is_chain).then(|| entries.to_vec())
 }
 
 /// Model that was set or that responded last.

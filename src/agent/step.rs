@@ -38,7 +38,9 @@ pub use crate::agent::transition::FinishTurn;
 pub(crate) use bash::BashInput;
 pub(crate) use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
 pub(crate) use calls::UNKNOWN_OUTCOME;
-pub(crate) use compaction::{CompactInput, SummaryAttempt, SummaryOutcome, should_measure_context};
+pub(crate) use compaction::{
+    CompactInput, FinishedSummary, SummaryAttempt, SummaryOutcome, should_measure_context,
+};
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};

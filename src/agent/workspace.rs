@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::content::{Block, Content, FileBlock};
-use crate::agent::entry::{Entry, EntryBody, FileOutput, Output};
+use crate::agent::entry::{CarriedWorkspace, Entry, EntryBody, FileOutput, Output};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
+use crate::agent::raw::RawJson;
 use crate::ids::ArtifactId;
 
 /// Files that users sent; read-only.
@@ -16,12 +17,29 @@ const OUTPUTS: &str = ".turnwheel/outputs";
 /// Digits of the content hash that distinguish files of the same name.
 const HASH_DIGITS: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
+/// Maximum bytes of the workspace that a compaction carries.
+const CARRIED_BYTES_MAX: usize = 256 * 1024;
+
+impl CarriedWorkspace {
+    /// The workspace at the end of the path. `None`: it is too large for an entry.
+    pub(crate) fn from_path(path: &[Arc<Entry>]) -> Option<Self> {
+        let at = path.last()?.base.entry_id.clone();
+        let carried = Self { at, files: collect_files(path) };
+        (RawJson::from_value(&carried).text().len() <= CARRIED_BYTES_MAX).then_some(carried)
+    }
+}
 
 /// Every file that a tool call at the end of the path can read. The entries alone determine it, so
-/// a repeated delivery, a compaction and another branch each find the files of their own path.
+/// a repeated delivery, a compaction and another branch each find the files of their own path. The
+/// entries before a carried workspace are not needed.
 pub(crate) fn collect_files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
-    let mut files = BTreeMap::new();
-    for entry in path {
+    let carried = path.iter().rev().find_map(|entry| {
+        let carried = entry.body.compaction()?.workspace.as_ref()?;
+        let at = path.iter().rposition(|entry| entry.base.entry_id == carried.at)?;
+        Some((carried.files.clone(), path.get(at + 1..)?))
+    });
+    let (mut files, rest) = carried.unwrap_or((BTreeMap::new(), path));
+    for entry in rest {
         if let EntryBody::Output(output) = &entry.body {
             if let Output::File(file) = &output.output {
                 let content =

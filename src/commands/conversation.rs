@@ -204,6 +204,7 @@ pub(crate) fn build_head(
     let now = services.clock.now();
     let mut head = Head {
         context_tokens: None,
+        context: Vec::new(),
         schema: SCHEMA_VERSION,
         min_reader: SCHEMA_VERSION,
         tenant: key.tenant.clone(),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::branch::{WriteLeft, find_writes_left, left_behind};
+use crate::agent::context_ranges::context_of_copy;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::fork::{
     ForkPoint, ForkPosition, PromptSpans, Renumbering, cut_prompt_end, find_fork_point,
@@ -216,6 +217,7 @@ async fn copy_entries(
         (head.seq, head.leaf_id) = (copy.base.seq, Some(copy.base.entry_id.clone()));
         import.add(&copy).await?;
     }
+    head.set_context(&context_of_copy(&point.path));
     let now = head.created_at;
     if let Some(open) = spans.open().cloned() {
         let mut end = append_entry(head, cut_prompt_end(), now);

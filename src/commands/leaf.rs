@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::agent::branch::{
     WriteLeft, find_position, find_writes_left, left_behind, summary_messages,
 };
+use crate::agent::context_ranges::context_ranges;
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
 use crate::agent::head::Head;
@@ -450,6 +451,7 @@ pub(crate) fn plan_change(
         model,
         thinking_level: last_thinking_level(path).filter(|of_path| *of_path != level),
         plugin_state: plugin_state_at(path),
+        context: context_ranges(path),
     };
     (change, unavailable)
 }

@@ -140,7 +140,10 @@ impl LeasedConversation<'_> {
     async fn run_entries(&self, transition: &Transition, end: &AgentEnd) -> Vec<Arc<Entry>> {
         let stored = match transition.entries.first() {
             Some(first) if first.base.seq <= end.from_seq => Arc::default(),
-            _ => self.state.load_entries(self.services).await.unwrap_or_default(),
+            _ => {
+                let run = (end.from_seq, end.to_seq);
+                self.state.load_range(self.services, run).await.unwrap_or_default()
+            }
         };
         let is_of_run = |entry: &&Arc<Entry>| (end.from_seq..=end.to_seq).contains(&entry.base.seq);
         stored.iter().chain(&transition.entries).filter(is_of_run).cloned().collect()

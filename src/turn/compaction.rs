@@ -5,14 +5,15 @@ use std::sync::Arc;
 use crate::agent::compaction::{
     CompactionPlan, ContextBudget, TokenCounter, plan_compaction, tokens,
 };
-use crate::agent::entry::{Compaction, Entry};
+use crate::agent::context_ranges::{SeqRange, ranges_of};
+use crate::agent::entry::{CarriedWorkspace, Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::QuestionSpec;
 use crate::agent::raw::Extra;
 use crate::agent::step::{
-    FailureKind, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
+    FailureKind, FinishedSummary, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
 use crate::agent::usage::Usage;
 use crate::extensions::context::Anchor;
@@ -65,7 +66,8 @@ impl LeasedConversation<'_> {
         if !should_measure_context(transition) {
             return Ok(());
         }
-        let entries = self.state.load_entries(self.services).await?;
+        let next = (&transition.head, transition.entries.as_slice());
+        let entries = self.state.load_context_after(self.services, next).await?;
         let budget = transition.policy.context_budget;
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {
@@ -117,7 +119,7 @@ impl LeasedConversation<'_> {
         if !self.has_hook(Hook::SessionCompact, &context) {
             return Ok(());
         }
-        let entries = self.state.load_entries(self.services).await?;
+        let entries = self.state.load_context(self.services).await?;
         let new = entries.iter().filter(|entry| entry.base.seq > before);
         for entry in new.filter(|entry| entry.body.compaction().is_some()) {
             let anchor = Anchor::Entry(entry.base.seq);
@@ -147,7 +149,7 @@ impl LeasedConversation<'_> {
             Err(reason) => return Ok(failed_summary(reason)),
         };
         let budget = context.context_budget(record.context_window);
-        let entries = self.state.load_entries(self.services).await?;
+        let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let plan = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
             Ok(plan) => plan,
@@ -181,6 +183,7 @@ impl LeasedConversation<'_> {
                     from_hook: Some(true),
                     usage: None,
                     calls: None,
+                    workspace: None,
                     extra: Extra::new(),
                 };
                 Ok(input.accept_if_shorter(&self.state.head.phase, entry))
@@ -239,7 +242,7 @@ impl LeasedConversation<'_> {
 
 impl CompactionInput<'_> {
     /// Accepts a summary only if the model input gets shorter with it.
-    fn accept_if_shorter(&self, phase: &Phase, entry: Compaction) -> SummaryAttempt {
+    fn accept_if_shorter(&self, phase: &Phase, mut entry: Compaction) -> SummaryAttempt {
         let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
         let after = self.tokens_after(&entry.summary);
         let is_overflow =
@@ -247,7 +250,9 @@ impl CompactionInput<'_> {
         // The model refused the input: it exceeded the window, whatever the estimate is.
         let before = self.tokens_before.max(if is_overflow { self.budget.window } else { 0 });
         let outcome = if after < before {
-            SummaryOutcome::Done(Box::new(entry))
+            entry.workspace = CarriedWorkspace::from_path(self.path);
+            let context = self.context_after(&entry);
+            SummaryOutcome::Done(Box::new(FinishedSummary { compaction: entry, context }))
         } else {
             let text = format!(
                 "the summary would not shorten the conversation: {after} tokens after it, {before} before"
@@ -255,6 +260,21 @@ impl CompactionInput<'_> {
             SummaryOutcome::Failed { text, failure_kind: FailureKind::Permanent }
         };
         SummaryAttempt { usage, calls, outcome }
+    }
+
+    /// Numbers of the entries that later steps need, up to the newest one.
+    fn context_after(&self, entry: &Compaction) -> Vec<SeqRange> {
+        let all = || vec![SeqRange::from(1)];
+        if entry.workspace.is_none() {
+            return all();
+        }
+        let kept = self.path.iter().skip_while(|e| e.base.entry_id != entry.first_kept_entry_id);
+        let mut ranges = ranges_of(kept.map(|entry| entry.base.seq));
+        match ranges.last_mut() {
+            Some(last) => last.to = None,
+            None => return all(),
+        }
+        ranges
     }
 
     /// Tokens of the model input with this summary.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::content::ToolCall;
+use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
@@ -11,7 +12,10 @@ use crate::ids::{ConversationKey, PromptId};
 use crate::services::Services;
 use crate::store::{ETag, Partition, StoreError};
 use crate::turn::context::TurnContext;
+use crate::turn::entry_cache::Entries;
 use crate::turn::error::{TurnError, store_error};
+
+const READ_ENTRIES: &str = "read the entries of";
 
 pub(crate) struct ConversationState {
     pub(crate) key: ConversationKey,
@@ -53,29 +57,21 @@ impl ConversationState {
     /// Loads the model response whose calls are pending, its buffered results, and the system prompt
     /// of the agent run.
     pub(crate) async fn load_run(&mut self, services: &Services) -> Result<(), TurnError> {
-        let (response, buffered) = match &self.head.phase {
-            Phase::Calls { response_seq: response, calls, .. } => {
-                let entries = self.load_entries(services).await?;
-                let at = |seq: u64| {
-                    let index = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
-                    entries.get(index).cloned()
-                };
-                let buffered = calls.iter().filter_map(|call| match call.status {
-                    CallStatus::Done { result_seq: result, buffered: Some(_) } => at(result),
-                    CallStatus::Done { buffered: None, .. }
-                    | CallStatus::Ready
-                    | CallStatus::Waiting { .. }
-                    | CallStatus::Started { .. } => None,
-                });
-                (at(*response), buffered.collect())
+        let (mut response, mut buffered) = (None, Vec::new());
+        if let Phase::Calls { response_seq, calls, .. } = &self.head.phase {
+            response = self.load_entry(services, *response_seq).await?;
+            for call in calls {
+                if let CallStatus::Done { result_seq, buffered: Some(_) } = call.status {
+                    buffered.extend(self.load_entry(services, result_seq).await?);
+                }
             }
-            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => {
-                (None, Vec::new())
-            }
-        };
+        }
         let prompt_seq = self.head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
         let run_prompt = match prompt_seq {
-            Some(_) => self.run_prompt_after(&self.head, &self.load_entries(services).await?),
+            Some(seq) => {
+                let entry = self.load_entry(services, seq).await?;
+                self.run_prompt_after(&self.head, entry.as_slice())
+            }
             None => None,
         };
         // Assign all only now: a cancelled renewal must not leave the conversation without its
@@ -84,12 +80,52 @@ impl ConversationState {
         Ok(())
     }
 
-    pub(crate) async fn load_entries(
+    /// All entries.
+    pub(crate) async fn load_entries(&self, services: &Services) -> Result<Entries, TurnError> {
+        let entries = services.entry_cache.load_entries(&*services.store, &self.head).await;
+        entries.map_err(|source| self.error(READ_ENTRIES, source))
+    }
+
+    /// Entries that include the context of the path to the leaf.
+    pub(crate) async fn load_context(&self, services: &Services) -> Result<Entries, TurnError> {
+        self.load_context_after(services, (&self.head, &[])).await
+    }
+
+    /// As [`Self::load_context`], for the leaf of a transition: its head and its entries.
+    pub(crate) async fn load_context_after(
         &self,
         services: &Services,
-    ) -> Result<Arc<Vec<Arc<Entry>>>, TurnError> {
-        let entries = services.entry_cache.load_entries(&*services.store, &self.head).await;
-        entries.map_err(|source| self.error("read the entries of", source))
+        next: (&Head, &[Arc<Entry>]),
+    ) -> Result<Entries, TurnError> {
+        let cache = &services.entry_cache;
+        let entries = cache.load_context(&*services.store, &self.head, next).await;
+        entries.map_err(|source| self.error(READ_ENTRIES, source))
+    }
+
+    /// Entries that include those from `from` to `to`.
+    pub(crate) async fn load_range(
+        &self,
+        services: &Services,
+        (from, to): (u64, u64),
+    ) -> Result<Entries, TurnError> {
+        let range = SeqRange { from, to: Some(to) };
+        let cache = &services.entry_cache;
+        let entries = cache.load_ranges(&*services.store, &self.head, &[range]).await;
+        entries.map_err(|source| self.error(READ_ENTRIES, source))
+    }
+
+    /// The stored entry with that number. The context of the path usually includes it, so that is read
+    /// first. `None`: it is not stored.
+    pub(crate) async fn load_entry(
+        &self,
+        services: &Services,
+        seq: u64,
+    ) -> Result<Option<Arc<Entry>>, TurnError> {
+        let of_context = self.load_context(services).await?;
+        if let Some(entry) = find_by_seq(&of_context, seq) {
+            return Ok(Some(entry));
+        }
+        Ok(find_by_seq(&self.load_range(services, (seq, seq)).await?, seq))
     }
 
     /// A call of the response whose calls are open.
@@ -108,4 +144,10 @@ impl ConversationState {
             Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
         }
     }
+}
+
+/// `entries` are in order of `seq`.
+fn find_by_seq(entries: &[Arc<Entry>], seq: u64) -> Option<Arc<Entry>> {
+    let index = entries.binary_search_by_key(&seq, |entry| entry.base.seq).ok()?;
+    entries.get(index).cloned()
 }

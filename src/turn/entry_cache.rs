@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::agent::context_ranges::{SeqRange, has_context};
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
@@ -27,13 +28,13 @@ const HEAD_OVERHEAD_BYTES: u64 = 1024;
 /// Memory of an entry beside its text.
 const ENTRY_OVERHEAD_BYTES: u64 = 256;
 
-type Entries = Arc<Vec<Arc<Entry>>>;
+pub(crate) type Entries = Arc<Vec<Arc<Entry>>>;
 
 #[derive(Clone)]
 struct CachedEntries {
     incarnation: String,
-    /// In order of `seq`, from 1, without gaps.
-    entries: Arc<Vec<Arc<Entry>>>,
+    /// In order of `seq`. Entries that no step needed are absent.
+    entries: Entries,
     bytes: u64,
 }
 
@@ -160,70 +161,83 @@ impl EntryCache {
         Some(idle.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All entries up to the head's `seq`, in order. Reads only entries that are not cached; a gap
-    /// below the head's `seq` is read again with [`Freshness::Latest`].
+    /// All entries up to the head's `seq`, in order. Reads only entries that are not cached.
     ///
     /// # Errors
-    /// The store is unavailable: try again later. [`StoreError::Corrupt`] if an entry below the
-    /// head's `seq` does not exist.
+    /// As [`Self::load_ranges`].
     pub async fn load_entries(
         &self,
         store: &dyn ConversationStore,
         head: &Head,
-    ) -> Result<Arc<Vec<Arc<Entry>>>, StoreError> {
+    ) -> Result<Entries, StoreError> {
+        self.load_ranges(store, head, &[SeqRange::from(1)]).await
+    }
+
+    /// Entries that include the context of the path to the leaf of `next`, in order. `next` is the
+    /// head with the uncommitted entries `new`. What is not needed is not read.
+    ///
+    /// # Errors
+    /// As [`Self::load_ranges`].
+    pub(crate) async fn load_context(
+        &self,
+        store: &dyn ConversationStore,
+        head: &Head,
+        (next, new): (&Head, &[Arc<Entry>]),
+    ) -> Result<Entries, StoreError> {
+        if !next.context.is_empty() {
+            let entries = self.load_ranges(store, head, &next.context).await?;
+            if has_context(entries.iter().chain(new), next.leaf_id.as_ref()) {
+                return Ok(entries);
+            }
+        }
+        self.load_entries(store, head).await
+    }
+
+    /// Entries that include those of the ranges up to the head's `seq`, in order. A gap is read again
+    /// with [`Freshness::Latest`].
+    ///
+    /// # Errors
+    /// The store is unavailable: try again later. [`StoreError::Corrupt`] if an entry below the
+    /// head's `seq` does not exist.
+    pub(crate) async fn load_ranges(
+        &self,
+        store: &dyn ConversationStore,
+        head: &Head,
+        ranges: &[SeqRange],
+    ) -> Result<Entries, StoreError> {
         let key = head.key();
         let (known, known_bytes) = self.get(&key, &head.incarnation).unwrap_or_default();
-        let have = known.len() as u64;
-        if have == head.seq {
-            return Ok(known);
-        }
-        if have > head.seq {
+        let missing = missing_spans(&known, head.seq, ranges);
+        if missing.is_empty() {
+            if known.last().is_none_or(|last| last.base.seq <= head.seq) {
+                return Ok(known);
+            }
             // Cached from a commit that is newer than the caller's head.
-            return Ok(Arc::new(
-                known.iter().take(usize::try_from(head.seq).unwrap_or(0)).cloned().collect(),
-            ));
+            let known = known.iter().filter(|entry| entry.base.seq <= head.seq);
+            return Ok(Arc::new(known.cloned().collect()));
         }
         let partition = Partition::Conversation(key.clone());
-        let selection = Selection::entries(have + 1, head.seq);
-        let mut new = store.select(&partition, &selection, Freshness::Any).await?;
-        if new.len() as u64 != head.seq - have {
-            new = store.select(&partition, &selection, Freshness::Latest).await?;
+        let reads = missing.iter().map(|span| read_span(store, &partition, *span));
+        let mut entries: Vec<Arc<Entry>> = known.iter().cloned().collect();
+        let mut bytes = known_bytes;
+        for (new, new_bytes) in futures_util::future::try_join_all(reads).await? {
+            entries.extend(new);
+            bytes += new_bytes;
         }
-        let bytes: usize = new.iter().map(|stored| stored.document.body.text().len()).sum();
-        let new = documents::read_entries(&new)?;
-        let mut entries = Vec::with_capacity(usize::try_from(head.seq).unwrap_or(0));
-        entries.extend(known.iter().cloned());
-        entries.extend(new);
-        if let Some((index, entry)) =
-            entries.iter().enumerate().find(|(index, entry)| entry.base.seq != *index as u64 + 1)
-        {
-            return Err(StoreError::Corrupt(format!(
-                "entry {} is missing: found {}",
-                index + 1,
-                entry.base.seq
-            )));
-        }
-        if entries.len() as u64 != head.seq {
-            return Err(StoreError::Corrupt(format!(
-                "found {} entries, the head expects {}",
-                entries.len(),
-                head.seq
-            )));
-        }
+        entries.sort_by_key(|entry| entry.base.seq);
         let entries = Arc::new(entries);
-        self.insert(key, &head.incarnation, Arc::clone(&entries), known_bytes + bytes as u64);
+        self.insert(key, &head.incarnation, Arc::clone(&entries), bytes);
         Ok(entries)
     }
 
     /// Entries with `from <= seq <= to`, if all of them are cached.
     pub fn cached_range(&self, head: &Head, from: u64, to: u64) -> Option<Vec<Arc<Entry>>> {
         let (entries, _) = self.get(&head.key(), &head.incarnation)?;
-        let place = |seq: u64| usize::try_from(seq).ok();
-        let (from, to) = (place(from.checked_sub(1)?)?, place(to)?);
-        entries.get(from..to).map(<[_]>::to_vec)
+        let found = slice_of(&entries, from, to);
+        (from > 0 && found.len() as u64 == (to + 1).saturating_sub(from)).then(|| found.to_vec())
     }
 
-    /// Appends the entries of a won commit, `bytes` long, if everything before them is cached.
+    /// Appends the entries of a won commit, `bytes` long, if the entry before them is cached.
     pub fn append(&self, head: &Head, new: &[Arc<Entry>], bytes: usize) {
         let key = head.key();
         let before = head.seq - new.len() as u64;
@@ -232,7 +246,7 @@ impl EntryCache {
         else {
             return;
         };
-        if new.is_empty() || entries.len() as u64 != before {
+        if new.is_empty() || entries.last().map_or(0, |last| last.base.seq) != before {
             return;
         }
         // No copy is made unless a reader uses the list at the moment.
@@ -256,6 +270,58 @@ impl EntryCache {
         let incarnation = incarnation.to_owned();
         self.cache.insert(key, CachedEntries { incarnation, entries, bytes });
     }
+}
+
+/// The entries with `from <= seq <= to`.
+fn slice_of(entries: &[Arc<Entry>], from: u64, to: u64) -> &[Arc<Entry>] {
+    let start = entries.partition_point(|entry| entry.base.seq < from);
+    let end = entries.partition_point(|entry| entry.base.seq <= to);
+    entries.get(start..end).unwrap_or_default()
+}
+
+/// First and last numbers of the entries that are to be read.
+fn missing_spans(known: &[Arc<Entry>], newest: u64, ranges: &[SeqRange]) -> Vec<(u64, u64)> {
+    let mut missing = Vec::new();
+    for range in ranges {
+        let (mut from, to) = (range.from.max(1), range.to.unwrap_or(newest).min(newest));
+        let cached = slice_of(known, from, to);
+        if cached.len() as u64 == (to + 1).saturating_sub(from) {
+            continue;
+        }
+        for entry in cached {
+            if entry.base.seq > from {
+                missing.push((from, entry.base.seq - 1));
+            }
+            from = entry.base.seq + 1;
+        }
+        if from <= to {
+            missing.push((from, to));
+        }
+    }
+    missing
+}
+
+/// The entries of the span, and their bytes.
+async fn read_span(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    (from, to): (u64, u64),
+) -> Result<(Vec<Arc<Entry>>, u64), StoreError> {
+    let selection = Selection::entries(from, to);
+    let mut found = store.select(partition, &selection, Freshness::Any).await?;
+    if found.len() as u64 != to + 1 - from {
+        found = store.select(partition, &selection, Freshness::Latest).await?;
+    }
+    let bytes: usize = found.iter().map(|stored| stored.document.body.text().len()).sum();
+    let entries = documents::read_entries(&found)?;
+    let is_complete = entries.iter().map(|entry| entry.base.seq).eq(from..=to);
+    if !is_complete {
+        let count = entries.len();
+        return Err(StoreError::Corrupt(format!(
+            "entries {from} to {to} have a gap: the store returned {count}"
+        )));
+    }
+    Ok((entries, bytes as u64))
 }
 
 #[cfg(test)]

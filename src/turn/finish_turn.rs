@@ -108,9 +108,7 @@ impl LeasedConversation<'_> {
             if let Some(result) = new_entry(*seq) {
                 results.push(result);
             } else {
-                let entries = self.state.load_entries(self.services).await?;
-                let index = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
-                results.extend(entries.get(index).cloned());
+                results.extend(self.state.load_entry(self.services, *seq).await?);
             }
         }
         Ok(Some(TurnEntries {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::agent::context_ranges::has_context;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::Event;
 use crate::agent::head::Head;
@@ -14,6 +15,7 @@ use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
+use crate::agent::workspace::collect_files;
 
 /// An idle conversation and the effects of its tools.
 pub(crate) struct IdleConversation<'a> {
@@ -113,7 +115,29 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     check_effects(conversation, &mut violations);
     let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
     check_model_input(&path_to_leaf(&entries, head.leaf_id.as_ref()), &mut violations);
+    check_context(head, &entries, &mut violations);
     violations.0
+}
+
+/// Checks that a worker which reads only the listed entries has the same model input and files.
+fn check_context(head: &Head, entries: &[Arc<Entry>], violations: &mut Violations) {
+    let is_listed = |entry: &&Arc<Entry>| {
+        head.context.iter().any(|range| {
+            let to = range.to.unwrap_or(head.seq);
+            (range.from..=to).contains(&entry.base.seq)
+        })
+    };
+    let listed: Vec<Arc<Entry>> = entries.iter().filter(is_listed).cloned().collect();
+    let leaf = head.leaf_id.as_ref();
+    // Otherwise the worker reads all entries.
+    if head.context.is_empty() || !has_context(listed.iter(), leaf) {
+        return;
+    }
+    let (whole, context) = (path_to_leaf(entries, leaf), path_to_leaf(&listed, leaf));
+    let is_same = projection::project_messages(&whole) == projection::project_messages(&context);
+    violations.check(8, is_same, "the listed entries lack a part of the model input");
+    let has_files = collect_files(&whole) == collect_files(&context);
+    violations.check(8, has_files, "the listed entries lack a file of the workspace");
 }
 
 /// True if each entry has an id of its own and a parent before it, and the entries of a prompt follow

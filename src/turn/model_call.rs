@@ -129,7 +129,7 @@ impl LeasedConversation<'_> {
                 return Ok(CallOutcome::unsent(failed_response(NO_MODEL, reason), &agent.revision));
             }
         };
-        let entries = self.state.load_entries(self.services).await?;
+        let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let (messages, PreparedCall { frame, changes }) =
             match Box::pin(self.prepare_input(context, agent, &path)).await? {
@@ -189,7 +189,7 @@ impl LeasedConversation<'_> {
         path: &'p [Arc<Entry>],
     ) -> Result<Result<(Vec<Cow<'p, Message>>, PreparedCall<'c>), CallOutcome>, TurnError> {
         let projected = projection::project_messages(path);
-        let prepared = match Box::pin(self.prepare_call(context, path, &projected)).await? {
+        let prepared = match Box::pin(self.prepare_call(context, &projected)).await? {
             Ok(prepared) => prepared,
             Err(failure) => {
                 let response = plugin_failure_response(&failure);

@@ -27,10 +27,12 @@ impl LeasedConversation<'_> {
         else {
             return Ok(OfferedTools::Own);
         };
-        let stored = self.state.load_entries(self.services).await?;
-        let mut entries = transition.entries.iter().chain(stored.iter().rev());
-        let entry = entries.find(|entry| entry.base.seq == *seq);
-        Ok(entry.cloned().map_or(OfferedTools::Own, OfferedTools::Recorded))
+        let new = transition.entries.iter().find(|entry| entry.base.seq == *seq).cloned();
+        let entry = match new {
+            Some(entry) => Some(entry),
+            None => self.state.load_entry(self.services, *seq).await?,
+        };
+        Ok(entry.map_or(OfferedTools::Own, OfferedTools::Recorded))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::agent::entry::Entry;
 use crate::agent::message::Message;
+use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::extensions::prepare::{CurrentPrompt, PrepareInput};
 use crate::extensions::runner::{FailureCause, HookFailure};
@@ -32,7 +32,6 @@ impl LeasedConversation<'_> {
     pub(crate) async fn prepare_call<'c>(
         &mut self,
         context: &'c TurnContext,
-        path: &[Arc<Entry>],
         history: &[Cow<'_, Message>],
     ) -> Result<Result<PreparedCall<'c>, PluginFailure>, TurnError> {
         let mut call = PreparedCall { frame: context.own_frame(), changes: Vec::new() };
@@ -41,13 +40,17 @@ impl LeasedConversation<'_> {
         let Some(run) = run else { return Ok(Ok(call)) };
         self.services.fail_points.hit("prepare.before").await;
         let site = self.hook_site(Hook::Prepare, context, self.response_anchor());
-        let entries = || path.iter().filter(|entry| entry.base.seq >= run.from_seq);
-        let started_at = entries().next().map(|entry| entry.base.timestamp);
+        // A compaction within the prompt replaces messages of it, which plugins still receive.
+        let stored = (run.from_seq, self.state.head.seq);
+        let entries = self.state.load_range(self.services, stored).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
+        let of_prompt = || path.iter().filter(|entry| entry.base.seq >= run.from_seq);
+        let started_at = of_prompt().next().map(|entry| entry.base.timestamp);
         let prompt = CurrentPrompt {
             id: &run.id,
             started_at: started_at.unwrap_or_else(|| self.services.clock.now()),
             rounds: run.rounds,
-            messages: entries().filter_map(|entry| entry.body.message()).collect(),
+            messages: of_prompt().filter_map(|entry| entry.body.message()).collect(),
         };
         let (mut states, mut items_bytes) = (self.state.head.plugin_state.clone(), 0);
         for plugin in plugins {

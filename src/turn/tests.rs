@@ -16,6 +16,7 @@ mod branches;
 mod budgets;
 mod call_approval;
 mod changed_arguments;
+mod cold_reads;
 mod compaction;
 mod cost_table;
 mod deliveries;

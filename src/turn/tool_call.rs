@@ -150,7 +150,7 @@ impl<'w> LeasedConversation<'w> {
         (effect_id, attempt): (EffectId, u32),
         finished: CancellationToken,
     ) -> Result<ToolContext, TurnError> {
-        let entries = self.state.load_entries(self.services).await?;
+        let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let run = self.state.head.prompt.as_ref();
         let update = ToolUpdate {

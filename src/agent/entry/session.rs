@@ -1,10 +1,12 @@
 //! Bodies of the nine kinds of entry that session files of Pi have. Members that this version does
 //! not know are kept.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::agent::content::Content;
-use crate::agent::message::{CustomMessage, Message};
+use crate::agent::message::{CustomMessage, Message, WorkspaceFile};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::CallRef;
 use crate::agent::settings::ThinkingLevel;
@@ -111,8 +113,22 @@ pub struct Compaction {
     /// Number of model calls. Absent in entries of earlier versions, and if no model was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,
+    /// The workspace, so that no entry before the first kept one has to be read. Absent in entries of
+    /// earlier versions, and if it is too large.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<CarriedWorkspace>,
     #[serde(flatten, deserialize_with = "read_extra")]
     pub extra: Extra,
+}
+
+/// The files that a tool call right after an entry can read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CarriedWorkspace {
+    /// The entry, which is on the path before the compaction and not before its first kept entry.
+    pub at: EntryId,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, WorkspaceFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::agent::context_ranges::{SeqRange, ranges_of};
 use crate::agent::entry::{Entry, EntryBody, ModelChange};
 use crate::agent::message::Message;
 use crate::ids::EntryId;
@@ -27,6 +28,8 @@ pub(crate) struct ImportedPath {
     /// Changes of model, thinking level and name, root first.
     pub(crate) facts: Vec<Arc<Entry>>,
     pub(crate) is_compacted: bool,
+    /// Numbers of its entries: the first imported one has 1.
+    pub(crate) context: Vec<SeqRange>,
 }
 
 impl ImportedTree {
@@ -44,14 +47,19 @@ impl ImportedTree {
 
     pub(crate) fn path(&self, leaf: Option<&EntryId>) -> ImportedPath {
         let mut path = ImportedPath::default();
+        let mut numbers = Vec::new();
         let mut next = leaf.and_then(|id| self.indexes.get(id).copied());
         // Each parent has a smaller index, so this ends.
-        while let Some(node) = next.and_then(|index| self.nodes.get(index)) {
+        while let Some((index, node)) = next.and_then(|index| Some((index, self.nodes.get(index)?)))
+        {
+            numbers.push(index as u64 + 1);
             path.facts.extend(node.fact.clone());
             path.is_compacted |= node.is_compaction;
             next = node.parent;
         }
         path.facts.reverse();
+        numbers.reverse();
+        path.context = ranges_of(numbers);
         path
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::detect_silent_overflow;
+use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{
     BranchSummaryEnd, CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry,
@@ -59,7 +60,7 @@ pub struct SummaryAttempt {
 
 #[derive(Clone, Debug)]
 pub enum SummaryOutcome {
-    Done(Box<Compaction>),
+    Done(Box<FinishedSummary>),
     /// The summary of a branch, which the leaf leaves with its commit.
     Moved(Box<SummarisedMove>),
     Failed {
@@ -72,6 +73,14 @@ pub enum SummaryOutcome {
     Asked(Box<QuestionSpec>),
     /// The prompt is being aborted, which also ends the compaction.
     Aborted,
+}
+
+/// A summary, and the entries that the model input still needs beside it.
+#[derive(Clone, Debug)]
+pub struct FinishedSummary {
+    pub compaction: Compaction,
+    /// Absent: all.
+    pub context: Vec<SeqRange>,
 }
 
 const CANCELLED: &str = "Compaction cancelled";
@@ -203,9 +212,10 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
         transition.append(EntryBody::FailedSummary(FailedSummary { calls, usage }));
     }
     match &summary_attempt.outcome {
-        SummaryOutcome::Done(compaction) => {
+        SummaryOutcome::Done(finished) => {
             emit_retries_finished(transition, attempt);
-            let entry = transition.append(EntryBody::Compaction(Compaction::clone(compaction)));
+            let entry = transition.append(EntryBody::Compaction(finished.compaction.clone()));
+            transition.head.set_context(&finished.context);
             transition.head.is_compacted = true;
             transition.head.context_tokens = None;
             transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {

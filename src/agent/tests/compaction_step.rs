@@ -8,7 +8,9 @@ use crate::agent::entry::Compaction;
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::agent::settings::CompactionSettings;
-use crate::agent::step::{CompactInput, FailureKind, SummaryAttempt, SummaryOutcome};
+use crate::agent::step::{
+    CompactInput, FailureKind, FinishedSummary, SummaryAttempt, SummaryOutcome,
+};
 use crate::agent::usage::Usage;
 
 fn with_context_window(tokens: u64) -> Transition {
@@ -38,13 +40,12 @@ fn finished_summary(transition: &Transition) -> Input {
         from_hook: None,
         usage: Some(usage),
         calls: Some(1),
+        workspace: None,
         extra: Extra::new(),
     };
-    Input::SummaryFinished(Box::new(SummaryAttempt {
-        usage,
-        calls: 1,
-        outcome: SummaryOutcome::Done(Box::new(entry)),
-    }))
+    let outcome =
+        SummaryOutcome::Done(Box::new(FinishedSummary { compaction: entry, context: Vec::new() }));
+    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome }))
 }
 
 fn failed_summary(text: &str, failure_kind: FailureKind) -> Input {

@@ -29,7 +29,8 @@ pub(super) async fn estimate_call_cost(
         // The call cannot be made, and costs nothing.
         return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
     };
-    let entries = state.load_entries(services).await?;
+    let next = (&transition.head, transition.entries.as_slice());
+    let entries = state.load_context_after(services, next).await?;
     let (mut known_tokens, mut bytes) = (0, 0);
     let leaf = transition.head.leaf_id.as_ref();
     for entry in path_from_leaf(entries.iter().chain(&transition.entries), leaf) {
