@@ -17,7 +17,6 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use turnwheel::agent_settings::Settings;
 use turnwheel::models::ScriptedModel;
 use turnwheel::testing::agents::{Agent, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
@@ -55,7 +54,12 @@ struct Worker {
 impl Worker {
     fn new(store: &Arc<EmbeddedStore>) -> Outcome<Self> {
         let clock = Arc::new(SystemClock::default());
-        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 0, QueueFaults::default()));
+        let queue = MemoryQueue::new(Arc::clone(&clock) as _, 0, QueueFaults::default());
+        Self::with_queue(store, Arc::new(queue))
+    }
+
+    fn with_queue(store: &Arc<EmbeddedStore>, queue: Arc<MemoryQueue>) -> Outcome<Self> {
+        let clock = Arc::new(SystemClock::default());
         let ports = ServicePorts {
             store: Arc::clone(store) as _,
             queue: Arc::clone(&queue) as _,
@@ -67,19 +71,10 @@ impl Worker {
         };
         let agent = Agent {
             name: "clerk".to_owned(),
-            description: String::new(),
-            settings: Settings::default(),
             instructions: "Be good.".into(),
             tools: builtins(),
-            extensions: Vec::new(),
-            is_audited: false,
-            has_automatic_title: false,
-            extension_settings: Arc::default(),
-            plugins: Vec::new(),
-            skills: Vec::new(),
-            response_schema: None,
-            session_id: None,
             revision: "r".to_owned(),
+            ..Agent::default()
         };
         let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
         let services = Services {
@@ -241,7 +236,7 @@ async fn measure_cold_turns(store: &Arc<EmbeddedStore>, name: &str, id: &str) ->
         let prompt = json!({"input": "use ls with {} then say done"});
         worker.post(&format!("/api/conversations/{id}/prompts"), &prompt).await?;
         // The turn runs in a worker that has not accepted the prompt.
-        let cold = Worker { queue: Arc::clone(&worker.queue), ..Worker::new(store)? };
+        let cold = Worker::with_queue(store, Arc::clone(&worker.queue))?;
         times.push(cold.run_turns().await?);
     }
     times.sort();

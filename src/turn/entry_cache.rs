@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quick_cache::sync::{Cache, DefaultLifecycle};
+
 use crate::agent::context_ranges::{SeqRange, has_context};
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
@@ -23,6 +25,8 @@ const ACTIVE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const IDLE_CONVERSATIONS_MAX: usize = 64;
 /// Bytes of cached heads over all conversations, as stored.
 const HEAD_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Conversations that the caches are expected to hold.
+const ITEMS_ESTIMATE: usize = 1_000;
 /// Memory of a head beside its text.
 const HEAD_OVERHEAD_BYTES: u64 = 1024;
 /// Memory of an entry beside its text.
@@ -66,8 +70,8 @@ impl quick_cache::Weighter<ConversationKey, CachedHead> for HeadWeighter {
 
 /// Bounded cache of entries and heads; a miss costs a read.
 pub struct EntryCache {
-    cache: quick_cache::sync::Cache<ConversationKey, CachedEntries, EntriesWeighter>,
-    heads: quick_cache::sync::Cache<ConversationKey, CachedHead, HeadWeighter>,
+    cache: Cache<ConversationKey, CachedEntries, EntriesWeighter>,
+    heads: Cache<ConversationKey, CachedHead, HeadWeighter>,
     /// Idle conversations that are still cached, the longest idle first. `None`: idle conversations
     /// stay cached.
     idle: Option<Mutex<VecDeque<ConversationKey>>>,
@@ -95,19 +99,14 @@ impl EntryCache {
     /// For a store that changes the heads of its worker, which therefore must not be cached.
     #[cfg(test)]
     pub(crate) fn without_heads() -> Self {
-        let heads = quick_cache::sync::Cache::with_weighter(0, 0, HeadWeighter);
-        Self { heads, ..Self::default() }
+        Self { heads: new_cache(0, HeadWeighter), ..Self::default() }
     }
 
     fn with_capacity(bytes: u64) -> Self {
         Self {
             idle: None,
-            cache: quick_cache::sync::Cache::with_weighter(1_000, bytes, EntriesWeighter),
-            heads: quick_cache::sync::Cache::with_weighter(
-                1_000,
-                HEAD_CACHE_BYTES_MAX,
-                HeadWeighter,
-            ),
+            cache: new_cache(bytes, EntriesWeighter),
+            heads: new_cache(HEAD_CACHE_BYTES_MAX, HeadWeighter),
         }
     }
 
@@ -272,6 +271,28 @@ impl EntryCache {
     }
 }
 
+/// One shard: each has only its part of the capacity, and holds nothing larger.
+fn new_cache<V: Clone, W>(bytes: u64, weighter: W) -> Cache<ConversationKey, V, W>
+where
+    W: quick_cache::Weighter<ConversationKey, V> + Clone,
+{
+    let options = quick_cache::OptionsBuilder::new()
+        .estimated_items_capacity(ITEMS_ESTIMATE)
+        .weight_capacity(bytes)
+        .shards(1)
+        .build();
+    match options {
+        Ok(options) => Cache::with_options(
+            options,
+            weighter,
+            quick_cache::DefaultHashBuilder::default(),
+            DefaultLifecycle::default(),
+        ),
+        // Only missing members are an error.
+        Err(_) => Cache::with_weighter(ITEMS_ESTIMATE, bytes, weighter),
+    }
+}
+
 /// The entries with `from <= seq <= to`.
 fn slice_of(entries: &[Arc<Entry>], from: u64, to: u64) -> &[Arc<Entry>] {
     let start = entries.partition_point(|entry| entry.base.seq < from);
@@ -349,6 +370,15 @@ mod tests {
 
     fn is_cached(cache: &EntryCache, number: usize) -> bool {
         cache.get(&idle_head(number).key(), &idle_head(number).incarnation).is_some()
+    }
+
+    #[test]
+    fn conversation_of_most_of_the_capacity_is_cached() {
+        let cache = EntryCache::default();
+        let head = idle_head(1);
+        let bytes = CACHE_BYTES_MAX / 4 * 3;
+        cache.insert(head.key(), &head.incarnation, Entries::default(), bytes);
+        assert!(is_cached(&cache, 1));
     }
 
     #[test]

@@ -265,7 +265,7 @@ impl SessionReader {
             return Err("a `promptId` has only the characters A-Z a-z 0-9 _ . -".to_owned());
         }
         mark_own_type(&mut line);
-        let entry = read_entry(&line.into_raw())?;
+        let (entry, _) = read_entry(&line.into_raw())?;
         let (parent_id, warning) = self.resolve_parent(entry.base.parent_id.clone());
         let base = EntryBase { parent_id, ..entry.base.clone() };
         let entry = self.renumbering.add(entry.with_base(base));
@@ -298,15 +298,17 @@ fn build_entry(line: Object, base: &EntryBase) -> Result<Entry, String> {
     add_required_members(&mut stored, &base.entry_id, base.timestamp);
     mark_own_type(&mut stored);
     stored.extend(Object::from_raw(&RawJson::from_value(base)).unwrap_or_default());
-    let raw = stored.clone().into_raw();
-    let entry = read_entry(&raw)?;
-    let written = Object::from_raw(&RawJson::from_value(&entry)).unwrap_or_default();
+    let (entry, written) = read_entry(&stored.clone().into_raw())?;
+    let written = Object::from_raw(&written).unwrap_or_default();
     if to_pi(&entry.base, &entry.body, written) == migrated {
         return Ok(entry);
     }
     stored.set(AS_IMPORTED, &migrated.text());
     let with_line = stored.into_raw();
-    if with_line.text().len() > ENTRY_BYTES_MAX { Ok(entry) } else { read_entry(&with_line) }
+    if with_line.text().len() > ENTRY_BYTES_MAX {
+        return Ok(entry);
+    }
+    read_entry(&with_line).map(|(entry, _)| entry)
 }
 
 fn mark_own_type(line: &mut Object) {
@@ -316,7 +318,8 @@ fn mark_own_type(line: &mut Object) {
     }
 }
 
-fn read_entry(raw: &RawJson) -> Result<Entry, String> {
+/// The entry, and its JSON as it is stored.
+fn read_entry(raw: &RawJson) -> Result<(Entry, RawJson), String> {
     EntryBody::check(raw).map_err(|error| error.to_string())?;
     let entry: Entry = raw.read().map_err(|error| crate::agent::raw::redacted_error(&error))?;
     let written = RawJson::from_value(&entry);
@@ -325,5 +328,5 @@ fn read_entry(raw: &RawJson) -> Result<Entry, String> {
     }
     // A value that nests too deep could be stored and not be read again.
     written.read::<Value>().map_err(|_| "the entry nests too deep")?;
-    Ok(entry)
+    Ok((entry, written))
 }
