@@ -7,7 +7,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::Instant;
 
 use crate::extensions::{Hook, HookContext, HookError};
 use crate::telemetry::Telemetry;
@@ -172,16 +171,15 @@ impl HookRunner<'_> {
     }
 }
 
-/// The limit counts from the first poll.
+/// The limit counts from the first wait: most hooks never wait, and read no clock.
 async fn run_guarded<T>(
     work: impl Future<Output = Result<T, HookError>> + Send,
     limit: Duration,
 ) -> Result<T, FailureCause> {
-    let began = Instant::now();
     let mut guarded = std::pin::pin!(AssertUnwindSafe(work).catch_unwind());
     let ended = match futures_util::poll!(guarded.as_mut()) {
         Poll::Ready(ended) => ended,
-        Poll::Pending => tokio::time::timeout_at(began + limit, guarded)
+        Poll::Pending => tokio::time::timeout(limit, guarded)
             .await
             .map_err(|_elapsed| FailureCause::Timeout(limit))?,
     };

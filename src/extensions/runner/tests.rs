@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::*;
 use crate::agent::settings::ThinkingLevel;

@@ -1,5 +1,7 @@
 //! Reads of a worker that does not know the conversation: the entries that its context needs.
 
+mod cosmos;
+
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
