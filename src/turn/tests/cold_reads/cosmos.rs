@@ -29,7 +29,8 @@ fn session_file() -> String {
             "message": {"role": "user", "content": "word", "timestamp": 0},
         }));
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+    lines.join("\n")
 }
 
 /// Requests of each kind in the next turn, by a new worker.
