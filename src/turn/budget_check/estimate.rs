@@ -1,6 +1,7 @@
 //! Upper bound of the next model call's cost, as far as it can be computed before the call.
 
 use crate::agent::compaction::prompts;
+use crate::agent::entry::{EntryBody, Output};
 use crate::agent::message::Message;
 use crate::agent::path::path_from_leaf;
 use crate::agent::phase::Phase;
@@ -34,14 +35,13 @@ pub(super) async fn estimate_call_cost(
     let (mut known_tokens, mut bytes) = (0, 0);
     let leaf = transition.head.leaf_id.as_ref();
     for entry in path_from_leaf(entries.iter().chain(&transition.entries), leaf) {
-        let Some(message) = entry.body.message() else { continue };
-        if let Message::Assistant(response) = message
+        if let Some(Message::Assistant(response)) = entry.body.message()
             && response.usage.total_tokens > 0
         {
             known_tokens = response.usage.total_tokens;
             break;
         }
-        bytes += RawJson::from_value(message).text().len();
+        bytes += input_bytes(&entry.body);
         if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
             break;
         }
@@ -77,6 +77,22 @@ pub(super) async fn estimate_call_cost(
     })
 }
 
+/// Bytes of what the model reads of an entry.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the model reads few kinds of entry")]
+fn input_bytes(body: &EntryBody) -> usize {
+    match body {
+        EntryBody::Message(entry) => RawJson::from_value(&entry.message).text().len(),
+        EntryBody::CustomMessage(message) => RawJson::from_value(message).text().len(),
+        EntryBody::Compaction(compaction) => compaction.summary.len(),
+        EntryBody::BranchSummary(branch) => branch.summary.len(),
+        EntryBody::Output(output) => match &output.output {
+            Output::File(file) => RawJson::from_value(file).text().len(),
+            Output::Widget(_) | Output::Other(_) => 0,
+        },
+        _ => 0,
+    }
+}
+
 /// Uses the highest input price, because the service may write the input to its cache.
 fn maximum_cost(record: &ModelRecord, input: u64, output: u64) -> UsageTotals {
     let cost = find_tariff(record).max_cost(input, output);
@@ -91,9 +107,28 @@ fn maximum_cost(record: &ModelRecord, input: u64, output: u64) -> UsageTotals {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::agent::entry::Entry;
+    use crate::agent::projection::project_messages;
     use crate::agent::usage::dollars_to_nanos;
     use crate::model::catalogue::Catalogue;
+
+    #[test]
+    fn every_entry_that_the_model_reads_is_counted() {
+        let lines = include_str!("../../../tests/fixtures/entries-v1.jsonl").lines();
+        let mut kinds = 0;
+        for line in lines {
+            let entry: Arc<Entry> = Arc::new(serde_json::from_str(line).unwrap());
+            let path = [Arc::clone(&entry)];
+            if !project_messages(&path).is_empty() {
+                kinds += 1;
+                assert!(input_bytes(&entry.body) > 0, "{line}");
+            }
+        }
+        assert!(kinds > 9, "{kinds}");
+    }
 
     #[test]
     fn model_call_never_costs_more_than_estimate() {
