@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 
 use crate::agent::context_ranges::has_context;
 use crate::agent::entry::{Entry, EntryBody};
-use crate::agent::event::Event;
+use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::workspace::collect_files;
+use crate::ids::EntryId;
 
 /// An idle conversation and the effects of its tools.
 pub(crate) struct IdleConversation<'a> {
@@ -109,6 +110,11 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     let has_no_gaps = entries.iter().map(|entry| entry.base.seq).eq(1..=head.seq);
     violations.check(3, has_no_gaps, "entries have gaps");
     violations.check(3, is_tree(entries), "the entries do not form a tree of prompts");
+    violations.check(
+        3,
+        is_each_move_an_event(head, entries, events),
+        "the leaf moved without its event, or an event without a move",
+    );
     let is_counted = events.iter().map(|event| event.n).eq(1..=head.event_seq);
     violations.check(10, is_counted, "event numbers have gaps");
     check_calls(entries, &mut violations);
@@ -156,6 +162,41 @@ fn is_tree(entries: &[Entry]) -> bool {
         previous = Some(entry);
         is_in_place && earlier.insert(entry.base.entry_id.as_str())
     })
+}
+
+/// True if the leaf is where the entries and the events `session_tree` put it: each entry follows the
+/// leaf of its time, and each event continues from the leaf that the one before it left.
+fn is_each_move_an_event(head: &Head, entries: &[Entry], events: &[Event]) -> bool {
+    let moves = events.iter().filter_map(|event| {
+        if let EventBody::SessionTree(moved) = &event.body { Some(moved) } else { None }
+    });
+    let mut moves = moves.peekable();
+    let seq_of: BTreeMap<&EntryId, u64> =
+        entries.iter().map(|entry| (&entry.base.entry_id, entry.base.seq)).collect();
+    let mut leaf: Option<&EntryId> = None;
+    for entry in entries {
+        let mut has_landed = false;
+        // A move from this leaf precedes the entry: no later one starts here again.
+        while !has_landed
+            && let Some(moved) = moves.next_if(|moved| moved.old_leaf_id.as_ref() == leaf)
+        {
+            leaf = moved.new_leaf_id.as_ref();
+            // A summary and a label are committed with the move, which ends at the last of them.
+            let added = leaf.and_then(|leaf| seq_of.get(leaf));
+            has_landed = added.is_some_and(|added| *added >= entry.base.seq);
+        }
+        if !has_landed && entry.base.parent_id.as_ref() != leaf {
+            return false;
+        }
+        leaf = Some(&entry.base.entry_id);
+    }
+    for moved in moves {
+        if moved.old_leaf_id.as_ref() != leaf {
+            return false;
+        }
+        leaf = moved.new_leaf_id.as_ref();
+    }
+    leaf == head.leaf_id.as_ref()
 }
 
 fn prompt_ids(entries: &[Entry], matches: impl Fn(&EntryBody) -> bool) -> Vec<String> {
