@@ -5,7 +5,9 @@
 //! 500` runs 500 prompts with ten extensions and no measurement, for a profiler that counts
 //! instructions or allocations.
 
-use std::collections::BTreeMap;
+#[path = "support/clerk.rs"]
+mod clerk;
+
 use std::error::Error;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -15,7 +17,6 @@ use rustix::time::{ClockId, clock_gettime};
 use turnwheel::extensions::Extension;
 use turnwheel::models::ScriptedModel;
 use turnwheel::testing::agent::entry::Source;
-use turnwheel::testing::agents::{Agent, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::SystemClock;
 use turnwheel::testing::commands::contract::Owner;
@@ -23,12 +24,11 @@ use turnwheel::testing::commands::idempotency::Idempotency;
 use turnwheel::testing::commands::prompt::{
     FirstPromptRequest, Sender, WhenBusy, begin_conversation,
 };
-use turnwheel::testing::ids::{SeededIds, TenantId, UserId, WorkerId};
+use turnwheel::testing::ids::{SeededIds, TenantId, UserId};
 use turnwheel::testing::live::EmbeddedLive;
 use turnwheel::testing::queue::{self, MemoryQueue, Queue as _, QueueFaults};
 use turnwheel::testing::services::{ServicePorts, Services};
 use turnwheel::testing::store::memory::MemoryStore;
-use turnwheel::testing::tools::workspace::builtins;
 use turnwheel::testing::turn::delivery;
 
 #[global_allocator]
@@ -66,18 +66,9 @@ impl Bench {
             clock,
             ids: Arc::new(SeededIds::new(0)),
         };
-        let agent = Agent {
-            name: "clerk".to_owned(),
-            instructions: "Be good.".into(),
-            tools: builtins(),
-            revision: "r".to_owned(),
-            ..Agent::default()
-        };
-        let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
         let services = Services {
-            agents: Catalog { agents, ..Catalog::default() }.into(),
             extensions: (0..extensions).map(|_| Arc::new(Idle) as Arc<dyn Extension>).collect(),
-            ..Services::new(WorkerId::new("w"), ports)
+            ..clerk::services(ports)
         };
         Self { services, queue }
     }

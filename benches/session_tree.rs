@@ -4,7 +4,9 @@
 //! `cargo bench --bench session_tree` prints one line for each figure. Requests go to the router in this
 //! process. `-- PARENT` names the parent of the data folder, on the disk to measure.
 
-use std::collections::BTreeMap;
+#[path = "support/clerk.rs"]
+mod clerk;
+
 use std::error::Error;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,18 +20,16 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use turnwheel::models::ScriptedModel;
-use turnwheel::testing::agents::{Agent, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::SystemClock;
 use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::approval_token::SigningKeys;
 use turnwheel::testing::http::auth::Access;
-use turnwheel::testing::ids::{SystemIds, WorkerId};
+use turnwheel::testing::ids::SystemIds;
 use turnwheel::testing::live::EmbeddedLive;
 use turnwheel::testing::queue::{self, MemoryQueue, Queue as _, QueueFaults};
 use turnwheel::testing::services::{ServicePorts, Services};
 use turnwheel::testing::store::embedded::EmbeddedStore;
-use turnwheel::testing::tools::workspace::builtins;
 use turnwheel::testing::turn::delivery;
 
 #[global_allocator]
@@ -69,18 +69,7 @@ impl Worker {
             clock,
             ids: Arc::new(SystemIds),
         };
-        let agent = Agent {
-            name: "clerk".to_owned(),
-            instructions: "Be good.".into(),
-            tools: builtins(),
-            revision: "r".to_owned(),
-            ..Agent::default()
-        };
-        let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
-        let services = Services {
-            agents: Catalog { agents, ..Catalog::default() }.into(),
-            ..Services::new(WorkerId::new("w"), ports)
-        };
+        let services = clerk::services(ports);
         let keys = SigningKeys::new(vec![vec![7; 32]])?;
         let api = Api::new(services.clone(), Access::dev(), keys);
         let router = turnwheel::testing::http::router(Arc::new(api));

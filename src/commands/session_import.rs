@@ -328,6 +328,7 @@ impl<'a> ImportedConversation<'a> {
             let (change, _) = plan_change(services, &head, head.leaf_id.clone(), &path.facts);
             head.move_leaf(&change);
         }
+        // The move knows only the facts of the path.
         head.set_context(&path.context);
         head.min_reader = head.min_reader.max(head.required_reader());
         let body = SessionImported {

@@ -141,8 +141,8 @@ impl LeasedConversation<'_> {
         let stored = match transition.entries.first() {
             Some(first) if first.base.seq <= end.from_seq => Arc::default(),
             _ => {
-                let run = (end.from_seq, end.to_seq);
-                self.state.load_range(self.services, run).await.unwrap_or_default()
+                let run = self.state.load_range(self.services, end.from_seq, end.to_seq);
+                run.await.unwrap_or_default()
             }
         };
         let is_of_run = |entry: &&Arc<Entry>| (end.from_seq..=end.to_seq).contains(&entry.base.seq);

@@ -66,8 +66,8 @@ impl LeasedConversation<'_> {
         if !should_measure_context(transition) {
             return Ok(());
         }
-        let next = (&transition.head, transition.entries.as_slice());
-        let entries = self.state.load_context_after(self.services, next).await?;
+        let (next, new) = (&transition.head, &transition.entries);
+        let entries = self.state.load_context_after(self.services, next, new).await?;
         let budget = transition.policy.context_budget;
         let leaf = transition.head.leaf_id.as_ref();
         let input_tokens = |count: TokenCounter<'_>| {

@@ -88,17 +88,18 @@ impl ConversationState {
 
     /// Entries that include the context of the path to the leaf.
     pub(crate) async fn load_context(&self, services: &Services) -> Result<Entries, TurnError> {
-        self.load_context_after(services, (&self.head, &[])).await
+        self.load_context_after(services, &self.head, &[]).await
     }
 
-    /// As [`Self::load_context`], for the leaf of a transition: its head and its entries.
+    /// As [`Self::load_context`], for the leaf of a transition: its head `next` and its entries `new`.
     pub(crate) async fn load_context_after(
         &self,
         services: &Services,
-        next: (&Head, &[Arc<Entry>]),
+        next: &Head,
+        new: &[Arc<Entry>],
     ) -> Result<Entries, TurnError> {
         let cache = &services.entry_cache;
-        let entries = cache.load_context(&*services.store, &self.head, next).await;
+        let entries = cache.load_context(&*services.store, &self.head, next, new).await;
         entries.map_err(|source| self.error(READ_ENTRIES, source))
     }
 
@@ -106,7 +107,8 @@ impl ConversationState {
     pub(crate) async fn load_range(
         &self,
         services: &Services,
-        (from, to): (u64, u64),
+        from: u64,
+        to: u64,
     ) -> Result<Entries, TurnError> {
         let range = SeqRange { from, to: Some(to) };
         let cache = &services.entry_cache;
@@ -125,7 +127,7 @@ impl ConversationState {
         if let Some(entry) = find_by_seq(&of_context, seq) {
             return Ok(Some(entry));
         }
-        Ok(find_by_seq(&self.load_range(services, (seq, seq)).await?, seq))
+        Ok(find_by_seq(&self.load_range(services, seq, seq).await?, seq))
     }
 
     /// A call of the response whose calls are open.

@@ -1,6 +1,8 @@
 //! Cache of a warm worker between deliveries: entries, which never change, and the heads that it
 //! last wrote.
 
+mod spans;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +13,9 @@ use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::ids::ConversationKey;
-use crate::store::{
-    ConversationStore, ETag, Freshness, Partition, Selection, StoreError, StoredDocument,
-};
+use crate::store::{ConversationStore, ETag, Partition, StoreError, StoredDocument};
 use crate::turn::documents;
+use crate::turn::entry_cache::spans::{missing_spans, read_span, slice_of};
 
 /// Bytes of cached entries over all conversations, as stored; in memory they take about twice that.
 /// For a store with billed reads.
@@ -181,7 +182,8 @@ impl EntryCache {
         &self,
         store: &dyn ConversationStore,
         head: &Head,
-        (next, new): (&Head, &[Arc<Entry>]),
+        next: &Head,
+        new: &[Arc<Entry>],
     ) -> Result<Entries, StoreError> {
         if !next.context.is_empty() {
             let entries = self.load_ranges(store, head, &next.context).await?;
@@ -216,7 +218,7 @@ impl EntryCache {
             return Ok(Arc::new(known.cloned().collect()));
         }
         let partition = Partition::Conversation(key.clone());
-        let reads = missing.iter().map(|span| read_span(store, &partition, *span));
+        let reads = missing.iter().map(|(from, to)| read_span(store, &partition, *from, *to));
         let mut entries: Vec<Arc<Entry>> = known.iter().cloned().collect();
         let mut bytes = known_bytes;
         for (new, new_bytes) in futures_util::future::try_join_all(reads).await? {
@@ -271,7 +273,8 @@ impl EntryCache {
     }
 }
 
-/// One shard: each has only its part of the capacity, and holds nothing larger.
+/// The cache has one shard: each of several would have a part of the capacity, and hold no
+/// conversation that is larger.
 fn new_cache<V: Clone, W>(bytes: u64, weighter: W) -> Cache<ConversationKey, V, W>
 where
     W: quick_cache::Weighter<ConversationKey, V> + Clone,
@@ -291,58 +294,6 @@ where
         // Only missing members are an error.
         Err(_) => Cache::with_weighter(ITEMS_ESTIMATE, bytes, weighter),
     }
-}
-
-/// The entries with `from <= seq <= to`.
-fn slice_of(entries: &[Arc<Entry>], from: u64, to: u64) -> &[Arc<Entry>] {
-    let start = entries.partition_point(|entry| entry.base.seq < from);
-    let end = entries.partition_point(|entry| entry.base.seq <= to);
-    entries.get(start..end).unwrap_or_default()
-}
-
-/// First and last numbers of the entries that are to be read.
-fn missing_spans(known: &[Arc<Entry>], newest: u64, ranges: &[SeqRange]) -> Vec<(u64, u64)> {
-    let mut missing = Vec::new();
-    for range in ranges {
-        let (mut from, to) = (range.from.max(1), range.to.unwrap_or(newest).min(newest));
-        let cached = slice_of(known, from, to);
-        if cached.len() as u64 == (to + 1).saturating_sub(from) {
-            continue;
-        }
-        for entry in cached {
-            if entry.base.seq > from {
-                missing.push((from, entry.base.seq - 1));
-            }
-            from = entry.base.seq + 1;
-        }
-        if from <= to {
-            missing.push((from, to));
-        }
-    }
-    missing
-}
-
-/// The entries of the span, and their bytes.
-async fn read_span(
-    store: &dyn ConversationStore,
-    partition: &Partition,
-    (from, to): (u64, u64),
-) -> Result<(Vec<Arc<Entry>>, u64), StoreError> {
-    let selection = Selection::entries(from, to);
-    let mut found = store.select(partition, &selection, Freshness::Any).await?;
-    if found.len() as u64 != to + 1 - from {
-        found = store.select(partition, &selection, Freshness::Latest).await?;
-    }
-    let bytes: usize = found.iter().map(|stored| stored.document.body.text().len()).sum();
-    let entries = documents::read_entries(&found)?;
-    let is_complete = entries.iter().map(|entry| entry.base.seq).eq(from..=to);
-    if !is_complete {
-        let count = entries.len();
-        return Err(StoreError::Corrupt(format!(
-            "entries {from} to {to} have a gap: the store returned {count}"
-        )));
-    }
-    Ok((entries, bytes as u64))
 }
 
 #[cfg(test)]

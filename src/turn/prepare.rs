@@ -41,8 +41,8 @@ impl LeasedConversation<'_> {
         self.services.fail_points.hit("prepare.before").await;
         let site = self.hook_site(Hook::Prepare, context, self.response_anchor());
         // A compaction within the prompt replaces messages of it, which plugins still receive.
-        let stored = (run.from_seq, self.state.head.seq);
-        let entries = self.state.load_range(self.services, stored).await?;
+        let newest = self.state.head.seq;
+        let entries = self.state.load_range(self.services, run.from_seq, newest).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let of_prompt = || path.iter().filter(|entry| entry.base.seq >= run.from_seq);
         let started_at = of_prompt().next().map(|entry| entry.base.timestamp);

@@ -79,7 +79,7 @@ pub enum SummaryOutcome {
 #[derive(Clone, Debug)]
 pub struct FinishedSummary {
     pub compaction: Compaction,
-    /// Absent: all.
+    /// Numbers of these entries.
     pub context: Vec<SeqRange>,
 }
 

@@ -5,6 +5,7 @@ use crate::agent::entry::{EntryBody, Output};
 use crate::agent::message::Message;
 use crate::agent::path::path_from_leaf;
 use crate::agent::phase::Phase;
+use crate::agent::projection::render::{render_branch_summary, render_compaction_summary};
 use crate::agent::raw::RawJson;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
@@ -30,8 +31,8 @@ pub(super) async fn estimate_call_cost(
         // The call cannot be made, and costs nothing.
         return Ok(UsageTotals { calls: 1, ..UsageTotals::default() });
     };
-    let next = (&transition.head, transition.entries.as_slice());
-    let entries = state.load_context_after(services, next).await?;
+    let (next, new) = (&transition.head, &transition.entries);
+    let entries = state.load_context_after(services, next, new).await?;
     let (mut known_tokens, mut bytes) = (0, 0);
     let leaf = transition.head.leaf_id.as_ref();
     for entry in path_from_leaf(entries.iter().chain(&transition.entries), leaf) {
@@ -83,8 +84,8 @@ fn input_bytes(body: &EntryBody) -> usize {
     match body {
         EntryBody::Message(entry) => RawJson::from_value(&entry.message).text().len(),
         EntryBody::CustomMessage(message) => RawJson::from_value(message).text().len(),
-        EntryBody::Compaction(compaction) => compaction.summary.len(),
-        EntryBody::BranchSummary(branch) => branch.summary.len(),
+        EntryBody::Compaction(compaction) => render_compaction_summary(&compaction.summary).len(),
+        EntryBody::BranchSummary(branch) => render_branch_summary(&branch.summary).len(),
         EntryBody::Output(output) => match &output.output {
             Output::File(file) => RawJson::from_value(file).text().len(),
             Output::Widget(_) | Output::Other(_) => 0,
