@@ -195,7 +195,7 @@ impl EntryCache {
     }
 
     /// Entries that include those of the ranges up to the head's `seq`, in order. A gap is read again
-    /// with [`Freshness::Latest`].
+    /// with `Freshness::Latest`.
     ///
     /// # Errors
     /// The store is unavailable: try again later. [`StoreError::Corrupt`] if an entry below the
