@@ -46,8 +46,7 @@ pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
 pub(crate) use insert::OUTPUTS_MAX;
-pub(crate) use navigate::NavigateInput;
-pub(crate) use navigate::SummarisedMove;
+pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
 pub(crate) use questions::has_room_for_question;
 #[cfg(test)]
 pub(crate) use response::CALLS_MAX;

@@ -48,7 +48,7 @@ pub struct FinishedPromptRequest {
     #[serde(default, deserialize_with = "read_outputs")]
     #[schema(value_type = Vec<Object>)]
     pub output: Vec<FinishedOutput>,
-    /// What started the prompt.
+    /// Origin of the prompt.
     pub source: Source,
     /// Absent: now.
     #[serde(default, with = "iso_option")]

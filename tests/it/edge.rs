@@ -1,5 +1,6 @@
 //! Tests of the HTTP API: the real router and driver on in-memory ports, with the scripted model.
 
+mod aborted_moves;
 mod aborts;
 mod admission;
 mod artifacts;

@@ -2,14 +2,13 @@
 
 use serde_json::json;
 
-use crate::agent::entry::{EntryBody, MessageEntry, PromptEnd, PromptState, PromptStop};
+use crate::agent::entry::{MessageEntry, PromptEnd, PromptState, PromptStop};
 use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{abort, budget, compaction, retry, turn};
 use crate::agent::transition::Transition;
-use crate::ids::PromptId;
 
 /// Ends a prompt that has reached a round limit.
 pub(super) fn enforce_round_limits(transition: &mut Transition) -> Next {
@@ -86,7 +85,7 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
     if let (Some(incomplete), Some(data)) = (&end.incomplete, data.as_object_mut()) {
         data.insert("incomplete".to_owned(), json!(incomplete));
     }
-    append_prompt_end(transition, &id, end);
+    transition.append_prompt_end(&id, end);
     match state {
         PromptState::Failed => {
             transition.emit(EventBody::PromptError(Empty {}));
@@ -102,16 +101,5 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
             let text = format!("A prompt of {} {outcome}.", transition.head.agent);
             transition.enqueue_notification("prompt.completed", &data, text);
         }
-    }
-}
-
-/// Appends the end of a prompt, without events.
-pub(super) fn append_prompt_end(transition: &mut Transition, id: &PromptId, end: PromptEnd) {
-    let (state, stop_reason) = (end.state, end.stop_reason);
-    let entry = transition.append(EntryBody::PromptEnd(end));
-    if let Some(span) = transition.head.prompts.iter_mut().rev().find(|span| span.id == *id) {
-        span.state = state;
-        span.stop_reason = Some(stop_reason);
-        span.to_seq = Some(entry.base.seq);
     }
 }

@@ -12,7 +12,7 @@ use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::compaction::{self, CompactInput};
 use crate::agent::step::input::CallResult;
-use crate::agent::step::navigate::{self, NavigateInput};
+use crate::agent::step::navigate::{self, MoveInput, NavigateInput};
 use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
 use crate::agent::step::{actions, apply, bash, calls, continue_prompt, insert};
@@ -38,6 +38,7 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
             command.name == compaction::COMPACT_COMMAND
                 || command.prompt_at().is_some()
                 || NavigateInput::from_command(command).is_some()
+                || MoveInput::from_command(command).is_some()
                 || bash::is_bash_command(command)
                 || command.finished_prompt().is_some()
                 || StoredActions::from_command(command).is_some()
@@ -90,6 +91,7 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
             (is_prompt_or_message && item.has_effect_when_idle())
                 || CompactInput::from_item(item).is_some()
                 || NavigateInput::from_item(item).is_some()
+                || MoveInput::from_item(item).is_some()
                 || FinishedPrompt::from_item(item).is_some()
         };
         if is_start_held(transition, is_next) {
@@ -105,6 +107,10 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
         }
         if let Some(compact_input) = CompactInput::from_item(&item) {
             return compaction::apply_command(transition, &item, compact_input);
+        }
+        if let Some(input) = MoveInput::from_item(&item) {
+            navigate::apply_move_command(transition, &item, input);
+            continue;
         }
         if let Some(input) = NavigateInput::from_item(&item) {
             return navigate::apply_command(transition, &item, input);

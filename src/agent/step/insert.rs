@@ -20,7 +20,7 @@ use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::CallRef;
 use crate::agent::step::input::CallResult;
-use crate::agent::step::{apply, finish, queue, response, turn};
+use crate::agent::step::{apply, queue, response, turn};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;
@@ -64,7 +64,7 @@ pub(super) fn apply_prompt(transition: &mut Transition, item: &InboxItem, prompt
         error: None,
         incomplete: None,
     };
-    finish::append_prompt_end(transition, &prompt.prompt_id, end);
+    transition.append_prompt_end(&prompt.prompt_id, end);
     transition.emit(EventBody::PromptCompleted(Empty {}));
     let mut receipt = queue::new_receipt(transition, item);
     receipt.prompt_id = transition.prompt_id();

@@ -110,7 +110,7 @@ fn inserted_prompt_waits_for_the_end_of_a_run() {
     let mut transition = transition();
     apply_inputs(&mut transition, &[prompt("go")]);
     let waiting = inserted("2", &json!([{"type": "text", "content": "x"}]));
-    apply_inputs(&mut transition, &[inbox_read(&[waiting.clone()])]);
+    apply_inputs(&mut transition, &[inbox_read(std::slice::from_ref(&waiting))]);
     let events = apply_inputs(&mut transition, &[response(&["done"]), Input::DrainInbox]);
     assert!(events.contains(&"prompt.completed".to_owned()));
     assert_eq!(transition.head.prompts.len(), 1, "the end of the run has a commit of its own");

@@ -77,7 +77,7 @@ fn system_prompt_of_a_run_is_read_from_its_entry() {
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 18);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 19);
 }
 
 #[test]
