@@ -15,6 +15,7 @@ use crate::tools::CallableTool;
 
 mod app_settings;
 mod approval;
+mod audit;
 mod context_file;
 mod extension_settings;
 mod extensions;
@@ -41,7 +42,9 @@ mod text_file;
 mod unread_files;
 mod yaml;
 
+pub use audit::Audit;
 pub(crate) use context_file::ContextFile;
+pub(crate) use extension_settings::declared_permissions;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
@@ -76,8 +79,8 @@ pub struct Agent {
     pub extensions: Vec<Arc<dyn Extension>>,
     /// Values for extensions and plugins in Rust (`extensionSettings`).
     pub extension_settings: Arc<ExtensionSettings>,
-    /// True if every tool result is logged (`audit`).
-    pub is_audited: bool,
+    /// Records of tool results (`audit`).
+    pub audit: Audit,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.

@@ -229,6 +229,7 @@ pub(crate) fn build_head(
         prompt: None,
         prompts: Vec::new(),
         requests: Vec::new(),
+        waiting_commands: Vec::new(),
         requests_made: 0,
         pause: None,
         deferral: None,

@@ -1,14 +1,15 @@
 //! Command that moves the leaf to another place in the tree of entries.
 
+mod resolved_move;
+pub(super) mod stored_move;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::branch::{
-    WriteLeft, find_position, find_writes_left, left_behind, summary_messages,
-};
+use crate::agent::branch::{WriteLeft, find_position, find_writes_left, left_behind};
 use crate::agent::context_ranges::context_ranges;
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
@@ -18,16 +19,17 @@ use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agent::step::NavigateInput;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::head_change::HeadChange;
 use crate::commands::idempotency::Idempotency;
+use crate::commands::leaf::resolved_move::{ResolvedMove, resolve_move};
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
-use crate::commands::request_hooks::RequestHooks;
-use crate::extensions::{Observation, PendingLeafMove, SummaryOverride};
+use crate::commands::request_hooks::{HookResult, RequestHooks};
+use crate::extensions::{Observation, PendingLeafMove};
 use crate::ids::{ConversationId, ConversationKey, EntryId, InputId};
 use crate::queries::load;
 use crate::services::Services;
@@ -44,7 +46,7 @@ const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 pub(crate) const WRITES_MAX: usize = 100;
 
 /// The place to move the leaf to.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LeafRequest {
     /// Id of an entry, or null for the position before the first entry. The id of a user's message
@@ -66,6 +68,11 @@ impl LeafRequest {
     fn is_model_asked(&self) -> bool {
         self.summarize == Some(true)
     }
+
+    /// The label, and whether it wants a summary.
+    fn hook_members(&self) -> (Option<&str>, bool) {
+        (self.label.as_deref(), self.summary.is_some() || self.is_model_asked())
+    }
 }
 
 /// Response to a request that moves the leaf.
@@ -79,8 +86,14 @@ pub(crate) struct LeafMoved {
     /// True if an extension cancelled the move.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
-    /// Id of the queued request, if the model writes a summary first. The event
-    /// `branch_summary_end` reports the outcome.
+    /// True if an extension asks a question first. `result` of the input has the outcome.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// Why the leaf did not move after the answer to a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Id of the queued request, if an extension asks a question or the model writes a summary first.
+    /// The event `branch_summary_end` reports the outcome of the summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
@@ -178,27 +191,40 @@ async fn try_move(
         let detail = "the conversation leaves no branch: move without a summary";
         return Err(CommandError::invalid("/summary", detail));
     }
-    let (label, summary) = (request.label.as_deref(), request.summary.as_deref());
-    let wants_summary = summary.is_some() || request.is_model_asked();
-    let pending = plan.pending(&head, (label, wants_summary));
     let input_id = context.input_id();
-    let decision = RequestHooks::new(services, &head, &input_id).decide_move(&pending).await;
-    let summary = match decision {
-        Some(SummaryOverride::Cancel) => {
-            let response = LeafMoved { cancelled: true, ..unmoved(&head) };
-            return store_unmoved(context, &response).await.map(Some);
-        }
-        Some(SummaryOverride::Summary { summary, details }) if wants_summary => {
-            Some(build_summary(&head, summary, (details, Some(true))))
-        }
-        Some(SummaryOverride::Summary { .. }) | None => {
-            summary.map(|text| build_summary(&head, text.to_owned(), (None, None)))
-        }
+    let hooks = RequestHooks::new(services, &head, &input_id);
+    let decision = hooks.decide_move(&plan.pending(&head, request.hook_members())).await;
+    let HookResult::Done(decision) = decision else {
+        return stored_move::store(context, &head, (request, plan)).await.map(Some);
     };
-    if summary.is_none() && request.is_model_asked() && !summary_messages(&plan.left).is_empty() {
-        return store_navigation(context, &head, (request, plan)).await.map(Some);
+    match resolve_move(&head, (request, &plan), decision) {
+        ResolvedMove::Cancelled => {
+            let response = LeafMoved { cancelled: true, ..unmoved(&head) };
+            store_unmoved(context, &response).await.map(Some)
+        }
+        ResolvedMove::Summarise => {
+            store_navigation(context, &head, (request, plan)).await.map(Some)
+        }
+        ResolvedMove::Move(summary) => {
+            let label = request.label.as_deref();
+            commit_move(context, (head, etag), plan, (summary, label)).await
+        }
     }
-    commit_move(context, (head, etag), plan, (summary, label)).await
+}
+
+/// Reports an invalid label while nothing has been paid.
+fn check_label(head: &Head, request: &LeafRequest) -> Result<(), CommandError> {
+    if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
+        let checked = head.clone().set_label(leaf_id, Some(label));
+        checked.map_err(|why| CommandError::invalid("/label", why))?;
+    }
+    Ok(())
+}
+
+fn navigate_input(request: &LeafRequest, plan: &MovePlan) -> NavigateInput {
+    let target =
+        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
+    NavigateInput { target, instructions: request.instructions.clone() }
 }
 
 /// Stores the request for a worker, which moves the leaf with the model's summary.
@@ -207,14 +233,8 @@ async fn store_navigation(
     head: &Head,
     (request, plan): (&LeafRequest, MovePlan),
 ) -> Result<CommandResponse, CommandError> {
-    // An invalid label is reported here, while nothing has been paid.
-    if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
-        let checked = head.clone().set_label(leaf_id, Some(label));
-        checked.map_err(|why| CommandError::invalid("/label", why))?;
-    }
-    let target =
-        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
-    let input = NavigateInput { target, instructions: request.instructions.clone() };
+    check_label(head, request)?;
+    let input = navigate_input(request, &plan);
     let input_id = context.input_id();
     let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
     let item = InboxItem {
@@ -280,6 +300,8 @@ fn unmoved(head: &Head) -> LeafMoved {
         conversation_id: head.conversation_id.clone(),
         moved: false,
         cancelled: false,
+        waiting: false,
+        error: None,
         input_id: None,
         leaf_id: head.leaf_id.clone(),
         old_leaf_id: head.leaf_id.clone(),
@@ -313,12 +335,15 @@ pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), C
         let retry_after = Some(Duration::from_secs(1));
         Err(CommandError::Conflict { detail: detail.to_owned(), retry_after })
     };
+    if head.is_waiting_for_decision() {
+        return conflict("A compaction waits for the answer to a question. Answer or decline it.");
+    }
     if head.phase != Phase::Idle {
         return conflict("The conversation is being summarised. Wait for the end of the summary.");
     }
     // An item accepted before this read is here, or the head has changed and the commit is lost.
     let inbox = load::inbox(services, &head.key()).await?;
-    if inbox.iter().any(InboxItem::has_effect_when_idle) {
+    if inbox.iter().any(|item| item.has_effect_when_idle() && !item.is_waiting_command()) {
         return conflict(
             "Inputs are queued in this conversation. Wait until they are applied, or remove them from the inbox.",
         );
@@ -407,23 +432,6 @@ impl MovePlan {
             wants_summary,
             label,
         }
-    }
-}
-
-/// The entry with a summary of the branch left behind.
-fn build_summary(
-    head: &Head,
-    summary: String,
-    (details, from_hook): (Option<RawJson>, Option<bool>),
-) -> BranchSummary {
-    BranchSummary {
-        from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),
-        summary,
-        details,
-        from_hook,
-        usage: None,
-        calls: None,
-        extra: Extra::new(),
     }
 }
 

@@ -86,7 +86,18 @@ impl<'w> LeasedConversation<'w> {
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
         let runner = self.hook_runner();
-        let mut outcome = std::pin::pin!(runner.run(cx, work));
+        self.renew_while(runner.run(cx, work)).await
+    }
+
+    /// Waits for the work of extensions, and renews the lease meanwhile.
+    ///
+    /// # Errors
+    /// The lease was lost: discard the work.
+    pub(crate) async fn renew_while<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, TurnError> {
+        let mut outcome = std::pin::pin!(work);
         if let Poll::Ready(outcome) = futures_util::poll!(outcome.as_mut()) {
             return Ok(outcome);
         }

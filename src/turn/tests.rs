@@ -17,6 +17,7 @@ mod budgets;
 mod call_approval;
 mod changed_arguments;
 mod cold_reads;
+mod command_questions;
 mod compaction;
 mod cost_table;
 mod deliveries;

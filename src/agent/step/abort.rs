@@ -85,10 +85,10 @@ pub(super) fn ignore_late_aborts(transition: &mut Transition) {
     }
 }
 
-/// Decides the oldest open request as aborted. Returns `None` if no request is open.
+/// Decides the oldest open request of the prompt as aborted. Returns `None` if none is open.
 pub(super) fn decide_next_request(transition: &mut Transition) -> Option<Next> {
     let decision = Decision {
-        request_id: transition.head.requests.first()?.id.clone(),
+        request_id: transition.head.step_requests().next()?.id.clone(),
         verdict: Verdict::Aborted,
         reason: None,
         value: None,

@@ -13,10 +13,11 @@ use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::raw::RawJson;
+use crate::agent::request::{Decision, Verdict};
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{budget, questions, queue, requests};
+use crate::agent::step::{apply, budget, questions, queue, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 
@@ -235,7 +236,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
         SummaryOutcome::Aborted => Next::Wait,
         SummaryOutcome::Asked(question) => {
             let base = requests::new_request(transition);
-            let mut request = questions::new_request(transition, question, base);
+            let mut request = questions::new_request(transition, question, (base, "a compaction"));
             let seq = requests::store(transition, &mut request);
             requests::emit_approval_requested(transition, &request, seq);
             Next::Wait
@@ -312,6 +313,28 @@ fn finish_without_summary(
         }
         Some(_) | None => resume(transition),
     }
+}
+
+/// Ends a compaction that waits for an answer, if an input waits for it that starts a prompt. The
+/// question is decided as aborted.
+pub(super) fn end_wait_for_prompt(transition: &mut Transition) -> Next {
+    let head = &transition.head;
+    let Phase::Summary { attempt, reason, .. } = head.phase else { return Next::Wait };
+    let question = head.step_requests().next().map(|request| request.id.clone());
+    let Some(request_id) = question.filter(|_| head.prompt.is_none()) else { return Next::Wait };
+    if !queue::has_pending(transition, InboxItem::can_start_prompt) {
+        return Next::Wait;
+    }
+    let decision = Decision {
+        request_id,
+        verdict: Verdict::Aborted,
+        reason: None,
+        value: None,
+        decided_by: "abort".to_owned(),
+        decided_at: transition.now,
+    };
+    let _next = apply::apply_decision(transition, &decision);
+    finish_without_summary(transition, (attempt, reason), true, Some(CANCELLED.to_owned()))
 }
 
 /// Ends the compaction of a prompt that ends. The phase becomes the model call that would have

@@ -16,6 +16,7 @@ use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
 use crate::agent::step::{actions, apply, bash, calls, continue_prompt};
 use crate::agent::transition::{PendingItem, Transition};
+use crate::agent::waiting_command::AskingRequest;
 use crate::ids::PromptId;
 
 /// Text that the model receives for a call that a steer skipped.
@@ -39,6 +40,7 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
                 || NavigateInput::from_command(command).is_some()
                 || bash::is_bash_command(command)
                 || StoredActions::from_command(command).is_some()
+                || AskingRequest::from_command(command).is_some()
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::next::Next;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
+use crate::agent::waiting_command::PlannedMove;
 
 /// Name of the inbox command that moves the leaf with a summary.
 pub(super) const NAVIGATE_COMMAND: &str = "navigate";
@@ -82,6 +83,26 @@ pub(super) fn move_before_prompt(transition: &mut Transition, to: &LeafMove) {
         new_leaf_id,
         summary: None,
     }));
+}
+
+/// Moves the leaf, and appends the summary and the label, if there are any.
+pub(super) fn apply_planned(transition: &mut Transition, planned: &PlannedMove) {
+    let old_leaf_id = transition.head.leaf_id.clone();
+    apply_move(transition, &planned.leaf_move);
+    let mut labelled = planned.target_id.clone();
+    let mut summary = None;
+    if let Some(branch) = &planned.summary {
+        let entry = transition.append(EntryBody::BranchSummary(branch.clone()));
+        summary = Some(entry.base.seq);
+        labelled = Some(entry.base.entry_id.clone());
+    }
+    if let (Some(entry_id), Some(label)) = (labelled, &planned.label)
+        && let Ok(label) = transition.head.set_label(&entry_id, Some(label))
+    {
+        transition.append(EntryBody::Label(Label::new(entry_id, label)));
+    }
+    let new_leaf_id = transition.head.leaf_id.clone();
+    transition.emit(EventBody::SessionTree(SessionTree { old_leaf_id, new_leaf_id, summary }));
 }
 
 fn apply_move(transition: &mut Transition, to: &LeafMove) {

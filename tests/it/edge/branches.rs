@@ -15,7 +15,7 @@ use super::test_app::{TestApp, TestResponse};
 const LEAF: &str = "/api/conversations/c/leaf";
 
 impl TestApp {
-    async fn entry_items(&self) -> Vec<Value> {
+    pub(super) async fn entry_items(&self) -> Vec<Value> {
         let entries = self.get_json("/api/conversations/c/entries?limit=100").await;
         entries["items"].as_array().unwrap().clone()
     }
@@ -43,7 +43,7 @@ impl TestApp {
     }
 
     /// Texts of the messages of users and the model at the leaf.
-    async fn texts(&self) -> Vec<String> {
+    pub(super) async fn texts(&self) -> Vec<String> {
         let messages = self.get_json("/api/conversations/c/messages?limit=100").await;
         let text = |message: &Value| {
             let content = &message["content"];
