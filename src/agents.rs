@@ -42,7 +42,7 @@ mod text_file;
 mod unread_files;
 mod yaml;
 
-pub use audit::Audit;
+pub(crate) use audit::Audit;
 pub(crate) use context_file::ContextFile;
 pub(crate) use extension_settings::declared_permissions;
 pub use file_context::AgentFileContext;
