@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::head::Head;
 use crate::agent::settings::Settings;
 use crate::extensions::Extension;
 use crate::extensions::permissions::ExtensionSettings;
@@ -114,6 +115,27 @@ impl Agent {
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
         active.filter(|name| self.find_tool(name).is_none()).cloned().collect()
+    }
+}
+
+/// The agent of a conversation, with the settings and the tools that are in force.
+pub(crate) struct ResolvedAgent {
+    pub(crate) agent: Result<Arc<Agent>, AgentLookupError>,
+    /// The conversation's settings override the agent's.
+    pub(crate) settings: Settings,
+    /// The active tools, in the agent's order. Empty without an agent.
+    pub(crate) tools: Arc<[Arc<dyn CallableTool>]>,
+}
+
+impl ResolvedAgent {
+    pub(crate) fn new(agents: &SharedCatalog, head: &Head) -> Self {
+        let agent = agents.find(Some(&head.agent));
+        let settings = match &agent {
+            Ok(agent) => head.settings.with_fallback(&agent.settings),
+            Err(_) => head.settings.clone(),
+        };
+        let tools = agent.as_ref().map(|agent| agent.active_tools(&settings)).unwrap_or_default();
+        Self { agent, settings, tools: tools.into() }
     }
 }
 

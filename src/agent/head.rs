@@ -116,6 +116,10 @@ pub struct Head {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "compactionTried")]
     pub compaction_attempt_seq: Option<u64>,
+    /// The prompt whose automatic compaction an approver declined. It starts no other one, nor does
+    /// its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_declined: Option<PromptId>,
     /// Tokens of the last model call. Absent: the model has not responded yet, or not since the last
     /// compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]

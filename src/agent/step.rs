@@ -190,7 +190,7 @@ fn drain_inbox(transition: &mut Transition) {
     apply_decisions(transition);
     actions::apply_waiting(transition);
     waiting_commands::enter(transition);
-    let next = compaction::end_wait_for_prompt(transition);
+    let next = abort::end_wait_for_prompt(transition);
     advance(transition, next);
     let next = inbox::start_prompt_when_idle(transition);
     advance(transition, next);

@@ -97,7 +97,7 @@ pub struct FinishedCommand {
     pub(crate) leaf_change: Option<LeafChange>,
 }
 
-/// What becomes of the leaf.
+/// Change of the leaf that a finished command makes.
 #[derive(Clone, Debug)]
 pub(crate) enum LeafChange {
     Move(PlannedMove),

@@ -31,7 +31,6 @@ use crate::commands::abort::{AbortRequest, abort};
 use crate::commands::continue_prompt::accept_continue;
 use crate::commands::contract::{CommandError, Decider, Owner, RequestIntent};
 use crate::commands::decide::{DecisionRequest, decide};
-use crate::commands::extension_command::InputHandled;
 use crate::commands::idempotency::{AGENT_ROUTE, Idempotency, canonical_hash};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
@@ -219,13 +218,7 @@ impl Agent {
                 self.wait_until_inactive().await;
                 self.prompt_view(&key, &id).await
             }
-            AcceptedRequest::Handled(handled) => {
-                let handled = Box::pin(self.finish_command(&key, *handled)).await?;
-                let (head, _) = load::head(&self.inner.services, &key).await?;
-                let InputHandled { input_id, output, error, .. } = handled;
-                let id = PromptId::from_input(&input_id);
-                Ok(prompts::handled_view(&self.inner.services, &head, &id, (output, error)))
-            }
+            AcceptedRequest::Handled(handled) => Box::pin(self.handled_view(&key, *handled)).await,
         }
     }
 

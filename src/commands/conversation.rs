@@ -239,6 +239,7 @@ pub(crate) fn build_head(
         items_made: 0,
         provider_state: None,
         compaction_attempt_seq: None,
+        compaction_declined: None,
         is_compacted: false,
         hold: None,
         reservation: None,

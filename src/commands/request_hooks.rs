@@ -11,7 +11,7 @@ use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::step::has_room_for_question;
-use crate::agents::{Agent, ExpansionTooLarge};
+use crate::agents::{Agent, ExpansionTooLarge, ResolvedAgent};
 use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
@@ -92,23 +92,25 @@ impl<'a> RequestHooks<'a> {
         has_room_for_question(self.head, question)
     }
 
-    fn context(&self, hook: Hook, extension: Arc<dyn Extension>) -> HookContext {
-        let (head, agent) = (self.head, self.agent.as_deref());
-        let own = |agent: &Agent| head.settings.with_fallback(&agent.settings);
-        let settings = agent.map_or_else(|| head.settings.clone(), own);
-        let tools = agent.map(|agent| agent.active_tools(&settings)).unwrap_or_default();
-        let prompt = agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default();
-        let facts = HookFacts::new(head, &settings, tools, prompt);
+    fn site(&self, hook: Hook) -> Arc<HookSite> {
+        let ResolvedAgent { agent, settings, tools } =
+            ResolvedAgent::new(&self.services.agents, self.head);
+        let agent = agent.as_deref().ok();
+        let prompt = agent.map(|agent| agent.system_prompt(&tools)).unwrap_or_default();
+        let facts = HookFacts::new(self.head, &settings, tools, prompt);
         let anchor = Anchor::Request(self.input_id.clone());
-        let access = self.services.hook_access(agent);
-        let site = HookSite::new(hook, head, anchor, facts, access);
-        HookContext::new(site, extension)
+        self.services.hook_site((hook, anchor), self.head, (facts, agent))
     }
 
     /// A context for each extension that has this hook.
     fn contexts(&self, hook: Hook) -> Vec<HookContext> {
-        let with_hook = self.extensions().filter(|extension| extension.events().contains(hook));
-        with_hook.map(|extension| self.context(hook, Arc::clone(extension))).collect()
+        let mut with_hook =
+            self.extensions().filter(|extension| extension.events().contains(hook)).peekable();
+        if with_hook.peek().is_none() {
+            return Vec::new();
+        }
+        let site = self.site(hook);
+        with_hook.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
     }
 
     fn runner(&self) -> HookRunner<'a> {
@@ -161,7 +163,8 @@ impl<'a> RequestHooks<'a> {
         command: ExtensionCommand,
         args: &str,
     ) -> HookResult<CommandResult> {
-        let cx = self.context(Hook::Command, command.extension).with_questions(&self.answers);
+        let cx = HookContext::new(self.site(Hook::Command), command.extension);
+        let cx = cx.with_questions(&self.answers);
         let call = CommandCall { name: &command.spec.name, args, user: &self.head.user };
         let work = async {
             let output = cx.extension().run_command(&cx, &call).await?.output;

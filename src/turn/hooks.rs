@@ -49,11 +49,9 @@ impl<'w> LeasedConversation<'w> {
         anchor: Anchor,
     ) -> Arc<HookSite> {
         let head = &self.state.head;
-        let system_prompt = Arc::clone(&context.system_prompt);
-        let facts =
-            HookFacts::new(head, &context.settings, context.tools().to_vec(), system_prompt);
-        let access = self.services.hook_access(context.agent.as_deref().ok());
-        HookSite::new(hook, head, anchor, facts, access)
+        let (tools, prompt) = (Arc::clone(context.tools()), Arc::clone(&context.system_prompt));
+        let facts = HookFacts::new(head, &context.settings, tools, prompt);
+        self.services.hook_site((hook, anchor), head, (facts, context.agent.as_deref().ok()))
     }
 
     /// `None`: no extension has the hook.

@@ -54,4 +54,5 @@ mod test_env;
 mod titles;
 mod tool_progress;
 mod versions;
+mod waiting_session_changes;
 mod why;

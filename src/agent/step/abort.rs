@@ -98,6 +98,20 @@ pub(super) fn decide_next_request(transition: &mut Transition) -> Option<Next> {
     apply::apply_decision(transition, &decision)
 }
 
+/// Ends a compaction that waits for an answer, if an input waits for it that starts a prompt. The
+/// question is decided as aborted.
+pub(super) fn end_wait_for_prompt(transition: &mut Transition) -> Next {
+    let head = &transition.head;
+    let is_outside_prompt = head.prompt.is_none() && matches!(head.phase, Phase::Summary { .. });
+    if !is_outside_prompt || !queue::has_pending(transition, InboxItem::can_start_prompt) {
+        return Next::Wait;
+    }
+    match decide_next_request(transition) {
+        Some(_) => compaction::cancel(transition),
+        None => Next::Wait,
+    }
+}
+
 fn finish_open_calls(transition: &mut Transition) -> Next {
     let mut next = Next::Wait;
     for index in 0..transition.calls().len() {

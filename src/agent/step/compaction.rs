@@ -13,13 +13,13 @@ use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::raw::RawJson;
-use crate::agent::request::{Decision, Verdict};
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{apply, budget, questions, queue, requests};
+use crate::agent::step::{budget, questions, queue, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
+use crate::ids::PromptId;
 
 /// Name of the inbox command that requests a compaction.
 pub(super) const COMPACT_COMMAND: &str = "compact";
@@ -87,7 +87,8 @@ pub struct FinishedSummary {
 const CANCELLED: &str = "Compaction cancelled";
 
 /// True if the model input should be measured now: it has grown and is sent next, or its response
-/// has just ended the prompt. After a compaction, there is no other one before a new entry.
+/// has just ended the prompt. After a compaction, there is no other one before a new entry. After
+/// one that an approver declined, there is no other one for its prompt.
 pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     let head = &transition.head;
     if !transition.policy.context_budget.is_automatic()
@@ -96,10 +97,16 @@ pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     {
         return false;
     }
+    let is_declined = |prompt: Option<&PromptId>| {
+        prompt.is_some_and(|id| head.compaction_declined.as_ref() == Some(id))
+    };
     match &head.phase {
-        Phase::Model { attempt, .. } => *attempt == 1,
+        Phase::Model { attempt, .. } => {
+            *attempt == 1 && !is_declined(head.prompt.as_ref().map(|run| &run.id))
+        }
         Phase::Idle => transition.entries.iter().any(|entry| {
             matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Completed)
+                && !is_declined(entry.base.prompt_id.as_ref())
         }),
         Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => false,
     }
@@ -242,6 +249,9 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             Next::Wait
         }
         SummaryOutcome::Cancelled => {
+            if reason == CompactionReason::Threshold && !answers.is_empty() {
+                transition.head.compaction_declined = transition.prompt_id();
+            }
             let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
             finish_without_summary(transition, (attempt, reason), true, error)
         }
@@ -315,25 +325,9 @@ fn finish_without_summary(
     }
 }
 
-/// Ends a compaction that waits for an answer, if an input waits for it that starts a prompt. The
-/// question is decided as aborted.
-pub(super) fn end_wait_for_prompt(transition: &mut Transition) -> Next {
-    let head = &transition.head;
-    let Phase::Summary { attempt, reason, .. } = head.phase else { return Next::Wait };
-    let question = head.step_requests().next().map(|request| request.id.clone());
-    let Some(request_id) = question.filter(|_| head.prompt.is_none()) else { return Next::Wait };
-    if !queue::has_pending(transition, InboxItem::can_start_prompt) {
-        return Next::Wait;
-    }
-    let decision = Decision {
-        request_id,
-        verdict: Verdict::Aborted,
-        reason: None,
-        value: None,
-        decided_by: "abort".to_owned(),
-        decided_at: transition.now,
-    };
-    let _next = apply::apply_decision(transition, &decision);
+/// Cancels a compaction outside a prompt, for the prompt that starts next.
+pub(super) fn cancel(transition: &mut Transition) -> Next {
+    let Phase::Summary { attempt, reason, .. } = transition.head.phase else { return Next::Wait };
     finish_without_summary(transition, (attempt, reason), true, Some(CANCELLED.to_owned()))
 }
 

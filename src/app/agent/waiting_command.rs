@@ -6,16 +6,32 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
+use crate::agent::prompt_view::PromptView;
 use crate::app::agent::{Agent, AgentError, AgentEvent};
 use crate::commands::extension_command::InputHandled;
 use crate::commands::prompt::Disposition;
-use crate::ids::{ConversationKey, InputId};
+use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::queries::inbox::read_input;
+use crate::queries::{load, prompts};
 
 /// Interval between reads if no event reports the end, because the agent has left the conversation.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Agent {
+    /// A prompt that is not stored, with the result of the command.
+    pub(super) async fn handled_view(
+        &self,
+        key: &ConversationKey,
+        handled: InputHandled,
+    ) -> Result<PromptView, AgentError> {
+        let handled = self.finish_command(key, handled).await?;
+        let services = &self.inner.services;
+        let (head, _) = load::head(services, key).await?;
+        let InputHandled { input_id, output, error, .. } = handled;
+        let id = PromptId::from_input(&input_id);
+        Ok(prompts::handled_view(services, &head, &id, (output, error)))
+    }
+
     /// The result of a command. If it asked a question, this waits until it has its answer.
     pub(super) async fn finish_command(
         &self,

@@ -1,4 +1,4 @@
-//! What becomes of a move of the leaf after its hooks.
+//! Outcome of the hooks of a move: cancelled, with a summary by the model, or at once.
 
 use crate::agent::branch::summary_messages;
 use crate::agent::entry::BranchSummary;
@@ -8,7 +8,7 @@ use crate::commands::leaf::{LeafRequest, MovePlan};
 use crate::extensions::SummaryOverride;
 use crate::ids::EntryId;
 
-/// What becomes of a move after its hooks.
+/// A move after its hooks.
 pub(super) enum ResolvedMove {
     Cancelled,
     /// The model writes a summary first.

@@ -81,10 +81,21 @@ fn plan_move(
     (request, plan): (&LeafRequest, MovePlan),
     summary: Option<BranchSummary>,
 ) -> RunOutcome {
-    let leaf_id = match &summary {
-        Some(_) => Some(EntryId::from_seq(&head.incarnation, head.seq + 1)),
-        None => plan.change.leaf_id.clone(),
-    };
+    let id_of_new_entry = |number| EntryId::from_seq(&head.incarnation, head.seq + number);
+    let summaries = u64::from(summary.is_some());
+    let mut leaf_id = plan.change.leaf_id.clone();
+    let mut labelled = plan.target_id.clone();
+    if summary.is_some() {
+        leaf_id = Some(id_of_new_entry(summaries));
+        labelled.clone_from(&leaf_id);
+    }
+    if let (Some(entry_id), Some(label)) = (labelled, &request.label) {
+        // Other labels may have been set while the move waited.
+        if let Err(error) = head.clone().set_label(&entry_id, Some(label)) {
+            return finished(&LeafMoved { error: Some(error), ..unmoved(head) }, None);
+        }
+        leaf_id = Some(id_of_new_entry(summaries + 1));
+    }
     let change = LeafChange::Move(PlannedMove {
         planned_seq: head.seq,
         leaf_move: plan.change.clone(),

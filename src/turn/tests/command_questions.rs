@@ -11,14 +11,16 @@ use super::call_approval::{handle_nudges, only_request};
 use super::parallel_calls::result_texts;
 use super::questions::{answer, asked_counts};
 use super::test_env::{
-    TestEnv, call, idempotency, text, three_rounds, usual_queue_faults, usual_store_faults,
+    TestEnv, call, idempotency, owner, text, three_rounds, usual_queue_faults, usual_store_faults,
 };
+use super::why::why_view;
 use crate::agent::entry::EntryBody;
 use crate::agent::head::{READER_VERSION, State};
 use crate::agent::phase::Phase;
 use crate::agent::request::RequestKind;
 use crate::commands::abort::{AbortRequest, abort};
-use crate::commands::contract::CommandResponse;
+use crate::commands::contract::{CommandResponse, Decider};
+use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::extension_command::{CommandRequest, run_extension_command};
 use crate::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, Question,
@@ -239,6 +241,49 @@ async fn abort_of_the_prompt_leaves_the_question_of_a_command() {
     assert_eq!(only_request(&env).await.reason, "Sure?");
     answer(&mut env, &worker, json!(true)).await;
     assert_eq!(notes(&env).await, ["k"]);
+}
+
+/// State that the conversation waits for, as `why` explains it.
+async fn waits_for(env: &TestEnv) -> String {
+    serde_json::to_value(why_view(env).await.waits_for).unwrap().as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_explains_a_waiting_command() {
+    let (mut env, worker, _) = env_with_command("note").await;
+    let view = why_view(&env).await;
+    assert_eq!(serde_json::to_value(view.waits_for).unwrap(), "answer");
+    let request = only_request(&env).await;
+    assert!(view.unblock[0].contains(request.id.as_str()), "{:?}", view.unblock);
+    assert_eq!(view.due, request.expires_at);
+    assert_eq!(run(&worker, "note", "second").await.status, 202);
+    assert_eq!(waits_for(&env).await, "nudge", "its hooks have not run yet");
+    handle_nudges(&env, &worker).await;
+    assert_eq!(waits_for(&env).await, "answer");
+    env.answer_all(&json!(true)).await;
+    assert_eq!(waits_for(&env).await, "nudge");
+    handle_nudges(&env, &worker).await;
+    assert_eq!(waits_for(&env).await, "nothing");
+}
+
+/// The prompt does not wait for the question of the command, which stays open.
+#[tokio::test(start_paused = true)]
+async fn why_names_the_prompt_before_a_waiting_command() {
+    let mut env = TestEnv::with_script(33, calls_gated);
+    env.extensions = vec![Arc::<Asking>::default()];
+    let worker = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&worker).await;
+    run(&worker, "note", "k").await;
+    handle_nudges(&env, &worker).await;
+    assert_eq!(env.head().await.unwrap().requests.len(), 2);
+    assert_eq!(waits_for(&env).await, "approval");
+    let approval = env.head().await.unwrap().step_requests().next().unwrap().id.clone();
+    let request = DecisionRequest { decision: "approve".to_owned(), reason: None, value: None };
+    let approver = Decider::User { tenant: owner().tenant, user: owner().user, roles: Vec::new() };
+    decide(&worker, &TestEnv::key(), approval.as_str(), request, &approver).await.unwrap();
+    assert_eq!(waits_for(&env).await, "nudge");
+    handle_nudges(&env, &worker).await;
+    assert_eq!(waits_for(&env).await, "answer", "the prompt has ended");
 }
 
 #[tokio::test(start_paused = true)]

@@ -462,3 +462,22 @@ async fn prompt_ends_the_compaction_that_waits_for_an_answer() {
     assert!(head.prompts.len() >= 2, "the prompt has started");
     assert_eq!(find_compactions(&entries).len(), before);
 }
+
+/// The context window stays full: without the answer, each further step would ask again.
+#[tokio::test(start_paused = true)]
+async fn declined_compaction_is_not_asked_again_in_its_prompt() {
+    let (mut env, mut worker, _) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
+    env.extensions = vec![Arc::new(CompactionGuard { asks_when_idle: true })];
+    worker.extensions.clone_from(&env.extensions);
+    handle_nudges(&env, &worker).await;
+    let declined = only_request(&env).await.prompt_id;
+    answer(&mut env, &worker, json!(false)).await;
+    let head = env.head().await.unwrap();
+    assert_eq!((head.phase, head.requests.len()), (Phase::Idle, 0));
+    assert_eq!(head.compaction_declined, Some(declined));
+    assert_eq!(asked_counts(&env).await.into_values().sum::<u32>(), 1);
+    assert_eq!(find_compactions(&env.entries().await).len(), 0);
+    env.queue_prompt(&worker, &TestEnv::key(), "next").await.unwrap();
+    handle_nudges(&env, &worker).await;
+    assert_eq!(env.head().await.unwrap().requests.len(), 1, "the next prompt asks");
+}

@@ -167,8 +167,8 @@ async fn move_of_the_leaf_waits_for_its_answer() {
             let entries = app.entry_items().await;
             let summary = entries.iter().find(|entry| entry["type"] == "branch_summary").unwrap();
             assert_eq!(summary["summary"], "It was wrong.");
-            assert_eq!(result["leafId"], summary["id"]);
             let label = entries.last().unwrap();
+            assert_eq!(result["leafId"], label["id"]);
             assert_eq!((&label["type"], &label["targetId"]), (&json!("label"), &summary["id"]));
             let tree = app.events_named("session_tree").await;
             assert_eq!(tree[0]["newLeafId"], result["leafId"], "{tree:?}");
