@@ -1,15 +1,17 @@
 //! Processor time of turns with ten extensions, which run at every event and do nothing, against that
-//! of turns without extensions. Store, queue and model are in memory.
+//! of turns without extensions. The store is the embedded one, SQLite with one fsync for each commit as
+//! in `dev`, and then in memory. Queue and model are in memory.
 //!
-//! `cargo bench --bench hooks` compares in interleaved pairs. `cargo bench --bench hooks -- alone 10
-//! 500` runs 500 prompts with ten extensions and no measurement, for a profiler that counts
-//! instructions or allocations.
+//! `cargo bench --bench hooks` compares in interleaved pairs. `-- PARENT` names the parent of the data
+//! folder, on the disk to measure. `-- alone 10 500` runs 500 prompts in memory with ten extensions and
+//! no measurement, for a profiler that counts instructions or allocations.
 
 #[path = "support/clerk.rs"]
 mod clerk;
 
 use std::error::Error;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +30,8 @@ use turnwheel::testing::ids::{SeededIds, TenantId, UserId};
 use turnwheel::testing::live::EmbeddedLive;
 use turnwheel::testing::queue::{self, MemoryQueue, Queue as _, QueueFaults};
 use turnwheel::testing::services::{ServicePorts, Services};
+use turnwheel::testing::store::ConversationStore;
+use turnwheel::testing::store::embedded::EmbeddedStore;
 use turnwheel::testing::store::memory::MemoryStore;
 use turnwheel::testing::turn::delivery;
 
@@ -36,8 +40,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const EXTENSIONS: usize = 10;
 const PAIRS: usize = 40;
-/// Prompts of each half of a pair. A prompt has two model responses and a tool call.
-const PROMPTS: usize = 250;
+/// Prompts of each half of a pair, in memory. A prompt has two model responses and a tool call.
+const PROMPTS_IN_MEMORY: usize = 250;
+/// The same on disk, where a turn takes longer.
+const PROMPTS_ON_DISK: usize = 60;
 
 #[derive(Debug)]
 struct Idle;
@@ -48,17 +54,33 @@ impl Extension for Idle {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Store<'a> {
+    Memory,
+    /// The parent of the data folder.
+    Disk(&'a Path),
+}
+
 struct Bench {
     services: Services,
     queue: Arc<MemoryQueue>,
+    /// Removed with the bench.
+    _data: Option<tempfile::TempDir>,
 }
 
 impl Bench {
-    fn new(extensions: usize) -> Self {
+    fn new(store: Store<'_>, extensions: usize) -> Result<Self, Box<dyn Error>> {
+        let (store, data): (Arc<dyn ConversationStore>, _) = match store {
+            Store::Memory => (Arc::new(MemoryStore::new()), None),
+            Store::Disk(parent) => {
+                let data = tempfile::tempdir_in(parent)?;
+                (Arc::new(EmbeddedStore::open(data.path())?), Some(data))
+            }
+        };
         let clock = Arc::new(SystemClock::default());
         let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 0, QueueFaults::default()));
         let ports = ServicePorts {
-            store: Arc::new(MemoryStore::new()),
+            store,
             queue: Arc::clone(&queue) as _,
             artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
             live: Arc::new(EmbeddedLive::default()),
@@ -70,7 +92,7 @@ impl Bench {
             extensions: (0..extensions).map(|_| Arc::new(Idle) as Arc<dyn Extension>).collect(),
             ..clerk::services(ports)
         };
-        Self { services, queue }
+        Ok(Self { services, queue, _data: data })
     }
 
     /// Runs prompts, each in its own conversation. Returns the processor time of their turns.
@@ -108,16 +130,16 @@ impl Bench {
     }
 }
 
-/// Processor time of this thread, on which everything runs.
+/// Processor time of the whole process. The embedded store works on threads of its own.
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
-    Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
+    Ok(clock_gettime(ClockId::ProcessCPUTime).try_into()?)
 }
 
 /// Percent by which turns with extensions take longer, of each pair. The halves of a pair alternate in
 /// their order.
-async fn compare() -> Result<(), Box<dyn Error>> {
+async fn compare(store: Store<'_>, prompts: usize) -> Result<(), Box<dyn Error>> {
     // A new store for each half: it grows with each conversation.
-    let run = async |extensions| Bench::new(extensions).run(PROMPTS).await;
+    let run = async |extensions| Bench::new(store, extensions)?.run(prompts).await;
     let (mut shares, mut all_plain, mut all_idle) = (Vec::new(), Duration::ZERO, Duration::ZERO);
     for pair in 0..=PAIRS {
         let (plain, idle) = if pair % 2 == 0 {
@@ -134,13 +156,17 @@ async fn compare() -> Result<(), Box<dyn Error>> {
         }
     }
     shares.sort_by(f64::total_cmp);
-    let turns = f64::from(u32::try_from(PAIRS * PROMPTS * 2)?);
+    let turns = f64::from(u32::try_from(PAIRS * prompts * 2)?);
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / turns;
     let quartile = |number: usize| shares.get(PAIRS * number / 4).copied().unwrap_or_default();
+    let name = match store {
+        Store::Memory => "in memory",
+        Store::Disk(_) => "on disk",
+    };
     writeln!(
         std::io::stdout(),
-        "CPU of a turn: {:.1} µs without extensions, {:.1} µs with {EXTENSIONS} idle ones\n\
-         median of {PAIRS} pairs: {:+.1} %, quartiles {:+.1} % and {:+.1} %",
+        "{name}: CPU of a turn: {:.1} µs without extensions, {:.1} µs with {EXTENSIONS} idle ones\n\
+         {name}: median of {PAIRS} pairs: {:+.1} %, quartiles {:+.1} % and {:+.1} %",
         micros(all_plain),
         micros(all_idle),
         quartile(2),
@@ -151,14 +177,16 @@ async fn compare() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|it| it != "--bench").collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["alone", extensions, prompts, ..] => {
-            let (extensions, prompts) = (extensions.parse()?, prompts.parse()?);
-            runtime.block_on(Bench::new(extensions).run(prompts))?;
-            Ok(())
-        }
-        _ => runtime.block_on(compare()),
+    if let [alone, extensions, prompts] = &arguments[..]
+        && alone == "alone"
+    {
+        let (extensions, prompts) = (extensions.parse()?, prompts.parse()?);
+        runtime.block_on(Bench::new(Store::Memory, extensions)?.run(prompts))?;
+        return Ok(());
     }
+    let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
+    runtime.block_on(compare(Store::Disk(&parent), PROMPTS_ON_DISK))?;
+    runtime.block_on(compare(Store::Memory, PROMPTS_IN_MEMORY))
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::head::Head;
 use crate::agent::settings::Settings;
 use crate::extensions::Extension;
 use crate::extensions::permissions::ExtensionSettings;
@@ -15,6 +16,7 @@ use crate::tools::CallableTool;
 
 mod app_settings;
 mod approval;
+mod audit;
 mod context_file;
 mod extension_settings;
 mod extensions;
@@ -41,7 +43,9 @@ mod text_file;
 mod unread_files;
 mod yaml;
 
+pub(crate) use audit::Audit;
 pub(crate) use context_file::ContextFile;
+pub(crate) use extension_settings::declared_permissions;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
@@ -76,8 +80,8 @@ pub struct Agent {
     pub extensions: Vec<Arc<dyn Extension>>,
     /// Values for extensions and plugins in Rust (`extensionSettings`).
     pub extension_settings: Arc<ExtensionSettings>,
-    /// True if every tool result is logged (`audit`).
-    pub is_audited: bool,
+    /// Records of tool results (`audit`).
+    pub audit: Audit,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.
@@ -111,6 +115,27 @@ impl Agent {
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
         active.filter(|name| self.find_tool(name).is_none()).cloned().collect()
+    }
+}
+
+/// The agent of a conversation, with the settings and the tools that are in force.
+pub(crate) struct ResolvedAgent {
+    pub(crate) agent: Result<Arc<Agent>, AgentLookupError>,
+    /// The conversation's settings override the agent's.
+    pub(crate) settings: Settings,
+    /// The active tools, in the agent's order. Empty without an agent.
+    pub(crate) tools: Arc<[Arc<dyn CallableTool>]>,
+}
+
+impl ResolvedAgent {
+    pub(crate) fn new(agents: &SharedCatalog, head: &Head) -> Self {
+        let agent = agents.find(Some(&head.agent));
+        let settings = match &agent {
+            Ok(agent) => head.settings.with_fallback(&agent.settings),
+            Err(_) => head.settings.clone(),
+        };
+        let tools = agent.as_ref().map(|agent| agent.active_tools(&settings)).unwrap_or_default();
+        Self { agent, settings, tools: tools.into() }
     }
 }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::head::READER_VERSION;
+use crate::agent::head::{Head, READER_VERSION};
 use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
-use crate::extensions::Extension;
-use crate::extensions::context::HookAccess;
+use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite};
 use crate::extensions::http_access::HookClient;
 use crate::extensions::runner::ErrorListeners;
+use crate::extensions::{Extension, Hook};
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::ids::{Ids, WorkerId};
 use crate::ledger::locks::LedgerLocks;
@@ -102,12 +102,20 @@ impl Services {
         }
     }
 
-    pub(crate) fn hook_access(&self, agent: Option<&Agent>) -> HookAccess {
-        HookAccess {
+    /// The facts that all extensions at one event share. `agent`: that of the conversation, if it
+    /// still exists.
+    pub(crate) fn hook_site(
+        &self,
+        (hook, anchor): (Hook, Anchor),
+        head: &Head,
+        (facts, agent): (HookFacts, Option<&Agent>),
+    ) -> Arc<HookSite> {
+        let access = HookAccess {
             model: Arc::clone(&self.model),
             client: self.hook_client.clone(),
             extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
-        }
+        };
+        HookSite::new(hook, head, anchor, facts, access)
     }
 
     /// The app's extensions, then those of the agent.

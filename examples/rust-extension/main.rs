@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use turnwheel::extensions::{
     ApprovalRequest, CallBlock, CommandCall, CommandOutcome, CommandSpec, Extension, HookContext,
-    HookError, InputDecision, PendingToolCall, Plugin, PluginError, PluginTools, Prepare,
-    PromptText, ToolCallDecision,
+    HookError, InputDecision, PendingFork, PendingLeafMove, PendingToolCall, Plugin, PluginError,
+    PluginTools, Prepare, PromptText, SessionDecision, SummaryOverride, ToolCallDecision,
 };
 use turnwheel::{Effect, Tool, ToolContext, ToolError, ToolResult};
 
@@ -75,8 +75,8 @@ impl Tool for Reserve {
     }
 }
 
-/// Large reservations need an approval, card numbers are removed from inputs, and `/note` keeps a
-/// note.
+/// Large reservations need an approval, card numbers are removed from inputs, `/note` keeps a note,
+/// and a question precedes moves to another branch and forks.
 #[derive(Debug)]
 struct Rules;
 
@@ -123,6 +123,25 @@ impl Extension for Rules {
         // Stored with the input, or not at all.
         cx.append_entry("rules/masked", &json!({}))?;
         Ok(InputDecision::Transform { text, images: None })
+    }
+
+    // Without an answer, `?` ends the hook. It runs again with the answer, on any worker.
+    async fn before_leaf_move(
+        &self,
+        cx: &HookContext,
+        _pending: &PendingLeafMove<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        let is_left = cx.confirm("leave", "Leave this branch? Its reservations stay.")?;
+        Ok((!is_left).then_some(SummaryOverride::Cancel))
+    }
+
+    async fn before_session_fork(
+        &self,
+        cx: &HookContext,
+        _fork: &PendingFork<'_>,
+    ) -> Result<SessionDecision, HookError> {
+        let is_copied = cx.confirm("copy", "Copy the conversation? It reserves nothing again.")?;
+        Ok(if is_copied { SessionDecision::Continue } else { SessionDecision::Cancel })
     }
 
     fn commands(&self) -> Vec<CommandSpec> {

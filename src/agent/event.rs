@@ -8,7 +8,7 @@ use crate::agent::phase::CompactionReason;
 use crate::agent::raw::{RawJson, tagged};
 use crate::agent::request::CallRef;
 use crate::clock::Timestamp;
-use crate::ids::{EntryId, PromptId, RequestId};
+use crate::ids::{EntryId, InputId, PromptId, RequestId};
 
 /// One durable event. Only commits assign numbers, which are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,8 @@ event_kinds! {
         "session_tree" => SessionTree(SessionTree),
         /// The conversation has another name.
         "session_info_changed" => SessionInfoChanged(SessionInfoChanged),
+        /// A command that waited for an answer has ended.
+        "command_end" => CommandEnd(CommandEnd),
         /// A message of an extension for the user.
         "notify" => Notify(ExtensionNotification),
     }
@@ -243,6 +245,13 @@ pub struct BranchSummaryEnd {
     pub aborted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
+}
+
+/// The end of a command that waited for an answer. Its receipt has the result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandEnd {
+    pub input_id: InputId,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

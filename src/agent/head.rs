@@ -13,6 +13,7 @@ use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStates;
+use crate::agent::question::WaitingCommand;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::{DEFAULT_MODEL, Settings};
@@ -22,13 +23,14 @@ use crate::agent::suspicion::{
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::Timestamp;
 use crate::ids::{
-    CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
+    CommitId, ConversationId, ConversationKey, EntryId, InputId, PromptId, TenantId, UserId,
+    WorkerId,
 };
 
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 6;
+pub(crate) const READER_VERSION: u32 = 7;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
@@ -89,6 +91,9 @@ pub struct Head {
     /// Undecided approval requests.
     #[serde(default)]
     pub requests: Vec<Request>,
+    /// Commands that wait for the answer to a question of an extension, or are to run again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_commands: Vec<WaitingCommand>,
     /// Number of requests made; names the next one.
     #[serde(default)]
     pub requests_made: u64,
@@ -111,6 +116,10 @@ pub struct Head {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "compactionTried")]
     pub compaction_attempt_seq: Option<u64>,
+    /// The prompt whose automatic compaction an approver declined. It starts no other one, nor does
+    /// its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_declined: Option<PromptId>,
     /// Tokens of the last model call. Absent: the model has not responded yet, or not since the last
     /// compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,7 +350,17 @@ impl Head {
     }
 
     fn has_open_question(&self) -> bool {
-        self.requests.iter().any(|request| request.kind == RequestKind::Question)
+        self.step_requests().any(|request| request.kind == RequestKind::Question)
+    }
+
+    /// The open requests of the prompt or the compaction: without those of waiting commands.
+    pub fn step_requests(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| request.input_id.is_none())
+    }
+
+    /// The open question of a waiting command.
+    pub(crate) fn question_of(&self, command: &InputId) -> Option<&Request> {
+        self.requests.iter().find(|request| request.input_id.as_ref() == Some(command))
     }
 
     /// True if a question of an extension is open, or an answer is recorded.
@@ -361,7 +380,11 @@ impl Head {
     ///   for questions of extensions, which version 4 would leave open after the answer.
     /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's. Also
     ///   while a branch is summarised: version 5 would summarise the path instead.
+    /// - 7 while a command waits for an answer: version 6 would let the prompt wait for it.
     pub fn required_reader(&self) -> u32 {
+        if !self.waiting_commands.is_empty() {
+            return 7;
+        }
         let is_changed = |call: &CallState| call.changed_arguments.is_some();
         if self.phase.call_batch().calls.iter().any(is_changed) || self.phase.is_branch_summary() {
             return 6;
@@ -397,8 +420,16 @@ impl Head {
                 State::WaitingForApproval
             }
             Phase::Model { .. } | Phase::Summary { .. } => State::Running,
-            Phase::Calls { .. } if self.requests.is_empty() => State::Running,
+            Phase::Calls { .. } if self.step_requests().next().is_none() => State::Running,
             Phase::Calls { .. } => State::WaitingForApproval,
+        }
+    }
+
+    /// The state that lists show: an idle conversation waits for the open questions of its commands.
+    pub fn listed_state(&self) -> State {
+        match self.state() {
+            State::Idle if !self.requests.is_empty() => State::WaitingForApproval,
+            state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
         }
     }
 }

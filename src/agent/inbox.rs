@@ -344,6 +344,10 @@ pub struct Receipt {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "unknownCalls")]
     pub outcome_unknown_calls: Vec<String>,
+    /// The response of a request that waited for an answer: the one it would have received at once
+    /// without a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RawJson>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -367,6 +371,7 @@ impl Receipt {
             skipped_calls: Vec::new(),
             ran_calls: Vec::new(),
             outcome_unknown_calls: Vec::new(),
+            result: None,
             extra: Extra::new(),
         }
     }

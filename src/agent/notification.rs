@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 pub struct Notification {
     /// Key by which the receiver recognises duplicates: the same for every attempt.
     pub id: String,
-    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`, `budget.alert`.
+    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`, `tool.result`, `budget.alert`.
     #[serde(rename = "type")]
     pub kind: String,
     pub at: Timestamp,

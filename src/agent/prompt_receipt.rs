@@ -191,6 +191,7 @@ pub(crate) fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<Pro
                 called.attempts += 1;
                 called.effect = called.effect.or(started.effect);
             }
+            EntryBody::Request(entry) if entry.request.input_id.is_some() => {}
             EntryBody::Request(request_entry) => {
                 let request = &request_entry.request;
                 if let Some(call) = request.call {

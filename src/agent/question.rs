@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::raw::RawJson;
+use crate::ids::InputId;
 
 /// Maximum bytes of one answer as JSON.
 pub(crate) const ANSWER_BYTES_MAX: usize = 2 * 1024;
@@ -101,4 +102,14 @@ pub(crate) fn answer_bytes_max(asker: &Asker, schema: &RawJson) -> usize {
         None => ANSWER_BYTES_MAX,
     };
     RawJson::from_value(asker).text().len() + value
+}
+
+/// A command whose hooks wait for an answer, or run again next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingCommand {
+    /// Its item in the inbox.
+    pub input_id: InputId,
+    #[serde(default, skip_serializing_if = "Answers::is_empty")]
+    pub answers: Answers,
 }

@@ -7,7 +7,7 @@ use crate::agent::budget::BudgetExceeded;
 use crate::agent::question::Asker;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
-use crate::ids::{PromptId, RequestId, UserId};
+use crate::ids::{InputId, PromptId, RequestId, UserId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -73,8 +73,12 @@ pub struct Request {
     pub kind: RequestKind,
     pub title: String,
     pub reason: String,
+    /// Empty: no prompt waits for the decision.
     pub prompt_id: PromptId,
-    /// The call. Absent for budgets, and for questions about a compaction.
+    /// The command that waits for the answer to a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_id: Option<InputId>,
+    /// The call. Absent for budgets, and for questions about a compaction or a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +118,13 @@ pub struct Request {
     /// Text for the model if the request is rejected or expires. Absent: the general texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+}
+
+impl Request {
+    /// The prompt that waits for the decision.
+    pub(crate) fn running_prompt(&self) -> Option<&PromptId> {
+        Some(&self.prompt_id).filter(|id| !id.as_str().is_empty())
+    }
 }
 
 /// Effect of a tool. It determines what a take-over may do.

@@ -6,6 +6,7 @@
 mod abort;
 mod actions;
 mod apply;
+mod audit;
 mod bash;
 mod batch_outcome;
 mod budget;
@@ -29,6 +30,7 @@ mod response_schema;
 mod results;
 mod retry;
 mod turn;
+mod waiting_commands;
 
 use crate::agent::entry::PromptStop;
 use crate::agent::phase::Phase;
@@ -51,6 +53,7 @@ pub(crate) use questions::has_room_for_question;
 #[cfg(test)]
 pub(crate) use response::CALLS_MAX;
 pub use retry::FailureKind;
+pub(crate) use waiting_commands::ready_commands;
 
 /// Applies one input to the transition.
 pub fn step(transition: &mut Transition, input: &Input) {
@@ -65,6 +68,7 @@ pub(crate) fn finish_commit(transition: &mut Transition) {
         abort_prompt(transition);
     }
     transition.finish();
+    audit::notify_results(transition);
 }
 
 fn apply_input(transition: &mut Transition, input: &Input) -> Next {
@@ -95,6 +99,7 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
         }
         Input::FinishTurn(decision) => transition.finish_turn = Some(*decision),
         Input::HookActions(hook) => actions::apply(transition, hook),
+        Input::CommandRan(run) => waiting_commands::apply_run(transition, run),
         Input::StartChanges(changes) => {
             transition.held_start = None;
             transition.start_changes.push((**changes).clone());
@@ -185,6 +190,9 @@ fn drain_inbox(transition: &mut Transition) {
     abort_if_requested(transition);
     apply_decisions(transition);
     actions::apply_waiting(transition);
+    waiting_commands::enter(transition);
+    let next = abort::end_wait_for_prompt(transition);
+    advance(transition, next);
     let next = inbox::start_prompt_when_idle(transition);
     advance(transition, next);
     abort_if_requested(transition);

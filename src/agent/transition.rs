@@ -17,6 +17,7 @@ use crate::agent::message::AssistantMessage;
 use crate::agent::notification::Notification;
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
+use crate::agent::request::Request;
 use crate::agent::settings::{QueueMode, RetrySettings};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, InputId, PromptId};
@@ -47,6 +48,8 @@ pub struct Policy {
     pub has_start_hook: bool,
     /// True if a receiver of notifications is configured.
     pub has_notification_receiver: bool,
+    /// True if a notification reports tool results.
+    pub should_notify_results: bool,
     /// Budget of the conversation and its prompts.
     pub budget: Option<Budget>,
     /// Maximum delay between a call and the report of its cost to the tenant's usage ledger.
@@ -236,6 +239,22 @@ impl Transition {
         self.push_event(event);
     }
 
+    /// Emits an event about a request. The question of a command belongs to no prompt.
+    pub(super) fn emit_about(&mut self, request: &Request, body: EventBody) {
+        if request.input_id.is_some() {
+            self.emit_outside_prompt(body);
+        } else {
+            self.emit(body);
+        }
+    }
+
+    /// Emits an event that does not concern the running prompt.
+    pub(super) fn emit_outside_prompt(&mut self, body: EventBody) {
+        // Not `emit`: a planned `agent_settled` stays planned.
+        let event = self.new_event(body);
+        self.push_event(Event { prompt_id: None, ..event });
+    }
+
     /// Gives the conversation another name, or none.
     pub(super) fn set_name(&mut self, name: Option<String>) {
         self.head.name.clone_from(&name);
@@ -384,6 +403,17 @@ impl Head {
     }
 
     fn next_unpaused_due(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.waiting_commands.is_empty() {
+            return self.next_phase_due(now);
+        }
+        let commands = self.waiting_commands.iter().filter_map(|command| {
+            let open = self.question_of(&command.input_id);
+            open.map_or(Some(now), |request| request.expires_at)
+        });
+        self.next_phase_due(now).into_iter().chain(commands).min()
+    }
+
+    fn next_phase_due(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.phase {
             Phase::Deleted => None,
             Phase::Model { .. } | Phase::Summary { .. } if self.is_waiting_for_decision() => {

@@ -21,9 +21,7 @@ pub(super) fn read_extension_settings(
     let Some(member) = front_matter.find_member("extensionSettings") else {
         return ExtensionSettings::new();
     };
-    let extensions = extensions.iter().map(|it| (it.name(), it.permissions()));
-    let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
-    let declared: BTreeMap<&str, Permissions> = extensions.chain(plugins).collect();
+    let declared = declared_permissions(extensions, plugins);
     let Yaml::Map(owners) = &member.value.yaml else {
         let reason = format!(
             "`extensionSettings` maps names of extensions and plugins to their settings, and is {}",
@@ -52,6 +50,16 @@ pub(super) fn read_extension_settings(
         settings.insert(owner.key.clone(), read_owner(owner, permissions, findings));
     }
     settings
+}
+
+/// The permissions of extensions and plugins, by name.
+pub(crate) fn declared_permissions<'a>(
+    extensions: &'a [Arc<dyn Extension>],
+    plugins: &'a [Arc<RegisteredPlugin>],
+) -> BTreeMap<&'a str, Permissions> {
+    let extensions = extensions.iter().map(|it| (it.name(), it.permissions()));
+    let plugins = plugins.iter().map(|it| (it.name(), it.hook().permissions()));
+    extensions.chain(plugins).collect()
 }
 
 fn read_owner(

@@ -11,12 +11,29 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
-    Agent, ContextFile, Skill, extension_settings, extensions, fields, guardrails, http_tool,
-    plugins, settings, system_prompt,
+    Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
+    http_tool, plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
+use crate::extensions::permissions::shared_name;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+
+/// Adds a finding for each plugin that has the name of an extension.
+fn check_shared_names(
+    (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
+    node: &Node,
+    (context, findings): (&AgentFileContext<'_>, &mut Findings),
+) {
+    let member = node.find_member("plugins").or_else(|| node.find_member("extensions"));
+    let Some(position) = member.map(|member| member.value.position) else { return };
+    for plugin in plugins {
+        let name = plugin.name();
+        if context.extensions.iter().chain(extensions).any(|it| it.name() == name) {
+            findings.add(position, shared_name(name));
+        }
+    }
+}
 
 /// The parts of an agent file.
 struct AgentFileParts<'t> {
@@ -108,10 +125,11 @@ fn read_agent(
         check_active_tools(active, &tools, member.value.position, findings);
     }
     let extensions = read_all_extensions(node, &tools, context, findings);
+    check_shared_names((&extensions, &plugins), node, (context, findings));
     let owners = (context.extensions, plugins.as_slice());
     let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
     let has_automatic_title = read_title(node, findings);
-    let is_audited = node.find_member("audit").and_then(|it| fields::read_bool(it, findings));
+    let audit = node.find_member("audit").map(|it| audit::read_audit(it, findings));
     findings.is_empty().then(|| Agent {
         name: (*name).to_owned(),
         description,
@@ -120,7 +138,7 @@ fn read_agent(
         has_default_prompt: instructions.is_empty(),
         tools,
         extensions,
-        is_audited: is_audited.unwrap_or_default(),
+        audit: audit.unwrap_or_default(),
         has_automatic_title,
         extension_settings: Arc::new(extension_settings),
         plugins,

@@ -12,6 +12,7 @@ mod setup;
 mod state;
 mod stream;
 mod subscription;
+mod waiting_command;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,10 @@ use crate::commands::abort::{AbortRequest, abort};
 use crate::commands::continue_prompt::accept_continue;
 use crate::commands::contract::{CommandError, Decider, Owner, RequestIntent};
 use crate::commands::decide::{DecisionRequest, decide};
-use crate::commands::extension_command::InputHandled;
-use crate::commands::idempotency::{Idempotency, canonical_hash};
+use crate::commands::idempotency::{AGENT_ROUTE, Idempotency, canonical_hash};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
+use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::ids::{ConversationKey, PromptId, RequestId};
 use crate::queries::approvals::ApprovalView;
@@ -148,6 +149,7 @@ struct AgentConfig {
     plugins: Vec<Arc<RegisteredPlugin>>,
     session_id: Option<String>,
     has_automatic_title: bool,
+    extension_settings: Arc<ExtensionSettings>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,7 +195,7 @@ impl Agent {
     ///
     /// A text `/name arguments` runs the command of an extension, also while a prompt runs. Then, and
     /// if an extension handles the input, no prompt starts: the returned prompt is not stored. It has
-    /// the output of the command, and its failure as `error`.
+    /// the output of the command, and its failure as `error`. See [`Agent::run_command`].
     ///
     /// # Errors
     /// Returns [`AgentError::Busy`] while a prompt runs: queue the input, or wait. A failed model
@@ -216,12 +218,7 @@ impl Agent {
                 self.wait_until_inactive().await;
                 self.prompt_view(&key, &id).await
             }
-            AcceptedRequest::Handled(handled) => {
-                let (head, _) = load::head(&self.inner.services, &key).await?;
-                let InputHandled { input_id, output, error, .. } = *handled;
-                let id = PromptId::from_input(&input_id);
-                Ok(prompts::handled_view(&self.inner.services, &head, &id, (output, error)))
-            }
+            AcceptedRequest::Handled(handled) => Box::pin(self.handled_view(&key, *handled)).await,
         }
     }
 
@@ -478,7 +475,7 @@ impl AgentInner {
         Idempotency {
             key: self.services.ids.new_id(),
             is_repeatable: false,
-            route: "agent",
+            route: AGENT_ROUTE,
             body_hash: canonical_hash(&serde_json::Value::Null),
         }
     }

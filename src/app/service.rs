@@ -109,7 +109,8 @@ pub(super) struct PreparedSettings {
 impl App {
     fn check_registrations(&mut self) -> Result<(), StartError> {
         let mut mistakes = std::mem::take(&mut self.mistakes);
-        mistakes.extend(find_extension_mistakes(&self.extensions));
+        let plugins: Vec<&str> = self.plugins.iter().map(|plugin| plugin.name()).collect();
+        mistakes.extend(find_extension_mistakes(&self.extensions, &plugins));
         mistakes.extend(find_command_mistakes(&self.extensions));
         if mistakes.is_empty() { Ok(()) } else { Err(StartError::Settings(mistakes)) }
     }

@@ -132,7 +132,7 @@ pub(super) fn with_counted_tools(
         extensions: agent.extensions.clone(),
         extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.
-        is_audited: false,
+        audit: crate::agents::Audit::default(),
         // The scripted model has no response for it.
         has_automatic_title: false,
         skills: Vec::new(),

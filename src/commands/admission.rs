@@ -58,8 +58,9 @@ pub(super) async fn admit(
         if matches!(request.mode, Some(Mode::Steer | Mode::FollowUp)) {
             return Err(cannot_queue(&command));
         }
-        let run = run_command(&hooks, command, (&args, "/input")).await?;
-        return store_handled(context, (head, is_new), run).await.map(Admission::Handled);
+        let run =
+            run_command(context, (head, is_new), (&hooks, command), (&args, "/input")).await?;
+        return Ok(Admission::Handled(run));
     }
     let hooked = hooks.transform_input(content, sender.source).await?;
     let Some(content) = hooked.content else {

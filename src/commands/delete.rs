@@ -131,6 +131,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         prompt: None,
         prompts: Vec::new(),
         requests: Vec::new(),
+        waiting_commands: Vec::new(),
         indeterminate_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
         frame: None,

@@ -7,6 +7,8 @@ use utoipa::ToSchema;
 use crate::agent::action::{Action, StoredActions};
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::agent::raw::RawJson;
+use crate::agent::waiting_command::{AskingRequest, FinishedCommand, RunOutcome};
 use crate::commands::abort::abort_document;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse};
@@ -14,7 +16,7 @@ use crate::commands::idempotency::Idempotency;
 use crate::commands::input::TEXT_BYTES_MAX;
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::prompt_request::Disposition;
-use crate::commands::request_hooks::{CommandResult, RequestHooks};
+use crate::commands::request_hooks::{CommandResult, HookResult, RequestHooks};
 use crate::commands::routing::find_running_prompt;
 use crate::extensions::command::ExtensionCommand;
 use crate::ids::{ConversationId, ConversationKey, InputId};
@@ -22,6 +24,9 @@ use crate::services::Services;
 use crate::store::Document;
 use crate::telemetry::trace;
 use crate::turn::documents;
+
+/// Error of a command whose question does not fit into the head.
+const NO_ROOM: &str = "the questions of other commands and calls leave no room for its question: answer them, then run it again";
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -39,7 +44,7 @@ pub(crate) struct InputHandled {
     /// Id of the request; `GET …/inbox/{inputId}` returns the state of its changes.
     #[schema(value_type = String)]
     pub input_id: InputId,
-    /// `handled`.
+    /// `handled`; `waiting` if the command asks a question and runs again after the answer.
     pub disposition: Disposition,
     /// Name of the command that ran; absent if an extension handled the input as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,8 +76,7 @@ pub(crate) async fn run_extension_command(
         let hooks = RequestHooks::new(services, &head, &input_id);
         let command = hooks.find_command(name).ok_or(CommandError::UnknownCommand)?;
         let args = request.args.unwrap_or_default();
-        let run = run_command(&hooks, command, (&args, "/args")).await?;
-        store_handled(context, (&head, false), run).await
+        run_command(context, (&head, false), (&hooks, command), (&args, "/args")).await
     });
     accepted.await
 }
@@ -84,15 +88,17 @@ pub(super) struct HandledInput {
     pub(super) result: CommandResult,
 }
 
-/// Runs the command. `pointer`: the member of the request with the arguments.
+/// Runs the command and stores its receipt, or the command itself if it asks a question. `pointer`:
+/// the member of the request with the arguments. `is_new`: the conversation is created, too.
 ///
 /// # Errors
 /// The arguments are too long. A failure of the command is not an error.
 pub(super) async fn run_command(
-    hooks: &RequestHooks<'_>,
-    command: ExtensionCommand,
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    (hooks, command): (&RequestHooks<'_>, ExtensionCommand),
     (args, pointer): (&str, &str),
-) -> Result<HandledInput, CommandError> {
+) -> Result<CommandResponse, CommandError> {
     if args.len() > TEXT_BYTES_MAX {
         let detail = format!(
             "the arguments of a command have {} bytes: at most {TEXT_BYTES_MAX} are allowed",
@@ -101,8 +107,63 @@ pub(super) async fn run_command(
         return Err(CommandError::invalid(pointer, detail));
     }
     let name = command.spec.name.clone();
-    let result = hooks.run_command(command, args).await;
-    Ok(HandledInput { command: Some(name), result })
+    match hooks.run_command(command, args).await {
+        HookResult::Done(result) => {
+            let run = HandledInput { command: Some(name), result };
+            store_handled(context, (head, is_new), run).await
+        }
+        HookResult::Asked(_) | HookResult::Deferred => {
+            let key = context.key;
+            let response = InputHandled {
+                disposition: Disposition::Waiting,
+                ..InputHandled::new(key, context.input_id(), Some(name.clone()))
+            };
+            let request = AskingRequest::Command { name, args: args.to_owned() };
+            context.store_asking((head, is_new), &request, &response).await
+        }
+    }
+}
+
+impl InputHandled {
+    fn new(key: &ConversationKey, input_id: InputId, command: Option<String>) -> Self {
+        Self {
+            conversation_id: key.conversation_id.clone(),
+            input_id,
+            disposition: Disposition::Handled,
+            command,
+            output: None,
+            error: None,
+        }
+    }
+}
+
+/// Runs a command again whose hook had asked a question. `None`: no time is left in this turn.
+pub(super) async fn run_again(
+    hooks: &RequestHooks<'_>,
+    (key, input_id): (&ConversationKey, &InputId),
+    (name, args): (String, &str),
+) -> Option<RunOutcome> {
+    let result = match hooks.find_command(&name) {
+        Some(command) => match hooks.run_command(command, args).await {
+            HookResult::Done(result) => result,
+            HookResult::Asked(question) if !hooks.has_room_for(&question) => {
+                CommandResult::failed(NO_ROOM.to_owned())
+            }
+            HookResult::Asked(question) => {
+                return Some(RunOutcome::Asked {
+                    question,
+                    subject: format!("the command /{name}"),
+                });
+            }
+            HookResult::Deferred => return None,
+        },
+        None => CommandResult::failed("no extension has this command any more".to_owned()),
+    };
+    let CommandResult { output, error, actions } = result;
+    let response =
+        InputHandled { output, error, ..InputHandled::new(key, input_id.clone(), Some(name)) };
+    let result = RawJson::from_value(&response);
+    Some(RunOutcome::Done(Box::new(FinishedCommand { result, actions, leaf_change: None })))
 }
 
 /// Stores the receipt of a handled input, or the inbox item with its actions. `is_new`: the
@@ -115,12 +176,9 @@ pub(super) async fn store_handled(
     let CommandContext { services, key, idempotency, .. } = context;
     let CommandResult { output, error, mut actions } = handled.result;
     let body = InputHandled {
-        conversation_id: key.conversation_id.clone(),
-        input_id: context.input_id(),
-        disposition: Disposition::Handled,
-        command: handled.command,
         output,
         error,
+        ..InputHandled::new(key, context.input_id(), handled.command)
     };
     let response = CommandResponse::new(200, &body);
     let abort = take_abort(services, (head, is_new), &mut actions).await?;

@@ -1,8 +1,10 @@
 //! Command that copies a conversation up to an entry into a new one.
 
 mod artifacts;
+pub(super) mod stored_fork;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,6 +18,8 @@ use crate::agent::fork::{
 };
 use crate::agent::head::{Head, Parent};
 use crate::agent::path::path_to_leaf;
+use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
@@ -28,15 +32,15 @@ use crate::commands::import::{self, Import};
 use crate::commands::key_reservation;
 use crate::commands::leaf::{WRITES_MAX, plan_change};
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::request_hooks::RequestHooks;
+use crate::commands::request_hooks::{HookResult, RequestHooks};
 use crate::extensions::{Observation, PendingFork, SessionStartReason};
-use crate::ids::{ConversationKey, EntryId};
+use crate::ids::{ConversationKey, EntryId, InputId};
 use crate::queries::conversation::{ConversationView, new_conversation_view};
 use crate::queries::{conversation_etag, load};
 use crate::services::Services;
 
 /// The copy of a conversation that a request asks for.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ForkRequest {
     /// An entry of the conversation, on any branch.
@@ -61,6 +65,14 @@ pub(crate) struct ForkResult {
     /// True if an extension cancelled the fork. Then there is no new conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
+    /// Id of the stored request, if an extension asks a question first. `result` of this input has
+    /// the outcome.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub input_id: Option<InputId>,
+    /// Why there is no fork after the answer to a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Copies the conversation of `key`.
@@ -71,9 +83,37 @@ pub(crate) struct ForkResult {
 pub(crate) async fn fork_conversation(
     services: &Services,
     key: &ConversationKey,
-    mut request: ForkRequest,
+    request: ForkRequest,
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
+    let context = CommandContext { services, key, idempotency, signal: Signal::None };
+    // The response to a fork that waits for an answer is stored in its source.
+    if idempotency.is_repeatable
+        && let Some(replayed) = context.find_response().await?
+    {
+        return Ok(replayed);
+    }
+    let stored = RawJson::from_value(&request);
+    let answers = (Answers::default(), None);
+    match try_fork(services, key, request, (idempotency, answers)).await? {
+        HookResult::Done(response) => Ok(response),
+        HookResult::Asked(_) | HookResult::Deferred => {
+            let (head, _) = load::head(services, key).await?;
+            stored_fork::store(context, &head, stored).await
+        }
+    }
+}
+
+/// The answers to the hooks of a fork, and the time left for them.
+type HookInputs = (Answers, Option<Duration>);
+
+/// Makes the fork, unless its hooks wait for an answer.
+async fn try_fork(
+    services: &Services,
+    key: &ConversationKey,
+    mut request: ForkRequest,
+    (idempotency, hook_inputs): (&Idempotency, HookInputs),
+) -> Result<HookResult<CommandResponse>, CommandError> {
     let owner = Owner::from_key(key);
     let (source, _) = load::head(services, key).await?;
     let given = request.conversation_id.take();
@@ -82,7 +122,7 @@ pub(crate) async fn fork_conversation(
     let new_key = owner.conversation_key(&id);
     let context = CommandContext { services, key: &new_key, idempotency, signal: Signal::None };
     let fork = Fork { context, source, is_reserved };
-    let work = Box::pin(fork.run(&request));
+    let work = Box::pin(fork.run(&request, hook_inputs));
     if is_reserved {
         return key_reservation::run_reserved(services, &owner, idempotency, work).await;
     }
@@ -98,11 +138,15 @@ struct Fork<'a> {
 }
 
 impl Fork<'_> {
-    async fn run(self, request: &ForkRequest) -> Result<CommandResponse, CommandError> {
+    async fn run(
+        self,
+        request: &ForkRequest,
+        (answers, time_left): HookInputs,
+    ) -> Result<HookResult<CommandResponse>, CommandError> {
         let Self { context, source, .. } = &self;
         let services = context.services;
         if let Some(replayed) = context.find_response().await? {
-            return Ok(replayed);
+            return Ok(HookResult::Done(replayed));
         }
         let input_id = context.input_id();
         import::check_id_available(services, context.key, &input_id).await?;
@@ -112,13 +156,20 @@ impl Fork<'_> {
         let point = find_fork_point(&entries, &entry_id, position)
             .ok_or_else(|| CommandError::invalid("/entryId", "Invalid entry ID for forking"))?;
         let pending = PendingFork { entry_id: &entry_id, position };
-        if !RequestHooks::new(services, source, &input_id).allows_fork(&pending).await {
+        let hooks = RequestHooks::new(services, source, &input_id);
+        let hooks = hooks.with_answers(answers, time_left);
+        let is_allowed = match hooks.allows_fork(&pending).await {
+            HookResult::Done(is_allowed) => is_allowed,
+            HookResult::Asked(question) => return Ok(HookResult::Asked(question)),
+            HookResult::Deferred => return Ok(HookResult::Deferred),
+        };
+        if !is_allowed {
             if self.is_reserved {
                 let owner = Owner::from_key(context.key);
                 key_reservation::release_unused(services, &owner, context.idempotency).await;
             }
             let cancelled = ForkResult { cancelled: true, ..ForkResult::default() };
-            return Ok(CommandResponse::new(200, &cancelled));
+            return Ok(HookResult::Done(CommandResponse::new(200, &cancelled)));
         }
         let artifacts = NamedArtifacts::find(services, source, &point.path).await?;
         let mut head = self.build_head(&point.path)?;
@@ -134,7 +185,7 @@ impl Fork<'_> {
             conversation: Some(new_conversation_view(services, &head)),
             writes_left: writes_left(source, &entries, &point.path),
             text: point.text,
-            cancelled: false,
+            ..ForkResult::default()
         };
         let response = CommandResponse::new(201, &result)
             .with_location(format!("conversations/{}", head.conversation_id))
@@ -146,7 +197,7 @@ impl Fork<'_> {
         context.observe_start(&head, SessionStartReason::Fork).await;
         let fact = Observation::SessionFork { previous: source.conversation_id.clone() };
         RequestHooks::new(services, &head, &input_id).observe(&fact).await;
-        Ok(response)
+        Ok(HookResult::Done(response))
     }
 
     /// All entries of the source. A gap means that it is being deleted.

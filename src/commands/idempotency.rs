@@ -12,6 +12,11 @@ use crate::services::Services;
 use crate::store::{DocumentKind, Freshness, Partition, StoredDocument};
 use crate::tools::sha256_hex;
 
+/// Route of forks.
+pub(crate) const FORK_ROUTE: &str = "POST /conversations/{id}/fork";
+/// Stands for a route in requests of an embedded agent.
+pub(crate) const AGENT_ROUTE: &str = "agent";
+
 /// Identity of a request, equal for its repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {

@@ -44,12 +44,12 @@ async fn reserve(
 }
 
 /// Runs a request that names a conversation id in its body, while its key is reserved.
-pub(crate) async fn run_reserved(
+pub(crate) async fn run_reserved<T>(
     services: &Services,
     owner: &Owner,
     idempotency: &Idempotency,
-    request: impl Future<Output = Result<CommandResponse, CommandError>>,
-) -> Result<CommandResponse, CommandError> {
+    request: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
     reserve(services, owner, idempotency).await?;
     let outcome = request.await;
     if let Err(error) = &outcome {

@@ -1,14 +1,16 @@
 //! Command that moves the leaf to another place in the tree of entries.
 
+mod leaf_request;
+mod resolved_move;
+pub(super) mod stored_move;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::branch::{
-    WriteLeft, find_position, find_writes_left, left_behind, summary_messages,
-};
+use crate::agent::branch::{WriteLeft, find_position, find_writes_left, left_behind};
 use crate::agent::context_ranges::context_ranges;
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
@@ -18,7 +20,7 @@ use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agent::step::{MoveInput, NavigateInput};
 use crate::commands::abort::abort_document;
@@ -26,10 +28,13 @@ use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::head_change::HeadChange;
 use crate::commands::idempotency::Idempotency;
+pub(crate) use crate::commands::leaf::leaf_request::LeafRequest;
+use crate::commands::leaf::leaf_request::validate;
+use crate::commands::leaf::resolved_move::{ResolvedMove, resolve_move};
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
-use crate::commands::request_hooks::RequestHooks;
+use crate::commands::request_hooks::{HookResult, RequestHooks};
 use crate::commands::routing::find_running_prompt;
-use crate::extensions::{Observation, PendingLeafMove, SummaryOverride};
+use crate::extensions::{Observation, PendingLeafMove};
 use crate::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use crate::queries::load;
 use crate::services::Services;
@@ -40,37 +45,10 @@ use crate::telemetry::trace;
 /// Number of lost writes after which a move gives up.
 const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
-const SUMMARY_BYTES_MAX: usize = 64 * 1024;
-const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
+/// Error of a move whose hook asks a question although the request aborts a prompt.
+const ASKS_DURING_PROMPT: &str = "An extension asks a question about this move. Abort the prompt, wait for its end, then move the leaf.";
 /// Maximum number of writes in a response.
 pub(crate) const WRITES_MAX: usize = 100;
-
-/// The place to move the leaf to.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct LeafRequest {
-    /// Id of an entry, or null for the position before the first entry. The id of a user's message
-    /// stands for the position before that message.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true)]
-    pub entry_id: Option<String>,
-    /// Label of the entry, or of the summary if there is one.
-    pub label: Option<String>,
-    /// Text for the model about the branch that the conversation leaves, at most 64 KB.
-    pub summary: Option<String>,
-    /// True if the model writes the summary. The leaf moves with the summary.
-    pub summarize: Option<bool>,
-    /// Topics that the model's summary should emphasise, at most 4 KB.
-    pub instructions: Option<String>,
-    /// True: aborts a running prompt first. The leaf moves after its end.
-    pub abort: Option<bool>,
-}
-
-impl LeafRequest {
-    fn is_model_asked(&self) -> bool {
-        self.summarize == Some(true)
-    }
-}
 
 /// Response to a request that moves the leaf.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -83,8 +61,14 @@ pub(crate) struct LeafMoved {
     /// True if an extension cancelled the move.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
-    /// Id of the queued request, if a prompt is aborted or the model writes a summary first. The
-    /// events `session_tree` and `branch_summary_end` report the outcome.
+    /// True if an extension asks a question first. `result` of the input has the outcome.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// Why the leaf did not move after the answer to a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Id of the queued request, if an extension asks a question, a prompt is aborted, or the model
+    /// writes a summary first. The events `session_tree` and `branch_summary_end` report the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
@@ -129,37 +113,6 @@ pub(crate) async fn move_leaf(
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
 
-fn validate(request: &LeafRequest) -> Result<(), CommandError> {
-    if let Some(summary) = &request.summary {
-        let bytes = summary.len();
-        if summary.trim().is_empty() || bytes > SUMMARY_BYTES_MAX {
-            let detail = format!(
-                "`summary` has {bytes} bytes: send 1 to {SUMMARY_BYTES_MAX}, or leave it out"
-            );
-            return Err(CommandError::invalid("/summary", detail));
-        }
-    }
-    if request.is_model_asked() && request.summary.is_some() {
-        let detail = "send a `summary`, or `summarize: true` for one by the model";
-        return Err(CommandError::invalid("/summarize", detail));
-    }
-    if let Some(instructions) = &request.instructions {
-        let bytes = instructions.len();
-        if !request.is_model_asked() || bytes > INSTRUCTIONS_BYTES_MAX {
-            let detail = format!(
-                "`instructions` may be at most {INSTRUCTIONS_BYTES_MAX} bytes, with `summarize: true`"
-            );
-            return Err(CommandError::invalid("/instructions", detail));
-        }
-    }
-    let has_summary = request.summary.is_some() || request.is_model_asked();
-    if request.label.is_some() && request.entry_id.is_none() && !has_summary {
-        let detail = "a label needs an entry: name one in `entryId`, or send a `summary`";
-        return Err(CommandError::invalid("/label", detail));
-    }
-    Ok(())
-}
-
 /// Tries the move once. `None`: the write was lost, or won with a lost response; the receipt shows
 /// which.
 async fn try_move(
@@ -181,41 +134,59 @@ async fn try_move(
         check_idle(services, &head).await?;
     }
     let plan = MovePlan::new(services, &head, request.entry_id.as_deref()).await?;
+    let plan = MovePlan { aborted, ..plan };
     // The end of an aborted prompt moves the leaf, too.
-    if aborted.is_none() && plan.is_unmoved(&head) {
+    if plan.aborted.is_none() && plan.is_unmoved(&head) {
         let response = LeafMoved { text: plan.text, ..unmoved(&head) };
         return store_unmoved(context, &response).await.map(Some);
     }
-    if aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
+    if plan.aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
         let detail = "the conversation leaves no branch: move without a summary";
         return Err(CommandError::invalid("/summary", detail));
     }
-    let (label, summary) = (request.label.as_deref(), request.summary.as_deref());
-    let wants_summary = summary.is_some() || request.is_model_asked();
-    let pending = plan.pending(&head, (label, wants_summary));
     let input_id = context.input_id();
-    let decision = RequestHooks::new(services, &head, &input_id).decide_move(&pending).await;
-    let summary = match decision {
-        Some(SummaryOverride::Cancel) => {
+    let hooks = RequestHooks::new(services, &head, &input_id);
+    let decision = hooks.decide_move(&plan.pending(&head, request.hook_members())).await;
+    let decision = match decision {
+        HookResult::Done(decision) => decision,
+        HookResult::Asked(_) | HookResult::Deferred if plan.aborted.is_some() => {
+            let detail = ASKS_DURING_PROMPT.to_owned();
+            return Err(CommandError::Conflict { detail, retry_after: None });
+        }
+        HookResult::Asked(_) | HookResult::Deferred => {
+            return stored_move::store(context, &head, (request, plan)).await.map(Some);
+        }
+    };
+    let body = match resolve_move(&head, (request, &plan), decision) {
+        ResolvedMove::Cancelled => {
             let response = LeafMoved { cancelled: true, ..unmoved(&head) };
             return store_unmoved(context, &response).await.map(Some);
         }
-        Some(SummaryOverride::Summary { summary, details }) if wants_summary => {
-            Some(build_summary(&head, summary, (details, Some(true))))
+        ResolvedMove::Summarise => navigate_input(request, &plan).to_inbox_body(),
+        ResolvedMove::Move(summary) if plan.aborted.is_some() => {
+            plan.move_input(request, summary).to_inbox_body()
         }
-        Some(SummaryOverride::Summary { .. }) | None => {
-            summary.map(|text| build_summary(&head, text.to_owned(), (None, None)))
+        ResolvedMove::Move(summary) => {
+            let label = request.label.as_deref();
+            return commit_move(context, (head, etag), plan, (summary, label)).await;
         }
     };
-    let has_messages = aborted.is_some() || !summary_messages(&plan.left).is_empty();
-    let body = if summary.is_none() && request.is_model_asked() && has_messages {
-        plan.navigate_body(request)
-    } else if aborted.is_some() {
-        plan.move_body(request, summary)
-    } else {
-        return commit_move(context, (head, etag), plan, (summary, label)).await;
-    };
-    store_request(context, &head, (request, plan), (body, aborted)).await.map(Some)
+    store_request(context, &head, (request, plan), body).await.map(Some)
+}
+
+/// Reports an invalid label while nothing has been paid.
+fn check_label(head: &Head, request: &LeafRequest) -> Result<(), CommandError> {
+    if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
+        let checked = head.clone().set_label(leaf_id, Some(label));
+        checked.map_err(|why| CommandError::invalid("/label", why))?;
+    }
+    Ok(())
+}
+
+fn navigate_input(request: &LeafRequest, plan: &MovePlan) -> NavigateInput {
+    let target =
+        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
+    NavigateInput { target, instructions: request.instructions.clone() }
 }
 
 /// Stores the request for a worker, which moves the leaf with the model's summary, or after the end
@@ -223,14 +194,10 @@ async fn try_move(
 async fn store_request(
     context: CommandContext<'_>,
     head: &Head,
-    (request, plan): (&LeafRequest, MovePlan),
-    (body, aborted): (InboxBody, Option<PromptId>),
+    (request, mut plan): (&LeafRequest, MovePlan),
+    body: InboxBody,
 ) -> Result<CommandResponse, CommandError> {
-    // An invalid label is reported here, while nothing has been paid.
-    if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
-        let checked = head.clone().set_label(leaf_id, Some(label));
-        checked.map_err(|why| CommandError::invalid("/label", why))?;
-    }
+    check_label(head, request)?;
     let input_id = context.input_id();
     let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
     let item = InboxItem {
@@ -240,6 +207,7 @@ async fn store_request(
         traceparent: trace::current_traceparent(),
         body,
     };
+    let aborted = plan.aborted.take();
     let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
     let response = CommandResponse::new(202, &response).with_location(location);
     let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
@@ -300,6 +268,8 @@ fn unmoved(head: &Head) -> LeafMoved {
         conversation_id: head.conversation_id.clone(),
         moved: false,
         cancelled: false,
+        waiting: false,
+        error: None,
         input_id: None,
         leaf_id: head.leaf_id.clone(),
         old_leaf_id: head.leaf_id.clone(),
@@ -333,12 +303,15 @@ pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), C
         let retry_after = Some(Duration::from_secs(1));
         Err(CommandError::Conflict { detail: detail.to_owned(), retry_after })
     };
+    if head.is_waiting_for_decision() {
+        return conflict("A compaction waits for the answer to a question. Answer or decline it.");
+    }
     if head.phase != Phase::Idle {
         return conflict("The conversation is being summarised. Wait for the end of the summary.");
     }
     // An item accepted before this read is here, or the head has changed and the commit is lost.
     let inbox = load::inbox(services, &head.key()).await?;
-    if inbox.iter().any(InboxItem::has_effect_when_idle) {
+    if inbox.iter().any(|item| item.has_effect_when_idle() && !item.is_waiting_command()) {
         return conflict(
             "Inputs are queued in this conversation. Wait until they are applied, or remove them from the inbox.",
         );
@@ -348,6 +321,8 @@ pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), C
 
 /// A move to a place in the tree, with what it leaves behind.
 pub(super) struct MovePlan {
+    /// The running prompt that the request aborts first.
+    aborted: Option<PromptId>,
     /// The entry of the request.
     target_id: Option<EntryId>,
     pub(super) change: LeafMove,
@@ -384,6 +359,7 @@ impl MovePlan {
         let shared = old_path.len() - left.len();
         let common_ancestor = old_path.get(..shared).and_then(<[_]>::last);
         Ok(Self {
+            aborted: None,
             target_id,
             change,
             text,
@@ -394,22 +370,14 @@ impl MovePlan {
         })
     }
 
-    /// The request for a summary by the model.
-    fn navigate_body(&self, request: &LeafRequest) -> InboxBody {
-        let (leaf_id, label) = (self.change.leaf_id.clone(), request.label.clone());
-        let target = BranchTarget { leaf_id, label };
-        NavigateInput { target, instructions: request.instructions.clone() }.to_inbox_body()
-    }
-
-    /// The request for a move after the end of a prompt.
-    fn move_body(&self, request: &LeafRequest, summary: Option<BranchSummary>) -> InboxBody {
-        let input = MoveInput {
+    /// The move as a worker makes it.
+    fn move_input(&self, request: &LeafRequest, summary: Option<BranchSummary>) -> MoveInput {
+        MoveInput {
             leaf_move: self.change.clone(),
             summary,
             label: request.label.clone(),
             entry_id: self.target_id.clone(),
-        };
-        input.to_inbox_body()
+        }
     }
 
     /// True if the request names the leaf, or stands for its position.
@@ -445,23 +413,6 @@ impl MovePlan {
             wants_summary,
             label,
         }
-    }
-}
-
-/// The entry with a summary of the branch left behind.
-fn build_summary(
-    head: &Head,
-    summary: String,
-    (details, from_hook): (Option<RawJson>, Option<bool>),
-) -> BranchSummary {
-    BranchSummary {
-        from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),
-        summary,
-        details,
-        from_hook,
-        usage: None,
-        calls: None,
-        extra: Extra::new(),
     }
 }
 

@@ -1,8 +1,11 @@
 //! The common steps of commands: find an earlier request with the same key, replay its response or
 //! store this request, and wake a worker.
 
+use serde::Serialize;
+
 use crate::agent::head::Head;
-use crate::agent::inbox::InboxItem;
+use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::agent::waiting_command::AskingRequest;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::{Idempotency, PreviousRequest, find_previous_request};
@@ -189,6 +192,29 @@ impl CommandContext<'_> {
             self.emit_signal().await;
         }
         Ok(response)
+    }
+
+    /// Stores a request whose hooks ask a question. A worker runs them again, and opens the approval
+    /// request. `is_new`: the conversation is created, too.
+    pub(super) async fn store_asking(
+        &self,
+        (head, is_new): (&Head, bool),
+        request: &AskingRequest,
+        response: &impl Serialize,
+    ) -> Result<CommandResponse, CommandError> {
+        let input_id = self.input_id();
+        let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
+        let response = CommandResponse::new(202, response).with_location(location);
+        let traceparent = trace::current_traceparent();
+        let item = InboxItem {
+            input_id,
+            accepted_at: self.services.clock.now(),
+            idempotency: IdempotencyRecord::default(),
+            traceparent: traceparent.clone(),
+            body: request.to_inbox_body(),
+        };
+        let context = CommandContext { signal: Signal::Wake(traceparent.as_deref()), ..*self };
+        context.store_item(item, is_new.then(|| head.clone()), response).await
     }
 
     /// Runs the observers of a new conversation. It does nothing for an existing one.

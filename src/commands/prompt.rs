@@ -12,7 +12,7 @@ use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::leaf::{MovePlan, check_idle};
 use crate::commands::pipeline::{CommandContext, Signal};
-use crate::commands::request_hooks::RequestHooks;
+use crate::commands::request_hooks::{HookResult, RequestHooks};
 use crate::commands::routing::{Route, check_model, route_first_input, route_input};
 use crate::commands::{input, key_reservation};
 use crate::extensions::SummaryOverride;
@@ -174,12 +174,17 @@ async fn plan_position(
         return Ok(None);
     }
     let pending = plan.pending(head, (None, false));
-    let decision = RequestHooks::new(services, head, input_id).decide_move(&pending).await;
-    if decision == Some(SummaryOverride::Cancel) {
-        let detail = "An extension cancelled the move to the entry in `at`.".to_owned();
-        return Err(CommandError::Conflict { detail, retry_after: None });
+    let refused =
+        |detail: &str| Err(CommandError::Conflict { detail: detail.to_owned(), retry_after: None });
+    match RequestHooks::new(services, head, input_id).decide_move(&pending).await {
+        HookResult::Done(Some(SummaryOverride::Cancel)) => {
+            refused("An extension cancelled the move to the entry in `at`.")
+        }
+        HookResult::Done(_) => Ok(Some(plan)),
+        HookResult::Asked(_) | HookResult::Deferred => refused(
+            "An extension asks a question before the move to the entry in `at`. Move with `POST …/leaf`, answer the question, then send the prompt without `at`.",
+        ),
     }
-    Ok(Some(plan))
 }
 
 pub(super) fn accepted_response(

@@ -132,4 +132,6 @@ pub(crate) enum Disposition {
     Queued,
     /// No prompt starts: a command ran, or an extension has handled the input.
     Handled,
+    /// No prompt starts: a command asks a question, and runs again after the answer.
+    Waiting,
 }

@@ -1,17 +1,21 @@
 //! Hooks of extensions on a request that is being accepted. No lease is held, and nothing is stored
-//! yet: a request that is repeated after a crash runs them again.
+//! yet: a request that is repeated after a crash runs them again. A worker runs those that asked a
+//! question again, with the answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::action::StoredActions;
 use crate::agent::content::{Block, Content, Image};
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agents::{Agent, ExpansionTooLarge};
+use crate::agent::question::{Answers, QuestionSpec};
+use crate::agent::step::has_room_for_question;
+use crate::agents::{Agent, ExpansionTooLarge, ResolvedAgent};
 use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
-use crate::extensions::runner::HookRunner;
+use crate::extensions::runner::{FailureCause, HookRunner};
 use crate::extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
     PendingFork, PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride,
@@ -30,6 +34,20 @@ pub(super) struct RequestHooks<'a> {
     head: &'a Head,
     input_id: &'a InputId,
     agent: Option<Arc<Agent>>,
+    /// The answers to the questions that the hooks have asked.
+    answers: Answers,
+    /// Time for the hooks in this turn of a worker. `None`: no worker runs them.
+    time_left: Option<Duration>,
+}
+
+/// Result of hooks that may ask.
+#[derive(Debug)]
+pub(super) enum HookResult<T> {
+    Done(T),
+    /// A question without an answer. The hooks run again with it.
+    Asked(Box<QuestionSpec>),
+    /// No time is left in this turn.
+    Deferred,
 }
 
 /// Result of a command.
@@ -38,6 +56,12 @@ pub(super) struct CommandResult {
     pub(super) output: Option<String>,
     pub(super) error: Option<String>,
     pub(super) actions: Vec<StoredActions>,
+}
+
+impl CommandResult {
+    pub(super) fn failed(error: String) -> Self {
+        Self { error: Some(error), ..Self::default() }
+    }
 }
 
 /// Outcome of the hooks on an input.
@@ -54,32 +78,45 @@ impl<'a> RequestHooks<'a> {
     pub(super) fn new(services: &'a Services, head: &'a Head, input_id: &'a InputId) -> Self {
         // The hooks of the app run for a removed agent, too.
         let agent = services.agents.find(Some(&head.agent)).ok();
-        Self { services, head, input_id, agent }
+        let (answers, time_left) = (Answers::default(), None);
+        Self { services, head, input_id, agent, answers, time_left }
     }
 
-    fn context(&self, hook: Hook, extension: Arc<dyn Extension>) -> HookContext {
-        let (head, agent) = (self.head, self.agent.as_deref());
-        let own = |agent: &Agent| head.settings.with_fallback(&agent.settings);
-        let settings = agent.map_or_else(|| head.settings.clone(), own);
-        let tools = agent.map(|agent| agent.active_tools(&settings)).unwrap_or_default();
-        let prompt = agent.map(|agent| Arc::clone(&agent.instructions)).unwrap_or_default();
-        let facts = HookFacts::new(head, &settings, tools, prompt);
+    /// The hooks as a worker runs them again.
+    pub(super) fn with_answers(self, answers: Answers, time_left: Option<Duration>) -> Self {
+        Self { answers, time_left, ..self }
+    }
+
+    /// True if the head has room for the question beside the others.
+    pub(super) fn has_room_for(&self, question: &QuestionSpec) -> bool {
+        has_room_for_question(self.head, question)
+    }
+
+    fn site(&self, hook: Hook) -> Arc<HookSite> {
+        let ResolvedAgent { agent, settings, tools } =
+            ResolvedAgent::new(&self.services.agents, self.head);
+        let agent = agent.as_deref().ok();
+        let prompt = agent.map(|agent| agent.system_prompt(&tools)).unwrap_or_default();
+        let facts = HookFacts::new(self.head, &settings, tools, prompt);
         let anchor = Anchor::Request(self.input_id.clone());
-        let access = self.services.hook_access(agent);
-        let site = HookSite::new(hook, head, anchor, facts, access);
-        HookContext::new(site, extension)
+        self.services.hook_site((hook, anchor), self.head, (facts, agent))
     }
 
     /// A context for each extension that has this hook.
     fn contexts(&self, hook: Hook) -> Vec<HookContext> {
-        let with_hook = self.extensions().filter(|extension| extension.events().contains(hook));
-        with_hook.map(|extension| self.context(hook, Arc::clone(extension))).collect()
+        let mut with_hook =
+            self.extensions().filter(|extension| extension.events().contains(hook)).peekable();
+        if with_hook.peek().is_none() {
+            return Vec::new();
+        }
+        let site = self.site(hook);
+        with_hook.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
     }
 
     fn runner(&self) -> HookRunner<'a> {
         HookRunner {
             timeout: self.services.limits.hook_timeout,
-            time_left: None,
+            time_left: self.time_left,
             telemetry: &self.services.telemetry,
             listeners: &self.services.extension_error_listeners,
         }
@@ -121,8 +158,13 @@ impl<'a> RequestHooks<'a> {
     }
 
     /// Runs a command. Its failure is part of the result.
-    pub(super) async fn run_command(&self, command: ExtensionCommand, args: &str) -> CommandResult {
-        let cx = self.context(Hook::Command, command.extension);
+    pub(super) async fn run_command(
+        &self,
+        command: ExtensionCommand,
+        args: &str,
+    ) -> HookResult<CommandResult> {
+        let cx = HookContext::new(self.site(Hook::Command), command.extension);
+        let cx = cx.with_questions(&self.answers);
         let call = CommandCall { name: &command.spec.name, args, user: &self.head.user };
         let work = async {
             let output = cx.extension().run_command(&cx, &call).await?.output;
@@ -134,16 +176,20 @@ impl<'a> RequestHooks<'a> {
                 Some(_) | None => Ok(output),
             }
         };
-        match self.runner().run(&cx, work).await {
+        let outcome = self.runner().run(&cx, work).await;
+        if let Some(question) = cx.take_question() {
+            return HookResult::Asked(Box::new(question));
+        }
+        HookResult::Done(match outcome {
             Ok(output) => {
                 let actions = cx.take_stored_actions().into_iter().collect();
                 CommandResult { output, error: None, actions }
             }
-            Err(failure) => {
-                let error = Some(failure.cause.to_string());
-                CommandResult { error, ..CommandResult::default() }
+            Err(failure) if failure.cause == FailureCause::CommitTimeout => {
+                return HookResult::Deferred;
             }
-        }
+            Err(failure) => CommandResult::failed(failure.cause.to_string()),
+        })
     }
 
     /// Runs the observers of a fact that the request has caused.
@@ -167,31 +213,57 @@ impl<'a> RequestHooks<'a> {
     }
 
     /// True unless an extension cancels the fork.
-    pub(super) async fn allows_fork(&self, fork: &PendingFork<'_>) -> bool {
-        for cx in self.contexts(Hook::SessionBeforeFork) {
+    pub(super) async fn allows_fork(&self, fork: &PendingFork<'_>) -> HookResult<bool> {
+        for cx in self.asking_contexts(Hook::SessionBeforeFork) {
             let work = async { cx.extension().before_session_fork(&cx, fork).await };
-            if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
-                return false;
+            match self.run_asking(&cx, work).await {
+                HookResult::Done(Some(SessionDecision::Cancel)) => return HookResult::Done(false),
+                HookResult::Done(Some(SessionDecision::Continue) | None) => {}
+                HookResult::Asked(question) => return HookResult::Asked(question),
+                HookResult::Deferred => return HookResult::Deferred,
             }
         }
-        true
+        HookResult::Done(true)
     }
 
     /// The first cancellation, or else the last summary. Failed hooks are skipped.
     pub(super) async fn decide_move(
         &self,
         pending: &PendingLeafMove<'_>,
-    ) -> Option<SummaryOverride> {
+    ) -> HookResult<Option<SummaryOverride>> {
         let mut decided = None;
-        for cx in self.contexts(Hook::SessionBeforeTree) {
+        for cx in self.asking_contexts(Hook::SessionBeforeTree) {
             let work = async { cx.extension().before_leaf_move(&cx, pending).await };
-            let Ok(decision) = self.runner().run(&cx, work).await else { continue };
-            decided = decision.or(decided);
+            match self.run_asking(&cx, work).await {
+                HookResult::Done(decision) => decided = decision.flatten().or(decided),
+                HookResult::Asked(question) => return HookResult::Asked(question),
+                HookResult::Deferred => return HookResult::Deferred,
+            }
             if decided == Some(SummaryOverride::Cancel) {
                 break;
             }
         }
-        decided
+        HookResult::Done(decided)
+    }
+
+    fn asking_contexts(&self, hook: Hook) -> impl Iterator<Item = HookContext> {
+        self.contexts(hook).into_iter().map(|cx| cx.with_questions(&self.answers))
+    }
+
+    /// Runs a hook that may ask. `None`: it failed.
+    async fn run_asking<T>(
+        &self,
+        cx: &HookContext,
+        work: impl Future<Output = Result<T, HookError>> + Send,
+    ) -> HookResult<Option<T>> {
+        let outcome = self.runner().run(cx, work).await;
+        if let Some(question) = cx.take_question() {
+            return HookResult::Asked(Box::new(question));
+        }
+        match outcome {
+            Err(failure) if failure.cause == FailureCause::CommitTimeout => HookResult::Deferred,
+            outcome => HookResult::Done(outcome.ok()),
+        }
     }
 
     /// Runs `transform_input` of all extensions in order.

@@ -46,7 +46,7 @@ pub(crate) struct HookFacts {
     pub(crate) model: String,
     pub(crate) thinking_level: ThinkingLevel,
     /// The active tools of the agent.
-    pub(crate) tools: Vec<Arc<dyn CallableTool>>,
+    pub(crate) tools: Arc<[Arc<dyn CallableTool>]>,
     pub(crate) system_prompt: Arc<str>,
     pub(crate) context_tokens: Option<u64>,
 }
@@ -87,7 +87,7 @@ impl HookFacts {
     pub(crate) fn new(
         head: &Head,
         settings: &Settings,
-        tools: Vec<Arc<dyn CallableTool>>,
+        tools: Arc<[Arc<dyn CallableTool>]>,
         system_prompt: Arc<str>,
     ) -> Self {
         Self {

@@ -156,16 +156,50 @@ impl HookContext {
     }
 }
 
-/// Returns one sentence for each mistake in names and permissions of the extensions of an app.
-pub(crate) fn find_extension_mistakes(extensions: &[Arc<dyn Extension>]) -> Vec<String> {
+/// Returns one sentence for each mistake in names and permissions of the extensions of an app, which
+/// has plugins with these names.
+pub(crate) fn find_extension_mistakes(
+    extensions: &[Arc<dyn Extension>],
+    plugins: &[&str],
+) -> Vec<String> {
     let mut mistakes = Vec::new();
     for (index, extension) in extensions.iter().enumerate() {
         let name = extension.name();
         if extensions.iter().take(index).any(|earlier| earlier.name() == name) {
             mistakes.push(format!("two extensions are called `{name}`: rename one"));
         }
+        if plugins.contains(&name) {
+            mistakes.push(shared_name(name));
+        }
         let owner = format!("extension \"{name}\"");
         mistakes.extend(find_permission_mistakes(&owner, &extension.permissions()));
+    }
+    mistakes
+}
+
+/// Permissions and settings name their owner, so an extension and a plugin cannot share a name.
+pub(crate) fn shared_name(name: &str) -> String {
+    format!("an extension and a plugin are both called `{name}`: rename one")
+}
+
+/// Returns one sentence for each setting that its extension or plugin does not declare.
+pub(crate) fn find_setting_mistakes(
+    settings: &ExtensionSettings,
+    declared: &BTreeMap<&str, Permissions>,
+) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    for (owner, values) in settings {
+        let Some(permissions) = declared.get(owner.as_str()) else {
+            mistakes.push(format!(
+                "the settings of `{owner}` belong to no extension or plugin of this agent"
+            ));
+            continue;
+        };
+        for name in values.keys().filter(|name| !permissions.settings.contains(name)) {
+            mistakes.push(format!(
+                "`{owner}` does not declare the setting `{name}`: declare it in `permissions` with `Permissions::with_settings`"
+            ));
+        }
     }
     mistakes
 }

@@ -104,8 +104,8 @@ impl HookContext {
         self.questions.as_ref().map(|questions| &questions.answers)
     }
 
-    /// True if the hook may ask a question: in `tool_call`, and in `session_before_compact` while a
-    /// prompt runs.
+    /// True if the hook may ask a question: a command, `tool_call`, `session_before_compact`,
+    /// `session_before_fork` and `session_before_tree`.
     pub fn has_ui(&self) -> bool {
         self.questions.is_some()
     }
@@ -113,7 +113,7 @@ impl HookContext {
     /// Asks for yes or no. `false` if the question expired or was declined.
     ///
     /// A question has a key of the hook's choice, at most 64 bytes. The first use of a key in a
-    /// step, for example a tool call, ends the hook with an error. Return it with `?`. The prompt
+    /// step, for example a tool call, ends the hook with an error. Return it with `?`. The step
     /// waits, without a worker, until an approver answers. Then the hook runs again from its start,
     /// and every use of the key has the recorded answer.
     ///
@@ -166,7 +166,7 @@ impl HookContext {
     fn ask(&self, key: &str, question: Question, schema: &Value) -> Result<Answer, HookError> {
         let Some(questions) = &self.questions else {
             return Err(HookError::new(
-                "a question can be asked only in `tool_call`, and in `session_before_compact` while a prompt runs: check `has_ui()` first",
+                "a question can be asked only by a command, in `tool_call`, and in `session_before_compact`, `session_before_fork` and `session_before_tree`: check `has_ui()` first",
             ));
         };
         if let Some(answer) = questions.answers.get(key) {

@@ -336,6 +336,7 @@ mod tests {
                 title: "send_payment".to_owned(),
                 reason: "<script>alert(1)</script>".to_owned(),
                 prompt_id: PromptId::new("pr_1"),
+                input_id: None,
                 call: None,
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),

@@ -34,7 +34,10 @@ pub(crate) async fn list(
 #[utoipa::path(
     post, path = "/conversations/{id}/commands/{name}", operation_id = "runCommand", tag = "prompts", request_body = CommandRequest,
     params(("id" = String, Path), ("name" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 200, body = InputHandled))
+    responses(
+        (status = 200, body = InputHandled),
+        (status = 202, body = InputHandled, description = "The command asks a question, and runs again after the answer. The input has its result.", headers(("Location" = String))),
+    )
 )]
 pub(crate) async fn run(
     State(api): State<SharedApi>,

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::commands::conversation::{NewConversation, create_conversation};
 use crate::commands::delete::delete_conversation;
 use crate::commands::fork::{ForkRequest, ForkResult, fork_conversation};
+use crate::commands::idempotency::FORK_ROUTE;
 use crate::commands::patch::patch_conversation;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
@@ -165,6 +166,7 @@ pub(crate) async fn delete(
     responses(
         (status = 201, body = ForkResult, headers(("Location" = String), ("ETag" = String))),
         (status = 200, body = ForkResult, description = "An extension cancelled the fork."),
+        (status = 202, body = ForkResult, description = "An extension asks a question first. The input has the `result` after the answer.", headers(("Location" = String))),
     )
 )]
 pub(crate) async fn fork(
@@ -175,9 +177,8 @@ pub(crate) async fn fork(
     Json { value, hash }: Json<ForkRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
-    let route = "POST /conversations/{id}/fork";
     // Without `conversationId` the key alone identifies the copy, so the source is part of the hash.
-    let idempotency = resolve_idempotency(&api, &headers, route, format!("{id} {hash}"))?;
+    let idempotency = resolve_idempotency(&api, &headers, FORK_ROUTE, format!("{id} {hash}"))?;
     Ok(into_response(fork_conversation(&api.services, &key, value, &idempotency).await?))
 }
 

@@ -87,5 +87,5 @@ async fn next_commit(
 /// poll reads only the head.
 fn can_have_ended(head: &Head, id: &PromptId) -> bool {
     let is_running_here = head.prompt.as_ref().is_some_and(|run| &run.id == id);
-    !is_running_here || !head.requests.is_empty()
+    !is_running_here || head.step_requests().next().is_some()
 }

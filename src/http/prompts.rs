@@ -49,7 +49,7 @@ pub(super) fn request_sender() -> Sender {
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = PromptAccepted, headers(("Location" = String))),
+        (status = 202, body = crate::http::prompt_outcome::InputAccepted, description = "The prompt is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
         (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
         (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or a command in the mode `steer` or `followUp`"),
     )
@@ -105,7 +105,7 @@ pub(crate) async fn import(
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = PromptAccepted, headers(("Location" = String))),
+        (status = 202, body = crate::http::prompt_outcome::InputAccepted, description = "The prompt is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
         (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
     )
 )]

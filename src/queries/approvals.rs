@@ -13,7 +13,7 @@ use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::commands::contract::{CommandError, Decider};
 use crate::commands::idempotency::{PreviousRequest, find_previous_request};
-use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
+use crate::ids::{ConversationId, ConversationKey, InputId, PromptId, RequestId, TenantId, UserId};
 use crate::queries::{load, state_name};
 use crate::services::Services;
 use crate::store::HeadQuery;
@@ -51,8 +51,14 @@ pub struct ApprovalView {
     pub kind: RequestKind,
     pub title: String,
     pub reason: String,
-    #[schema(value_type = String)]
-    pub prompt_id: PromptId,
+    /// The prompt that waits for the decision. Absent: none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub prompt_id: Option<PromptId>,
+    /// The command that waits for the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub input_id: Option<InputId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +149,8 @@ fn approval_view(
         kind: request.kind,
         title: request.title.clone(),
         reason: request.reason.clone(),
-        prompt_id: request.prompt_id.clone(),
+        prompt_id: request.running_prompt().cloned(),
+        input_id: request.input_id.clone(),
         tool_call_id: request.tool_call_id.clone(),
         tool_name: request.tool.clone(),
         tool: request.tool.clone(),

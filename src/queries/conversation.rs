@@ -130,6 +130,7 @@ async fn view_with_inbox(
         load::queued_prompts(head, inbox).map(|coming| coming.prompt_id).collect();
     let state = match effective_state(head, &pending) {
         State::Idle if load::has_pending_work(head, inbox) => State::Running,
+        State::Idle if !pending.is_empty() => State::WaitingForApproval,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     };
     let mut prompts = prompt_summaries(head, effective_state(head, &pending));
@@ -145,9 +146,14 @@ async fn view_with_inbox(
 /// waiting conversation is running again.
 pub(crate) fn effective_state(head: &Head, pending: &[Approval]) -> State {
     match head.state() {
-        State::WaitingForApproval if pending.is_empty() => State::Running,
+        State::WaitingForApproval if !pending.iter().any(is_of_step) => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     }
+}
+
+/// False for the question of a command, for which no prompt waits.
+fn is_of_step(approval: &Approval) -> bool {
+    approval.request.input_id.is_none()
 }
 
 fn prompt_summaries(head: &Head, state: State) -> Vec<PromptSummary> {

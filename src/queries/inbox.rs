@@ -46,6 +46,10 @@ pub(crate) struct InputView {
     /// Ids of the calls that an abort interrupted; their outcome is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_calls: Vec<String>,
+    /// Response of a command that waited for an answer, as it would have been without a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub result: Option<RawJson>,
 }
 
 /// Content of a queued input.
@@ -199,6 +203,7 @@ pub(crate) fn queued_view(item: &InboxItem) -> InputView {
         skipped_calls: Vec::new(),
         ran_calls: Vec::new(),
         unknown_calls: Vec::new(),
+        result: None,
     }
 }
 
@@ -218,6 +223,7 @@ pub(crate) fn receipt_view(receipt: &Receipt) -> InputView {
         skipped_calls: receipt.skipped_calls.clone(),
         ran_calls: receipt.ran_calls.clone(),
         unknown_calls: receipt.outcome_unknown_calls.clone(),
+        result: receipt.result.clone(),
     }
 }
 

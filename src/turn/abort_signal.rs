@@ -110,11 +110,11 @@ pub(crate) async fn with_abort_decisions(
     inbox: Vec<WaitingItem>,
 ) -> Result<Vec<WaitingItem>, StoreError> {
     let ConversationState { key, head, .. } = state;
-    if head.requests.is_empty() || !is_aborted_by(head, &inbox) {
+    if head.step_requests().next().is_none() || !is_aborted_by(head, &inbox) {
         return Ok(inbox);
     }
     let now = services.clock.now();
-    for request in &head.requests {
+    for request in head.step_requests() {
         let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
         expiry::create_decision(services, key, decision).await?;
     }

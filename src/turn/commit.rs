@@ -179,7 +179,7 @@ impl LeasedConversation<'_> {
         }
         log_commit(&self.state.key, &transition);
         let agent = self.services.agents.find(Some(&transition.head.agent));
-        if agent.is_ok_and(|agent| agent.is_audited) {
+        if agent.is_ok_and(|agent| agent.audit.is_logged) {
             log_audit(&self.state.key, &transition);
         }
         report_alerts(self.services, &self.state.key, &transition.alerts);
@@ -193,7 +193,8 @@ impl LeasedConversation<'_> {
             // A renewal publishes nothing: readers would take the running response for a finished
             // one.
             let event_seq = self.state.head.event_seq;
-            let busy_with = self.state.prompt_id().filter(|_| self.state.head.requests.is_empty());
+            let busy_with =
+                self.state.prompt_id().filter(|_| self.state.head.step_requests().next().is_none());
             self.services.live.publish(
                 &self.state.key,
                 LiveEvent::Committed { event_seq, running_prompt: busy_with },

@@ -193,7 +193,7 @@ impl LeasedConversation<'_> {
     }
 
     /// The first question that an extension asks, or the last replacement, unless one cancels.
-    /// Failed hooks are skipped. Without a prompt nobody waits for an answer, so no hook may ask.
+    /// Failed hooks are skipped.
     async fn run_before_compaction(
         &mut self,
         input: &CompactionInput<'_>,
@@ -218,10 +218,9 @@ impl LeasedConversation<'_> {
             previous_summary: input.plan.previous.map(|previous| previous.summary.as_str()),
             first_kept_entry_id: input.plan.first_kept,
         };
-        let can_ask = self.state.head.prompt.is_some();
         let mut replacement = None;
         for cx in contexts {
-            let cx = if can_ask { cx.with_questions(&answers) } else { cx };
+            let cx = cx.with_questions(&answers);
             let work = async { cx.extension().before_compaction(&cx, &compaction_ahead).await };
             let outcome = self.run_hook(&cx, work).await?;
             if let Some(question) = cx.take_question() {

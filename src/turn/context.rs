@@ -8,7 +8,7 @@ use crate::agent::head::Head;
 use crate::agent::message::AssistantMessage;
 use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
 use crate::agent::transition::Policy;
-use crate::agents::{Agent, AgentLookupError};
+use crate::agents::{Agent, AgentLookupError, ResolvedAgent};
 use crate::extensions::Hook;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::model::{Model, ModelRecord};
@@ -32,18 +32,13 @@ pub(crate) struct TurnContext {
     /// The system prompt of the agent run: the agent's, if no extension changed it.
     pub(crate) system_prompt: Arc<str>,
     /// The agent's active tools.
-    tools: Vec<Arc<dyn CallableTool>>,
+    tools: Arc<[Arc<dyn CallableTool>]>,
 }
 
 impl TurnContext {
     /// `run_prompt`: the system prompt of the agent run, if an extension changed it.
     pub(crate) fn resolve(services: &Services, head: &Head, run_prompt: Option<Arc<str>>) -> Self {
-        let agent = services.agents.find(Some(&head.agent));
-        let settings = match &agent {
-            Ok(agent) => head.settings.with_fallback(&agent.settings),
-            Err(_) => head.settings.clone(),
-        };
-        let tools = agent.as_ref().map(|agent| agent.active_tools(&settings)).unwrap_or_default();
+        let ResolvedAgent { agent, settings, tools } = ResolvedAgent::new(&services.agents, head);
         let mut context = Self { agent, settings, system_prompt: Arc::default(), tools };
         context.set_run_prompt(run_prompt);
         context
@@ -54,7 +49,7 @@ impl TurnContext {
     }
 
     /// The tools that are active, in the agent's order.
-    pub(crate) fn tools(&self) -> &[Arc<dyn CallableTool>] {
+    pub(crate) fn tools(&self) -> &Arc<[Arc<dyn CallableTool>]> {
         &self.tools
     }
 
@@ -128,6 +123,7 @@ impl TurnContext {
             has_start_hook: services
                 .extensions_of(self.agent.as_deref().ok())
                 .any(|extension| extension.events().contains(Hook::BeforeAgentStart)),
+            should_notify_results: self.agent.as_ref().is_ok_and(|agent| agent.audit.is_notified),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,
         }

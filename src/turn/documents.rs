@@ -61,7 +61,7 @@ pub(crate) fn state_name(head: &Head) -> &'static str {
     if head.phase == Phase::Deleted {
         return "deleted";
     }
-    match head.state() {
+    match head.listed_state() {
         State::Idle => "idle",
         State::Running => "running",
         State::WaitingForApproval => "waiting_for_approval",

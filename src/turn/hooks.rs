@@ -49,11 +49,9 @@ impl<'w> LeasedConversation<'w> {
         anchor: Anchor,
     ) -> Arc<HookSite> {
         let head = &self.state.head;
-        let system_prompt = Arc::clone(&context.system_prompt);
-        let facts =
-            HookFacts::new(head, &context.settings, context.tools().to_vec(), system_prompt);
-        let access = self.services.hook_access(context.agent.as_deref().ok());
-        HookSite::new(hook, head, anchor, facts, access)
+        let (tools, prompt) = (Arc::clone(context.tools()), Arc::clone(&context.system_prompt));
+        let facts = HookFacts::new(head, &context.settings, tools, prompt);
+        self.services.hook_site((hook, anchor), head, (facts, context.agent.as_deref().ok()))
     }
 
     /// `None`: no extension has the hook.
@@ -86,7 +84,18 @@ impl<'w> LeasedConversation<'w> {
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
         let runner = self.hook_runner();
-        let mut outcome = std::pin::pin!(runner.run(cx, work));
+        self.renew_while(runner.run(cx, work)).await
+    }
+
+    /// Waits for the work of extensions, and renews the lease meanwhile.
+    ///
+    /// # Errors
+    /// The lease was lost: discard the work.
+    pub(crate) async fn renew_while<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, TurnError> {
+        let mut outcome = std::pin::pin!(work);
         if let Poll::Ready(outcome) = futures_util::poll!(outcome.as_mut()) {
             return Ok(outcome);
         }

@@ -97,7 +97,7 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     );
     violations.check(
         1,
-        head.waiting_items == 0 && head.requests.is_empty(),
+        head.waiting_items == 0 && head.requests.is_empty() && head.waiting_commands.is_empty(),
         "an inbox item or a request is pending",
     );
     violations.check(1, waiting == held, "the inbox is not empty");

@@ -23,6 +23,7 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
                 | Input::BudgetChecked(_)
                 | Input::Paused(_)
                 | Input::StartChanges(_)
+                | Input::CommandRan(_)
         )
     };
     let done = Input::retain(inputs, |input| !is_recomputable(input));
@@ -51,7 +52,11 @@ fn first_of_results(inputs: &[Input]) -> Option<Vec<Input>> {
 fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
     let mut smaller = inputs.to_vec();
     smaller.retain(|input| !matches!(input, Input::HookActions(_) | Input::StartChanges(_)));
-    if smaller.len() == inputs.len() {
+    let runs = smaller
+        .iter_mut()
+        .filter_map(|input| if let Input::CommandRan(run) = input { Some(run) } else { None });
+    let has_dropped = runs.fold(false, |has_dropped, run| run.drop_actions() || has_dropped);
+    if smaller.len() == inputs.len() && !has_dropped {
         return None;
     }
     for input in inputs {

@@ -155,6 +155,8 @@ impl LeasedConversation<'_> {
         if self.crash.is_commit_only {
             self.leave_turn_open(&mut plan);
         } else {
+            // Before the calls: a command may abort the prompt.
+            Box::pin(self.run_waiting_commands(&mut plan)).await?;
             Box::pin(self.check_ready_calls(&mut plan)).await?;
             self.run_finish_turn(&mut plan).await?;
             self.run_agent_hooks(&mut plan).await?;
@@ -207,6 +209,7 @@ impl LeasedConversation<'_> {
                     | Input::ToolCallChecked { .. }
                     | Input::Paused(_)
                     | Input::StartChanges(_)
+                    | Input::CommandRan(_)
             )
         };
         let waiting = if rereads < REREADS_MAX {
@@ -234,12 +237,14 @@ impl LeasedConversation<'_> {
                     | Input::Paused(_)
                     | Input::FinishTurn(_)
                     | Input::StartChanges(_)
+                    | Input::CommandRan(_)
             )
         };
         let remaining: Vec<Input> =
             Input::retain(inputs, is_decided).into_iter().map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
             let mut plan = self.state.plan(self.services, remaining);
+            Box::pin(self.run_waiting_commands(&mut plan)).await?;
             Box::pin(self.check_ready_calls(&mut plan)).await?;
             self.run_finish_turn(&mut plan).await?;
             self.run_agent_hooks(&mut plan).await?;

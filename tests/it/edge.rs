@@ -38,4 +38,5 @@ mod source_methods;
 mod store_faults;
 mod test_app;
 mod two_instances;
+mod waiting_requests;
 mod why;

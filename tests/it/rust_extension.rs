@@ -1,4 +1,5 @@
-//! The example `examples/rust-extension`, and kills of its process around commands and input hooks.
+//! The example `examples/rust-extension`, and kills of its process around commands, input hooks, and
+//! moves and forks that wait for an answer.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -118,4 +119,128 @@ async fn kill_around_commands_and_input_hooks_changes_nothing_twice() {
     ];
     let kills = futures_util::future::join_all(fail_points.map(kill_at_each_hit)).await;
     assert!(kills.iter().sum::<usize>() >= 8, "{kills:?}");
+}
+
+impl RestartingClient {
+    /// Answers the question about the stored request with yes, and returns its result.
+    async fn confirm(&mut self, accepted: &Value) -> Value {
+        let input = accepted["inputId"].as_str().unwrap_or_else(|| panic!("{accepted}")).to_owned();
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let view = self.get(&format!("/api/conversations/c/inbox/{input}")).await;
+            if !view["result"].is_null() {
+                return view["result"].clone();
+            }
+            let pending = self.get("/api/conversations/c").await["pendingApprovals"].clone();
+            if let Some(id) = pending[0]["id"].as_str() {
+                let path = format!("/api/conversations/c/approvals/{id}");
+                self.try_post(&path, &json!({"decision": "answer", "value": true})).await;
+            }
+            assert!(Instant::now() < deadline, "{view}\n{}", self.dev.log());
+        }
+    }
+
+    /// Number of stored entries of this type.
+    async fn entry_count(&mut self, entry_type: &str) -> usize {
+        let entries = self.get("/api/conversations/c/entries?limit=100").await;
+        let entries = entries["items"].as_array().unwrap().iter();
+        entries.filter(|it| it["type"] == entry_type).count()
+    }
+}
+
+/// Moves the leaf, then forks; each waits for an answer. Returns the fail points that were hit before
+/// the kill.
+async fn move_and_fork(halt_at: Option<String>) -> Vec<String> {
+    let name = format!("{halt_at:?}");
+    let mut client = RestartingClient::new(start, halt_at);
+    let message = |text: &str| json!({"role": "user", "content": text, "timestamp": 1});
+    let create = json!({"id": "c", "messages": [message("one"), message("two"), message("three")]});
+    client.post("/api/conversations", "create", &create).await;
+    let points = client.get("/api/conversations/c/fork-points").await;
+    let (one, two) = (points["items"][0]["entryId"].clone(), points["items"][1]["entryId"].clone());
+    let to = json!({"entryId": two, "label": "back"});
+    let (accepted, _) = client.post("/api/conversations/c/leaf", "move", &to).await;
+    assert_eq!(accepted["waiting"], true, "{name}: {accepted}");
+    let moved = client.confirm(&accepted).await;
+    assert_eq!((&moved["moved"], &moved["text"]), (&json!(true), &json!("two")), "{name}: {moved}");
+    let source = client.get("/api/conversations/c").await;
+    assert_eq!(source["leafId"], moved["leafId"], "{name}");
+    let copy = json!({"entryId": one, "position": "at", "conversationId": "f"});
+    let (accepted, _) = client.post("/api/conversations/c/fork", "fork", &copy).await;
+    let forked = client.confirm(&accepted).await;
+    assert_eq!(forked["conversation"]["id"], "f", "{name}: {forked}");
+    let counts = (client.entry_count("request").await, client.entry_count("label").await);
+    assert_eq!(counts, (2, 1), "{name}");
+    let copied = client.get("/api/conversations/f/messages").await;
+    assert_eq!(copied["items"].as_array().unwrap().len(), 1, "{name}: {copied}");
+    client.hits
+}
+
+/// Kills at each hit of the fail point, until a run has fewer hits. Returns the number of kills.
+async fn kill_moves_and_forks_at(fail_point: &str) -> usize {
+    let mut kills = 0;
+    while !move_and_fork(Some(format!("{fail_point}#{}", kills + 1))).await.is_empty() {
+        kills += 1;
+    }
+    kills
+}
+
+/// A move and a fork that wait for an answer are made once, and each asks once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_while_a_move_and_a_fork_wait_makes_each_once() {
+    assert_eq!(move_and_fork(None).await, [""; 0]);
+    let fail_points = [
+        "admission.accepted",
+        "admission.decided",
+        "inbox.after",
+        "take-in.before",
+        "take-in.after",
+        "fork.begun",
+        "fork.commit",
+    ];
+    let kills = futures_util::future::join_all(fail_points.map(kill_moves_and_forks_at)).await;
+    assert!(kills.iter().all(|kills| *kills > 0), "{kills:?}");
+}
+
+/// Runs a prompt whose tool changes the state of the plugin. Returns the fail points that were hit
+/// before the kill.
+async fn reserve_once(halt_at: Option<String>) -> Vec<String> {
+    let name = format!("{halt_at:?}");
+    let mut client = RestartingClient::new(start, halt_at);
+    let (prompt, _) = client.post("/api/prompts", "one", &reserve(7)).await;
+    client.wait_for(&prompt, "completed").await;
+    let plugins = client.get("/api/conversations/c/plugins").await;
+    assert_eq!(plugins["items"][0]["state"], json!({"reserved": 7}), "{name}: {plugins}");
+    let messages = client.get("/api/conversations/c/messages").await;
+    let results = messages["items"].as_array().unwrap().iter();
+    let results: Vec<_> = results.filter(|message| message["role"] == "toolResult").collect();
+    assert_eq!(results.len(), 1, "{name}: {messages}");
+    assert_eq!(results[0]["content"][0]["text"], "7 of lamp are reserved.", "{name}");
+    client.hits
+}
+
+async fn kill_reservations_at(fail_point: &str) -> usize {
+    let mut kills = 0;
+    while !reserve_once(Some(format!("{fail_point}#{}", kills + 1))).await.is_empty() {
+        kills += 1;
+    }
+    kills
+}
+
+/// The plugin counts a reservation once, and the hooks of the extension make its outcome not unknown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_around_plugins_and_result_hooks_counts_once() {
+    assert_eq!(reserve_once(None).await, [""; 0]);
+    let fail_points = [
+        "prepare.before",
+        "prepare.after",
+        "answer.before",
+        "answer.after",
+        "tool-result.before",
+        "tool-result.after",
+        "result.before",
+        "result.after",
+    ];
+    let kills = futures_util::future::join_all(fail_points.map(kill_reservations_at)).await;
+    assert!(kills.iter().all(|kills| *kills > 0), "{kills:?}");
 }

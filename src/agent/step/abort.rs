@@ -85,10 +85,10 @@ pub(super) fn ignore_late_aborts(transition: &mut Transition) {
     }
 }
 
-/// Decides the oldest open request as aborted. Returns `None` if no request is open.
+/// Decides the oldest open request of the prompt as aborted. Returns `None` if none is open.
 pub(super) fn decide_next_request(transition: &mut Transition) -> Option<Next> {
     let decision = Decision {
-        request_id: transition.head.requests.first()?.id.clone(),
+        request_id: transition.head.step_requests().next()?.id.clone(),
         verdict: Verdict::Aborted,
         reason: None,
         value: None,
@@ -96,6 +96,20 @@ pub(super) fn decide_next_request(transition: &mut Transition) -> Option<Next> {
         decided_at: transition.now,
     };
     apply::apply_decision(transition, &decision)
+}
+
+/// Ends a compaction that waits for an answer, if an input waits for it that starts a prompt. The
+/// question is decided as aborted.
+pub(super) fn end_wait_for_prompt(transition: &mut Transition) -> Next {
+    let head = &transition.head;
+    let is_outside_prompt = head.prompt.is_none() && matches!(head.phase, Phase::Summary { .. });
+    if !is_outside_prompt || !queue::has_pending(transition, InboxItem::can_start_prompt) {
+        return Next::Wait;
+    }
+    match decide_next_request(transition) {
+        Some(_) => compaction::cancel(transition),
+        None => Next::Wait,
+    }
 }
 
 fn finish_open_calls(transition: &mut Transition) -> Next {

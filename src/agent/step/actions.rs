@@ -12,6 +12,7 @@ use crate::agent::inbox::{
 use crate::agent::run_prompt;
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::compaction::CompactInput;
+use crate::agent::step::navigate::NavigateInput;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
 use crate::ids::{InputId, PromptId, UserId};
@@ -35,12 +36,22 @@ pub(super) fn apply_waiting(transition: &mut Transition) {
         let mut receipt = queue::new_receipt(transition, &item);
         receipt.prompt_id = transition.prompt_id();
         for stored in stored_actions(&item).unwrap_or_default() {
-            for action in &stored.actions {
-                apply_action(transition, &stored.by, action);
-            }
+            apply_stored(transition, &stored);
         }
         transition.receipts.push(receipt);
     }
+}
+
+/// Applies the actions of one extension on a request in order.
+pub(super) fn apply_stored(transition: &mut Transition, stored: &StoredActions) {
+    for action in &stored.actions {
+        apply_action(transition, &stored.by, action);
+    }
+}
+
+/// Requests a move of the leaf with a summary. It starts when no prompt runs.
+pub(super) fn add_navigation(transition: &mut Transition, input: &NavigateInput) {
+    add_item(transition, |_, _| input.to_inbox_body());
 }
 
 fn apply_action(transition: &mut Transition, by: &str, action: &Action) {

@@ -11,7 +11,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
-use crate::agent::step::{budget, calls, questions, queue};
+use crate::agent::step::{budget, calls, questions, queue, waiting_commands};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::EffectId;
@@ -134,11 +134,16 @@ pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -
     let request = transition.head.requests.remove(position);
     let entry =
         transition.append(EntryBody::Decision(DecisionEntry { decision: decision.clone() }));
-    transition.emit(EventBody::PromptApprovalSettled(RequestRef {
+    let reference = RequestRef {
         request_id: request.id.clone(),
         seq: entry.base.seq,
         tool_call_id: request.tool_call_id.clone(),
-    }));
+    };
+    transition.emit_about(&request, EventBody::PromptApprovalSettled(reference));
+    if request.input_id.is_some() {
+        waiting_commands::record_answer(transition, &request, decision);
+        return Some(Next::Wait);
+    }
     transition.head.reset_suspicion();
     if request.kind == RequestKind::Budget {
         return Some(budget::apply_decision(transition, &request, decision));

@@ -65,7 +65,8 @@ pub(super) fn apply_preflight(
         Preflight::Asked(question) => {
             if let Some(open_call) = open_call(transition, index) {
                 let base = new_request(transition, &open_call);
-                let request = questions::new_request(transition, question, base);
+                let subject = base.tool.clone().unwrap_or_default();
+                let request = questions::new_request(transition, question, (base, &subject));
                 append_request(transition, index, &open_call, request);
             }
             Next::Wait

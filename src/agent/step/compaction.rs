@@ -19,6 +19,7 @@ use crate::agent::step::retry::{FailureKind, retry_delay};
 use crate::agent::step::{budget, questions, queue, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
+use crate::ids::PromptId;
 
 /// Name of the inbox command that requests a compaction.
 pub(super) const COMPACT_COMMAND: &str = "compact";
@@ -86,7 +87,8 @@ pub struct FinishedSummary {
 const CANCELLED: &str = "Compaction cancelled";
 
 /// True if the model input should be measured now: it has grown and is sent next, or its response
-/// has just ended the prompt. After a compaction, there is no other one before a new entry.
+/// has just ended the prompt. After a compaction, there is no other one before a new entry. After
+/// one that an approver declined, there is no other one for its prompt.
 pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     let head = &transition.head;
     if !transition.policy.context_budget.is_automatic()
@@ -95,10 +97,16 @@ pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     {
         return false;
     }
+    let is_declined = |prompt: Option<&PromptId>| {
+        prompt.is_some_and(|id| head.compaction_declined.as_ref() == Some(id))
+    };
     match &head.phase {
-        Phase::Model { attempt, .. } => *attempt == 1,
+        Phase::Model { attempt, .. } => {
+            *attempt == 1 && !is_declined(head.prompt.as_ref().map(|run| &run.id))
+        }
         Phase::Idle => transition.entries.iter().any(|entry| {
             matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Completed)
+                && !is_declined(entry.base.prompt_id.as_ref())
         }),
         Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => false,
     }
@@ -235,12 +243,15 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
         SummaryOutcome::Aborted => Next::Wait,
         SummaryOutcome::Asked(question) => {
             let base = requests::new_request(transition);
-            let mut request = questions::new_request(transition, question, base);
+            let mut request = questions::new_request(transition, question, (base, "a compaction"));
             let seq = requests::store(transition, &mut request);
             requests::emit_approval_requested(transition, &request, seq);
             Next::Wait
         }
         SummaryOutcome::Cancelled => {
+            if reason == CompactionReason::Threshold && !answers.is_empty() {
+                transition.head.compaction_declined = transition.prompt_id();
+            }
             let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
             finish_without_summary(transition, (attempt, reason), true, error)
         }
@@ -312,6 +323,12 @@ fn finish_without_summary(
         }
         Some(_) | None => resume(transition),
     }
+}
+
+/// Cancels a compaction outside a prompt, for the prompt that starts next.
+pub(super) fn cancel(transition: &mut Transition) -> Next {
+    let Phase::Summary { attempt, reason, .. } = transition.head.phase else { return Next::Wait };
+    finish_without_summary(transition, (attempt, reason), true, Some(CANCELLED.to_owned()))
 }
 
 /// Ends the compaction of a prompt that ends. The phase becomes the model call that would have

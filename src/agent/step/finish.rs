@@ -64,7 +64,7 @@ pub(super) fn end_run(transition: &mut Transition, ending: &PromptEnding) -> Nex
     transition.settle();
     transition.head.prompt = None;
     transition.head.phase = Phase::Idle;
-    transition.head.requests.clear();
+    transition.head.requests.retain(|request| request.input_id.is_some());
     budget::close_prompt(transition);
     transition.head.reset_suspicion();
     transition.response = None;

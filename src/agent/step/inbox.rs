@@ -17,6 +17,7 @@ use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
 use crate::agent::step::{actions, apply, bash, calls, continue_prompt, insert};
 use crate::agent::transition::{PendingItem, Transition};
+use crate::agent::waiting_command::AskingRequest;
 use crate::ids::PromptId;
 
 /// Text that the model receives for a call that a steer skipped.
@@ -42,6 +43,7 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
                 || bash::is_bash_command(command)
                 || command.finished_prompt().is_some()
                 || StoredActions::from_command(command).is_some()
+                || AskingRequest::from_command(command).is_some()
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::agent::step::compaction::SummaryAttempt;
 use crate::agent::step::retry::FailureKind;
 use crate::agent::transition::{FinishTurn, PendingItem};
 use crate::agent::usage::Usage;
+use crate::agent::waiting_command::CommandRun;
 use crate::clock::Timestamp;
 
 /// An input of the state machine: a fact that the driver found out, or an action that it took.
@@ -58,6 +59,8 @@ pub enum Input {
     /// Actions of an extension. They follow the input of their hook. Those of `turn_end` follow the
     /// decision, those of `tool_call` may precede the check, so that an abort starts no call.
     HookActions(Box<HookActions>),
+    /// The hooks of a command that waits for answers have run again.
+    CommandRan(Box<CommandRun>),
     /// Changes of extensions to an agent run that the inbox read of the same commit starts.
     StartChanges(Box<StartChanges>),
 }

@@ -130,16 +130,24 @@ fn apply_move(transition: &mut Transition, to: &LeafMove) {
 }
 
 /// Moves the leaf after the end of the prompt that the request aborted.
-pub(super) fn apply_move_command(transition: &mut Transition, item: &InboxItem, input: MoveInput) {
+pub(super) fn apply_move_command(
+    transition: &mut Transition,
+    item: &InboxItem,
+    mut input: MoveInput,
+) {
     let receipt = queue::new_receipt(transition, item);
     transition.receipts.push(receipt);
-    let MoveInput { leaf_move, mut summary, label, entry_id } = input;
-    if let (Some(summary), Some(left)) = (&mut summary, &transition.head.leaf_id) {
+    if let (Some(summary), Some(left)) = (&mut input.summary, &transition.head.leaf_id) {
         summary.from_id.clone_from(left);
     }
-    let label = label.as_deref().map(|label| (label, entry_id));
-    land(transition, &leaf_move, summary, label);
+    apply_stored(transition, &input);
     transition.head.reset_suspicion();
+}
+
+/// Moves the leaf, and appends the summary and the label, if there are any.
+pub(super) fn apply_stored(transition: &mut Transition, input: &MoveInput) {
+    let label = input.label.as_deref().map(|label| (label, input.entry_id.clone()));
+    land(transition, &input.leaf_move, input.summary.clone(), label);
 }
 
 /// Moves the leaf, and appends the summary and its label.

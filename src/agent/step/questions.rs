@@ -25,17 +25,17 @@ pub(crate) fn has_room_for_question(head: &Head, question: &QuestionSpec) -> boo
     if let Phase::Calls { calls, .. } = &head.phase {
         answers += calls.iter().map(|call| call.answers.byte_count()).sum::<usize>();
     }
+    answers += head.waiting_commands.iter().map(|it| it.answers.byte_count()).sum::<usize>();
     questions <= QUESTIONS_BYTES_MAX && answers <= ANSWERS_BYTES_MAX
 }
 
-/// The request of a question. `base`: its conversation and call.
+/// The request of a question about a subject. `base`: its conversation, and its call or command.
 pub(super) fn new_request(
     transition: &Transition,
     question: &QuestionSpec,
-    base: Request,
+    (base, subject): (Request, &str),
 ) -> Request {
     let extension = &question.asker.extension;
-    let subject = base.tool.as_deref().unwrap_or("a compaction");
     Request {
         kind: RequestKind::Question,
         title: format!("The extension \"{extension}\" asks about {subject}."),

@@ -42,19 +42,24 @@ pub(super) fn pop(
     Some(remove(transition, position))
 }
 
+/// True if the head counts the item as waiting. A command that waits for an answer is in the head.
+fn is_counted(item: &InboxItem) -> bool {
+    item.has_effect_when_idle() && !item.is_waiting_command()
+}
+
 fn remove(transition: &mut Transition, position: usize) -> Arc<InboxItem> {
     let pending = transition.pending.remove(position);
     transition.drained_bytes += pending.bytes;
-    let is_counted = u32::from(pending.item.has_effect_when_idle());
+    let count = u32::from(is_counted(&pending.item));
     // Without an inbox read the count includes items that are not in `pending`.
-    transition.head.waiting_items = transition.head.waiting_items.saturating_sub(is_counted);
+    transition.head.waiting_items = transition.head.waiting_items.saturating_sub(count);
     pending.item
 }
 
 /// Adds an inbox item that this commit creates.
 pub(super) fn add_new_item(transition: &mut Transition, item: InboxItem) {
     let bytes = RawJson::from_value(&item).text().len();
-    if item.has_effect_when_idle() {
+    if is_counted(&item) {
         transition.head.waiting_items += 1;
         transition.postpone_settled_event();
     }
@@ -86,8 +91,7 @@ pub(super) fn pop_unbounded(
 }
 
 pub(super) fn update_waiting_count(transition: &mut Transition) {
-    let count =
-        transition.pending.iter().filter(|pending| pending.item.has_effect_when_idle()).count();
+    let count = transition.pending.iter().filter(|pending| is_counted(&pending.item)).count();
     transition.head.waiting_items = u32::try_from(count).unwrap_or(u32::MAX);
 }
 

@@ -17,6 +17,7 @@ pub(super) fn new_request(transition: &Transition) -> Request {
         title: String::new(),
         reason: String::new(),
         prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
+        input_id: None,
         call: None,
         tool_call_id: None,
         tool: None,
@@ -55,13 +56,14 @@ fn new_request_id(transition: &mut Transition) -> RequestId {
 
 /// Emits the event and the notification about a new request.
 pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Request, seq: u64) {
-    transition.emit(EventBody::PromptApprovalRequested(RequestRef {
+    let reference = RequestRef {
         request_id: request.id.clone(),
         seq,
         tool_call_id: request.tool_call_id.clone(),
-    }));
+    };
+    transition.emit_about(request, EventBody::PromptApprovalRequested(reference));
     let text = format!("{} {}", request.title, request.reason);
-    let data = json!({"promptId": request.prompt_id, "approvalId": request.id, "requestId": request.id, "approval": {
+    let data = json!({"promptId": request.running_prompt(), "inputId": request.input_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
         "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
         "decisions": request.kind.decisions(), "schema": request.schema, "requestedAt": request.requested_at.to_string(),

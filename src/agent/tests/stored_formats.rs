@@ -3,10 +3,13 @@
 use super::*;
 use crate::agent::action::StoredActions;
 use crate::agent::entry::Entry;
+use crate::agent::head::READER_VERSION;
 use crate::agent::inbox::Receipt;
 use crate::agent::notification::Notification;
 use crate::agent::raw::RawJson;
 use crate::agent::run_prompt;
+use crate::agent::step::is_supported;
+use crate::agent::waiting_command::AskingRequest;
 
 const ENTRIES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
 const HEADS: &str = include_str!("../../../tests/fixtures/heads-v1.jsonl");
@@ -28,7 +31,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 46);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 49);
 }
 
 #[test]
@@ -41,15 +44,35 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 15);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 17);
 }
 
 #[test]
-fn heads_of_reader_5_require_it() {
+fn heads_of_newer_readers_require_them() {
     let heads = HEADS.lines().map(|line| serde_json::from_str::<Head>(line).unwrap());
-    let of_five = heads.filter(|head| head.min_reader == 5);
-    let required: Vec<u32> = of_five.map(|head| head.required_reader()).collect();
-    assert_eq!(required, [5; 3]);
+    let newer: Vec<Head> = heads.filter(|head| head.min_reader >= 5).collect();
+    let required = |version: u32| {
+        let of_version = newer.iter().filter(move |head| head.min_reader == version);
+        of_version.map(|head| head.required_reader()).collect::<Vec<u32>>()
+    };
+    assert_eq!((required(5), required(6), required(7)), (vec![5; 3], vec![6; 2], vec![7]));
+    let newest = newer.iter().map(|head| head.min_reader).max();
+    assert_eq!(newest, Some(READER_VERSION), "a fixture of the newest version");
+}
+
+#[test]
+fn waiting_commands_are_read_and_those_of_newer_versions_are_left() {
+    let items = INBOX.lines().map(|line| serde_json::from_str::<InboxItem>(line).unwrap());
+    let waiting: Vec<InboxItem> = items.filter(InboxItem::is_waiting_command).collect();
+    assert_eq!(waiting.len(), 3);
+    for item in waiting {
+        let request = AskingRequest::from_item(&item).expect("it is readable");
+        assert_eq!(request.to_inbox_body(), item.body);
+        assert!(is_supported(&item.body));
+    }
+    let newer = r#"{"command":{"name":"asking","args":{"paint":{"wall":"red"}}}}"#;
+    let newer: InboxBody = serde_json::from_str(newer).unwrap();
+    assert!(!is_supported(&newer), "a newer worker applies it");
 }
 
 /// Unknown actions would be dropped with their item.
@@ -77,12 +100,12 @@ fn system_prompt_of_a_run_is_read_from_its_entry() {
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 19);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 22);
 }
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 34);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 35);
 }
 
 #[test]

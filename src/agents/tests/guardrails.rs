@@ -52,10 +52,17 @@ fn title_is_auto_or_off() {
 }
 
 #[test]
-fn audit_is_true_or_false() {
-    for (front_matter, is_audited) in [("", false), ("audit: true", true), ("audit: false", false)]
-    {
-        assert_eq!(load_agent(front_matter).is_audited, is_audited, "{front_matter}");
+fn audit_logs_and_notifies() {
+    let cases = [
+        ("", (false, false)),
+        ("audit: true", (true, false)),
+        ("audit: false", (false, false)),
+        ("audit: { notify: true }", (true, true)),
+        ("audit: { notify: false }", (true, false)),
+    ];
+    for (front_matter, expected) in cases {
+        let audit = load_agent(front_matter).audit;
+        assert_eq!((audit.is_logged, audit.is_notified), expected, "{front_matter}");
     }
 }
 
@@ -85,7 +92,7 @@ x";
         load_files(&[("a.agent.md", first), ("b.agent.md", second), ("c.agent.md", third)]);
     let lines: Vec<String> = loaded.mistakes.iter().map(ToString::to_string).collect();
     assert_snapshot!(lines.join("\n"), @"
-    agents/a.agent.md:3: `audit` must be true or false
+    agents/a.agent.md:3: `audit` is true, false, or a map with `notify`
     agents/a.agent.md:5: unknown key `tool` of `guardrails`: did you mean `tools`?
     agents/a.agent.md:7: `guardrails` names `raed`, which matches none of `tools`: did you mean `read`?
     agents/a.agent.md:8: `guardrails` names `sql.*`, which matches none of `tools`: the nearest is `read`; there are: read, write

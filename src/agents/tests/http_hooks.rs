@@ -96,7 +96,7 @@ Help.
     agents/a.agent.md:6: an http extension needs `secret`
     agents/a.agent.md:6: a `name` is 1 to 64 of a-z, 0-9, `_` and `-`
     agents/a.agent.md:6: there is no `{id}` here: this url has no arguments
-    agents/a.agent.md:6: `events` is a list of at least one of session_start, session_shutdown, input, before_agent_start, agent_start, turn_start, model_select, agent_end, tool_call, tool_result, turn_end, session_before_compact, session_compact, session_tree, command, user_bash
+    agents/a.agent.md:6: `events` is a list of at least one of session_start, session_shutdown, input, before_agent_start, agent_start, turn_start, model_select, agent_end, tool_call, tool_result, turn_end, session_before_compact, session_compact, session_before_tree, session_tree, session_before_fork, session_fork, command, user_bash
     agents/a.agent.md:7: extensions and plugins may not have this url: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
     agents/a.agent.md:7: `secret` names the app setting with the secret: write it as ${NAME}
     agents/a.agent.md:7: `context` would send the whole history before every model call: an extension in Rust has this event
@@ -107,7 +107,7 @@ Help.
     agents/a.agent.md:8: `timeout` must be more than 0 and at most 30s
     agents/a.agent.md:8: `ignore` is not a value of `onFailure`: the nearest is `allow`; there are: block, allow
     agents/a.agent.md:9: the app setting GONE is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json
-    agents/a.agent.md:9: `events` is a list of at least one of session_start, session_shutdown, input, before_agent_start, agent_start, turn_start, model_select, agent_end, tool_call, tool_result, turn_end, session_before_compact, session_compact, session_tree, command, user_bash
+    agents/a.agent.md:9: `events` is a list of at least one of session_start, session_shutdown, input, before_agent_start, agent_start, turn_start, model_select, agent_end, tool_call, tool_result, turn_end, session_before_compact, session_compact, session_before_tree, session_tree, session_before_fork, session_fork, command, user_bash
     agents/a.agent.md:9: unknown key `onfailure` of an http extension: did you mean `onFailure`?
     agents/a.agent.md:10: there is another extension `guardrails`: names are unique
     agents/a.agent.md:11: the app setting TURNWHEEL_WEBHOOK_SECRET belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own

@@ -1,6 +1,7 @@
 //! Moves of an agent to other branches of its conversation.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,6 +13,9 @@ use crate::commands::leaf::{LeafMoved, LeafRequest, move_leaf};
 use crate::ids::EntryId;
 use crate::queries::load;
 use crate::queries::tree::{TreeSelection, TreeView, read_tree};
+
+/// Interval between checks for the end of a summary that follows an answer.
+const SUMMARY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options of [`Agent::navigate`].
 #[derive(Clone, Debug, Default)]
@@ -81,9 +85,22 @@ impl Agent {
         let response = move_leaf(&inner.services, &key, &request, &idempotency).await?;
         let moved = response.body.and_then(|body| body.read::<LeafMoved>().ok());
         let mut moved = moved.ok_or_else(CommandError::contended)?;
-        if moved.input_id.is_some() {
+        if moved.waiting {
+            // Prompts may run meanwhile.
+            drop(permit);
+            let input_id = idempotency.input_id(&key);
+            moved = self.wait_for_result(&key, &input_id).await?;
+            if let Some(error) = moved.error {
+                return Err(AgentError::Command(error));
+            }
+            while moved.input_id.is_some() && lock(&end).is_none() {
+                tokio::time::sleep(SUMMARY_POLL_INTERVAL).await;
+            }
+        } else if moved.input_id.is_some() {
             permit.commit();
             let _ = inner.run_state.subscribe().wait_for(RunState::is_idle).await;
+        }
+        if moved.input_id.is_some() {
             let end = lock(&end).take().unwrap_or_default();
             if let Some(reason) = end.get("errorMessage").and_then(Value::as_str) {
                 return Err(AgentError::Compaction(reason.to_owned()));

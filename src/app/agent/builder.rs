@@ -4,9 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
 use crate::app::agent::{Agent, AgentError};
+use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::extensions::{Extension, ExtensionError, Plugin};
@@ -29,6 +32,7 @@ pub struct AgentBuilder {
     pub(super) data: Option<PathBuf>,
     pub(super) session_id: Option<String>,
     pub(super) has_automatic_title: bool,
+    pub(super) extension_settings: ExtensionSettings,
     pub(super) mistakes: Vec<String>,
 }
 
@@ -98,6 +102,22 @@ impl AgentBuilder {
     pub fn plugin(mut self, plugin: impl Plugin) -> Self {
         let registered = RegisteredPlugin::register(plugin, &mut self.plugins, &self.services);
         self.mistakes.extend(registered.err().into_iter().flatten());
+        self
+    }
+
+    /// Sets a value that an extension or a plugin reads with [`HookContext::setting`]. Its permissions
+    /// declare the setting.
+    ///
+    /// [`HookContext::setting`]: crate::extensions::HookContext::setting
+    #[must_use]
+    pub fn extension_setting(
+        mut self,
+        extension: impl Into<String>,
+        name: impl Into<String>,
+        value: impl Into<Value>,
+    ) -> Self {
+        let own = self.extension_settings.entry(extension.into()).or_default();
+        own.insert(name.into(), value.into());
         self
     }
 

@@ -184,7 +184,9 @@ impl AgentInner {
         let response = accept_prompt(services, &key, request, idempotency, &sender).await?;
         let handled = response.body.and_then(|body| body.read::<InputHandled>().ok());
         Ok(match handled {
-            Some(handled) if handled.disposition == Disposition::Handled => {
+            Some(handled)
+                if matches!(handled.disposition, Disposition::Handled | Disposition::Waiting) =>
+            {
                 AcceptedRequest::Handled(Box::new(handled))
             }
             Some(_) | None => {

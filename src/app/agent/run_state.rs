@@ -25,7 +25,7 @@ impl RunState {
         Self {
             is_requested: false,
             is_running: head.prompt.is_some() || has_queued_prompt,
-            open_approvals: head.requests.iter().map(|request| request.id.clone()).collect(),
+            open_approvals: head.step_requests().map(|request| request.id.clone()).collect(),
         }
     }
 
@@ -47,6 +47,7 @@ impl RunState {
         match &event.payload {
             EventPayload::AgentStart => self.is_running = true,
             EventPayload::AgentSettled => *self = Self::default(),
+            EventPayload::ApprovalRequested { .. } if event.prompt_id.is_none() => return false,
             EventPayload::ApprovalRequested { request_id, .. } => {
                 self.open_approvals.insert(request_id.clone());
             }

@@ -15,7 +15,8 @@ use crate::app::agent::{Agent, AgentError, AgentEvent, AgentInner, BUSY_PROMPT, 
 use crate::commands::append_entries::append_entries;
 use crate::commands::bash::{BashRecord, record_bash};
 use crate::commands::compact::{CompactRequest, compact};
-use crate::commands::extension_command::{CommandRequest, run_extension_command};
+use crate::commands::contract::CommandError;
+use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
 use crate::commands::fork::{ForkRequest, fork_conversation};
 use crate::commands::inbox_edit::clear_queues;
 use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
@@ -112,7 +113,8 @@ impl Agent {
     }
 
     /// Runs a command of an extension, also while a prompt runs. Its actions are applied soon
-    /// after.
+    /// after. If the command asks a question, the method waits until it has its answer: answer it in
+    /// another task with [`Agent::approvals`] and [`Agent::decide`].
     ///
     /// # Errors
     /// Returns [`AgentError::Command`] if the command failed, and [`AgentError::Refused`] if no
@@ -123,17 +125,20 @@ impl Agent {
         args: impl Into<String>,
     ) -> Result<CommandOutcome, AgentError> {
         let inner = &self.inner;
-        let mut switch = inner.switch.lock().await;
-        inner.switch_if_idle(&mut switch).await?;
-        let request = CommandRequest { args: Some(args.into()) };
-        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
-        let command = (name, request);
-        let response = run_extension_command(services, &key, command, &idempotency, None).await?;
-        let member = |name: &str| response.body.as_ref()?.string_member(name);
-        match member("error") {
-            Some(error) => Err(AgentError::Command(error)),
-            None => Ok(CommandOutcome { output: member("output") }),
-        }
+        let command = (name, CommandRequest { args: Some(args.into()) });
+        let (services, idempotency) = (&inner.services, inner.new_idempotency());
+        let (key, response) = {
+            let mut switch = inner.switch.lock().await;
+            inner.switch_if_idle(&mut switch).await?;
+            let key = inner.key();
+            let run = run_extension_command(services, &key, command, &idempotency, None);
+            let response = run.await?;
+            (key, response)
+        };
+        let handled = response.body.and_then(|body| body.read::<InputHandled>().ok());
+        let handled = handled.ok_or_else(CommandError::contended)?;
+        let InputHandled { output, error, .. } = self.finish_command(&key, handled).await?;
+        error.map_or(Ok(CommandOutcome { output }), |error| Err(AgentError::Command(error)))
     }
 
     /// Records a shell command that your program ran. While a prompt runs, the result waits for the
@@ -321,7 +326,15 @@ impl Agent {
         };
         let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
         let response = fork_conversation(services, &key, request, &idempotency).await?;
-        if response.status != 201 {
+        let mut body = response.body.map(|body| body.to_value()).unwrap_or_default();
+        if response.status == 202 {
+            let input_id = idempotency.input_id(&key);
+            body = self.wait_for_result::<Value>(&key, &input_id).await?;
+        }
+        if let Some(error) = body.get("error").and_then(Value::as_str) {
+            return Err(AgentError::Command(error.to_owned()));
+        }
+        if body.get("conversation").is_none() {
             return Ok(None);
         }
         let id = ConversationId::new(idempotency.conversation_id(&inner.owner));
@@ -331,7 +344,7 @@ impl Agent {
         inner.enter_conversation(inner.owner.conversation_key(id.as_str())).await?;
         switch.messages_version = lock(&inner.observed).messages_version;
         permit.commit();
-        let text = response.body.and_then(|body| body.string_member("text"));
+        let text = body.get("text").and_then(Value::as_str).map(ToOwned::to_owned);
         Ok(Some(Fork { conversation_id: id, text }))
     }
 

@@ -12,7 +12,7 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::projection::synthetic_message;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
-use crate::agents::{self, Catalog, SharedCatalog};
+use crate::agents::{self, Catalog, SharedCatalog, declared_permissions};
 use crate::app::agent::state::ObservedState;
 use crate::app::agent::{
     Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, CurrentConversation, RunState,
@@ -29,7 +29,7 @@ use crate::commands::conversation::validate_settings;
 use crate::commands::prompt::{Sender, WhenBusy};
 use crate::extensions::Extension;
 use crate::extensions::command::find_command_mistakes;
-use crate::extensions::permissions::find_extension_mistakes;
+use crate::extensions::permissions::{find_extension_mistakes, find_setting_mistakes};
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::runner::ErrorListeners;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
@@ -59,6 +59,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         settings: config.settings.clone(),
         instructions: config.system_prompt.as_str().into(),
         tools: config.tools.clone(),
+        extension_settings: Arc::clone(&config.extension_settings),
         has_automatic_title: config.has_automatic_title,
         plugins: config.plugins.clone(),
         session_id: config.session_id.clone(),
@@ -133,7 +134,10 @@ pub(super) async fn open_services(
 
 impl Agent {
     pub(super) async fn start(mut builder: AgentBuilder) -> Result<Self, AgentError> {
-        builder.mistakes.extend(find_extension_mistakes(&builder.extensions));
+        let plugins: Vec<&str> = builder.plugins.iter().map(|plugin| plugin.name()).collect();
+        builder.mistakes.extend(find_extension_mistakes(&builder.extensions, &plugins));
+        let declared = declared_permissions(&builder.extensions, &builder.plugins);
+        builder.mistakes.extend(find_setting_mistakes(&builder.extension_settings, &declared));
         builder.mistakes.extend(find_command_mistakes(&builder.extensions));
         if !builder.mistakes.is_empty() {
             return Err(AgentError::Mistakes(builder.mistakes));
@@ -155,6 +159,7 @@ impl Agent {
             plugins: builder.plugins,
             session_id: builder.session_id,
             has_automatic_title: builder.has_automatic_title,
+            extension_settings: Arc::new(builder.extension_settings),
         };
         let agents = SharedCatalog::from(build_catalog(&config));
         let extensions = (builder.extensions, builder.extension_error_listeners);

@@ -55,6 +55,7 @@ impl FaultRun<'_> {
             && head.prompt.is_none()
             && !head.prompts.is_empty()
             && head.waiting_items == 0
+            && head.waiting_commands.is_empty()
             && self.read_all(DocumentKind::Inbox).await.iter().all(is_held)
     }
 

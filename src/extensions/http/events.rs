@@ -3,7 +3,7 @@
 use crate::extensions::Hook;
 
 /// Events that are sent to HTTP extensions.
-pub(crate) const HTTP_EVENTS: [Hook; 16] = [
+pub(crate) const HTTP_EVENTS: [Hook; 19] = [
     Hook::SessionStart,
     Hook::SessionShutdown,
     Hook::Input,
@@ -17,7 +17,10 @@ pub(crate) const HTTP_EVENTS: [Hook; 16] = [
     Hook::TurnEnd,
     Hook::SessionBeforeCompact,
     Hook::SessionCompact,
+    Hook::SessionBeforeTree,
     Hook::SessionTree,
+    Hook::SessionBeforeFork,
+    Hook::SessionFork,
     Hook::Command,
     Hook::UserBash,
 ];

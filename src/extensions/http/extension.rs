@@ -12,8 +12,8 @@ use super::messages::{MESSAGES_BYTES_MAX, block_values, content_value, message_v
 use super::request_body;
 use super::responses::{
     ActionsResponse, BashResponse, BeforeAgentStartResponse, BeforeCompactResponse,
-    CommandResponse, EmptyResponse, EventResponse, InputResponse, ToolCallResponse,
-    ToolResultResponse, TurnEndResponse, read_response,
+    BeforeForkResponse, BeforeTreeResponse, CommandResponse, EmptyResponse, EventResponse,
+    InputResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
@@ -21,8 +21,8 @@ use crate::agent::raw::RawJson;
 use crate::extensions::{
     BashResult, ClosingTurn, CommandCall, CommandOutcome, CommandSpec, Events, Extension,
     FinishTurn, FinishedRun, FinishedToolCall, HookContext, HookError, InputDecision, Observation,
-    PendingCompaction, PendingToolCall, PromptText, ResultChanges, RunChanges, StartingRun,
-    SummaryOverride, ToolCallDecision, UserBash,
+    PendingCompaction, PendingFork, PendingLeafMove, PendingToolCall, PromptText, ResultChanges,
+    RunChanges, SessionDecision, StartingRun, SummaryOverride, ToolCallDecision, UserBash,
 };
 
 /// An extension of an agent file.
@@ -244,7 +244,10 @@ impl Extension for HttpExtension {
         call: &CommandCall<'_>,
     ) -> Result<CommandOutcome, HookError> {
         let data = json!({"name": call.name, "args": call.args});
-        let response: CommandResponse = self.send(cx, data).await?;
+        let mut response: CommandResponse = self.send(cx, data).await?;
+        if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
+            return Err(question.ask(cx));
+        }
         Ok(CommandOutcome { output: response.output })
     }
 
@@ -263,6 +266,43 @@ impl Extension for HttpExtension {
         });
         let response: BashResponse = self.send(cx, data).await?;
         Ok(response.into_result())
+    }
+
+    async fn before_leaf_move(
+        &self,
+        cx: &HookContext,
+        pending: &PendingLeafMove<'_>,
+    ) -> Result<Option<SummaryOverride>, HookError> {
+        let messages = pending.entries_left.iter().filter_map(|entry| entry.body.message());
+        let (messages, omitted) = newest(messages, MESSAGES_BYTES_MAX);
+        let data = json!({
+            "targetId": pending.target_id,
+            "oldLeafId": pending.old_leaf_id,
+            "newLeafId": pending.new_leaf_id,
+            "commonAncestorId": pending.common_ancestor_id,
+            "messagesLeft": messages,
+            "messagesOmitted": omitted,
+            "wantsSummary": pending.wants_summary,
+            "label": pending.label,
+        });
+        let mut response: BeforeTreeResponse = self.send(cx, data).await?;
+        if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
+            return Err(question.ask(cx));
+        }
+        response.into_override().map_err(|reason| invalid(&reason))
+    }
+
+    async fn before_session_fork(
+        &self,
+        cx: &HookContext,
+        fork: &PendingFork<'_>,
+    ) -> Result<SessionDecision, HookError> {
+        let data = json!({"entryId": fork.entry_id, "position": fork.position});
+        let mut response: BeforeForkResponse = self.send(cx, data).await?;
+        if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
+            return Err(question.ask(cx));
+        }
+        Ok(response.into_decision())
     }
 
     async fn after_compaction(&self, cx: &HookContext, entry: &Entry) -> Result<(), HookError> {

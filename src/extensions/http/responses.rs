@@ -13,7 +13,7 @@ use crate::agent::entry::CustomMessageEntry;
 use crate::agent::raw::{RawJson, redacted_error};
 use crate::extensions::{
     ApprovalRequest, BashResult, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
-    SummaryOverride, ToolCallDecision,
+    SessionDecision, SummaryOverride, ToolCallDecision,
 };
 
 /// Bytes of a text for approvers or the model.
@@ -49,11 +49,17 @@ responses_with_actions!(
     TurnEndResponse
 );
 
-impl EventResponse for EmptyResponse {
-    fn take_actions(&mut self) -> Vec<HookAction> {
-        Vec::new()
-    }
+macro_rules! responses_without_actions {
+    ($($response:ty),*) => {$(
+        impl EventResponse for $response {
+            fn take_actions(&mut self) -> Vec<HookAction> {
+                Vec::new()
+            }
+        }
+    )*};
 }
+
+responses_without_actions!(BeforeForkResponse, BeforeTreeResponse, EmptyResponse);
 
 /// Reads the body of a response. The error holds no value of it.
 pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
@@ -302,23 +308,75 @@ impl BeforeCompactResponse {
     /// # Errors
     /// The response has another member, too.
     pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
-        let Some(question) = self.ask.take() else { return Ok(None) };
-        if self.cancel || self.summary.is_some() {
-            return Err("ask needs neither cancel nor summary".to_owned());
-        }
-        Ok(Some(question))
+        take_question(&mut self.ask, self.cancel || self.summary.is_some())
     }
 
     pub(super) fn into_override(self) -> Checked<Option<SummaryOverride>> {
-        match (self.cancel, self.summary, self.details) {
-            (false, None, None) => Ok(None),
-            (true, None, None) => Ok(Some(SummaryOverride::Cancel)),
-            (false, Some(summary), details) => {
-                Ok(Some(SummaryOverride::Summary { summary, details }))
-            }
-            (true, _, _) => Err("cancel needs neither summary nor details".to_owned()),
-            (false, None, Some(_)) => Err("details needs summary".to_owned()),
-        }
+        to_override(self.cancel, self.summary, self.details)
+    }
+}
+
+fn to_override(
+    cancel: bool,
+    summary: Option<String>,
+    details: Option<RawJson>,
+) -> Checked<Option<SummaryOverride>> {
+    match (cancel, summary, details) {
+        (false, None, None) => Ok(None),
+        (true, None, None) => Ok(Some(SummaryOverride::Cancel)),
+        (false, Some(summary), details) => Ok(Some(SummaryOverride::Summary { summary, details })),
+        (true, _, _) => Err("cancel needs neither summary nor details".to_owned()),
+        (false, None, Some(_)) => Err("details needs summary".to_owned()),
+    }
+}
+
+/// Response to `session_before_tree`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BeforeTreeResponse {
+    /// In place of a decision.
+    ask: Option<HookQuestion>,
+    #[serde(default)]
+    cancel: bool,
+    summary: Option<String>,
+    details: Option<RawJson>,
+}
+
+impl BeforeTreeResponse {
+    /// Removes the question from the response.
+    ///
+    /// # Errors
+    /// The response has another member, too.
+    pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
+        take_question(&mut self.ask, self.cancel || self.summary.is_some())
+    }
+
+    pub(super) fn into_override(self) -> Checked<Option<SummaryOverride>> {
+        to_override(self.cancel, self.summary, self.details)
+    }
+}
+
+/// Response to `session_before_fork`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BeforeForkResponse {
+    /// In place of a decision.
+    ask: Option<HookQuestion>,
+    #[serde(default)]
+    cancel: bool,
+}
+
+impl BeforeForkResponse {
+    /// Removes the question from the response.
+    ///
+    /// # Errors
+    /// The response has another member, too.
+    pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
+        take_question(&mut self.ask, self.cancel)
+    }
+
+    pub(super) fn into_decision(self) -> SessionDecision {
+        if self.cancel { SessionDecision::Cancel } else { SessionDecision::Continue }
     }
 }
 
@@ -336,7 +394,32 @@ pub(super) struct ActionsResponse {
 pub(super) struct CommandResponse {
     #[serde(default)]
     actions: Vec<HookAction>,
+    /// In place of a result.
+    ask: Option<HookQuestion>,
     pub(super) output: Option<String>,
+}
+
+impl CommandResponse {
+    /// Removes the question from the response.
+    ///
+    /// # Errors
+    /// The response has another member, too.
+    pub(super) fn take_question(&mut self) -> Checked<Option<HookQuestion>> {
+        take_question(&mut self.ask, self.output.is_some())
+    }
+}
+
+/// Removes the question from a response. `has_result`: the response has a result, too.
+fn take_question(
+    ask: &mut Option<HookQuestion>,
+    has_result: bool,
+) -> Checked<Option<HookQuestion>> {
+    match ask.take() {
+        Some(_) if has_result => {
+            Err("ask needs no result: the event is sent again with the answer".to_owned())
+        }
+        question => Ok(question),
+    }
 }
 
 #[derive(Debug, Deserialize)]

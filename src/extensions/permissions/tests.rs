@@ -95,11 +95,9 @@ fn equal_names_and_wrong_hosts_are_mistakes() {
     let extension = |hosts: &[&str]| -> Arc<dyn Extension> {
         Arc::new(Declared(Permissions::new().with_hosts(hosts.iter().copied())))
     };
-    assert_eq!(find_extension_mistakes(&[extension(&["a.example:1"])]), [""; 0]);
-    let mistakes = find_extension_mistakes(&[
-        extension(&["https://a.example"]),
-        extension(&["a.example:x", "", "a b"]),
-    ]);
+    assert_eq!(find_extension_mistakes(&[extension(&["a.example:1"])], &["rules"]), [""; 0]);
+    let extensions = [extension(&["https://a.example"]), extension(&["a.example:x", "", "a b"])];
+    let mistakes = find_extension_mistakes(&extensions, &[]);
     assert_eq!(
         mistakes,
         [
@@ -109,5 +107,34 @@ fn equal_names_and_wrong_hosts_are_mistakes() {
             "extension \"clock\": the permission for the host `` must be `host` or `host:port`",
             "extension \"clock\": the permission for the host `a b` must be `host` or `host:port`",
         ]
+    );
+}
+
+#[test]
+fn extension_and_plugin_of_one_name_are_a_mistake() {
+    let extension: Arc<dyn Extension> = Arc::new(Declared(Permissions::new()));
+    assert_eq!(
+        find_extension_mistakes(&[extension], &["rules", "clock"]),
+        ["an extension and a plugin are both called `clock`: rename one"]
+    );
+}
+
+#[test]
+fn settings_that_nobody_declares_are_mistakes() {
+    let declared = BTreeMap::from([("clock", Permissions::new().with_settings(["zone"]))]);
+    let settings = |owner: &str, name: &str| {
+        let values = BTreeMap::from([(name.to_owned(), Value::from(1))]);
+        find_setting_mistakes(&BTreeMap::from([(owner.to_owned(), values)]), &declared)
+    };
+    assert_eq!(settings("clock", "zone"), [""; 0]);
+    assert_eq!(
+        settings("clock", "zoom"),
+        [
+            "`clock` does not declare the setting `zoom`: declare it in `permissions` with `Permissions::with_settings`"
+        ]
+    );
+    assert_eq!(
+        settings("clocks", "zone"),
+        ["the settings of `clocks` belong to no extension or plugin of this agent"]
     );
 }

@@ -84,7 +84,7 @@ pub(in crate::extensions) fn new_site(
             name: None,
             model: "normal".to_owned(),
             thinking_level: ThinkingLevel::Off,
-            tools: Vec::new(),
+            tools: Vec::new().into(),
             system_prompt: "".into(),
             context_tokens: None,
         },

@@ -103,6 +103,7 @@ impl Hydrator {
                 json!({})
             }
             EventBody::BranchSummaryEnd(end) => to_value(end),
+            EventBody::CommandEnd(end) => to_value(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
@@ -160,6 +161,7 @@ impl Hydrator {
             | EventBody::SummarizationRetryFinished(_)
             | EventBody::BranchSummaryStart(_)
             | EventBody::BranchSummaryEnd(_)
+            | EventBody::CommandEnd(_)
             | EventBody::AutoRetryEnd(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)

@@ -128,13 +128,18 @@ fn is_abort_of_running_prompt(item: &InboxItem, head: &Head) -> bool {
 /// Cause while nothing runs: the queued inbox items, if any.
 fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
     let items = || facts.inbox.iter();
-    let due_items: Vec<&InboxItem> =
-        items().filter(|item| item.has_effect_when_idle() && is_supported(&item.body)).collect();
+    let due_items: Vec<&InboxItem> = items()
+        .filter(|item| item.has_effect_when_idle() && is_supported(&item.body))
+        .filter(|item| facts.head.question_of(&item.input_id).is_none())
+        .collect();
     if let Some(first) = due_items.first() {
         return Cause::Nudge(WorkerTask::ApplyInputs {
             inputs: due_items.len(),
             since: first.accepted_at,
         });
+    }
+    if let Some(cause) = approval_cause(facts) {
+        return cause;
     }
     if items().any(|item| !is_supported(&item.body)) {
         return Cause::NewerVersion;
@@ -197,10 +202,12 @@ fn approval_cause(facts: &WhyFacts) -> Option<Cause<'_>> {
             matches!(&item.body, InboxBody::Decision(decision) if decision.request_id == request.id)
         })
     };
-    let open: Vec<&Request> =
-        facts.head.requests.iter().filter(|request| !is_decided(request)).collect();
+    // A prompt does not wait for the questions of commands.
+    let is_idle = facts.head.prompt.is_none();
+    let all = || facts.head.requests.iter().filter(|it| is_idle || it.input_id.is_none());
+    let open: Vec<&Request> = all().filter(|request| !is_decided(request)).collect();
     // An accepted decision lets its call continue, whatever the other calls wait for.
-    if open.len() < facts.head.requests.len() {
+    if open.len() < all().count() {
         return None;
     }
     let (first, others) = open.split_first()?;

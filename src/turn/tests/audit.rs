@@ -3,12 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::delivery_cost::Log;
 use super::test_env::{TestEnv, three_rounds, usual_store_faults};
 use crate::agent::entry::EntryBody;
+use crate::agent::notification::Notification;
+use crate::agents::Agent;
 use crate::fail_points::NoFailPoints;
-use crate::ids::EffectId;
 use crate::ids::fault_plan::FaultPlan;
+use crate::ids::{ConversationKey, EffectId};
+use crate::notifications::sender::{NotificationSender, SendOutcome};
+use crate::store::{DocumentKind, Partition};
+use crate::turn::documents;
 
 const SEEDS: u64 = 20;
 
@@ -75,5 +82,59 @@ async fn lost_commits_and_crashes_repeat_no_audit_line() {
         for (effect, line) in logged {
             assert_eq!(expected.get(&effect), Some(&line), "seed {seed}");
         }
+    }
+}
+
+/// Discards what it is sent: the stored notifications are compared.
+#[derive(Debug)]
+struct Receiver;
+
+#[async_trait]
+impl NotificationSender for Receiver {
+    async fn send(&self, _key: &ConversationKey, _notice: &Notification) -> SendOutcome {
+        SendOutcome::Accepted
+    }
+}
+
+/// Effect ids of the results that notifications report. No result may be in two.
+async fn notified_results(env: &TestEnv) -> BTreeMap<String, bool> {
+    let partition = Partition::Conversation(TestEnv::key());
+    let mut results = BTreeMap::new();
+    for stored in env.store.select_newest(&partition, DocumentKind::Notification) {
+        let notice: Notification = documents::read(&stored.document).unwrap();
+        if notice.kind != "tool.result" {
+            continue;
+        }
+        let data = notice.data.to_value();
+        assert!(data["promptId"].as_str().is_some(), "{data}");
+        for result in data["results"].as_array().unwrap() {
+            let id = result["effectId"].as_str().unwrap().to_owned();
+            let earlier = results.insert(id, result["isError"].as_bool().unwrap());
+            assert_eq!(earlier, None, "{data}");
+        }
+    }
+    results
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_result_is_notified_once() {
+    for seed in 0..SEEDS {
+        let plan = FaultPlan::new(seed);
+        let mut env = TestEnv::with_fault_plan(seed, &plan, three_rounds, 0.0);
+        env.enable_parallel_calls(3);
+        env.notifier = Some(Arc::new(Receiver));
+        let notify = |agent: &mut Agent| agent.audit.is_notified = true;
+        env.agents = env.changed_agents(notify).into();
+        env.store.set_faults(usual_store_faults());
+        env.crash_percent = 4;
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        assert!(env.try_run_until_idle().await);
+        env.store.set_faults(crate::store::memory::StoreFaults::default());
+        let expected = expected_lines(&env).await.into_iter();
+        let expected: BTreeMap<String, bool> =
+            expected.map(|(id, line)| (id, line.ends_with("FAILED"))).collect();
+        assert!(!expected.is_empty());
+        assert_eq!(notified_results(&env).await, expected, "seed {seed}");
     }
 }

@@ -103,19 +103,20 @@ async fn open_questions(env: &TestEnv) -> Vec<String> {
         .collect()
 }
 
-async fn answer(env: &mut TestEnv, worker: &Services, value: Value) {
+pub(super) async fn answer(env: &mut TestEnv, worker: &Services, value: Value) {
     env.answer_all(&value).await;
     handle_nudges(env, worker).await;
 }
 
 /// Number of questions asked, by call and key.
-async fn asked_counts(env: &TestEnv) -> BTreeMap<String, u32> {
+pub(super) async fn asked_counts(env: &TestEnv) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for entry in env.entries().await {
         let EntryBody::Request(entry) = entry.body else { continue };
         if let Some(asker) = entry.request.asker {
             let call = entry.request.call;
-            let name = format!("{call:?} {} {}", asker.extension, asker.key);
+            let input = &entry.request.input_id;
+            let name = format!("{call:?} {input:?} {} {}", asker.extension, asker.key);
             *counts.entry(name).or_default() += 1;
         }
     }
@@ -347,9 +348,12 @@ async fn crashes_ask_no_question_twice() {
     }
 }
 
-/// Asks before a compaction, if it may, and cancels it without a yes.
+/// Asks before a compaction, and cancels it without a yes.
 #[derive(Debug)]
-struct CompactionGuard;
+struct CompactionGuard {
+    /// False: it cancels a compaction outside a prompt at once.
+    asks_when_idle: bool,
+}
 
 #[async_trait]
 impl Extension for CompactionGuard {
@@ -362,7 +366,8 @@ impl Extension for CompactionGuard {
         cx: &HookContext,
         _ahead: &PendingCompaction<'_>,
     ) -> Result<Option<SummaryOverride>, HookError> {
-        let is_confirmed = cx.has_ui() && cx.confirm("sure", "Shorten it?")?;
+        let can_ask = self.asks_when_idle || !cx.is_idle();
+        let is_confirmed = can_ask && cx.confirm("sure", "Shorten it?")?;
         Ok((!is_confirmed).then_some(SummaryOverride::Cancel))
     }
 }
@@ -370,7 +375,7 @@ impl Extension for CompactionGuard {
 /// A prompt whose compaction asks first, and its worker.
 async fn env_with_compaction_question() -> (TestEnv, Services) {
     let (mut env, mut worker, _) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
-    env.extensions = vec![Arc::new(CompactionGuard)];
+    env.extensions = vec![Arc::new(CompactionGuard { asks_when_idle: false })];
     worker.extensions.clone_from(&env.extensions);
     handle_nudges(&env, &worker).await;
     (env, worker)
@@ -413,18 +418,66 @@ async fn expired_or_aborted_question_ends_the_wait_of_a_compaction() {
     assert!(head.requests.is_empty() && head.phase == Phase::Idle);
 }
 
-#[tokio::test(start_paused = true)]
-async fn compaction_without_a_prompt_asks_nothing() {
+/// A compaction outside a prompt that asks first, and the number of summaries before it.
+async fn env_with_manual_compaction() -> (TestEnv, Services, usize) {
     let (mut env, mut worker, _) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
     handle_nudges(&env, &worker).await;
     let before = find_compactions(&env.entries().await).len();
-    env.extensions = vec![Arc::new(CompactionGuard)];
+    env.extensions = vec![Arc::new(CompactionGuard { asks_when_idle: true })];
     worker.extensions.clone_from(&env.extensions);
     let request = CompactRequest::default();
     compact(&worker, &TestEnv::key(), request, &idempotency("compact")).await.unwrap();
     handle_nudges(&env, &worker).await;
-    assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
-    assert_eq!(asked_counts(&env).await.len(), 0);
-    let after = find_compactions(&env.entries().await).len();
-    assert_eq!((before, after), (1, 1), "cancelled, because nobody can answer");
+    (env, worker, before)
+}
+
+#[tokio::test(start_paused = true)]
+async fn compaction_without_a_prompt_waits_for_the_answer() {
+    for (value, summaries) in [(json!(true), 1), (json!(false), 0)] {
+        let (mut env, worker, before) = env_with_manual_compaction().await;
+        let (head, request) = (env.head().await.unwrap(), only_request(&env).await);
+        assert_eq!((head.prompt.clone(), head.state()), (None, State::WaitingForApproval));
+        assert_eq!(head.next_step_due(head.updated_at), request.expires_at);
+        tokio::time::sleep(Duration::from_hours(24 * 2)).await;
+        answer(&mut env, &worker, value).await;
+        assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
+        assert_eq!(find_compactions(&env.entries().await).len() - before, summaries);
+        assert_eq!(asked_counts(&env).await.into_values().collect::<Vec<_>>(), [1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompt_ends_the_compaction_that_waits_for_an_answer() {
+    let (env, worker, before) = env_with_manual_compaction().await;
+    let asked = only_request(&env).await.id;
+    env.queue_prompt(&worker, &TestEnv::key(), "next").await.unwrap();
+    handle_nudges(&env, &worker).await;
+    let entries = env.entries().await;
+    let withdrawn = entries.iter().any(|entry| {
+        matches!(&entry.body, EntryBody::Decision(it)
+            if it.decision.request_id == asked && it.decision.decided_by == "abort")
+    });
+    assert!(withdrawn, "the question does not stay open");
+    let head = env.head().await.unwrap();
+    assert!(head.prompts.len() >= 2, "the prompt has started");
+    assert_eq!(find_compactions(&entries).len(), before);
+}
+
+/// The context window stays full: without the answer, each further step would ask again.
+#[tokio::test(start_paused = true)]
+async fn declined_compaction_is_not_asked_again_in_its_prompt() {
+    let (mut env, mut worker, _) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
+    env.extensions = vec![Arc::new(CompactionGuard { asks_when_idle: true })];
+    worker.extensions.clone_from(&env.extensions);
+    handle_nudges(&env, &worker).await;
+    let declined = only_request(&env).await.prompt_id;
+    answer(&mut env, &worker, json!(false)).await;
+    let head = env.head().await.unwrap();
+    assert_eq!((head.phase, head.requests.len()), (Phase::Idle, 0));
+    assert_eq!(head.compaction_declined, Some(declined));
+    assert_eq!(asked_counts(&env).await.into_values().sum::<u32>(), 1);
+    assert_eq!(find_compactions(&env.entries().await).len(), 0);
+    env.queue_prompt(&worker, &TestEnv::key(), "next").await.unwrap();
+    handle_nudges(&env, &worker).await;
+    assert_eq!(env.head().await.unwrap().requests.len(), 1, "the next prompt asks");
 }

@@ -84,7 +84,7 @@ pub(super) struct TestEnv {
     pub(super) model_override: Option<Arc<dyn Model>>,
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
-    agents: SharedCatalog,
+    pub(super) agents: SharedCatalog,
     /// Decides which responses of tools are lost.
     response_loss: Option<(FaultPlan, f64)>,
     pub(super) rng: fastrand::Rng,

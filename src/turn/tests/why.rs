@@ -36,7 +36,7 @@ async fn new_env(script: Script) -> (TestEnv, Services) {
     (env, services)
 }
 
-async fn why_view(env: &TestEnv) -> WhyView {
+pub(super) async fn why_view(env: &TestEnv) -> WhyView {
     explain_conversation(
         &*env.worker_store,
         &TestEnv::key(),

@@ -15,7 +15,7 @@ use super::test_app::{TestApp, TestResponse};
 const LEAF: &str = "/api/conversations/c/leaf";
 
 impl TestApp {
-    async fn entry_items(&self) -> Vec<Value> {
+    pub(super) async fn entry_items(&self) -> Vec<Value> {
         let entries = self.get_json("/api/conversations/c/entries?limit=100").await;
         entries["items"].as_array().unwrap().clone()
     }

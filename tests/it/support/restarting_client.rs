@@ -79,6 +79,13 @@ impl RestartingClient {
         self.send(post).await
     }
 
+    /// Sends a request once, whatever becomes of it.
+    pub(crate) async fn try_post(&mut self, path: &str, body: &Value) {
+        self.restart_if_halted();
+        let request = self.http.post(self.dev.url(path)).json(body);
+        let _unknown = request.timeout(Duration::from_secs(2)).send().await;
+    }
+
     /// Waits for the state of the prompt.
     pub(crate) async fn wait_for(&mut self, accepted: &Value, state: &str) {
         let id = accepted["promptId"].as_str().unwrap();

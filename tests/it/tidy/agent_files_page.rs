@@ -20,6 +20,7 @@ zzzzzzzzzzzz: 1
 retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
+audit: { zzzzzzzzzzzz: 1 }
 systemPrompt: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
@@ -44,7 +45,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 13] = [
+const MAPS: [(&str, &str); 14] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -53,6 +54,7 @@ const MAPS: [(&str, &str); 13] = [
     ("`retry`", "retry."),
     ("`compaction`", "compaction."),
     ("`guardrails`", "guardrails."),
+    ("`audit`", "audit."),
     ("`systemPrompt`", "systemPrompt."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::agent::entry::PromptState;
+use crate::agent::raw::RawJson;
 use crate::commands::bash::BashRecord;
 use crate::commands::prompt::Mode;
 use crate::extensions::{
-    CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, InputDecision,
-    PromptText,
+    CommandCall, CommandOutcome, CommandSpec, Extension, ForkPosition, HookContext, HookError,
+    InputDecision, PendingFork, Permissions, PromptText, SessionDecision,
 };
 
 #[derive(Debug)]
@@ -111,6 +112,99 @@ async fn run_command_returns_output_or_failure() {
     assert!(matches!(&failure, AgentError::Command(text) if text == "no such desk"));
     let unknown = agent.run_command("fly", "").await.unwrap_err();
     assert!(matches!(unknown, AgentError::Refused(CommandError::UnknownCommand)));
+}
+
+/// Asks before it greets, and before a fork; its greeting is a setting.
+#[derive(Debug)]
+struct Careful;
+
+#[async_trait]
+impl Extension for Careful {
+    fn name(&self) -> &'static str {
+        "careful"
+    }
+
+    fn permissions(&self) -> Permissions {
+        Permissions::new().with_settings(["greeting"])
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("greet", "")]
+    }
+
+    async fn run_command(
+        &self,
+        cx: &HookContext,
+        call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        let greeting: Option<String> = cx.setting("greeting")?;
+        let greeting = greeting.unwrap_or_else(|| "hello".to_owned());
+        let is_sure = cx.confirm("sure", "Greet?")?;
+        let text = if is_sure { format!("{greeting} {}", call.args) } else { "silent".to_owned() };
+        Ok(CommandOutcome::text(text))
+    }
+
+    async fn before_session_fork(
+        &self,
+        cx: &HookContext,
+        _fork: &PendingFork<'_>,
+    ) -> Result<SessionDecision, HookError> {
+        let is_sure = cx.confirm("sure", "Fork?")?;
+        Ok(if is_sure { SessionDecision::Continue } else { SessionDecision::Cancel })
+    }
+}
+
+/// Answers the next question.
+async fn answer_next(agent: &Agent, value: bool) {
+    loop {
+        if let [question] = &agent.approvals().await.unwrap()[..] {
+            let value = Some(RawJson::from_value(&value));
+            let decision = DecisionRequest { decision: "answer".to_owned(), reason: None, value };
+            return agent.decide(question.id.as_str(), decision).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn careful_agent(model: &Arc<TestModel>) -> Agent {
+    let model = Arc::clone(model) as Arc<dyn Model>;
+    let builder = Agent::builder().models(model).extension(Careful);
+    builder.extension_setting("careful", "greeting", "moin").start().await.unwrap()
+}
+
+#[tokio::test]
+async fn command_that_asks_returns_after_the_answer() {
+    let agent = careful_agent(&TestModel::new(&[])).await;
+    let (outcome, ()) = tokio::join!(agent.run_command("greet", "Ann"), answer_next(&agent, true));
+    assert_eq!(outcome.unwrap(), CommandOutcome::text("moin Ann"));
+    let (prompt, ()) = tokio::join!(agent.prompt("/greet Ann"), answer_next(&agent, false));
+    assert_eq!(output_text(&prompt.unwrap()).as_deref(), Some("silent"));
+}
+
+#[tokio::test]
+async fn fork_that_asks_returns_after_the_answer() {
+    let agent = careful_agent(&TestModel::new(&[json!("hi")])).await;
+    agent.prompt("go").await.unwrap();
+    let first = agent.conversation_id();
+    let services = &agent.inner.services;
+    let (head, _) = load::head(services, &agent.inner.key()).await.unwrap();
+    let entries = load::all_entries(services, &head).await.unwrap();
+    let entry_id = entries.last().unwrap().base.entry_id.clone();
+    let (refused, ()) =
+        tokio::join!(agent.fork(&entry_id, ForkPosition::At), answer_next(&agent, false));
+    assert_eq!((refused.unwrap(), agent.conversation_id()), (None, first.clone()));
+    let (fork, ()) =
+        tokio::join!(agent.fork(&entry_id, ForkPosition::At), answer_next(&agent, true));
+    assert_eq!(fork.unwrap().unwrap().conversation_id, agent.conversation_id());
+    assert_ne!(agent.conversation_id(), first);
+}
+
+#[tokio::test]
+async fn undeclared_setting_fails_the_start() {
+    let builder = Agent::builder().models(TestModel::new(&[])).extension(Careful);
+    let start = builder.extension_setting("careful", "volume", 3).start();
+    let Err(AgentError::Mistakes(mistakes)) = start.await else { panic!("it started") };
+    assert!(mistakes[0].contains("does not declare the setting `volume`"), "{mistakes:?}");
 }
 
 #[tokio::test]

@@ -12,11 +12,11 @@ use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMes
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::extensions::{
-    BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, HookError,
-    Observation, PendingCompaction, PromptText, ResultChanges, SessionStartReason, StartingRun,
-    SummaryOverride, UserBash,
+    BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, ForkPosition,
+    HookError, Observation, PendingCompaction, PendingFork, PendingLeafMove, PromptText,
+    ResultChanges, SessionStartReason, StartingRun, SummaryOverride, UserBash,
 };
-use crate::ids::EntryId;
+use crate::ids::{ConversationId, EntryId};
 
 fn result_message() -> ToolResultMessage {
     serde_json::from_value(json!({
@@ -54,6 +54,7 @@ fn observed_fact(event: Hook) -> Option<Observation> {
             new_leaf_id: None,
             summary: Some("Left.".to_owned()),
         },
+        Observation::SessionFork { previous: ConversationId::new("c0") },
     ];
     facts.into_iter().find(|fact| fact.hook() == event)
 }
@@ -96,6 +97,27 @@ async fn run_before_compaction(
         }
         other => format!("{other:?}"),
     })
+}
+
+async fn run_before_leaf_move(
+    extension: &HttpExtension,
+    cx: &HookContext,
+) -> Result<String, HookError> {
+    let (target_id, old_leaf_id) = (EntryId::new("e1"), EntryId::new("e9"));
+    let message = serde_json::from_value(json!({
+        "type": "message", "entryId": "e9", "parentId": null, "seq": 1, "timestamp": "2026-11-23T12:00:00.000Z",
+        "message": Message::ToolResult(result_message())
+    }));
+    let pending = PendingLeafMove {
+        target_id: Some(&target_id),
+        old_leaf_id: Some(&old_leaf_id),
+        new_leaf_id: None,
+        common_ancestor_id: None,
+        entries_left: &[Arc::new(entry()), Arc::new(message.unwrap())],
+        wants_summary: true,
+        label: None,
+    };
+    Ok(format!("{:?}", extension.before_leaf_move(cx, &pending).await?))
 }
 
 async fn run_command(extension: &HttpExtension, cx: &HookContext) -> Result<String, HookError> {
@@ -157,6 +179,12 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
             let input = PromptText { text, images: Vec::new(), source: Source::User };
             format!("{:?}", extension.transform_input(&cx, &input).await?)
         }
+        Hook::SessionBeforeTree => run_before_leaf_move(extension, &cx).await?,
+        Hook::SessionBeforeFork => {
+            let (entry_id, position) = (EntryId::new("e1"), ForkPosition::At);
+            let fork = PendingFork { entry_id: &entry_id, position };
+            format!("{:?}", extension.before_session_fork(&cx, &fork).await?)
+        }
         Hook::Command => run_command(extension, &cx).await?,
         Hook::UserBash => run_user_bash(extension, &cx).await?,
         Hook::Context
@@ -165,9 +193,7 @@ async fn run(extension: &HttpExtension, event: Hook) -> Result<String, HookError
         | Hook::ResourcesDiscover
         | Hook::SessionBeforeSwitch
         | Hook::SessionSwitch
-        | Hook::SessionBeforeFork
         | Hook::SessionFork
-        | Hook::SessionBeforeTree
         | Hook::SessionTree
         | Hook::SessionStart
         | Hook::SessionShutdown
@@ -313,10 +339,31 @@ fn session_cases() -> Vec<EventCase> {
             data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
             results: vec![(json!({}), "()")],
         },
+        EventCase {
+            event: Hook::SessionBeforeTree,
+            data: json!({
+                "targetId": "e1", "oldLeafId": "e9", "newLeafId": null, "commonAncestorId": null,
+                "messagesLeft": [result], "messagesOmitted": 0, "wantsSummary": true, "label": null
+            }),
+            results: vec![
+                (json!({}), "None"),
+                (json!({"cancel": true}), "Some(Cancel)"),
+                (
+                    json!({"summary": "Left."}),
+                    r#"Some(Summary { summary: "Left.", details: None })"#,
+                ),
+            ],
+        },
         observed(
             Hook::SessionTree,
             json!({"oldLeafId": "e1", "newLeafId": null, "summary": "Left."}),
         ),
+        EventCase {
+            event: Hook::SessionBeforeFork,
+            data: json!({"entryId": "e1", "position": "at"}),
+            results: vec![(json!({}), "Continue"), (json!({"cancel": true}), "Cancel")],
+        },
+        observed(Hook::SessionFork, json!({"previous": "c0"})),
         EventCase {
             event: Hook::Command,
             data: json!({"name": "rules", "args": "all"}),
@@ -380,6 +427,24 @@ async fn unknown_members_of_every_event_are_failures() {
         let extension = extension(&server.url, Duration::from_secs(5));
         let error = run(&extension, event).await.unwrap_err().to_string();
         assert_eq!(error, "its response is not valid: a member is unknown at line 1 column 12");
+    }
+}
+
+#[tokio::test]
+async fn events_that_may_ask_read_the_question() {
+    let ask = json!({"ask": {"kind": "confirm", "key": "sure", "text": "Sure?"}});
+    for event in [
+        Hook::ToolCall,
+        Hook::SessionBeforeCompact,
+        Hook::SessionBeforeTree,
+        Hook::SessionBeforeFork,
+        Hook::Command,
+    ] {
+        assert!(fits_schema(&format!("{}.response", event.name()), &ask), "{event:?}");
+        let server = HookServer::start(vec![Reply::json(&ask)]).await;
+        let extension = extension(&server.url, Duration::from_secs(5));
+        let error = run(&extension, event).await.unwrap_err().to_string();
+        assert_eq!(error, "the question `sure` has no answer yet", "{event:?}");
     }
 }
 

@@ -206,7 +206,7 @@ pub(super) fn catalog(
         name: "clerk".to_owned(),
         instructions: "Be good.".into(),
         tools,
-        is_audited: true,
+        audit: crate::agents::Audit { is_logged: true, is_notified: false },
         revision: "r".to_owned(),
         ..Agent::default()
     };
@@ -218,7 +218,7 @@ pub(super) fn catalog(
 
 impl super::TestEnv {
     /// The agents of the environment, with a change.
-    pub(super) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
+    pub(crate) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
         let mut catalog = catalog(&self.executions, self.response_loss.as_ref());
         for agent in catalog.agents.values_mut() {
             change(Arc::get_mut(agent).unwrap());
