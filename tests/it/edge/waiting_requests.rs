@@ -10,7 +10,7 @@ use turnwheel::extensions::{
     PendingLeafMove, Question, SessionDecision, SummaryOverride,
 };
 
-use super::commands::PROMPTS;
+use super::commands::{PROMPTS, WAITING_PROMPT};
 use super::test_app::{TestApp, TestResponse};
 
 const LEAF: &str = "/api/conversations/c/leaf";
@@ -192,6 +192,19 @@ async fn prompt_makes_a_waiting_move_void() {
     assert_eq!(result["moved"], false);
     assert!(result["error"].as_str().unwrap().contains("has continued"), "{result}");
     assert_eq!(app.user_texts().await.last().unwrap(), "say three");
+}
+
+#[tokio::test]
+async fn move_that_aborts_and_asks_is_refused() {
+    let app = app().await;
+    let target = app.message_id("say two").await;
+    app.run(WAITING_PROMPT).await;
+    let body = json!({"entryId": target, "abort": true});
+    let problem = app.post(LEAF, &body).send().await.expect_problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
+    app.work().await;
+    let conversation = app.get_json("/api/conversations/c").await;
+    assert_eq!(conversation["state"], "waiting_for_approval", "nothing is aborted");
 }
 
 #[tokio::test]
