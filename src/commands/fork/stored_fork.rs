@@ -56,7 +56,10 @@ pub(in crate::commands) async fn run_again(
         Ok(HookResult::Asked(question)) => {
             Some(RunOutcome::Asked { question, subject: "a fork".to_owned() })
         }
-        Ok(HookResult::Deferred) | Err(CommandError::Unavailable { .. }) => None,
+        Ok(HookResult::Deferred)
+        | Err(
+            CommandError::Unavailable { .. } | CommandError::Conflict { retry_after: Some(_), .. },
+        ) => None,
         Err(error) => failed(&error.to_string()),
     }
 }
