@@ -19,6 +19,7 @@ pub(crate) mod head;
 pub(crate) mod inbox;
 pub(crate) mod label;
 pub(crate) mod leaf_move;
+pub(crate) mod memory;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod notification;

@@ -28,6 +28,7 @@ mod guardrails;
 mod http_endpoint;
 mod http_tool;
 mod load;
+mod memory;
 mod mistakes;
 mod plugins;
 mod prompt_template;
@@ -45,6 +46,10 @@ pub(crate) use context_file::ContextFile;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub(crate) use memory::AgentMemory;
+pub(crate) use memory::is_project_name;
+#[cfg(test)]
+pub(crate) use memory::memory_plugin;
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
@@ -82,6 +87,8 @@ pub struct Agent {
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.
     pub plugins: Vec<Arc<RegisteredPlugin>>,
+    /// `None`: it has no memory of its user.
+    pub memory: Option<AgentMemory>,
     /// Names are unique.
     pub skills: Vec<Arc<Skill>>,
     /// JSON Schema of the final model response.

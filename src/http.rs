@@ -24,6 +24,7 @@ mod idempotency;
 mod inbox;
 mod lists;
 mod long_poll;
+mod memory;
 mod models;
 pub(crate) mod openapi;
 mod origin;
@@ -39,6 +40,7 @@ mod session_files;
 mod trace_layer;
 mod tree;
 mod usage;
+mod users;
 mod why;
 
 use std::convert::Infallible;

@@ -8,6 +8,7 @@ pub(crate) mod conversation_list;
 pub(crate) mod event_stream;
 pub(crate) mod inbox;
 pub(crate) mod load;
+pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod plugins;
 pub(crate) mod prompts;

@@ -3,6 +3,7 @@
 pub(crate) mod call_attempt;
 pub(crate) mod code;
 pub(crate) mod http;
+pub(crate) mod memory;
 pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
@@ -161,6 +162,8 @@ pub struct ToolContext {
     pub traceparent: Option<String>,
     /// `None` if the host has no schedules.
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
+    /// `None` if the host keeps no memory of users.
+    pub memory: Option<Arc<dyn memory::MemoryStore>>,
     /// `None` if the tool belongs to no plugin.
     pub plugin_state: Option<CallPluginState>,
 }

@@ -48,6 +48,7 @@ pub(crate) mod title;
 pub(crate) mod tool_batch;
 pub(crate) mod tool_call;
 pub(crate) mod turn_progress;
+pub(crate) mod user_documents;
 
 #[cfg(test)]
 mod tests;

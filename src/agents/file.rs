@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, extension_settings, extensions, fields, guardrails, http_tool,
-    plugins, settings, system_prompt,
+    memory, plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
@@ -90,7 +90,7 @@ fn read_agent(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" => {}
+            "extensions" | "plugins" | "skills" | "memory" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
@@ -102,6 +102,13 @@ fn read_agent(
     plugins.extend(plugin);
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.extend(parts.plugin.clone());
+    let memory = node
+        .find_member("memory")
+        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
+    let memory = memory.map(|(memory, plugin)| {
+        plugins.push(plugin);
+        memory
+    });
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -126,6 +133,7 @@ fn read_agent(
         plugins,
         response_schema,
         session_id: None,
+        memory,
         revision: revision(text, &skills, &parts.context_files),
         skills,
         context_files: parts.context_files,
@@ -212,13 +220,14 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 11] = [
+    const OWN: [&str; 12] = [
         "description",
         "tools",
         "extensions",
         "extensionSettings",
         "plugins",
         "skills",
+        "memory",
         "responseSchema",
         "guardrails",
         "audit",

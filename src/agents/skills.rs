@@ -30,7 +30,7 @@ const SKILLS_MAX: usize = 200;
 /// Bytes of another file of a skill that the model can load.
 const REFERENCE_BYTES_MAX: u64 = 256 * 1024;
 const PLUGIN_NAME: &str = "skills";
-const LOAD_SKILL: &str = "load_skill";
+pub(super) const LOAD_SKILL: &str = "load_skill";
 
 /// Instructions with a name and a description, in a file of the app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

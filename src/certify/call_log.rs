@@ -135,6 +135,7 @@ pub(super) fn with_counted_tools(
         is_audited: false,
         // The scripted model has no response for it.
         has_automatic_title: false,
+        memory: agent.memory.clone(),
         skills: Vec::new(),
         context_files: Vec::new(),
         has_default_prompt: agent.has_default_prompt,

@@ -136,6 +136,7 @@ impl TestEnv {
             }),
             traceparent: None,
             schedules: None,
+            memory: None,
             plugin_state: None,
         }
     }

@@ -191,6 +191,7 @@ impl<'w> LeasedConversation<'w> {
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
+            memory: Some(Arc::new(self.services.clone())),
             plugin_state: None,
         })
     }

@@ -18,6 +18,7 @@ mod hostile_clients;
 mod inbox;
 mod input_files;
 mod input_moderation;
+mod memory;
 mod models;
 mod openapi;
 mod openapi_check;
