@@ -96,7 +96,10 @@ pub(super) async fn user_partitions_are_isolated(store: Store<'_>) {
     let of_ada = create(store, &ada, note("ada")).await;
     create(store, &bob, due_at(note("bob"), 7)).await;
     create(store, &Partition::Scope(tenant.clone()), note("tenant")).await;
-    create(store, &ada, document(DocumentKind::Scope, "skill-a", "{}")).await;
+    // One batch may change several documents of a user.
+    let others = ["skill-a", "skill-b"].map(|id| document(DocumentKind::Scope, id, "{}"));
+    store.write(&ada, others.map(Write::Create).into()).await.unwrap();
+    store.write(&ada, vec![Write::Delete("skill-b".to_owned(), None)]).await.unwrap();
     let body = |stored: StoredDocument| stored.document.body.text().to_owned();
     for (at, name) in [(&ada, "ada"), (&bob, "bob")] {
         let stored = read_latest(store, at, "memory").await.unwrap();

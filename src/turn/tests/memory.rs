@@ -13,7 +13,7 @@ use super::test_env::{
     PauseFailPoint, RequestLogStore, Script, TestEnv, call, kill_at, owner, text,
 };
 use crate::agent::entry::{EntryBody, Output};
-use crate::agent::memory::{ForgetTarget, Memory, Note};
+use crate::agent::memory::{ForgetTarget, MEMORY_BYTES_MAX, Memory, NOTE_CHARS_MAX, Note};
 use crate::agents::AgentMemory;
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::delete_user::delete_user_data;
@@ -22,10 +22,11 @@ use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, EffectId, UserId};
 use crate::queries::memory::{memory_etag, read_memory};
 use crate::services::Services;
+use crate::store::cosmos::testing::{connect_store, start_in_process};
 use crate::store::memory::StoreFaults;
 use crate::store::{DocumentKind, Freshness, Selection};
 use crate::tools::memory::{MemoryStore, NewNote};
-use crate::turn::user_documents::user_partition;
+use crate::turn::user_documents::{load_memories, user_partition};
 
 const PROJECT: &str = "shop";
 
@@ -164,8 +165,13 @@ async fn system_prompt_ignores_notes_of_other_conversations_during_a_prompt() {
     }
     let bodies = app.model.bodies.lock().unwrap().clone();
     assert_eq!(bodies.len(), 3);
-    let first = system(&bodies[0]);
-    assert!(bodies.iter().all(|body| system(body) == first), "{bodies:?}");
+    for (earlier, later) in bodies.iter().zip(&bodies[1..]) {
+        // The service caches a request by its beginning: tools and the messages so far.
+        let sent = earlier["input"].as_array().unwrap();
+        let next = later["input"].as_array().unwrap();
+        assert_eq!(next[..sent.len()], sent[..], "the beginning of the request stays the same");
+        assert_eq!(later["tools"], earlier["tools"]);
+    }
     assert!(system(&app.run("again").await[0]).contains("- note 0\n- note 1\n- note 2"));
 }
 
@@ -207,6 +213,76 @@ async fn memory_costs_one_read_per_prompt() {
     let cold = env.new_worker(Arc::new(NoFailPoints));
     let requests = handle_next_nudge(&env, &cold, &counting).await;
     assert_eq!(requests.matches("select scope").count(), 1, "{requests}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_adds_no_other_request() {
+    let script = super::store_requests::calls_look_twice;
+    let (plain_env, plain, plain_log) = super::store_requests::new_env(script).await;
+    let (env, services, log) = new_memory_env(script).await;
+    let without = handle_next_nudge(&plain_env, &plain, &plain_log).await;
+    let with = handle_next_nudge(&env, &services, &log).await;
+    // The response also stores the frame: the tools that the memory offers.
+    let with = with.replace("write head, 3 entry", "write head, 2 entry");
+    assert_eq!(with.replacen("select scope\n", "", 1), without);
+    assert!(!without.contains("scope"), "{without}");
+    for _ in 0..2 {
+        let without = handle_next_nudge(&plain_env, &plain, &plain_log).await;
+        assert_eq!(handle_next_nudge(&env, &services, &log).await, without);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cosmos_stores_reads_and_deletes_notes() {
+    let emulator = start_in_process(1);
+    let mut env = TestEnv::with_script(1, remembers_then_looks);
+    env.set_memory("auto", false);
+    let log = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
+    env.worker_store = log.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let requests = handle_next_nudge(&env, &services, &log).await;
+    assert!(requests.contains("select scope\nwrite scope"), "{requests}");
+    while queued_nudges(&env).await > 0 {
+        handle_next_nudge(&env, &services, &log).await;
+    }
+    assert_eq!(texts(&services).await, ["likes tea"]);
+    let eve = Owner { user: UserId::new("eve"), ..owner() };
+    assert_eq!(notes_of(&services, &eve, PROJECT).await.len(), 0);
+    let deletion = delete_user_data(&services, &owner()).await.unwrap();
+    assert!(deletion.is_complete);
+    assert_eq!((deletion.conversations, deletion.documents), (1, 1));
+    assert_eq!(texts(&services).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_memory_refuses_notes_until_one_is_forgotten() {
+    let mut env = TestEnv::with_script(1, remembers_then_looks);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let key = TestEnv::key();
+    let text = "ü".repeat(NOTE_CHARS_MAX);
+    let add = async |number: usize| {
+        let effect = EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number);
+        let note = NewNote { effect: &effect, project: PROJECT, text: &text };
+        MemoryStore::remember(&services, &key, note).await
+    };
+    let mut count = 0;
+    let reason = loop {
+        match add(count).await {
+            Ok(()) => count += 1,
+            Err(reason) => break reason,
+        }
+    };
+    assert!(reason.contains("at most 65536 are allowed. Forget notes"), "{reason}");
+    let partition = user_partition(&owner().tenant, &owner().user);
+    let stored = load_memories(&*services.store, &partition);
+    let (memory, _, bytes) = stored.await.unwrap().remove(PROJECT).unwrap();
+    assert_eq!(memory.items.len(), count, "nothing is lost");
+    let note = bytes / count;
+    assert!(bytes <= MEMORY_BYTES_MAX && bytes + note > MEMORY_BYTES_MAX, "{count} notes, {bytes}");
+    let oldest = ForgetTarget::Id(memory.items[0].id.clone());
+    assert_eq!(MemoryStore::forget(&services, &key, PROJECT, &oldest).await, Ok(1));
+    assert_eq!(add(count).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

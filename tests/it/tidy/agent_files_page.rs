@@ -21,6 +21,7 @@ retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
 systemPrompt: { zzzzzzzzzzzz: 1 }
+memory: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
   - zzzzzzzzzzzz: 1
@@ -44,7 +45,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 13] = [
+const MAPS: [(&str, &str); 14] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -54,6 +55,7 @@ const MAPS: [(&str, &str); 13] = [
     ("`compaction`", "compaction."),
     ("`guardrails`", "guardrails."),
     ("`systemPrompt`", "systemPrompt."),
+    ("`memory`", "memory."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),
     ("a plugin", "plugins."),
