@@ -1,7 +1,7 @@
 //! Memory of a user: notes that an agent or the user wrote, and their form in the system prompt.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,10 @@ impl Memory {
 
     /// The notes as a Markdown list, one a line.
     pub(crate) fn to_markdown(&self) -> String {
-        self.items.iter().map(|note| format!("- {}\n", note.text)).collect()
+        self.items.iter().fold(String::new(), |mut text, note| {
+            let _infallible = writeln!(text, "- {}", note.text);
+            text
+        })
     }
 }
 

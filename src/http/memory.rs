@@ -28,7 +28,10 @@ const MARKDOWN: &str = "text/markdown";
         ("project" = Option<String>, Query, description = "By default the notes for all projects."),
         ("userId" = Option<String>, Query, description = "For operators: the owner of the notes."),
     ),
-    responses((status = 200, body = MemoryView, headers(("ETag" = String))))
+    responses((
+        status = 200, headers(("ETag" = String)),
+        content((MemoryView = "application/json"), (String = "text/markdown"))
+    ))
 )]
 pub(crate) async fn read(
     State(api): State<SharedApi>,

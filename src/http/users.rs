@@ -11,7 +11,7 @@ use crate::schedules;
 /// Delete the data of the caller: schedules, conversations, memory.
 /// Repeat the request until the response has `isComplete`.
 #[utoipa::path(
-    delete, path = "/users/me", operation_id = "deleteUserData", tag = "users",
+    delete, path = "/me", operation_id = "deleteUserData", tag = "users",
     responses(
         (status = 200, body = UserDeletion),
         (status = 409, description = "`effect-in-flight`: a write is in progress. Everything else is deleted."),

@@ -49,7 +49,7 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
     ) -> Result<usize, String>;
 }
 
-/// Who may change the memory, and where.
+/// The place and the rules of changes by an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryAccess {
     pub(crate) project: Arc<str>,

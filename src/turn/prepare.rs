@@ -108,8 +108,8 @@ impl LeasedConversation<'_> {
     ) -> Result<Option<Arc<UserDocuments>>, TurnError> {
         let services = self.services;
         let memory = context.agent.as_ref().ok().and_then(|agent| agent.memory.as_ref());
-        let is_on = |it: &&AgentMemory| it.allows_shared_user || !services.limits.has_shared_user;
-        if memory.filter(is_on).is_none() {
+        let is_on = |it: &AgentMemory| it.allows_shared_user || !services.limits.has_shared_user;
+        if !memory.is_some_and(is_on) {
             return Ok(None);
         }
         let is_change = |message: &&&Message| {

@@ -33,6 +33,7 @@ mod leases;
 mod lost_queues;
 mod lost_responses;
 mod memory;
+mod memory_changes;
 mod parallel_calls;
 mod pauses;
 mod plugins;

@@ -14,7 +14,7 @@ fn load_agent(front_matter: &str) -> Arc<Agent> {
     Arc::clone(loaded.catalog.find(None).unwrap())
 }
 
-/// Whether each tool of the memory needs an approval, by name.
+/// The tools of the memory, each with true if it needs an approval.
 fn approvals(agent: &Agent) -> Vec<(String, bool)> {
     let tools = agent.plugins.iter().flat_map(|plugin| plugin.tools());
     let needs = tools.map(|tool| {

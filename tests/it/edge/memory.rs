@@ -73,7 +73,7 @@ async fn notes_are_hidden_from_other_users_and_tenants() {
         put(&app, "/api/memory", &json!([])),
         app.delete("/api/memory"),
         app.delete("/api/memory/note_1"),
-        app.delete("/api/users/me"),
+        app.delete("/api/me"),
     ] {
         request.user("ops", operator).send().await.expect_problem(403, "forbidden");
     }
@@ -113,7 +113,7 @@ async fn user_deletes_all_data_step_by_step() {
     let order = json!({"id": "s", "input": "say hello", "at": "PT1H"});
     app.post("/api/schedules", &order).send().await.expect_status(201);
     put(&app, "/api/memory", &json!([{"text": "likes tea"}])).send().await.expect_status(200);
-    let delete = async || app.delete("/api/users/me").send().await.expect_status(200).json();
+    let delete = async || app.delete("/api/me").send().await.expect_status(200).json();
     assert_eq!(
         delete().await,
         json!({"conversations": 50, "schedules": 1, "documents": 0, "isComplete": false})
