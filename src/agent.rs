@@ -44,6 +44,7 @@ pub(crate) mod text;
 pub(crate) mod transition;
 pub(crate) mod tree;
 pub(crate) mod usage;
+pub(crate) mod user_skills;
 pub(crate) mod workspace;
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub(crate) mod request_hooks;
 mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;
+pub(crate) mod user_skills;
 
 use std::time::Duration;
 

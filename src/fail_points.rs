@@ -72,8 +72,8 @@ pub const FAIL_POINTS: [&str; 65] = [
     "schedule.fired",
     "schedule.moved",
     "schedule.cancel",
-    "memory.write",
-    "memory.written",
+    "user.write",
+    "user.written",
     "user.conversation",
     "user.documents",
 ];

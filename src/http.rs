@@ -37,6 +37,7 @@ mod query;
 mod schedules;
 mod schema;
 mod session_files;
+mod skills;
 mod trace_layer;
 mod tree;
 mod usage;

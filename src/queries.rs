@@ -16,6 +16,7 @@ pub(crate) mod schedules;
 pub(crate) mod session_export;
 pub(crate) mod tree;
 pub(crate) mod usage;
+pub(crate) mod user_skills;
 pub(crate) mod why;
 
 use serde::Serialize;

@@ -8,6 +8,7 @@ pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
 pub(crate) mod strict_schema;
+pub(crate) mod user_skills;
 pub(crate) mod validate;
 pub(crate) mod workspace;
 
@@ -164,6 +165,8 @@ pub struct ToolContext {
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
+    /// `None` if users have no skills of their own.
+    pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
     /// `None` if the tool belongs to no plugin.
     pub plugin_state: Option<CallPluginState>,
 }

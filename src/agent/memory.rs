@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::Extra;
+use crate::agent::user_skills::SkillList;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
 
@@ -100,7 +101,7 @@ impl ForgetTarget {
     fn matches(&self, note: &Note) -> bool {
         match self {
             Self::Id(id) => note.id == *id,
-            Self::Text(text) => note.text.to_lowercase() == flatten(text).to_lowercase(),
+            Self::Text(text) => note.text.to_lowercase() == one_line(text).to_lowercase(),
         }
     }
 }
@@ -110,6 +111,10 @@ impl ForgetTarget {
 pub(crate) struct UserDocuments {
     /// By project. The empty name: the notes for all projects.
     pub(crate) memories: BTreeMap<String, Memory>,
+    /// The user's own skills.
+    pub(crate) skills: SkillList,
+    /// True if all callers are this user.
+    pub(crate) is_shared: bool,
 }
 
 impl UserDocuments {
@@ -147,7 +152,7 @@ impl UserDocuments {
 /// # Errors
 /// The reason why the text cannot be a note. Report it to the author.
 pub(crate) fn clean_note(text: &str) -> Result<String, String> {
-    let note = flatten(text);
+    let note = one_line(text);
     let chars = note.chars().count();
     if note.is_empty() {
         return Err("A note needs a text.".to_owned());
@@ -160,7 +165,8 @@ pub(crate) fn clean_note(text: &str) -> Result<String, String> {
     Ok(note)
 }
 
-fn flatten(text: &str) -> String {
+/// The visible text as one line without marks of headings and lists at its beginning.
+pub(crate) fn one_line(text: &str) -> String {
     let lines = text.split(is_line_break).map(|line| {
         let visible: String = line.chars().filter(|c| !is_invisible(*c)).collect();
         let line = visible.trim_start_matches(|c: char| c.is_whitespace() || "#>-*".contains(c));
@@ -174,7 +180,7 @@ fn is_line_break(c: char) -> bool {
 }
 
 /// Control characters, and format characters that hide or reorder text.
-fn is_invisible(c: char) -> bool {
+pub(crate) fn is_invisible(c: char) -> bool {
     (c.is_control() && c != '\t')
         || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')

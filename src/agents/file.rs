@@ -90,15 +90,13 @@ fn read_agent(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" | "memory" => {}
+            "extensions" | "plugins" | "skills" | "userSkills" | "memory" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
     let mut plugins = read_all_plugins(node, &tools, context, findings);
-    let skills = node
-        .find_member("skills")
-        .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
-    let AgentSkills { skills, plugin } = skills.unwrap_or_default();
+    let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
+    let AgentSkills { skills, has_user_skills, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.extend(parts.plugin.clone());
@@ -136,6 +134,7 @@ fn read_agent(
         memory,
         revision: revision(text, &skills, &parts.context_files),
         skills,
+        has_user_skills,
         context_files: parts.context_files,
     })
 }
@@ -220,13 +219,14 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 12] = [
+    const OWN: [&str; 13] = [
         "description",
         "tools",
         "extensions",
         "extensionSettings",
         "plugins",
         "skills",
+        "userSkills",
         "memory",
         "responseSchema",
         "guardrails",

@@ -14,6 +14,7 @@ use crate::ids::is_plain_text;
 use crate::tools::CallableTool;
 use crate::tools::code::ServiceRegistry;
 use crate::tools::memory::{FORGET, Forget, MemoryAccess, REMEMBER, Remember};
+use crate::tools::user_skills::CREATE_SKILL;
 
 const PLUGIN_NAME: &str = "memory";
 const KEYS: [&str; 3] = ["write", "project", "shared"];
@@ -98,15 +99,16 @@ pub(crate) fn is_project_name(name: &str) -> bool {
     is_plain_text(name) && name.len() <= PROJECT_NAME_CHARS_MAX
 }
 
-/// True if the agent has a tool whose results someone else may have written. Only `schedule` and
-/// `load_skill` return nothing but the app's and the user's own texts.
+/// True if the agent has a tool whose results someone else may have written. Only `schedule`,
+/// `load_skill` and `create_skill` return nothing but the app's and the user's own texts.
 fn reads_untrusted_input(
     tools: &[Arc<dyn CallableTool>],
     plugins: &[Arc<RegisteredPlugin>],
 ) -> bool {
     let of_plugins = plugins.iter().flat_map(|plugin| plugin.tools());
     let mut all = tools.iter().chain(of_plugins);
-    all.any(|tool| !["schedule", LOAD_SKILL].contains(&tool.definition().name.as_str()))
+    let harmless = ["schedule", LOAD_SKILL, CREATE_SKILL];
+    all.any(|tool| !harmless.contains(&tool.definition().name.as_str()))
 }
 
 /// Why the plugin of the memory cannot be used beside the tools and other plugins of the agent.

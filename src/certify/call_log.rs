@@ -137,6 +137,7 @@ pub(super) fn with_counted_tools(
         has_automatic_title: false,
         memory: agent.memory.clone(),
         skills: Vec::new(),
+        has_user_skills: false,
         context_files: Vec::new(),
         has_default_prompt: agent.has_default_prompt,
         plugins: plugins.collect(),

@@ -16,9 +16,9 @@ use crate::ids::{ConversationKey, is_plain_text};
 use crate::queries::memory::memory_etag;
 use crate::services::Services;
 use crate::store::conditional::{back_off, compare_and_set};
-use crate::store::{Document, DocumentKind, Write};
+use crate::store::{Document, DocumentKind, Partition, Write};
 use crate::tools::memory::{MemoryStore, NewNote};
-use crate::turn::user_documents::{load_memories, memory_id, user_partition};
+use crate::turn::user_documents::{load_user_documents, memory_id, user_partition};
 
 /// Number of writes lost to other writers after which a change gives up.
 const ATTEMPTS_MAX: usize = 5;
@@ -113,13 +113,12 @@ pub(crate) async fn clear_memory(
     let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
     compare_and_set(waits, || async {
         let partition = user_partition(&target.owner.tenant, &target.owner.user);
-        let mut found = load_memories(&*services.store, &partition).await?;
-        let Some((memory, etag, _)) = found.remove(target.project) else { return Ok(Some(())) };
-        check_version(target, &memory)?;
-        services.fail_points.hit("memory.write").await;
-        let write = Write::Delete(memory_id(target.project), Some(etag));
-        let outcome = write_until_certain_in(services, &partition, vec![write]).await?;
-        Ok::<_, CommandError>(matches!(outcome, BatchOutcome::Won(_)).then_some(()))
+        let mut found = load_user_documents(&*services.store, &partition).await?.memories;
+        let Some(stored) = found.remove(target.project) else { return Ok(Some(())) };
+        check_version(target, &stored.document)?;
+        let write = Write::Delete(memory_id(target.project), Some(stored.etag));
+        let is_won = write_user_documents(services, &partition, vec![write]).await?;
+        Ok::<_, CommandError>(is_won.then_some(()))
     })
     .await
 }
@@ -134,9 +133,9 @@ pub(crate) async fn delete_note(
     id: &str,
 ) -> Result<(), CommandError> {
     let partition = user_partition(&owner.tenant, &owner.user);
-    let found = load_memories(&*services.store, &partition).await?;
+    let found = load_user_documents(&*services.store, &partition).await?.memories;
     let has_note = |memory: &Memory| memory.items.iter().any(|note| note.id == id);
-    let project = found.into_iter().find(|(_, (memory, _, _))| has_note(memory));
+    let project = found.into_iter().find(|(_, stored)| has_note(&stored.document));
     let (project, _) = project.ok_or(NO_NOTE)?;
     let target = MemoryTarget { owner, project: &project, is_wanted: &|_| true };
     let forget = |memory: &mut Memory| {
@@ -164,9 +163,9 @@ async fn try_change(
     change: &impl Fn(&mut Memory) -> Result<(), CommandError>,
 ) -> Result<Option<Memory>, CommandError> {
     let partition = user_partition(&target.owner.tenant, &target.owner.user);
-    let found = load_memories(&*services.store, &partition).await?;
+    let found = load_user_documents(&*services.store, &partition).await?.memories;
     let stored = found.get(target.project);
-    let current = stored.map(|(memory, _, _)| memory.clone()).unwrap_or_default();
+    let current = stored.map(|stored| stored.document.clone()).unwrap_or_default();
     let mut changed = current.clone();
     change(&mut changed)?;
     if changed == current {
@@ -188,13 +187,24 @@ async fn try_change(
     }
     let document = Document::new(memory_id(target.project), DocumentKind::Scope, &changed, None);
     let write = match stored {
-        Some((_, etag, _)) => Write::Replace(document, Some(etag.clone())),
+        Some(stored) => Write::Replace(document, Some(stored.etag.clone())),
         None => Write::Create(document),
     };
-    services.fail_points.hit("memory.write").await;
-    let outcome = write_until_certain_in(services, &partition, vec![write]).await?;
-    services.fail_points.hit("memory.written").await;
-    Ok(matches!(outcome, BatchOutcome::Won(_)).then_some(changed))
+    let is_won = write_user_documents(services, &partition, vec![write]).await?;
+    Ok(is_won.then_some(changed))
+}
+
+/// Writes documents of a user. `false`: another writer came first, or this write won with a lost
+/// response.
+pub(super) async fn write_user_documents(
+    services: &Services,
+    partition: &Partition,
+    writes: Vec<Write>,
+) -> Result<bool, CommandError> {
+    services.fail_points.hit("user.write").await;
+    let outcome = write_until_certain_in(services, partition, writes).await?;
+    services.fail_points.hit("user.written").await;
+    Ok(matches!(outcome, BatchOutcome::Won(_)))
 }
 
 fn check_version(target: &MemoryTarget<'_>, current: &Memory) -> Result<(), CommandError> {
@@ -234,12 +244,12 @@ impl MemoryStore for Services {
     ) -> Result<usize, String> {
         let owner = Owner::from_key(conversation);
         let partition = user_partition(&owner.tenant, &owner.user);
-        let found = load_memories(&*self.store, &partition).await;
-        let mut found = found.map_err(|error| CommandError::from(error).to_string())?;
+        let found = load_user_documents(&*self.store, &partition).await;
+        let mut found = found.map_err(|error| CommandError::from(error).to_string())?.memories;
         let mut count = 0;
         for project in ["", project] {
-            let Some((mut memory, _, _)) = found.remove(project) else { continue };
-            let removed = memory.forget(forgotten);
+            let Some(mut stored) = found.remove(project) else { continue };
+            let removed = stored.document.forget(forgotten);
             if removed == 0 {
                 continue;
             }

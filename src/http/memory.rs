@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::http::{HandlerResult, SharedApi, access, json, precondition};
 use crate::queries::memory::{MemoryView, memory_etag, read_memory};
 
-const MARKDOWN: &str = "text/markdown";
+pub(super) const MARKDOWN: &str = "text/markdown";
 
 /// Get the notes of the caller: those for all projects, or those of a project.
 /// With `Accept: text/markdown`, the notes as a list.
@@ -132,7 +132,7 @@ fn selected_project(uri: &Uri) -> Result<String, Problem> {
     Err(Problem::bad_request("`project` must be 1 to 64 of A-Z a-z 0-9 _ . -"))
 }
 
-fn accepts_markdown(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_markdown(headers: &HeaderMap) -> bool {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accept.split(',').any(|kind| kind.split(';').next().is_some_and(|it| it.trim() == MARKDOWN))
 }

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
     conversations, events, health, inbox, memory, models, plugins, prompts, schedules,
-    session_files, tree, usage, users, why,
+    session_files, skills, tree, usage, users, why,
 };
 
 #[derive(OpenApi)]
@@ -64,6 +64,8 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(schedules::read, schedules::cancel))
         .routes(routes!(memory::read, memory::replace, memory::clear))
         .routes(routes!(memory::forget))
+        .routes(routes!(skills::list))
+        .routes(routes!(skills::read, skills::replace, skills::remove))
         .routes(routes!(users::delete_own_data))
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))

@@ -9,7 +9,7 @@ use crate::clock::{Timestamp, iso};
 use crate::commands::contract::{CommandError, Owner};
 use crate::digest::sha256_hex;
 use crate::services::Services;
-use crate::turn::user_documents::{load_memories, user_partition};
+use crate::turn::user_documents::{load_user_documents, user_partition};
 
 const ETAG_DIGITS: usize = 16;
 
@@ -81,8 +81,8 @@ pub(crate) async fn read_memory(
     project: &str,
 ) -> Result<(Memory, Vec<String>), CommandError> {
     let partition = user_partition(&owner.tenant, &owner.user);
-    let mut found = load_memories(&*services.store, &partition).await?;
+    let mut found = load_user_documents(&*services.store, &partition).await?.memories;
     let projects = found.keys().filter(|name| !name.is_empty()).cloned().collect();
-    let memory = found.remove(project).map(|(memory, _, _)| memory).unwrap_or_default();
+    let memory = found.remove(project).map(|stored| stored.document).unwrap_or_default();
     Ok((memory, projects))
 }

@@ -137,6 +137,7 @@ impl TestEnv {
             traceparent: None,
             schedules: None,
             memory: None,
+            user_skills: None,
             plugin_state: None,
         }
     }

@@ -7,11 +7,11 @@ use crate::agent::memory::UserDocuments;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
-use crate::agents::AgentMemory;
 use crate::extensions::prepare::{CurrentPrompt, PrepareInput};
 use crate::extensions::runner::{FailureCause, HookFailure};
 use crate::extensions::{Hook, HookContext, HookError};
 use crate::tools::memory::{FORGET, REMEMBER};
+use crate::tools::user_skills::CREATE_SKILL;
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::frame::Frame;
@@ -107,21 +107,21 @@ impl LeasedConversation<'_> {
         prompt: &CurrentPrompt<'_>,
     ) -> Result<Option<Arc<UserDocuments>>, TurnError> {
         let services = self.services;
-        let memory = context.agent.as_ref().ok().and_then(|agent| agent.memory.as_ref());
-        let is_on = |it: &AgentMemory| it.allows_shared_user || !services.limits.has_shared_user;
-        if !memory.is_some_and(is_on) {
+        let is_shared = services.limits.has_shared_user;
+        let agent = context.agent.as_ref();
+        if !agent.is_ok_and(|agent| agent.reads_user_documents(is_shared)) {
             return Ok(None);
         }
         let is_change = |message: &&&Message| {
             let Message::ToolResult(result) = message else { return false };
-            [REMEMBER, FORGET].contains(&result.tool_name.as_str())
+            [REMEMBER, FORGET, CREATE_SKILL].contains(&result.tool_name.as_str())
         };
         let own_changes = prompt.messages.iter().filter(is_change).count();
-        let version = DocumentsVersion { prompt: prompt.id.clone(), own_changes };
+        let version = DocumentsVersion { prompt: prompt.id.clone(), own_changes, is_shared };
         let cache = &services.user_documents;
         let loaded = cache.load(&*services.store, &self.state.key, version).await;
         loaded
             .map(Some)
-            .map_err(|source| self.state.error("read the memory of the user of", source))
+            .map_err(|source| self.state.error("read the documents of the user of", source))
     }
 }

@@ -54,5 +54,6 @@ mod telemetry;
 mod test_env;
 mod titles;
 mod tool_progress;
+mod user_skills;
 mod versions;
 mod why;

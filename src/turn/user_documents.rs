@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+
 use crate::agent::memory::{Memory, UserDocuments};
-use crate::ids::{ConversationKey, PromptId, TenantId, UserId};
+use crate::agent::user_skills::{SkillList, UserSkill};
+use crate::ids::{ConversationKey, PromptId, TenantId, UserId, is_plain_text};
 use crate::store::{
     ConversationStore, DocumentKind, ETag, Freshness, Partition, Selection, StoreError,
+    StoredDocument,
 };
 use crate::turn::documents;
 
@@ -33,27 +37,81 @@ fn project_of(id: &str) -> Option<&str> {
     if rest.is_empty() { Some("") } else { rest.strip_prefix('-') }
 }
 
-/// The notes of a user by project, each with the version of its document and its bytes.
-pub(crate) type StoredMemories = BTreeMap<String, (Memory, ETag, usize)>;
+/// Id of the document with the list of a user's skills. The last one that prompts read.
+pub(crate) const SKILL_LIST_ID: &str = "skills";
+/// Bytes of the name of a skill.
+const SKILL_NAME_BYTES_MAX: usize = 64;
 
-/// Reads all notes of a user with one request.
+/// Id of the document with the skill of this name. It sorts after those that prompts read.
+pub(crate) fn skill_id(name: &str) -> String {
+    format!("{SKILL_LIST_ID}-{name}")
+}
+
+/// A document of a user with its version.
+pub(crate) struct StoredUserDocument<T> {
+    pub(crate) document: T,
+    pub(crate) etag: ETag,
+    /// Bytes as stored.
+    bytes: usize,
+}
+
+/// The documents of a user that prompts read.
+#[derive(Default)]
+pub(crate) struct StoredUserDocuments {
+    /// By project.
+    pub(crate) memories: BTreeMap<String, StoredUserDocument<Memory>>,
+    pub(crate) skills: Option<StoredUserDocument<SkillList>>,
+}
+
+/// Reads the notes and the list of skills of a user with one request.
 ///
 /// # Errors
 /// The store does not respond, or a document is corrupt.
-pub(crate) async fn load_memories(
+pub(crate) async fn load_user_documents(
     store: &dyn ConversationStore,
     partition: &Partition,
-) -> Result<StoredMemories, StoreError> {
-    let all = Selection::all(DocumentKind::Scope);
-    let stored = store.select(partition, &all, Freshness::Latest).await?;
-    let mut memories = BTreeMap::new();
+) -> Result<StoredUserDocuments, StoreError> {
+    let selection = Selection {
+        from_id: Some(MEMORY_ID.to_owned()),
+        to_id: Some(SKILL_LIST_ID.to_owned()),
+        ..Selection::all(DocumentKind::Scope)
+    };
+    let stored = store.select(partition, &selection, Freshness::Latest).await?;
+    let mut documents = StoredUserDocuments::default();
     for found in stored {
-        let Some(project) = project_of(&found.document.id) else { continue };
-        let bytes = found.document.body.text().len();
-        let memory = documents::read(&found.document)?;
-        memories.insert(project.to_owned(), (memory, found.etag, bytes));
+        if let Some(project) = project_of(&found.document.id) {
+            documents.memories.insert(project.to_owned(), read_document(&found)?);
+        } else if found.document.id == SKILL_LIST_ID {
+            documents.skills = Some(read_document(&found)?);
+        }
     }
-    Ok(memories)
+    Ok(documents)
+}
+
+fn read_document<T: DeserializeOwned>(
+    found: &StoredDocument,
+) -> Result<StoredUserDocument<T>, StoreError> {
+    let bytes = found.document.body.text().len();
+    let document = documents::read(&found.document)?;
+    Ok(StoredUserDocument { document, etag: found.etag.clone(), bytes })
+}
+
+/// Reads a skill of a user with its version. `None`: the user has none with this name.
+///
+/// # Errors
+/// The store does not respond, or the document is corrupt.
+pub(crate) async fn load_skill(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    name: &str,
+) -> Result<Option<(UserSkill, ETag)>, StoreError> {
+    if !is_plain_text(name) || name.len() > SKILL_NAME_BYTES_MAX {
+        return Ok(None);
+    }
+    let Some(found) = store.read(partition, &skill_id(name), Freshness::Latest).await? else {
+        return Ok(None);
+    };
+    Ok(Some((documents::read(&found.document)?, found.etag)))
 }
 
 /// A position in the timeline of a conversation from which its model calls see a user's documents.
@@ -62,6 +120,8 @@ pub(crate) struct DocumentsVersion {
     pub(crate) prompt: PromptId,
     /// Number of calls of the prompt that may have changed the documents.
     pub(crate) own_changes: usize,
+    /// True if all callers are one user.
+    pub(crate) is_shared: bool,
 }
 
 #[derive(Clone)]
@@ -114,10 +174,16 @@ impl UserDocumentsCache {
         if let Some(cached) = self.cache.get(key).filter(|cached| cached.version == version) {
             return Ok(cached.documents);
         }
-        let memories = load_memories(store, &user_partition(&key.tenant, &key.user)).await?;
-        let bytes = memories.values().map(|(_, _, bytes)| *bytes as u64).sum();
-        let memories = memories.into_iter().map(|(name, (memory, _, _))| (name, memory)).collect();
-        let documents = Arc::new(UserDocuments { memories });
+        let stored = load_user_documents(store, &user_partition(&key.tenant, &key.user)).await?;
+        let memories = stored.memories.values().map(|found| found.bytes);
+        let bytes = memories.chain(stored.skills.iter().map(|found| found.bytes)).sum::<usize>();
+        let bytes = bytes as u64;
+        let memories = stored.memories.into_iter();
+        let documents = Arc::new(UserDocuments {
+            memories: memories.map(|(name, found)| (name, found.document)).collect(),
+            skills: stored.skills.map(|found| found.document).unwrap_or_default(),
+            is_shared: version.is_shared,
+        });
         let cached = CachedDocuments { version, documents: Arc::clone(&documents), bytes };
         self.cache.insert(key.clone(), cached);
         Ok(documents)

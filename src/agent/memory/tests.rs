@@ -20,7 +20,7 @@ fn memory(notes: &[(&str, u64, &str)]) -> Memory {
 
 fn documents(global: Memory, project: Memory) -> UserDocuments {
     let memories = [(String::new(), global), ("shop".to_owned(), project)];
-    UserDocuments { memories: memories.into() }
+    UserDocuments { memories: memories.into(), ..UserDocuments::default() }
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn wrong_skills_are_reported_with_their_line() {
 
 #[test]
 fn index_lists_each_skill_in_one_line() {
-    let index = render_index(&[skill("a", &[]), skill("b", &[])]);
+    let index = render_index(&render_lines(&[skill("a", &[]), skill("b", &[])]), "");
     let expected = "Available skills:\n- a: About a.\n- b: About b.\n\nUse load_skill(name) to access full instructions.";
     assert_eq!(index, expected);
 }

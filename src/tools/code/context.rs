@@ -19,6 +19,7 @@ use crate::tools::memory::MemoryStore;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
+use crate::tools::user_skills::UserSkillStore;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
 
@@ -111,6 +112,10 @@ impl CallContext {
 
     pub(crate) fn memory(&self) -> Option<&Arc<dyn MemoryStore>> {
         self.context.memory.as_ref()
+    }
+
+    pub(crate) fn user_skills(&self) -> Option<&Arc<dyn UserSkillStore>> {
+        self.context.user_skills.as_ref()
     }
 
     /// Returns the value of this type that the app registered with `App::service`.

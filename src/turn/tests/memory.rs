@@ -294,6 +294,7 @@ async fn note_reaches_no_other_user() {
         crate::turn::user_documents::DocumentsVersion {
             prompt: crate::ids::PromptId::new("p"),
             own_changes: 0,
+            is_shared: false,
         },
     );
     assert_eq!(loaded.await.unwrap().render_memory(PROJECT), None);

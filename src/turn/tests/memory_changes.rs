@@ -9,6 +9,7 @@ use super::memory::{PROJECT, notes_of, remember, remembers_then_looks, texts};
 use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, TestEnv, kill_at, owner, text};
 use crate::agent::memory::{ForgetTarget, MEMORY_BYTES_MAX, Memory, NOTE_CHARS_MAX};
+use crate::agent::raw::RawJson;
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::delete_user::delete_user_data;
 use crate::commands::memory::{MemoryTarget, clear_memory, delete_note, replace_memory};
@@ -18,7 +19,7 @@ use crate::queries::memory::memory_etag;
 use crate::store::memory::StoreFaults;
 use crate::store::{DocumentKind, Freshness, Selection};
 use crate::tools::memory::{MemoryStore, NewNote};
-use crate::turn::user_documents::{load_memories, user_partition};
+use crate::turn::user_documents::{load_user_documents, user_partition};
 
 fn forgets(results: usize, _input: &str) -> Vec<Value> {
     let arguments = json!({"text": "likes tea"});
@@ -50,8 +51,9 @@ async fn full_memory_refuses_notes_until_one_is_forgotten() {
     };
     assert!(reason.contains("at most 65536 are allowed. Forget notes"), "{reason}");
     let partition = user_partition(&owner().tenant, &owner().user);
-    let stored = load_memories(&*services.store, &partition);
-    let (memory, _, bytes) = stored.await.unwrap().remove(PROJECT).unwrap();
+    let stored = load_user_documents(&*services.store, &partition).await.unwrap().memories;
+    let memory = &stored[PROJECT].document;
+    let bytes = RawJson::from_value(memory).text().len();
     assert_eq!(memory.items.len(), count, "nothing is lost");
     let note = bytes / count;
     assert!(bytes <= MEMORY_BYTES_MAX && bytes + note > MEMORY_BYTES_MAX, "{count} notes, {bytes}");
@@ -62,7 +64,7 @@ async fn full_memory_refuses_notes_until_one_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn kill_around_the_write_leaves_one_note() {
-    for fail_point in ["tool.before", "memory.write", "memory.written", "result.before"] {
+    for fail_point in ["tool.before", "user.write", "user.written", "result.before"] {
         let mut env = TestEnv::with_script(33, remembers_then_looks);
         env.set_memory("auto", false);
         let pause = Arc::new(PauseFailPoint::new(fail_point));
@@ -78,7 +80,7 @@ async fn kill_around_the_write_leaves_one_note() {
 
 #[tokio::test(start_paused = true)]
 async fn kill_around_forget_removes_no_other_note() {
-    for fail_point in ["memory.write", "memory.written", "result.before"] {
+    for fail_point in ["user.write", "user.written", "result.before"] {
         let mut env = TestEnv::with_script(33, forgets);
         env.set_memory("auto", false);
         let pause = Arc::new(PauseFailPoint::new(fail_point));
@@ -119,7 +121,7 @@ async fn lost_response_of_the_write_leaves_one_note() {
 #[tokio::test(start_paused = true)]
 async fn concurrent_writes_of_two_conversations_keep_both_notes() {
     let mut env = TestEnv::with_script(1, remembers_then_looks);
-    let pause = Arc::new(PauseFailPoint::new("memory.write"));
+    let pause = Arc::new(PauseFailPoint::new("user.write"));
     let (slow, quick) = (env.new_worker(pause.clone()), env.new_worker(Arc::new(NoFailPoints)));
     let other = owner().conversation_key("other");
     let key = TestEnv::key();
