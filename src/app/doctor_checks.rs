@@ -93,18 +93,19 @@ pub(super) fn price_check(
     })
 }
 
-/// Reports agents whose memory is off because all callers are one user. Returns `None` if there are
+/// Reports agents whose memory or user skills are off because all callers are one user. Returns `None` if there are
 /// none.
 pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
     if !has_shared_user(settings) {
         return None;
     }
-    let is_off =
-        |agent: &&Arc<Agent>| agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user);
+    let is_off = |agent: &&Arc<Agent>| {
+        agent.has_user_skills || agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user)
+    };
     let names: Vec<&str> =
         catalog.agents.values().filter(is_off).map(|agent| agent.name.as_str()).collect();
     let detail = format!(
-        "{}: the memory is off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share the notes",
+        "{}: memory and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share the notes",
         names.join(", ")
     );
     (!names.is_empty()).then(|| Check::skipped(Area::Agents, "memory", detail))

@@ -30,6 +30,8 @@ use crate::turn::user_documents::{
 const ATTEMPTS_MAX: usize = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const SCHEMA: u32 = 1;
+/// A name without mistakes, for the check of a description.
+const VALID_NAME: &str = "skill";
 const NO_SKILL: CommandError = CommandError::NotFound("skill");
 
 /// The new content of a skill.
@@ -116,8 +118,11 @@ pub(crate) async fn delete_skill(
 fn check_content(name: &str, change: &SkillChange) -> Result<UserSkill, Vec<FieldError>> {
     let mut errors = Vec::new();
     let description = one_line(&change.description);
-    for reason in find_broken_skill_rules(name, &description) {
+    for reason in find_broken_skill_rules(name, "") {
         errors.push(FieldError::new("/name", reason));
+    }
+    for reason in find_broken_skill_rules(VALID_NAME, &description) {
+        errors.push(FieldError::new("/description", reason));
     }
     if description.is_empty() {
         errors.push(FieldError::new("/description", "A skill needs a description."));

@@ -33,6 +33,7 @@ mod read_models;
 mod response_schemas;
 mod session_files;
 mod session_tree;
+mod skills;
 mod source_methods;
 mod store_faults;
 mod test_app;

@@ -172,7 +172,7 @@ async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
         assert_eq!(names(&app.services, &owner()).await, expected, "{decision}");
         let results = result_texts(&app.env).await;
         if decision == "reject" {
-            assert_eq!(results[1], "Skill not found");
+            assert!(results[1].contains("Skill not found"), "{}", results[1]);
             assert!(results[2].contains("\"put\" not found"), "{}", results[2]);
             continue;
         }
@@ -394,7 +394,7 @@ async fn user_skills_are_off_when_all_callers_are_one_user() {
     let bodies = app.run("go").await;
     assert_eq!(tool_names(&bodies[0]), ["look", "load_skill"]);
     assert!(!system(&bodies[0]).contains("mine"));
-    assert_eq!(result_texts(&app.env).await, ["Skill not found"]);
+    assert!(result_texts(&app.env).await[0].contains("Skill not found"));
 }
 
 #[tokio::test(start_paused = true)]

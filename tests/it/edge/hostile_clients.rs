@@ -32,6 +32,8 @@ async fn create_resources() -> KnownResources {
     app.post("/api/schedules", &order).send().await.expect_status(201);
     let notes = json!({"items": [{"id": "n", "text": "likes tea"}]});
     app.request(Method::PUT, "/api/memory").json(&notes).send().await.expect_status(200);
+    let skill = json!({"description": "About tea.", "instructions": "Make tea."});
+    app.request(Method::PUT, "/api/skills/greet").json(&skill).send().await.expect_status(200);
     app.work().await;
     let entries = app.get_json("/api/conversations/c/entries").await;
     let known = vec![
@@ -70,6 +72,7 @@ impl KnownResources {
             "/api/conversations/c/artifacts",
             "/api/schedules/s",
             "/api/memory",
+            "/api/skills/greet",
         ] {
             views.push(self.app.get_json(path).await);
         }
@@ -107,6 +110,10 @@ async fn resource_routes() -> Vec<(Method, String)> {
             continue;
         }
         for method in methods.as_object().unwrap().keys() {
+            // Creates a skill of the caller, whatever the skills of others.
+            if (method.as_str(), path.as_str()) == ("put", "/api/skills/{name}") {
+                continue;
+            }
             if let Ok(method) = Method::from_bytes(method.to_uppercase().as_bytes()) {
                 routes.push((method, path.clone()));
             }

@@ -22,6 +22,7 @@ compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
 systemPrompt: { zzzzzzzzzzzz: 1 }
 memory: { zzzzzzzzzzzz: 1 }
+userSkills: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
   - zzzzzzzzzzzz: 1
@@ -45,7 +46,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 14] = [
+const MAPS: [(&str, &str); 15] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -56,6 +57,7 @@ const MAPS: [(&str, &str); 14] = [
     ("`guardrails`", "guardrails."),
     ("`systemPrompt`", "systemPrompt."),
     ("`memory`", "memory."),
+    ("`userSkills`", "userSkills."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),
     ("a plugin", "plugins."),
