@@ -299,21 +299,20 @@ impl SkillPlugin {
         let all = documents.skills.items.iter();
         Some((user, all.filter(|skill| !user.rules.taken.contains(&skill.name)).collect()))
     }
+}
 
-    /// Activates the tools of the loaded skills of the user: only those that the agent has itself.
-    fn activate_for_user(
-        &self,
-        cx: &mut Prepare<'_, LoadedSkills>,
-        (user, skills): (&UserSkillRules, &[&ListedSkill]),
-        loaded: &LoadedSkills,
-    ) -> Result<(), PluginError> {
-        let is_loaded = |skill: &&&ListedSkill| loaded.of_user.contains(&skill.name);
-        let names = skills.iter().filter(is_loaded).flat_map(|skill| &skill.tools);
-        for name in names.filter(|name| user.rules.tools.contains(name)) {
-            cx.activate(name)?;
-        }
-        Ok(())
+/// Activates the tools of the loaded skills of the user: only those that the agent has itself.
+fn activate_for_user(
+    cx: &mut Prepare<'_, LoadedSkills>,
+    (user, skills): (&UserSkillRules, &[&ListedSkill]),
+    loaded: &LoadedSkills,
+) -> Result<(), PluginError> {
+    let is_loaded = |skill: &&&ListedSkill| loaded.of_user.contains(&skill.name);
+    let names = skills.iter().filter(is_loaded).flat_map(|skill| &skill.tools);
+    for name in names.filter(|name| user.rules.tools.contains(name)) {
+        cx.activate(name)?;
     }
+    Ok(())
 }
 
 /// State of the plugin: names of the loaded skills that have tools.
@@ -382,7 +381,7 @@ impl Plugin for SkillPlugin {
             }
         }
         if let Some((user, skills)) = &of_user {
-            self.activate_for_user(cx, (user, skills), &loaded)?;
+            activate_for_user(cx, (user, skills), &loaded)?;
         }
         if is_changed {
             cx.set_state(loaded)?;

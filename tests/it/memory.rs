@@ -73,7 +73,7 @@ impl TestApp {
 }
 
 #[tokio::test]
-async fn example_remembers_after_approval_and_loads_its_skills() {
+async fn example_remembers_and_creates_skills_after_approval() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/shop-assistant");
     let app = TestApp::start(&folder);
     app.prompt("c", "/remember We ship on Fridays").await;
@@ -92,6 +92,22 @@ async fn example_remembers_after_approval_and_loads_its_skills() {
     assert!(shown.contains("- stocktaking: How to count the stock."), "{shown}");
     let messages = app.get("/api/conversations/d/messages").await.to_string();
     assert!(messages.contains("Write the return into `returns.md`."), "{messages}");
+    let skill = json!({
+        "name": "closing", "description": "How to close.", "instructions": "Count the till.",
+        "tools": ["write"],
+    });
+    app.prompt("e", &format!("use create_skill with {skill} then say done")).await;
+    assert_eq!(app.get("/api/skills").await, json!({"items": []}));
+    let request = app.decide("e", "approve").await;
+    assert_eq!(request["arguments"], skill, "the request shows the whole skill");
+    app.wait_until_idle("e").await;
+    let stored = app.get("/api/skills/closing").await;
+    assert_eq!(stored["instructions"], "Count the till.");
+    assert_eq!(stored["by"], "agent");
+    app.prompt("f", r#"use load_skill with {"name": "closing"} then say done"#).await;
+    assert!(app.contributions("f").await.contains("- closing: How to close."));
+    let messages = app.get("/api/conversations/f/messages").await.to_string();
+    assert!(messages.contains("Count the till."), "{messages}");
 }
 
 #[tokio::test]

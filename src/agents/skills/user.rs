@@ -27,7 +27,7 @@ impl Default for UserSkillsKey {
 /// The skills of users in an agent.
 #[derive(Clone, Debug)]
 pub(super) struct UserSkillRules {
-    /// Whether the agent may create skills.
+    /// True if the agent may create skills.
     pub(super) can_create: bool,
     pub(super) rules: SkillRules,
 }
