@@ -20,6 +20,7 @@ pub(crate) mod head;
 pub(crate) mod inbox;
 pub(crate) mod label;
 pub(crate) mod leaf_move;
+pub(crate) mod memory;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod notification;
@@ -45,6 +46,7 @@ pub(crate) mod transition;
 pub(crate) mod tree;
 pub(crate) mod usage;
 pub(crate) mod waiting_command;
+pub(crate) mod user_skills;
 pub(crate) mod workspace;
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod guardrails;
 mod http_endpoint;
 mod http_tool;
 mod load;
+mod memory;
 mod mistakes;
 mod plugins;
 mod prompt_template;
@@ -49,10 +50,19 @@ pub(crate) use extension_settings::declared_permissions;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub(crate) use memory::AgentMemory;
+pub(crate) use memory::is_project_name;
+#[cfg(test)]
+pub(crate) use memory::memory_plugin;
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
-pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
+pub(crate) use resources::{
+    ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
+    parse_skill_text,
+};
 pub use skills::Skill;
+#[cfg(test)]
+pub(crate) use skills::user_skill_plugin;
 #[cfg(test)]
 pub(crate) use system_prompt::date_plugin;
 pub(crate) use unread_files::find_unread_files;
@@ -62,6 +72,7 @@ pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
 /// A loaded agent.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the agent file")]
 pub struct Agent {
     /// The file name without `.agent.md`.
     pub name: String,
@@ -86,8 +97,12 @@ pub struct Agent {
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.
     pub plugins: Vec<Arc<RegisteredPlugin>>,
+    /// `None`: it has no memory of its user.
+    pub memory: Option<AgentMemory>,
     /// Names are unique.
     pub skills: Vec<Arc<Skill>>,
+    /// True if it uses the skills of its user.
+    pub has_user_skills: bool,
     /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
     /// Hash of the file. Each model response records it.
@@ -97,6 +112,12 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// True if its model calls read documents of the user. `is_shared`: all callers are one user.
+    pub(crate) fn reads_user_documents(&self, is_shared: bool) -> bool {
+        let has_memory = self.memory.as_ref().is_some_and(|it| it.allows_shared_user || !is_shared);
+        has_memory || (self.has_user_skills && !is_shared)
+    }
+
     pub fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }

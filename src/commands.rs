@@ -13,6 +13,7 @@ pub(crate) mod contract;
 pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod delete;
+pub(crate) mod delete_user;
 pub(crate) mod extension_command;
 pub(crate) mod fork;
 mod head_change;
@@ -24,6 +25,7 @@ pub(crate) mod insert;
 mod key_reservation;
 pub(crate) mod label;
 pub(crate) mod leaf;
+pub(crate) mod memory;
 pub(crate) mod message;
 pub(crate) mod patch;
 mod pipeline;
@@ -35,6 +37,7 @@ mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;
 pub(crate) mod waiting_command;
+pub(crate) mod user_skills;
 
 use std::time::Duration;
 

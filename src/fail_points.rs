@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 61] = [
+pub const FAIL_POINTS: [&str; 65] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -72,6 +72,10 @@ pub const FAIL_POINTS: [&str; 61] = [
     "schedule.fired",
     "schedule.moved",
     "schedule.cancel",
+    "user.write",
+    "user.written",
+    "user.conversation",
+    "user.documents",
 ];
 
 /// Production implementation: does nothing.

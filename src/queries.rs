@@ -8,6 +8,7 @@ pub(crate) mod conversation_list;
 pub(crate) mod event_stream;
 pub(crate) mod inbox;
 pub(crate) mod load;
+pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod plugins;
 pub(crate) mod prompts;
@@ -15,6 +16,7 @@ pub(crate) mod schedules;
 pub(crate) mod session_export;
 pub(crate) mod tree;
 pub(crate) mod usage;
+pub(crate) mod user_skills;
 pub(crate) mod why;
 
 use serde::Serialize;

@@ -171,6 +171,25 @@ pub(crate) async fn cancel_schedule(
         .await
 }
 
+/// Cancels all schedules of a user. Returns their number.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub(crate) async fn cancel_all_of_user(
+    services: &Services,
+    owner: &Owner,
+) -> Result<usize, CommandError> {
+    let all = list_user_schedules(services, owner).await?;
+    for schedule in &all {
+        match cancel_schedule(services, owner, schedule.id.as_str()).await {
+            // Another request cancelled it.
+            Ok(()) | Err(CommandError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all.len())
+}
+
 /// Tries the cancellation once. `None`: another writer came first.
 async fn try_cancel(
     services: &Services,

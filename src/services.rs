@@ -25,6 +25,7 @@ use crate::telemetry::Telemetry;
 use crate::turn::abort_channel::AbortSignals;
 use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolator::Isolation;
+use crate::turn::user_documents::UserDocumentsCache;
 
 /// The services and settings that turns use.
 #[derive(Clone, Debug)]
@@ -41,6 +42,7 @@ pub struct Services {
     /// The HTTP client of hooks.
     pub hook_client: HookClient,
     pub entry_cache: Arc<EntryCache>,
+    pub user_documents: Arc<UserDocumentsCache>,
     pub abort_signals: AbortSignals,
     /// Serialise this process's writes to one tenant's usage ledger.
     pub ledger_locks: Arc<LedgerLocks>,
@@ -87,6 +89,7 @@ impl Services {
             extension_error_listeners: ErrorListeners::default(),
             hook_client: HookClient::default(),
             entry_cache: Arc::default(),
+            user_documents: Arc::default(),
             abort_signals: AbortSignals::default(),
             ledger_locks: Arc::default(),
             notification_sender: None,
@@ -139,6 +142,8 @@ pub struct Limits {
     pub reader_version: u32,
     /// Time-out of one extension hook, at most 30 s.
     pub hook_timeout: Duration,
+    /// True if all callers are one user, as with shared keys: its memory is off.
+    pub has_shared_user: bool,
 }
 
 /// Default time-out of an extension hook.
@@ -151,6 +156,7 @@ impl Default for Limits {
             settle_after: Duration::from_mins(10),
             reader_version: READER_VERSION,
             hook_timeout: HOOK_TIMEOUT_DEFAULT,
+            has_shared_user: false,
         }
     }
 }

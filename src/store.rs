@@ -35,8 +35,13 @@ pub(crate) const TAKE_OVER_DELAY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Partition {
     Conversation(ConversationKey),
-    /// Accounts, usage, schedules, memory of a tenant.
+    /// Accounts, usage, schedules of a tenant.
     Scope(TenantId),
+    /// Memory and skills of a user.
+    User {
+        tenant: TenantId,
+        user: UserId,
+    },
 }
 
 /// The kind of a document; its lower-case name is stored.
@@ -57,7 +62,7 @@ pub enum DocumentKind {
     Live,
     /// Names the instances that want live deltas; has a [`Document::ttl`].
     Watch,
-    /// Any document of a [`Partition::Scope`].
+    /// Any document of a [`Partition::Scope`] or a [`Partition::User`].
     Scope,
 }
 

@@ -3,10 +3,12 @@
 pub(crate) mod call_attempt;
 pub(crate) mod code;
 pub(crate) mod http;
+pub(crate) mod memory;
 pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
 pub(crate) mod strict_schema;
+pub(crate) mod user_skills;
 pub(crate) mod validate;
 pub(crate) mod workspace;
 
@@ -161,6 +163,10 @@ pub struct ToolContext {
     pub traceparent: Option<String>,
     /// `None` if the host has no schedules.
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
+    /// `None` if the host keeps no memory of users.
+    pub memory: Option<Arc<dyn memory::MemoryStore>>,
+    /// `None` if users have no skills of their own.
+    pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
     /// `None` if the tool belongs to no plugin.
     pub plugin_state: Option<CallPluginState>,
 }

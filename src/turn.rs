@@ -49,6 +49,7 @@ pub(crate) mod tool_batch;
 pub(crate) mod tool_call;
 pub(crate) mod turn_progress;
 pub(crate) mod waiting_commands;
+pub(crate) mod user_documents;
 
 #[cfg(test)]
 mod tests;

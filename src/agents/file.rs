@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, plugins, settings, system_prompt,
+    http_tool, memory, plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -107,18 +107,23 @@ fn read_agent(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" => {}
+            "extensions" | "plugins" | "skills" | "userSkills" | "memory" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
     let mut plugins = read_all_plugins(node, &tools, context, findings);
-    let skills = node
-        .find_member("skills")
-        .and_then(|member| skills::read_skills(member, (&tools, &plugins), context, findings));
-    let AgentSkills { skills, plugin } = skills.unwrap_or_default();
+    let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
+    let AgentSkills { skills, has_user_skills, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.extend(parts.plugin.clone());
+    let memory = node
+        .find_member("memory")
+        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
+    let memory = memory.map(|(memory, plugin)| {
+        plugins.push(plugin);
+        memory
+    });
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -144,8 +149,10 @@ fn read_agent(
         plugins,
         response_schema,
         session_id: None,
+        memory,
         revision: revision(text, &skills, &parts.context_files),
         skills,
+        has_user_skills,
         context_files: parts.context_files,
     })
 }
@@ -230,13 +237,15 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 11] = [
+    const OWN: [&str; 13] = [
         "description",
         "tools",
         "extensions",
         "extensionSettings",
         "plugins",
         "skills",
+        "userSkills",
+        "memory",
         "responseSchema",
         "guardrails",
         "audit",

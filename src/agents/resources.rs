@@ -270,6 +270,40 @@ fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
     }
 }
 
+/// Parses the text of the skill file of this name, which is not a file of the app.
+///
+/// # Errors
+/// The mistakes in the text, each with its line.
+pub(crate) fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<String>> {
+    let location = format!("{name}{SKILL_SUFFIX}");
+    let mut findings = Findings::new(location.as_str());
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let skill = parse_front_matter(text, &mut findings).map(|(node, body)| {
+        let file = (Path::new(""), Path::new(&location));
+        parse_skill(&ParsedFile { location: &location, file, node, body }, &mut findings)
+    });
+    let mistakes: Vec<String> = findings
+        .into_sorted()
+        .iter()
+        .map(|it| format!("line {}: {}", it.line, it.reason))
+        .collect();
+    skill.filter(|_| mistakes.is_empty()).ok_or(mistakes)
+}
+
+/// The rules that a skill of a user breaks. Its name is that of its path.
+pub(crate) fn find_broken_skill_rules(name: &str, description: &str) -> Vec<String> {
+    let skill = Skill {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        location: String::new(),
+        folder: None,
+        tools: Vec::new(),
+        is_hidden: false,
+        body: String::new(),
+    };
+    find_broken_rules(&skill, name)
+}
+
 /// The rules of names and descriptions that all programs with skills share.
 fn find_broken_rules(skill: &Skill, expected_name: &str) -> Vec<String> {
     let Skill { name, description, .. } = skill;
@@ -277,6 +311,9 @@ fn find_broken_rules(skill: &Skill, expected_name: &str) -> Vec<String> {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     if name != expected_name {
         broken.push(format!("the name `{name}` differs from `{expected_name}` in its path"));
+    }
+    if name.is_empty() {
+        broken.push("the name is empty".to_owned());
     }
     if name.chars().count() > NAME_CHARS_MAX {
         broken.push(format!("the name has more than {NAME_CHARS_MAX} characters"));

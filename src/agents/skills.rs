@@ -8,29 +8,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::content::{Block, Content};
+use crate::agent::memory::UserDocuments;
 use crate::agent::message::Message;
-use crate::agent::request::Effect;
+use crate::agent::user_skills::{ListedSkill, UserSkill, render_user_skills};
 use crate::agents::fields;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
-use crate::agents::text_file::read_text_file;
-use crate::agents::yaml::{Member, Yaml};
+use crate::agents::yaml::{Member, Node, Yaml};
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::{ITEMS_BYTES_MAX, Prepare};
 use crate::extensions::{Plugin, PluginError, PluginTools};
-use crate::tools::code::{CallContext, ServiceRegistry, Tool, ToolError};
-use crate::tools::{CallableTool, ToolResult};
+use crate::tools::CallableTool;
+use crate::tools::code::ServiceRegistry;
+use crate::tools::user_skills::{CREATE_SKILL, CreateSkill};
+
+mod load_skill;
+mod user;
 
 #[cfg(test)]
 mod tests;
 
+use load_skill::LoadSkill;
+use user::UserSkillRules;
+
 /// Maximum number of skills in the system prompt of an agent.
 const SKILLS_MAX: usize = 200;
-/// Bytes of another file of a skill that the model can load.
-const REFERENCE_BYTES_MAX: u64 = 256 * 1024;
 const PLUGIN_NAME: &str = "skills";
-const LOAD_SKILL: &str = "load_skill";
+pub(super) const LOAD_SKILL: &str = "load_skill";
+/// Bytes of the sentence after the list.
+const SENTENCE_ROOM: usize = 128;
 
 /// Instructions with a name and a description, in a file of the app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +53,14 @@ pub struct Skill {
     /// True if it is not in the system prompt: only users load it.
     pub(crate) is_hidden: bool,
     pub(crate) body: String,
+}
+
+impl From<UserSkill> for Skill {
+    fn from(skill: UserSkill) -> Self {
+        let UserSkill { name, description, tools, body, .. } = skill;
+        let location = format!("user/{name}.skill.md");
+        Self { name, description, location, folder: None, tools, is_hidden: false, body }
+    }
 }
 
 impl Skill {
@@ -74,47 +89,53 @@ fn opening_tag(name: &str) -> String {
 #[derive(Debug, Default)]
 pub(super) struct AgentSkills {
     pub(super) skills: Vec<Arc<Skill>>,
+    pub(super) has_user_skills: bool,
     pub(super) plugin: Option<Arc<RegisteredPlugin>>,
 }
 
-/// Reads `all` or a list of names. `tools` and `plugins` are those of the agent.
+/// Reads `skills`: `all` or a list of names, and `userSkills`. `tools` and `plugins` are those of the
+/// agent.
 pub(super) fn read_skills(
-    member: &Member,
+    node: &Node,
     (tools, plugins): (&[Arc<dyn CallableTool>], &[Arc<RegisteredPlugin>]),
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<AgentSkills> {
-    let skills = match &member.value.yaml {
-        Yaml::Text(text) if text == "all" => context.skills.to_vec(),
-        Yaml::Text(_)
-        | Yaml::Null
-        | Yaml::Bool(_)
-        | Yaml::Number(_)
-        | Yaml::List(_)
-        | Yaml::Map(_) => read_names(member, context, findings),
+    let (of_app, of_user) = (node.find_member("skills"), node.find_member("userSkills"));
+    let at = of_app.or(of_user)?.value.position;
+    let user_key = of_user.and_then(|member| user::read_user_skills(member, findings));
+    let skills = match of_app.map(|member| (member, &member.value.yaml)) {
+        None => Vec::new(),
+        Some((_, Yaml::Text(text))) if text == "all" => context.skills.to_vec(),
+        Some((member, _)) => read_names(member, context, findings),
     };
     let visible = skills.iter().filter(|skill| !skill.is_hidden);
     let visible: Vec<Arc<Skill>> = visible.cloned().collect();
-    let index = render_index(&visible);
-    let at = member.value.position;
-    if visible.len() > SKILLS_MAX || index.len() > ITEMS_BYTES_MAX {
-        let (count, bytes) = (visible.len(), index.len());
+    let lines = render_lines(&visible);
+    let bytes = render_index(&lines, "").len();
+    if visible.len() > SKILLS_MAX || bytes > ITEMS_BYTES_MAX {
+        let count = visible.len();
         findings.add(at, format!(
             "the agent has {count} skills, whose list has {bytes} bytes: at most {SKILLS_MAX} skills and {ITEMS_BYTES_MAX} bytes are allowed; name fewer, or shorten their descriptions"
         ));
         return None;
     }
-    if skills.is_empty() {
+    if skills.is_empty() && user_key.is_none() {
         return None;
     }
-    let skill_tools = find_skill_tools(&skills, tools, context);
-    let plugin = SkillPlugin { skills: skills.clone().into(), index, tools: skill_tools };
+    let user = user_key.map(|key| key.into_rules(tools, &skills));
+    let mut skill_tools = find_skill_tools(&skills, tools, context);
+    if user.is_some() {
+        add_missing(&mut skill_tools, tools);
+    }
+    let has_user_skills = user.is_some();
+    let plugin = SkillPlugin { skills: skills.clone().into(), lines, tools: skill_tools, user };
     match RegisteredPlugin::new(plugin, ServiceRegistry::default()) {
         Ok(plugin) => {
             if let Some(reason) = find_conflict(&plugin, tools, plugins) {
                 findings.add(at, reason);
             }
-            Some(AgentSkills { skills, plugin: Some(Arc::new(plugin)) })
+            Some(AgentSkills { skills, has_user_skills, plugin: Some(Arc::new(plugin)) })
         }
         Err(mistakes) => {
             for mistake in mistakes {
@@ -123,6 +144,30 @@ pub(super) fn read_skills(
             None
         }
     }
+}
+
+/// Adds the tools that are not among `found`. A skill of the user may name each tool of the agent.
+fn add_missing(found: &mut Vec<Arc<dyn CallableTool>>, tools: &[Arc<dyn CallableTool>]) {
+    for tool in tools {
+        if !found.iter().any(|known| known.definition().name == tool.definition().name) {
+            found.push(Arc::clone(tool));
+        }
+    }
+}
+
+/// The plugin of an agent with skills of the app, and skills of its users.
+#[cfg(test)]
+pub(crate) fn user_skill_plugin(
+    skills: &[Arc<Skill>],
+    skill_tools: &[Arc<dyn CallableTool>],
+    agent_tools: &[Arc<dyn CallableTool>],
+) -> Arc<RegisteredPlugin> {
+    let rules = user::UserSkillsKey::default().into_rules(agent_tools, skills);
+    let mut tools = skill_tools.to_vec();
+    add_missing(&mut tools, agent_tools);
+    let lines = render_lines(skills);
+    let plugin = SkillPlugin { skills: skills.into(), lines, tools, user: Some(rules) };
+    Arc::new(RegisteredPlugin::new(plugin, ServiceRegistry::default()).unwrap())
 }
 
 fn read_names(
@@ -176,9 +221,11 @@ fn find_conflict(
     tools: &[Arc<dyn CallableTool>],
     plugins: &[Arc<RegisteredPlugin>],
 ) -> Option<String> {
-    if tools.iter().any(|tool| tool.definition().name == LOAD_SKILL) {
+    let added = [LOAD_SKILL, CREATE_SKILL];
+    let of_agent = tools.iter().map(|tool| tool.definition().name.as_str());
+    if let Some(name) = of_agent.into_iter().find(|name| added.contains(name)) {
         return Some(format!(
-            "`skills` adds a tool `{LOAD_SKILL}`, and `tools` has another one: rename that one"
+            "`skills` adds a tool `{name}`, and `tools` has another one: rename that one"
         ));
     }
     for other in plugins {
@@ -198,8 +245,8 @@ fn find_conflict(
     None
 }
 
-/// The part of the system prompt that lists the skills. Empty without any.
-fn render_index(skills: &[Arc<Skill>]) -> String {
+/// The lines of the skills of the app. Empty without any.
+fn render_lines(skills: &[Arc<Skill>]) -> String {
     if skills.is_empty() {
         return String::new();
     }
@@ -209,7 +256,24 @@ fn render_index(skills: &[Arc<Skill>]) -> String {
         let description = skill.description.split_whitespace().collect::<Vec<_>>().join(" ");
         let _infallible = writeln!(text, "- {}: {description}", skill.name);
     }
-    let _infallible = write!(text, "\nUse {LOAD_SKILL}(name) to access full instructions.");
+    text
+}
+
+/// The part of the system prompt that lists the skills of the app and of the user. Empty without any.
+fn render_index(of_app: &str, of_user: &str) -> String {
+    let mut text = [of_app, of_user].into_iter().filter(|lines| !lines.is_empty()).fold(
+        String::new(),
+        |mut text, lines| {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(lines);
+            text
+        },
+    );
+    if !text.is_empty() {
+        let _infallible = write!(text, "\nUse {LOAD_SKILL}(name) to access full instructions.");
+    }
     text
 }
 
@@ -217,25 +281,57 @@ fn render_index(skills: &[Arc<Skill>]) -> String {
 #[derive(Debug)]
 struct SkillPlugin {
     skills: Arc<[Arc<Skill>]>,
-    index: String,
+    /// The list of the visible ones.
+    lines: String,
     tools: Vec<Arc<dyn CallableTool>>,
+    /// `None`: the agent has no skills of its users.
+    user: Option<UserSkillRules>,
+}
+
+impl SkillPlugin {
+    /// The rules for skills of the user, and the user's skills that no skill of the app hides. `None`:
+    /// the agent has none, or all callers are one user.
+    fn skills_of_user<'a>(
+        &'a self,
+        documents: Option<&'a UserDocuments>,
+    ) -> Option<(&'a UserSkillRules, Vec<&'a ListedSkill>)> {
+        let (user, documents) = (self.user.as_ref()?, documents.filter(|it| !it.is_shared)?);
+        let all = documents.skills.items.iter();
+        Some((user, all.filter(|skill| !user.rules.taken.contains(&skill.name)).collect()))
+    }
+}
+
+/// Activates the tools of the loaded skills of the user: only those that the agent has itself.
+fn activate_for_user(
+    cx: &mut Prepare<'_, LoadedSkills>,
+    (user, skills): (&UserSkillRules, &[&ListedSkill]),
+    loaded: &LoadedSkills,
+) -> Result<(), PluginError> {
+    let is_loaded = |skill: &&&ListedSkill| loaded.of_user.contains(&skill.name);
+    let names = skills.iter().filter(is_loaded).flat_map(|skill| &skill.tools);
+    for name in names.filter(|name| user.rules.tools.contains(name)) {
+        cx.activate(name)?;
+    }
+    Ok(())
 }
 
 /// State of the plugin: names of the loaded skills that have tools.
-#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct LoadedSkills {
     loaded: Vec<String>,
+    /// Skills of the user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    of_user: Vec<String>,
 }
 
-impl LoadedSkills {
-    /// Adds a skill. Returns true if it has tools and was not loaded.
-    fn add(&mut self, skill: &Skill) -> bool {
-        let is_new = !skill.tools.is_empty() && !self.loaded.contains(&skill.name);
-        if is_new {
-            self.loaded.push(skill.name.clone());
-        }
-        is_new
+/// Adds a skill to the loaded ones. Returns true if it has tools and was not loaded.
+fn add_loaded(loaded: &mut Vec<String>, name: &str, tools: &[String]) -> bool {
+    let is_new = !tools.is_empty() && !loaded.iter().any(|known| known == name);
+    if is_new {
+        loaded.push(name.to_owned());
     }
+    is_new
 }
 
 impl Plugin for SkillPlugin {
@@ -246,25 +342,35 @@ impl Plugin for SkillPlugin {
     }
 
     fn tools(&self, tools: &mut PluginTools) {
-        tools.tool(LoadSkill { skills: Arc::clone(&self.skills) });
+        let (skills, user) = (Arc::clone(&self.skills), self.user.as_ref());
+        tools.tool(LoadSkill { skills, has_user_skills: user.is_some() });
+        if let Some(user) = user.filter(|user| user.can_create) {
+            tools.tool(CreateSkill(user.rules.clone()));
+        }
         self.tools.iter().for_each(|tool| tools.existing_tool(Arc::clone(tool)));
     }
 
     async fn prepare(&self, cx: &mut Prepare<'_, LoadedSkills>) -> Result<(), PluginError> {
-        if !self.index.is_empty() {
-            cx.context(&self.index);
+        let of_user = self.skills_of_user(cx.user_documents());
+        let room =
+            ITEMS_BYTES_MAX.saturating_sub(render_index(&self.lines, "").len() + SENTENCE_ROOM);
+        let lines = of_user.as_ref().map(|(_, skills)| render_user_skills(skills, room));
+        let index = render_index(&self.lines, &lines.unwrap_or_default());
+        if !index.is_empty() {
+            cx.context(index);
             cx.activate(LOAD_SKILL)?;
         }
-        let mut loaded = LoadedSkills {
-            loaded: cx.state().map(|state| state.loaded.clone()).unwrap_or_default(),
-        };
+        if of_user.as_ref().is_some_and(|(user, _)| user.can_create) {
+            cx.activate(CREATE_SKILL)?;
+        }
+        let mut loaded = cx.state().cloned().unwrap_or_default();
         let mut is_changed = false;
-        for skill in self.skills.iter().filter(|skill| !skill.tools.is_empty()) {
-            let tag = opening_tag(&skill.name);
-            let is_sent = |message: &&Message| begins_with(message, &tag);
-            if cx.prompt().messages.iter().any(is_sent) {
-                is_changed |= loaded.add(skill);
-            }
+        for skill in self.skills.iter().filter(|skill| is_sent(cx, &skill.name)) {
+            is_changed |= add_loaded(&mut loaded.loaded, &skill.name, &skill.tools);
+        }
+        let skills = of_user.as_ref().map(|(_, skills)| &skills[..]).unwrap_or_default();
+        for skill in skills.iter().filter(|skill| is_sent(cx, &skill.name)) {
+            is_changed |= add_loaded(&mut loaded.of_user, &skill.name, &skill.tools);
         }
         let is_loaded = |skill: &&Arc<Skill>| loaded.loaded.contains(&skill.name);
         let names = self.skills.iter().filter(is_loaded).flat_map(|skill| &skill.tools);
@@ -274,11 +380,20 @@ impl Plugin for SkillPlugin {
                 cx.activate(name)?;
             }
         }
+        if let Some((user, skills)) = &of_user {
+            activate_for_user(cx, (user, skills), &loaded)?;
+        }
         if is_changed {
             cx.set_state(loaded)?;
         }
         Ok(())
     }
+}
+
+/// True if a message of the prompt loads the skill.
+fn is_sent(cx: &Prepare<'_, LoadedSkills>, name: &str) -> bool {
+    let tag = opening_tag(name);
+    cx.prompt().messages.iter().any(|message| begins_with(message, &tag))
 }
 
 /// True for a message of a user that begins with the text.
@@ -290,70 +405,4 @@ fn begins_with(message: &Message, text: &str) -> bool {
             matches!(blocks.first(), Some(Block::Text(first)) if first.text.starts_with(text))
         }
     }
-}
-
-/// Returns the instructions of a skill, or another file of its folder.
-struct LoadSkill {
-    skills: Arc<[Arc<Skill>]>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct LoadSkillArgs {
-    /// Name of the skill
-    name: String,
-    /// Path of a file that the skill refers to, relative to the folder of the skill. Without it,
-    /// the result is the instructions of the skill.
-    file: Option<String>,
-}
-
-impl Tool for LoadSkill {
-    type Args = LoadSkillArgs;
-
-    fn name(&self) -> &'static str {
-        LOAD_SKILL
-    }
-
-    fn description(&self) -> &'static str {
-        "Load full instructions for a skill"
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::Read
-    }
-
-    fn writes_state(&self) -> bool {
-        self.skills.iter().any(|skill| !skill.tools.is_empty())
-    }
-
-    async fn call(&self, args: LoadSkillArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let mut visible = self.skills.iter().filter(|skill| !skill.is_hidden);
-        let Some(skill) = visible.find(|skill| skill.name == args.name) else {
-            return Ok(ToolResult::error("Skill not found"));
-        };
-        if let Some(file) = args.file {
-            return read_reference(skill, file).await.map(ToolResult::text);
-        }
-        let mut loaded: LoadedSkills = cx.state()?.unwrap_or_default();
-        if loaded.add(skill) {
-            cx.set_state(&loaded)?;
-        }
-        Ok(ToolResult::text(skill.body.clone()))
-    }
-}
-
-async fn read_reference(skill: &Skill, file: String) -> Result<String, ToolError> {
-    let Some(folder) = skill.folder.clone() else {
-        return Err(ToolError::failed(format!("The skill `{}` has no other files.", skill.name)));
-    };
-    let is_inside =
-        |path: &str| !path.starts_with('/') && !path.split('/').any(|part| part == "..");
-    if !is_inside(&file) {
-        return Err(ToolError::failed("A file of a skill has a relative path without `..`."));
-    }
-    let read = tokio::task::spawn_blocking(move || {
-        read_text_file(&folder, file.as_ref(), REFERENCE_BYTES_MAX)
-    });
-    let text = read.await.map_err(|error| ToolError::failed(error.to_string()))?;
-    text.map_err(|reason| ToolError::failed(format!("The file cannot be loaded: {reason}.")))
 }

@@ -1,9 +1,11 @@
 //! Checks of `doctor` that read agent files and send requests to the configured services.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agents::{self, Catalog, LoadedAgents};
+use crate::agents::{self, Agent, Catalog, LoadedAgents};
+use crate::app::service::has_shared_user;
 use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
@@ -89,6 +91,24 @@ pub(super) fn price_check(
     } else {
         Check::fix(Area::Model, "prices", prices::describe_unpriced(&unpriced))
     })
+}
+
+/// Reports agents whose memory or user skills are off because all callers are one user. Returns `None` if there are
+/// none.
+pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
+    if !has_shared_user(settings) {
+        return None;
+    }
+    let is_off = |agent: &&Arc<Agent>| {
+        agent.has_user_skills || agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user)
+    };
+    let names: Vec<&str> =
+        catalog.agents.values().filter(is_off).map(|agent| agent.name.as_str()).collect();
+    let detail = format!(
+        "{}: memory and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share the notes",
+        names.join(", ")
+    );
+    (!names.is_empty()).then(|| Check::skipped(Area::Agents, "memory", detail))
 }
 
 /// Sends the model a minimal request.

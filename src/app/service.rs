@@ -44,6 +44,7 @@ use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
+use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
@@ -287,8 +288,14 @@ pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
     Limits {
         settle_after: if is_single_process { Duration::from_secs(1) } else { limits.settle_after },
         hook_timeout: settings.hook_timeout.unwrap_or(limits.hook_timeout),
+        has_shared_user: has_shared_user(settings),
         ..limits
     }
+}
+
+/// True if all callers are one user.
+pub(super) fn has_shared_user(settings: &Settings) -> bool {
+    settings.auth.unwrap_or(Auth::Keys) == Auth::Keys
 }
 
 fn spending_limits(settings: &Settings) -> SpendingLimits {

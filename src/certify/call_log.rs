@@ -135,7 +135,9 @@ pub(super) fn with_counted_tools(
         audit: crate::agents::Audit::default(),
         // The scripted model has no response for it.
         has_automatic_title: false,
+        memory: agent.memory.clone(),
         skills: Vec::new(),
+        has_user_skills: false,
         context_files: Vec::new(),
         has_default_prompt: agent.has_default_prompt,
         plugins: plugins.collect(),

@@ -5,7 +5,6 @@ use crate::agent::action::StoredActions;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agents::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::extension_command::{HandledInput, run_command, store_handled};
 use crate::commands::pipeline::CommandContext;
@@ -70,7 +69,7 @@ pub(super) async fn admit(
     };
     let (mut original, actions) = (hooked.original, hooked.actions);
     request.input = Some(if is_expanded(&request, sender) {
-        expand_input(content, &hooks, &mut original)?
+        expand_input(content, &hooks, &mut original).await?
     } else {
         content
     });
@@ -84,17 +83,12 @@ fn is_expanded(request: &PromptRequest, sender: &Sender) -> bool {
 }
 
 /// Replaces an input that names a skill or a template. Another input stays as it is.
-fn expand_input(
+async fn expand_input(
     content: Content,
     hooks: &RequestHooks<'_>,
     original: &mut Option<Content>,
 ) -> Result<Content, CommandError> {
-    let expanded = hooks.expand_text(&content).map_err(|ExpansionTooLarge| {
-        let detail = format!(
-            "the expanded input is larger than {EXPANDED_BYTES_MAX} bytes: shorten the arguments, or send `expand: false`"
-        );
-        CommandError::invalid("/input", detail)
-    })?;
+    let expanded = hooks.expand_text(&content).await?;
     let Some(text) = expanded else { return Ok(content) };
     let changed = replace_content(content.clone(), text, None);
     original.get_or_insert(content);

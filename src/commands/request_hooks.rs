@@ -11,7 +11,7 @@ use crate::agent::entry::Source;
 use crate::agent::head::Head;
 use crate::agent::question::{Answers, QuestionSpec};
 use crate::agent::step::has_room_for_question;
-use crate::agents::{Agent, ExpansionTooLarge, ResolvedAgent};
+use crate::agents::{Agent, EXPANDED_BYTES_MAX, ExpansionTooLarge, ResolvedAgent, Skill};
 use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
 use crate::extensions::context::{Anchor, HookFacts, HookSite};
@@ -23,6 +23,7 @@ use crate::extensions::{
 };
 use crate::ids::{ConversationId, InputId};
 use crate::services::Services;
+use crate::turn::user_documents::{load_skill, user_partition};
 
 #[cfg(test)]
 mod tests;
@@ -141,20 +142,49 @@ impl<'a> RequestHooks<'a> {
 
     /// The text of the skill or the template that the input names, with its arguments. `None`: it
     /// names none.
-    pub(super) fn expand_text(&self, input: &Content) -> Result<Option<String>, ExpansionTooLarge> {
+    ///
+    /// # Errors
+    /// The text is too large, or the store does not respond.
+    pub(super) async fn expand_text(
+        &self,
+        input: &Content,
+    ) -> Result<Option<String>, CommandError> {
         let catalog = self.services.agents.current();
         let skills = self.agent.as_deref().map(|agent| &agent.skills[..]).unwrap_or_default();
-        if skills.is_empty() && catalog.templates.is_empty() {
+        if skills.is_empty() && catalog.templates.is_empty() && !self.has_user_skills() {
             // The text is not copied.
             return Ok(None);
         }
         let text = input.joined_text();
         let Some((name, args)) = command::parse_call(&text) else { return Ok(None) };
-        if let Some(name) = name.strip_prefix(SKILL_PREFIX) {
-            let skill = skills.iter().find(|skill| skill.name == name);
-            return skill.map(|skill| skill.expand(args.trim())).transpose();
+        let expanded = match name.strip_prefix(SKILL_PREFIX) {
+            Some(name) => match skills.iter().find(|skill| skill.name == name) {
+                Some(skill) => Some(skill.expand(args.trim())),
+                None => self.load_user_skill(name).await?.map(|skill| skill.expand(args.trim())),
+            },
+            None => catalog.templates.get(name).map(|template| template.expand(args)),
+        };
+        expanded.transpose().map_err(|ExpansionTooLarge| {
+            let detail = format!(
+                "the expanded input is larger than {EXPANDED_BYTES_MAX} bytes: shorten the arguments, or send `expand: false`"
+            );
+            CommandError::invalid("/input", detail)
+        })
+    }
+
+    fn has_user_skills(&self) -> bool {
+        let is_shared = self.services.limits.has_shared_user;
+        !is_shared && self.agent.as_deref().is_some_and(|agent| agent.has_user_skills)
+    }
+
+    /// The user's own skill of this name.
+    async fn load_user_skill(&self, name: &str) -> Result<Option<Skill>, CommandError> {
+        if !self.has_user_skills() {
+            return Ok(None);
         }
-        catalog.templates.get(name).map(|template| template.expand(args)).transpose()
+        let partition = user_partition(&self.head.tenant, &self.head.user);
+        let found = load_skill(&*self.services.store, &partition, name).await?;
+        Ok(found.map(|(skill, _)| Skill::from(skill)))
     }
 
     /// Runs a command. Its failure is part of the result.

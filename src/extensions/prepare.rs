@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::agent::memory::UserDocuments;
 use crate::agent::message::Message;
 use crate::agent::plugin_state::{PluginStateChange, PluginStates};
 use crate::clock::Timestamp;
@@ -42,6 +43,8 @@ pub(crate) struct PrepareInput<'a> {
     pub(crate) history: &'a [Cow<'a, Message>],
     pub(crate) prompt: &'a CurrentPrompt<'a>,
     pub(crate) user: &'a UserId,
+    /// `None` if the agent reads none.
+    pub(crate) user_documents: Option<&'a UserDocuments>,
     /// Bytes of the context items of earlier plugins.
     pub(crate) items_bytes: usize,
 }
@@ -97,6 +100,11 @@ impl<'a, S> Prepare<'a, S> {
     /// The user who started the prompt.
     pub fn user(&self) -> &UserId {
         self.input.user
+    }
+
+    /// The documents of the user. `None` if the agent reads none.
+    pub(crate) fn user_documents(&self) -> Option<&'a UserDocuments> {
+        self.input.user_documents
     }
 
     /// The state of the plugin. `None`: it was never set, or it was cleared.

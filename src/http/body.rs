@@ -135,7 +135,7 @@ fn too_large() -> Problem {
     )
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = essence == "application/json"

@@ -22,11 +22,12 @@ use crate::telemetry::trace;
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
-    _: Caller,
+    caller: Caller,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
     let params = QueryParams::from_uri(&uri);
-    Ok(json(StatusCode::OK, &list_commands(&api.services, params.get("agent"))?))
+    let commands = list_commands(&api.services, &caller.owner, params.get("agent")).await?;
+    Ok(json(StatusCode::OK, &commands))
 }
 
 /// Run a command of an extension, at once.

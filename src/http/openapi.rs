@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, events, health, inbox, models, plugins, prompts, schedules, session_files, tree,
-    usage, why,
+    conversations, events, health, inbox, memory, models, plugins, prompts, schedules,
+    session_files, skills, tree, usage, users, why,
 };
 
 #[derive(OpenApi)]
@@ -63,6 +63,11 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(artifacts::read))
         .routes(routes!(schedules::create, schedules::list))
         .routes(routes!(schedules::read, schedules::cancel))
+        .routes(routes!(memory::read, memory::replace, memory::clear))
+        .routes(routes!(memory::forget))
+        .routes(routes!(skills::list))
+        .routes(routes!(skills::read, skills::replace, skills::remove))
+        .routes(routes!(users::delete_own_data))
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(models::list))

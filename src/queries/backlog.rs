@@ -141,7 +141,7 @@ async fn find_due_work(
 fn add_due_item(found: &mut DueWork, query: &BacklogQuery, item: DueItem) {
     let tenant = match &item.partition {
         Partition::Conversation(key) => &key.tenant,
-        Partition::Scope(tenant) => tenant,
+        Partition::Scope(tenant) | Partition::User { tenant, .. } => tenant,
     };
     if query.tenant.as_ref().is_some_and(|wanted| wanted != tenant) {
         return;
@@ -150,7 +150,7 @@ fn add_due_item(found: &mut DueWork, query: &BacklogQuery, item: DueItem) {
         Partition::Scope(_) if schedules::is_schedule_id(&item.id) => {
             found.schedules += usize::from(query.stuck.is_some());
         }
-        Partition::Scope(_) => {}
+        Partition::Scope(_) | Partition::User { .. } => {}
         Partition::Conversation(_) if item.kind == DocumentKind::Notification => {
             found.notices += usize::from(query.stuck.is_some());
         }

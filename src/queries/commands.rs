@@ -4,9 +4,11 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::agent::user_skills::ListedSkill;
 use crate::agents::{AgentLookupError, PromptTemplate, Skill};
-use crate::commands::contract::CommandError;
+use crate::commands::contract::{CommandError, Owner};
 use crate::extensions::command::{ExtensionCommand, SKILL_PREFIX, commands_of};
+use crate::queries::user_skills::read_list;
 use crate::services::Services;
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -25,7 +27,7 @@ pub(crate) struct CommandView {
     /// Name of the extension that offers the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
-    /// The file of the template or skill.
+    /// The file of the template or skill. Absent: a skill of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// Text to show after the name.
@@ -36,13 +38,14 @@ pub(crate) struct CommandView {
     pub shortcut: Option<String>,
 }
 
-/// Lists the commands of an agent in the order of the extensions, the prompt templates, and the
-/// skills of the agent. In a text, a command precedes a template of its name.
+/// Lists the commands of an agent in the order of the extensions, the prompt templates, the skills of
+/// the agent, and those of the user. In a text, a command precedes a template of its name.
 ///
 /// # Errors
 /// The agent does not exist or cannot be used: name another one.
-pub(crate) fn list_commands(
+pub(crate) async fn list_commands(
     services: &Services,
+    owner: &Owner,
     agent: Option<&str>,
 ) -> Result<Commands, CommandError> {
     let agent = match services.agents.find(agent) {
@@ -60,7 +63,13 @@ pub(crate) fn list_commands(
     let catalog = services.agents.current();
     let templates = catalog.templates.values().map(|template| template_view(template));
     let skills = agent.iter().flat_map(|agent| &agent.skills).map(|skill| skill_view(skill));
-    Ok(Commands { items: commands.chain(templates).chain(skills).collect() })
+    let mut items: Vec<CommandView> = commands.chain(templates).chain(skills).collect();
+    if let Some(agent) = agent.filter(|it| it.has_user_skills && !services.limits.has_shared_user) {
+        let of_user = read_list(services, owner).await?.items;
+        let is_taken = |name: &str| agent.skills.iter().any(|skill| skill.name == name);
+        items.extend(of_user.into_iter().filter(|it| !is_taken(&it.name)).map(user_skill_view));
+    }
+    Ok(Commands { items })
 }
 
 fn template_view(template: &PromptTemplate) -> CommandView {
@@ -84,6 +93,18 @@ fn skill_view(skill: &Skill) -> CommandView {
         kind: "skill",
         extension: None,
         location: Some(skill.location.clone()),
+        argument_hint: None,
+        shortcut: None,
+    }
+}
+
+fn user_skill_view(skill: ListedSkill) -> CommandView {
+    CommandView {
+        name: format!("{SKILL_PREFIX}{}", skill.name),
+        description: skill.description,
+        kind: "skill",
+        extension: None,
+        location: None,
         argument_hint: None,
         shortcut: None,
     }

@@ -35,6 +35,7 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     batches::concurrent_increments_are_not_lost(&*make().await).await;
     lists::selection_respects_order_and_bounds(&*make().await).await;
     lists::partitions_are_isolated(&*make().await).await;
+    lists::user_partitions_are_isolated(&*make().await).await;
     lists::due_items_are_listed_once(&*make().await).await;
     lists::sweep_is_stable_when_work_is_added(&*make().await).await;
     lists::heads_are_listed_newest_first_with_filters(&*make().await).await;

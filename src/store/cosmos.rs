@@ -74,7 +74,7 @@ impl CosmosStore {
 
     fn container(&self, partition: &Partition) -> &ContainerClient {
         match partition {
-            Partition::Conversation(_) => &self.containers.conversations,
+            Partition::Conversation(_) | Partition::User { .. } => &self.containers.conversations,
             Partition::Scope(_) => &self.containers.scopes,
         }
     }

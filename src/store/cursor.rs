@@ -13,27 +13,29 @@ use crate::store::{HeadQuery, Partition, StoreError};
 pub(crate) const PAGE_ITEMS_MAX: usize = 1000;
 
 impl Partition {
-    /// Returns tenant, user and conversation. For a scope the last two are empty, which no plain id
-    /// is.
+    /// Returns tenant, user and conversation. For a scope the last two are empty, for a user the
+    /// last one. No plain id is empty.
     pub(crate) fn parts(&self) -> [&str; 3] {
         match self {
             Self::Conversation(key) => {
                 [key.tenant.as_str(), key.user.as_str(), key.conversation_id.as_str()]
             }
             Self::Scope(tenant) => [tenant.as_str(), "", ""],
+            Self::User { tenant, user } => [tenant.as_str(), user.as_str(), ""],
         }
     }
 
     pub(crate) fn from_parts(tenant: String, user: String, conversation: String) -> Self {
         let tenant = TenantId::new(tenant);
-        if conversation.is_empty() {
+        if user.is_empty() {
             return Self::Scope(tenant);
         }
-        Self::Conversation(ConversationKey {
-            tenant,
-            user: UserId::new(user),
-            conversation_id: ConversationId::new(conversation),
-        })
+        let user = UserId::new(user);
+        if conversation.is_empty() {
+            return Self::User { tenant, user };
+        }
+        let conversation_id = ConversationId::new(conversation);
+        Self::Conversation(ConversationKey { tenant, user, conversation_id })
     }
 }
 

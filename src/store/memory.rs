@@ -143,6 +143,7 @@ fn fault_site(partition: &Partition) -> &str {
     match partition {
         Partition::Conversation(key) => key.conversation_id.as_str(),
         Partition::Scope(_) => "books",
+        Partition::User { .. } => "user",
     }
 }
 

@@ -21,6 +21,10 @@ pub(crate) fn partition(partition: &Partition) -> Result<(), StoreError> {
     match partition {
         Partition::Conversation(key) => conversation(key),
         Partition::Scope(tenant) => plain_id("tenant", tenant.as_str()),
+        Partition::User { tenant, user } => {
+            plain_id("tenant", tenant.as_str())?;
+            plain_id("user", user.as_str())
+        }
     }
 }
 
@@ -81,7 +85,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     let Document { id, kind, body, due, created_at, state, ttl } = document;
     document_id(id)?;
-    let is_scope = matches!(at, Partition::Scope(_));
+    let is_scope = matches!(at, Partition::Scope(_) | Partition::User { .. });
     if is_scope != (*kind == DocumentKind::Scope) {
         return invalid(format!(
             "the kind `{}` does not belong in this partition",

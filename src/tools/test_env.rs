@@ -136,6 +136,8 @@ impl TestEnv {
             }),
             traceparent: None,
             schedules: None,
+            memory: None,
+            user_skills: None,
             plugin_state: None,
         }
     }

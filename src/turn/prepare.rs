@@ -3,16 +3,20 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::agent::memory::UserDocuments;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::extensions::prepare::{CurrentPrompt, PrepareInput};
 use crate::extensions::runner::{FailureCause, HookFailure};
 use crate::extensions::{Hook, HookContext, HookError};
+use crate::tools::memory::{FORGET, REMEMBER};
+use crate::tools::user_skills::CREATE_SKILL;
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::frame::Frame;
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::user_documents::DocumentsVersion;
 
 /// A prepared model call.
 pub(crate) struct PreparedCall<'c> {
@@ -52,6 +56,7 @@ impl LeasedConversation<'_> {
             rounds: run.rounds,
             messages: of_prompt().filter_map(|entry| entry.body.message()).collect(),
         };
+        let documents = self.load_user_documents(context, &prompt).await?;
         let (mut states, mut items_bytes) = (self.state.head.plugin_state.clone(), 0);
         for plugin in plugins {
             let cx = HookContext::new(Arc::clone(&site), plugin.hook());
@@ -63,6 +68,7 @@ impl LeasedConversation<'_> {
                 history,
                 prompt: &prompt,
                 user: &run.user,
+                user_documents: documents.as_deref(),
                 items_bytes,
             };
             // A time-out may not repeat.
@@ -91,5 +97,31 @@ impl LeasedConversation<'_> {
         }
         self.services.fail_points.hit("prepare.after").await;
         Ok(Ok(call))
+    }
+
+    /// The documents of the user, read once per prompt and again after each of its own changes.
+    /// `None`: the agent reads none.
+    async fn load_user_documents(
+        &self,
+        context: &TurnContext,
+        prompt: &CurrentPrompt<'_>,
+    ) -> Result<Option<Arc<UserDocuments>>, TurnError> {
+        let services = self.services;
+        let is_shared = services.limits.has_shared_user;
+        let agent = context.agent.as_ref();
+        if !agent.is_ok_and(|agent| agent.reads_user_documents(is_shared)) {
+            return Ok(None);
+        }
+        let is_change = |message: &&&Message| {
+            let Message::ToolResult(result) = message else { return false };
+            [REMEMBER, FORGET, CREATE_SKILL].contains(&result.tool_name.as_str())
+        };
+        let own_changes = prompt.messages.iter().filter(is_change).count();
+        let version = DocumentsVersion { prompt: prompt.id.clone(), own_changes, is_shared };
+        let cache = &services.user_documents;
+        let loaded = cache.load(&*services.store, &self.state.key, version).await;
+        loaded
+            .map(Some)
+            .map_err(|source| self.state.error("read the documents of the user of", source))
     }
 }

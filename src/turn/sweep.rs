@@ -163,7 +163,7 @@ fn nudge_for(document: &DueItem, now: Timestamp, grace: Duration) -> Option<Dela
             let nudge = Nudge::for_schedule(tenant, &document.id);
             return Some((queue::TURNS, nudge, now.until(document.due)));
         }
-        Partition::Scope(_) => return None,
+        Partition::Scope(_) | Partition::User { .. } => return None,
     };
     let is_recent = document.due <= now && now.minus(grace) < document.due && !grace.is_zero();
     let queue =

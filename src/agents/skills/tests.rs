@@ -6,7 +6,9 @@ use crate::agents::{Agent, AgentFileContext, LoadedAgents, load_folder};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 
+use super::load_skill::read_reference;
 use super::*;
+use crate::tools::code::ToolError;
 
 fn skill(name: &str, tools: &[&str]) -> Arc<Skill> {
     Arc::new(Skill {
@@ -88,9 +90,41 @@ fn wrong_skills_are_reported_with_their_line() {
 
 #[test]
 fn index_lists_each_skill_in_one_line() {
-    let index = render_index(&[skill("a", &[]), skill("b", &[])]);
+    let index = render_index(&render_lines(&[skill("a", &[]), skill("b", &[])]), "");
     let expected = "Available skills:\n- a: About a.\n- b: About b.\n\nUse load_skill(name) to access full instructions.";
     assert_eq!(index, expected);
+}
+
+#[test]
+fn user_skills_are_a_key_of_their_own() {
+    let tools = |front_matter: &str, skills: &[Arc<Skill>]| {
+        let agent = load_agent(front_matter, skills);
+        let names: Vec<String> = tool_names(&agent).into_iter().map(str::to_owned).collect();
+        (agent.has_user_skills, names)
+    };
+    let all = [skill("review", &["grep"])];
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    for (front_matter, has_user_skills, expected) in [
+        ("userSkills: true", true, names(&["load_skill", "create_skill"])),
+        ("userSkills: { create: false }", true, names(&["load_skill"])),
+        ("userSkills: false", false, names(&[])),
+        ("userSkills: true\ntools: [read]", true, names(&["load_skill", "create_skill", "read"])),
+        (
+            "skills: all\nuserSkills: true\ntools: [read]",
+            true,
+            names(&["load_skill", "create_skill", "grep", "read"]),
+        ),
+    ] {
+        assert_eq!(tools(front_matter, &all), (has_user_skills, expected), "{front_matter}");
+    }
+    for (front_matter, expected) in [
+        ("userSkills: maybe", "`userSkills` is true, or a map of create and approvers"),
+        ("userSkills: { creat: true }", "unknown key `creat` of `userSkills`"),
+        ("userSkills: { approvers: [boss] }", "agents/a.agent.md:2"),
+    ] {
+        let found = load(front_matter, &[]).mistakes;
+        assert!(found[0].to_string().contains(expected), "{found:?}");
+    }
 }
 
 #[test]

@@ -38,9 +38,11 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);
         checks.extend(doctor_checks::agent_checks(settings, folder, &agents));
         checks.push(doctor_checks::model_check(settings, &credentials, is_offline));
-        checks.extend(agents.ok().and_then(|loaded| {
-            doctor_checks::price_check(settings, &credentials, &loaded.catalog)
-        }));
+        if let Ok(loaded) = agents {
+            let catalog = &loaded.catalog;
+            checks.extend(doctor_checks::memory_check(settings, catalog));
+            checks.extend(doctor_checks::price_check(settings, &credentials, catalog));
+        }
     }
     let report = doctor::Report::new(checks);
     let _ = write!(std::io::stdout(), "{}", report.render(format));

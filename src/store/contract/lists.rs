@@ -81,6 +81,55 @@ pub(super) async fn partitions_are_isolated(store: Store<'_>) {
     );
 }
 
+/// The documents of a user are apart from those of the tenant, of other users and of the user's
+/// conversations; lists of heads exclude them, and the sweep returns those that are due.
+pub(super) async fn user_partitions_are_isolated(store: Store<'_>) {
+    let tenant = fresh_tenant();
+    let user = |name: &str| Partition::User { tenant: tenant.clone(), user: UserId::new(name) };
+    let (ada, bob) = (user("ada"), user("bob"));
+    let conversation = key_of(&tenant, "ada", "c1");
+    let here = Partition::Conversation(conversation.clone());
+    create(store, &here, entry(1)).await;
+    create(store, &here, head(&conversation, 1, "idle", None)).await;
+    let note =
+        |text: &str| document(DocumentKind::Scope, "memory", &format!(r#"{{"text":"{text}"}}"#));
+    let of_ada = create(store, &ada, note("ada")).await;
+    create(store, &bob, due_at(note("bob"), 7)).await;
+    create(store, &Partition::Scope(tenant.clone()), note("tenant")).await;
+    // One batch may change several documents of a user.
+    let others = ["skill-a", "skill-b"].map(|id| document(DocumentKind::Scope, id, "{}"));
+    store.write(&ada, others.map(Write::Create).into()).await.unwrap();
+    store.write(&ada, vec![Write::Delete("skill-b".to_owned(), None)]).await.unwrap();
+    let body = |stored: StoredDocument| stored.document.body.text().to_owned();
+    for (at, name) in [(&ada, "ada"), (&bob, "bob")] {
+        let stored = read_latest(store, at, "memory").await.unwrap();
+        assert_eq!(body(stored), format!(r#"{{"text":"{name}"}}"#));
+        assert!(read_latest(store, at, &entry_id(1)).await.is_none());
+    }
+    assert!(read_latest(store, &here, "memory").await.is_none());
+    let all = Selection::all(DocumentKind::Scope);
+    assert_eq!(select_ids(store, &ada, &all).await, vec!["memory", "skill-a"]);
+    assert_eq!(select_ids(store, &bob, &all).await, vec!["memory"]);
+    let query = HeadQuery {
+        tenant: tenant.clone(),
+        user: Some(UserId::new("ada")),
+        state: None,
+        limit: 10,
+        continuation: None,
+    };
+    assert_eq!(store.list_heads(&query).await.unwrap().items.len(), 1);
+    let due = sweep(store, &tenant, 10, async |_| {}).await;
+    assert_eq!(due.iter().map(|item| &item.partition).collect::<Vec<_>>(), [&bob]);
+    let replaced = Write::Replace(note("new"), Some(of_ada.clone()));
+    store.write(&ada, vec![replaced]).await.unwrap();
+    let stale = store.write(&ada, vec![Write::Delete("memory".to_owned(), Some(of_ada))]).await;
+    assert!(matches!(stale, Err(StoreError::Conflict)), "{stale:?}");
+    store.write(&ada, vec![Write::Delete("memory".to_owned(), None)]).await.unwrap();
+    assert_eq!(select_ids(store, &ada, &all).await, vec!["skill-a"]);
+    let refused = store.write(&ada, vec![Write::Create(entry(1))]).await;
+    assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+}
+
 /// Sweeps page by page, runs `between` between the pages, and returns the items of one tenant.
 async fn sweep(
     store: Store<'_>,

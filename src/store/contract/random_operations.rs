@@ -78,7 +78,7 @@ fn partition(number: usize) -> Partition {
 fn build_document(at: &Partition, change: &Change) -> Document {
     let (kind, id) = SLOTS[change.slot];
     let found = match at {
-        Partition::Scope(_) => {
+        Partition::Scope(_) | Partition::User { .. } => {
             document(DocumentKind::Scope, &format!("s{id}"), &change.value.to_string())
         }
         Partition::Conversation(key) if kind == DocumentKind::Head => {

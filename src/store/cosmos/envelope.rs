@@ -27,8 +27,9 @@ pub(super) struct DocumentEnvelope<'a> {
     tenant: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     user: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    conversation_id: &'a str,
+    /// Empty, but present, in the partition of a user: it is a part of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +62,7 @@ impl<'a> DocumentEnvelope<'a> {
             kind: kind.into_str(),
             tenant,
             user,
-            conversation_id,
+            conversation_id: Some(conversation_id).filter(|_| !user.is_empty()),
             due: *due,
             created_at: *created_at,
             state: state.as_deref(),

@@ -52,7 +52,9 @@ impl CosmosQuery {
 pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
     let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
     match partition {
-        Partition::Conversation(_) => PartitionKey::from((tenant, user, conversation)),
+        Partition::Conversation(_) | Partition::User { .. } => {
+            PartitionKey::from((tenant, user, conversation))
+        }
         Partition::Scope(_) => PartitionKey::from(tenant),
     }
 }
@@ -64,7 +66,7 @@ fn partition_query(partition: &Partition) -> CosmosQuery {
     let query = CosmosQuery::new("*", scope).with_condition("c.tenant =", "@tenant", json!(tenant));
     match partition {
         Partition::Scope(_) => query,
-        Partition::Conversation(_) => query
+        Partition::Conversation(_) | Partition::User { .. } => query
             .with_condition("c.user =", "@user", json!(user))
             .with_condition("c.conversationId =", "@conversation", json!(conversation)),
     }
@@ -158,6 +160,8 @@ mod tests {
         });
         assert_indexed(&select(&conversation, &selection(DocumentKind::Entry)), &CONVERSATIONS);
         assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
+        let user = Partition::User { tenant: tenant.clone(), user: UserId::new("u") };
+        assert_indexed(&select(&user, &selection(DocumentKind::Scope)), &CONVERSATIONS);
         assert_indexed(&head_and_inbox(&conversation), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);

@@ -54,9 +54,12 @@ enum Job {
 }
 
 impl Job {
-    /// True for a batch of a scope, whose documents all conversations of a tenant write.
+    /// True for a batch of a scope or a user, whose documents several conversations write.
     fn is_scope_write(&self) -> bool {
-        matches!(self, Self::Write(Batch { partition: Partition::Scope(_), .. }))
+        matches!(
+            self,
+            Self::Write(Batch { partition: Partition::Scope(_) | Partition::User { .. }, .. })
+        )
     }
 }
 
@@ -203,7 +206,7 @@ impl WriterThread {
                 Job::Write(batch) => {
                     let is_first = match &batch.partition {
                         Partition::Conversation(key) => conversations.insert(key.clone()),
-                        Partition::Scope(_) => true,
+                        Partition::Scope(_) | Partition::User { .. } => true,
                     };
                     if is_first && group.len() < GROUP_MAX {
                         group.push(batch);
@@ -270,12 +273,12 @@ impl WriterThread {
 
     /// Applies all batches without savepoints, which would copy the pages that a batch changes.
     /// Returns `None` if the batch of a conversation is rejected, which is rare; the transaction
-    /// has then restarted empty. Batches of scopes are often rejected and use savepoints.
+    /// has then restarted empty. Batches of scopes and users are often rejected and use savepoints.
     fn apply_all(&mut self, group: &[Batch]) -> rusqlite::Result<Option<Vec<BatchResult>>> {
         let mut answers = Vec::with_capacity(group.len());
         for batch in group {
             let Batch { partition, writes, .. } = batch;
-            if matches!(partition, Partition::Scope(_)) {
+            if matches!(partition, Partition::Scope(_) | Partition::User { .. }) {
                 answers.push(self.apply_alone(batch)?);
                 continue;
             }

@@ -15,9 +15,11 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};
+use crate::tools::memory::MemoryStore;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
+use crate::tools::user_skills::UserSkillStore;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
 
@@ -106,6 +108,14 @@ impl CallContext {
 
     pub(crate) fn schedules(&self) -> Option<&Arc<dyn ScheduleStore>> {
         self.context.schedules.as_ref()
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn MemoryStore>> {
+        self.context.memory.as_ref()
+    }
+
+    pub(crate) fn user_skills(&self) -> Option<&Arc<dyn UserSkillStore>> {
+        self.context.user_skills.as_ref()
     }
 
     /// Returns the value of this type that the app registered with `App::service`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budgets::limit_everything;
+use super::memory::{new_memory_env, remembers_then_looks};
 use super::parallel_calls::{new_env as stage_at_once, three_short_naps};
 use super::result_hooks::{Appends, calls_pay};
 use super::store_requests::{
@@ -134,6 +135,7 @@ async fn cost_rows() -> Vec<CostRow> {
     let sent = handle_next_nudge(&env, &services, &counting).await;
     rows.push(row("model call that fails and is retried", sent, 1));
     rows.extend(hook_rows(&warm).await);
+    rows.extend(memory_rows().await);
     rows.extend(schedule_rows().await);
     rows.extend(ledger_rows().await);
     rows
@@ -155,6 +157,20 @@ async fn hook_rows(plain: &str) -> [CostRow; 2] {
     let requests = handle_next_nudge(&env, &services, &counting).await;
     let operation = "the same, if an extension's hook on its result waits";
     [plain, CostRow { operation, requests, nudges: 1 }]
+}
+
+async fn memory_rows() -> [CostRow; 3] {
+    let row = |operation, requests| CostRow { operation, requests, nudges: 1 };
+    let (env, services, counting) = new_memory_env(calls_look_twice).await;
+    let plain = handle_next_nudge(&env, &services, &counting).await;
+    let (env, services, counting) = new_memory_env(remembers_then_looks).await;
+    let change = handle_next_nudge(&env, &services, &counting).await;
+    let after = handle_next_nudge(&env, &services, &counting).await;
+    [
+        row("first turn with one tool call, of an agent with memory", plain),
+        row("the same, if the call is `remember`", change),
+        row("further turn with one tool call, after `remember`", after),
+    ]
 }
 
 async fn ledger_rows() -> Vec<CostRow> {

@@ -30,6 +30,10 @@ async fn create_resources() -> KnownResources {
     let artifact = added.send().await.expect_status(201).header("location").to_owned();
     let order = json!({"id": "s", "input": "say hello", "at": "PT1H"});
     app.post("/api/schedules", &order).send().await.expect_status(201);
+    let notes = json!({"items": [{"id": "n", "text": "likes tea"}]});
+    app.request(Method::PUT, "/api/memory").json(&notes).send().await.expect_status(200);
+    let skill = json!({"description": "About tea.", "instructions": "Make tea."});
+    app.request(Method::PUT, "/api/skills/greet").json(&skill).send().await.expect_status(200);
     app.work().await;
     let entries = app.get_json("/api/conversations/c/entries").await;
     let known = vec![
@@ -45,7 +49,11 @@ async fn create_resources() -> KnownResources {
 
 impl KnownResources {
     fn path(&self, template: &str) -> String {
-        let id = if template.starts_with("/api/schedules/") { "s" } else { "c" };
+        let id = match template.split('/').nth(2) {
+            Some("schedules") => "s",
+            Some("memory") => "n",
+            _ => "c",
+        };
         let known = self.known.iter().map(|(name, value)| (*name, value.as_str()));
         let path = known.chain([("id", id)]).fold(template.to_owned(), |path, (name, value)| {
             path.replace(&format!("{{{name}}}"), value)
@@ -63,6 +71,8 @@ impl KnownResources {
             "/api/conversations/c/inbox",
             "/api/conversations/c/artifacts",
             "/api/schedules/s",
+            "/api/memory",
+            "/api/skills/greet",
         ] {
             views.push(self.app.get_json(path).await);
         }
@@ -103,6 +113,10 @@ async fn resource_routes() -> Vec<(Method, String)> {
             continue;
         }
         for method in methods.as_object().unwrap().keys() {
+            // Creates a skill of the caller, whatever the skills of others.
+            if (method.as_str(), path.as_str()) == ("put", "/api/skills/{name}") {
+                continue;
+            }
             if let Ok(method) = Method::from_bytes(method.to_uppercase().as_bytes()) {
                 routes.push((method, path.clone()));
             }

@@ -22,6 +22,8 @@ compaction: { zzzzzzzzzzzz: 1 }
 guardrails: { zzzzzzzzzzzz: 1 }
 audit: { zzzzzzzzzzzz: 1 }
 systemPrompt: { zzzzzzzzzzzz: 1 }
+memory: { zzzzzzzzzzzz: 1 }
+userSkills: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
   - zzzzzzzzzzzz: 1
@@ -45,7 +47,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 14] = [
+const MAPS: [(&str, &str); 16] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -56,6 +58,8 @@ const MAPS: [(&str, &str); 14] = [
     ("`guardrails`", "guardrails."),
     ("`audit`", "audit."),
     ("`systemPrompt`", "systemPrompt."),
+    ("`memory`", "memory."),
+    ("`userSkills`", "userSkills."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),
     ("a plugin", "plugins."),

@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
     &["services"],
     &["ledger::spending_limits", "turn::isolator"],
     &["ledger::account", "ledger::locks", "ledger::rate_limit"],
-    &["notifications::sender", "turn::abort_channel", "turn::entry_cache"],
+    &["notifications::sender", "turn::abort_channel", "turn::entry_cache", "turn::user_documents"],
     &["turn::documents", "turn::error", "turn::nudge"],
     &["agents", "payments"],
     &["extensions", "fail_points"],

@@ -40,6 +40,7 @@ async fn prepare(reply: Reply) -> (Result<PrepareOutput, PluginError>, Option<Va
                 messages: Vec::new(),
             },
             user: &UserId::new("ann"),
+            user_documents: None,
             items_bytes: 0,
         })
         .await;

@@ -1,0 +1,282 @@
+//! Changes of a user's skills: by the tool `create_skill`, and by the user.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::memory::{NoteAuthor, one_line};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::user_skills::{
+    SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
+    check_instructions,
+};
+use crate::agents::find_broken_skill_rules;
+use crate::clock::Timestamp;
+use crate::commands::contract::{CommandError, FieldError, Owner};
+use crate::commands::memory::write_user_documents;
+use crate::ids::{ConversationKey, is_plain_text};
+use crate::queries::user_skills::skill_etag;
+use crate::services::Services;
+use crate::store::conditional::{back_off, compare_and_set};
+use crate::store::{Document, DocumentKind, ETag, Write};
+use crate::tools::user_skills::{NewSkill, SkillText, UserSkillStore};
+use crate::turn::user_documents::{
+    SKILL_LIST_ID, load_skill, load_user_documents, skill_id, user_partition,
+};
+
+/// Number of writes lost to other writers after which a change gives up.
+const ATTEMPTS_MAX: usize = 5;
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+const SCHEMA: u32 = 1;
+/// A name without mistakes, for the check of a description.
+const VALID_NAME: &str = "skill";
+const NO_SKILL: CommandError = CommandError::NotFound("skill");
+
+/// The new content of a skill.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct SkillChange {
+    /// When to use the skill: one line of at most 1,024 characters.
+    pub(crate) description: String,
+    pub(crate) instructions: String,
+    /// Names of the tools that are offered once the skill is loaded.
+    #[serde(default)]
+    pub(crate) tools: Vec<String>,
+}
+
+/// The skill to change, and the version that the change needs.
+pub(crate) struct SkillTarget<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) name: &'a str,
+    /// Returns whether the skill with this ETag may be changed. A missing skill has one as well.
+    pub(crate) is_wanted: &'a (dyn Fn(&str) -> bool + Sync),
+}
+
+/// Creates or replaces a skill of the user. Returns the stored skill.
+///
+/// # Errors
+/// Returns the [`CommandError`] to report to the client.
+pub(crate) async fn put_skill(
+    services: &Services,
+    target: &SkillTarget<'_>,
+    change: SkillChange,
+) -> Result<UserSkill, CommandError> {
+    let content = check_content(target.name, &change).map_err(CommandError::Invalid)?;
+    let content = UserSkill { at: services.clock.now(), by: NoteAuthor::User, ..content };
+    let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
+    compare_and_set(waits, || async {
+        let current = CurrentSkill::load(services, target.owner, target.name).await?;
+        if let Some((stored, _)) = &current.skill
+            && is_same_content(stored, &content)
+        {
+            return Ok(Some(stored.clone()));
+        }
+        current.check_version(target)?;
+        let is_won = current.write(services, target.owner, &content).await?;
+        Ok(is_won.then(|| content.clone()))
+    })
+    .await
+}
+
+/// Deletes a skill of the user.
+///
+/// # Errors
+/// Returns [`CommandError::NotFound`] if the user has no such skill.
+pub(crate) async fn delete_skill(
+    services: &Services,
+    target: &SkillTarget<'_>,
+) -> Result<(), CommandError> {
+    let mut is_sent = false;
+    let mut waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
+    loop {
+        let mut current = CurrentSkill::load(services, target.owner, target.name).await?;
+        let (Some((_, etag)), Some(list_etag)) = (&current.skill, &current.list_etag) else {
+            // This request has deleted it if its response was lost.
+            return if is_sent { Ok(()) } else { Err(NO_SKILL) };
+        };
+        current.check_version(target)?;
+        current.list.items.retain(|skill| skill.name != target.name);
+        let list =
+            Document::new(SKILL_LIST_ID.to_owned(), DocumentKind::Scope, &current.list, None);
+        let writes = vec![
+            Write::Replace(list, Some(list_etag.clone())),
+            Write::Delete(skill_id(target.name), Some(etag.clone())),
+        ];
+        is_sent = true;
+        let partition = user_partition(&target.owner.tenant, &target.owner.user);
+        if write_user_documents(services, &partition, writes).await? {
+            return Ok(());
+        }
+        let Some(wait) = waits.next() else { return Err(CommandError::contended()) };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// A skill with this name and content. The caller sets author and time.
+fn check_content(name: &str, change: &SkillChange) -> Result<UserSkill, Vec<FieldError>> {
+    let mut errors = Vec::new();
+    let description = one_line(&change.description);
+    for reason in find_broken_skill_rules(name, "") {
+        errors.push(FieldError::new("/name", reason));
+    }
+    for reason in find_broken_skill_rules(VALID_NAME, &description) {
+        errors.push(FieldError::new("/description", reason));
+    }
+    if description.is_empty() {
+        errors.push(FieldError::new("/description", "A skill needs a description."));
+    }
+    let body = check_instructions(&change.instructions);
+    let body = body.map_err(|reason| errors.push(FieldError::new("/instructions", reason)));
+    if change.tools.len() > SKILL_TOOLS_MAX {
+        let detail = format!("A skill names at most {SKILL_TOOLS_MAX} tools.");
+        errors.push(FieldError::new("/tools", detail));
+    }
+    for (index, tool) in change.tools.iter().enumerate() {
+        if !is_plain_text(tool) {
+            let detail = "A tool has a name of A-Z a-z 0-9 _ . -";
+            errors.push(FieldError::new(format!("/tools/{index}"), detail));
+        }
+    }
+    let (Ok(body), true) = (body, errors.is_empty()) else { return Err(errors) };
+    Ok(UserSkill {
+        schema: SCHEMA,
+        name: name.to_owned(),
+        description,
+        tools: change.tools.clone(),
+        body,
+        at: Timestamp(0),
+        by: NoteAuthor::Agent,
+        effect_id: None,
+        conversation_id: None,
+        extra: Extra::new(),
+    })
+}
+
+fn is_same_content(one: &UserSkill, other: &UserSkill) -> bool {
+    (&one.description, &one.tools, &one.body) == (&other.description, &other.tools, &other.body)
+}
+
+/// The list of a user's skills, and the skill with a name, as stored.
+struct CurrentSkill {
+    list: SkillList,
+    list_etag: Option<ETag>,
+    skill: Option<(UserSkill, ETag)>,
+}
+
+impl CurrentSkill {
+    async fn load(services: &Services, owner: &Owner, name: &str) -> Result<Self, CommandError> {
+        let (store, partition) = (&*services.store, user_partition(&owner.tenant, &owner.user));
+        let found = load_user_documents(store, &partition).await?.skills;
+        let (list, list_etag) = match found {
+            Some(stored) => (stored.document, Some(stored.etag)),
+            None => (SkillList::default(), None),
+        };
+        let skill = match list.find(name) {
+            Some(_) => load_skill(store, &partition, name).await?,
+            None => None,
+        };
+        Ok(Self { list, list_etag, skill })
+    }
+
+    fn check_version(&self, target: &SkillTarget<'_>) -> Result<(), CommandError> {
+        let etag = skill_etag(self.skill.as_ref().map(|(skill, _)| skill));
+        if (target.is_wanted)(&etag) {
+            Ok(())
+        } else {
+            Err(CommandError::PreconditionFailed { etag })
+        }
+    }
+
+    /// Writes the skill and the list in one batch. `false`: another writer came first, or this write
+    /// won with a lost response.
+    async fn write(
+        &self,
+        services: &Services,
+        owner: &Owner,
+        skill: &UserSkill,
+    ) -> Result<bool, CommandError> {
+        let mut list = self.list.clone();
+        list.schema = list.schema.max(SCHEMA);
+        list.put(skill);
+        let bytes = RawJson::from_value(&list).text().len();
+        if list.items.len() > USER_SKILLS_MAX {
+            return Err(CommandError::TooLarge(format!(
+                "There are {USER_SKILLS_MAX} skills, the maximum. Delete one first."
+            )));
+        }
+        if bytes > SKILL_LIST_BYTES_MAX {
+            return Err(CommandError::TooLarge(format!(
+                "The list of the skills would have {bytes} bytes; at most {SKILL_LIST_BYTES_MAX} are allowed. Delete skills, or shorten their descriptions."
+            )));
+        }
+        let document =
+            |id: String, body: &RawJson| Document::new(id, DocumentKind::Scope, body, None);
+        let list = document(SKILL_LIST_ID.to_owned(), &RawJson::from_value(&list));
+        let body = document(skill_id(&skill.name), &RawJson::from_value(skill));
+        let list = match &self.list_etag {
+            Some(etag) => Write::Replace(list, Some(etag.clone())),
+            None => Write::Create(list),
+        };
+        let body = match &self.skill {
+            Some((_, etag)) => Write::Replace(body, Some(etag.clone())),
+            None => Write::Create(body),
+        };
+        let partition = user_partition(&owner.tenant, &owner.user);
+        write_user_documents(services, &partition, vec![list, body]).await
+    }
+}
+
+#[async_trait]
+impl UserSkillStore for Services {
+    async fn create(
+        &self,
+        conversation: &ConversationKey,
+        skill: NewSkill<'_>,
+    ) -> Result<(), String> {
+        let NewSkill { effect, name, description, instructions, tools } = skill;
+        let change = SkillChange {
+            description: description.to_owned(),
+            instructions: instructions.to_owned(),
+            tools: tools.to_vec(),
+        };
+        let content = check_content(name, &change)
+            .map_err(|errors| CommandError::Invalid(errors).to_string())?;
+        let content = UserSkill {
+            at: self.clock.now(),
+            effect_id: Some(effect.clone()),
+            conversation_id: Some(conversation.conversation_id.clone()),
+            ..content
+        };
+        let owner = Owner::from_key(conversation);
+        let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
+        let stored: Result<(), CommandError> = compare_and_set(waits, || async {
+            let current = CurrentSkill::load(self, &owner, name).await?;
+            match &current.skill {
+                // An earlier attempt of this call has stored it.
+                Some((known, _)) if known.effect_id.as_ref() == Some(effect) => Ok(Some(())),
+                Some(_) => Err(CommandError::Conflict {
+                    detail: format!(
+                        "The user has a skill `{name}`. Choose another name, or ask the user to delete it."
+                    ),
+                    retry_after: None,
+                }),
+                None => Ok(current.write(self, &owner, &content).await?.then_some(())),
+            }
+        })
+        .await;
+        stored.map_err(|error| error.to_string())
+    }
+
+    async fn load(
+        &self,
+        conversation: &ConversationKey,
+        name: &str,
+    ) -> Result<Option<SkillText>, String> {
+        let partition = user_partition(&conversation.tenant, &conversation.user);
+        let found = load_skill(&*self.store, &partition, name).await;
+        let found = found.map_err(|error| CommandError::from(error).to_string())?;
+        Ok(found.map(|(skill, _)| SkillText { tools: skill.tools, body: skill.body }))
+    }
+}

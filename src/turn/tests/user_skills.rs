@@ -1,0 +1,430 @@
+//! Skills of a user: they are written after an approval, reach no other user, offer no tool that the
+//! agent does not have, and survive kills and concurrent writes as one skill each.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::frame::{RecordingModel, tool_names};
+use super::parallel_calls::result_texts;
+use super::store_requests::{handle_next_nudge, queued_nudges};
+use super::test_env::{
+    PauseFailPoint, RequestLogStore, Script, TestEnv, call, kill_at, owner, text,
+};
+use crate::agents::{Skill, user_skill_plugin};
+use crate::commands::contract::{CommandError, Owner};
+use crate::commands::delete_user::delete_user_data;
+use crate::commands::user_skills::{SkillChange, SkillTarget, put_skill};
+use crate::fail_points::NoFailPoints;
+use crate::ids::{ConversationKey, EffectId, UserId};
+use crate::queries::approvals::pending_approvals;
+use crate::queries::user_skills::{read_list, read_skill};
+use crate::queue;
+use crate::services::Services;
+use crate::store::cosmos::testing::{connect_store, start_in_process};
+use crate::store::memory::StoreFaults;
+use crate::tools::CallableTool;
+use crate::tools::user_skills::{NewSkill, UserSkillStore};
+use crate::turn::delivery::handle;
+
+const INSTRUCTIONS: &str = "# Closing\n\n1. Count the till.\n2. Write \"closed\" — <b>exactly</b>.";
+
+fn create(name: &str, tools: &[&str]) -> Value {
+    let arguments = json!({
+        "name": name, "description": "How to close\nthe shop.", "instructions": INSTRUCTIONS,
+        "tools": tools,
+    });
+    json!({"type": "toolCall", "id": "c1", "name": "create_skill", "arguments": arguments})
+}
+
+fn load(name: &str) -> Value {
+    json!({"type": "toolCall", "id": "l1", "name": "load_skill", "arguments": {"name": name}})
+}
+
+fn creates_and_loads(results: usize, _input: &str) -> Vec<Value> {
+    match results {
+        0 => vec![create("closing", &["put"])],
+        1 => vec![load("closing")],
+        2 => vec![call("c3", "put", 0)],
+        _ => vec![text("done")],
+    }
+}
+
+/// Skills of the app: `restart` offers `pay`, which the agent does not have.
+fn skills_of_app() -> [Arc<Skill>; 1] {
+    [Arc::new(Skill {
+        name: "restart".to_owned(),
+        description: "How to restart.".to_owned(),
+        location: "skills/restart/SKILL.md".to_owned(),
+        folder: None,
+        tools: vec!["pay".to_owned()],
+        is_hidden: false,
+        body: "Restart.".to_owned(),
+    })]
+}
+
+impl TestEnv {
+    /// The agent of all workers has skills of its users. It offers `look`; it also has `put` and
+    /// `gated`, but not `pay`.
+    fn set_user_skills(&mut self) {
+        self.settings.active_tools = Some(vec!["look".to_owned()]);
+        self.change_agent(|agent| {
+            let is = |tool: &&Arc<dyn CallableTool>, names: &[&str]| {
+                names.contains(&tool.definition().name.as_str())
+            };
+            let select = |names: &[&str]| -> Vec<Arc<dyn CallableTool>> {
+                agent.tools.iter().filter(|tool| is(tool, names)).cloned().collect()
+            };
+            let (of_app, own) = (select(&["pay"]), select(&["look", "put", "gated"]));
+            agent.plugins = vec![user_skill_plugin(&skills_of_app(), &of_app, &own)];
+            agent.tools = own;
+            agent.skills = skills_of_app().to_vec();
+            agent.has_user_skills = true;
+        });
+    }
+}
+
+struct Recorded {
+    env: TestEnv,
+    services: Services,
+    model: Arc<RecordingModel>,
+}
+
+impl Recorded {
+    fn new(script: Script) -> Self {
+        let mut env = TestEnv::with_script(1, script);
+        env.set_user_skills();
+        let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
+        env.model_override = Some(model.clone());
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        Self { env, services, model }
+    }
+
+    /// Runs a prompt until it waits or ends. Returns the bodies of its model calls.
+    async fn run(&mut self, input: &str) -> Vec<Value> {
+        self.model.bodies.lock().unwrap().clear();
+        if self.env.head().await.is_none() {
+            self.env.send_prompt_to(&self.services, "c", input).await;
+        } else {
+            self.env.queue_prompt(&self.services, &TestEnv::key(), input).await.unwrap();
+        }
+        handle_nudges(&self.env, &self.services).await;
+        self.bodies()
+    }
+
+    fn bodies(&self) -> Vec<Value> {
+        self.model.bodies.lock().unwrap().clone()
+    }
+}
+
+/// The system prompt of a request.
+fn system(body: &Value) -> String {
+    body["input"][0]["content"].as_str().map_or_else(|| body["input"][0].to_string(), str::to_owned)
+}
+
+/// Handles nudges until the prompt waits or ends.
+async fn handle_nudges(env: &TestEnv, services: &Services) {
+    while queued_nudges(env).await > 0 {
+        env.queue.drop_queue(queue::TURNS);
+        handle(services, &TestEnv::nudge()).await.unwrap();
+    }
+}
+
+async fn names(services: &Services, owner: &Owner) -> Vec<String> {
+    let list = read_list(services, owner).await.unwrap();
+    list.items.into_iter().map(|skill| skill.name).collect()
+}
+
+async fn put(services: &Services, name: &str, tools: &[&str]) {
+    let tools = tools.iter().map(|&tool| tool.to_owned()).collect();
+    let change = SkillChange {
+        description: format!("About {name}."),
+        instructions: format!("Do {name}."),
+        tools,
+    };
+    let owner = owner();
+    let target = SkillTarget { owner: &owner, name, is_wanted: &|_| true };
+    put_skill(services, &target, change).await.unwrap();
+}
+
+fn new_skill<'a>(effect: &'a EffectId, name: &'a str) -> NewSkill<'a> {
+    NewSkill { effect, name, description: "d", instructions: "i", tools: &[] }
+}
+
+fn effect(key: &ConversationKey, number: usize) -> EffectId {
+    EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number)
+}
+
+#[tokio::test(start_paused = true)]
+async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
+    for (decision, expected) in [("approve", vec!["closing"]), ("reject", vec![])] {
+        let mut app = Recorded::new(creates_and_loads);
+        let bodies = app.run("go").await;
+        assert_eq!(bodies.len(), 1);
+        assert_eq!(tool_names(&bodies[0]), ["look", "load_skill", "create_skill"]);
+        assert_eq!(names(&app.services, &owner()).await.len(), 0, "nothing is stored before");
+        let head = app.env.head().await.unwrap();
+        let open = pending_approvals(&app.services, &head).await.unwrap();
+        let shown = open[0].arguments.as_ref().unwrap().to_value();
+        assert_eq!(shown["instructions"], INSTRUCTIONS, "the request shows the body byte for byte");
+        app.env.decide_all(decision).await;
+        handle_nudges(&app.env, &app.services).await;
+        assert_eq!(names(&app.services, &owner()).await, expected, "{decision}");
+        let results = result_texts(&app.env).await;
+        if decision == "reject" {
+            assert!(results[1].contains("Skill not found"), "{}", results[1]);
+            assert!(results[2].contains("\"put\" not found"), "{}", results[2]);
+            continue;
+        }
+        assert_eq!(results, ["Created the skill `closing`.", INSTRUCTIONS, "put done"]);
+        let bodies = app.bodies();
+        let line = "\n- closing: How to close the shop.\n";
+        assert!(!system(&bodies[0]).contains("closing"));
+        assert!(system(&bodies[1]).contains(line), "the next response can load it");
+        assert!(!tool_names(&bodies[1]).contains(&"put".to_owned()));
+        assert!(
+            tool_names(&bodies[2]).contains(&"put".to_owned()),
+            "the tool is offered once loaded"
+        );
+        let stored = read_skill(&app.services, &owner(), "closing").await.unwrap();
+        assert_eq!(stored.body, INSTRUCTIONS);
+        let next = app.run("again").await;
+        assert!(system(&next[0]).contains(line));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn skill_of_user_offers_only_tools_of_the_agent() {
+    fn loads_and_calls(results: usize, _input: &str) -> Vec<Value> {
+        match results {
+            0 => vec![load("mine")],
+            1 => vec![call("c2", "gated", 0)],
+            2 => vec![call("c3", "pay", 0)],
+            _ => vec![text("done")],
+        }
+    }
+    let mut app = Recorded::new(loads_and_calls);
+    put(&app.services, "mine", &["gated", "pay", "wire", "unknown"]).await;
+    app.run("go").await;
+    let head = app.env.head().await.unwrap();
+    assert_eq!(head.requests.len(), 1, "the tool of the agent still needs its approval");
+    app.env.decide_all("approve").await;
+    handle_nudges(&app.env, &app.services).await;
+    let bodies = app.bodies();
+    assert_eq!(tool_names(&bodies[1]), ["look", "load_skill", "create_skill", "gated"]);
+    let results = result_texts(&app.env).await;
+    assert_eq!(results[1], "gated done");
+    assert!(results[2].contains("\"pay\" not found"), "{}", results[2]);
+    // An agent cannot write a skill that names other tools.
+    let mut app = Recorded::new(|results, _| match results {
+        0 => vec![create("closing", &["put", "pay"])],
+        1 => vec![create("restart", &[])],
+        _ => vec![text("done")],
+    });
+    app.run("go").await;
+    app.env.decide_all("approve").await;
+    handle_nudges(&app.env, &app.services).await;
+    app.env.decide_all("approve").await;
+    handle_nudges(&app.env, &app.services).await;
+    let results = result_texts(&app.env).await;
+    assert!(results[0].contains("these are not: pay."), "{}", results[0]);
+    assert!(results[1].contains("The app has a skill `restart`."), "{}", results[1]);
+    assert_eq!(names(&app.services, &owner()).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn skill_of_the_app_hides_the_users_skill_of_its_name() {
+    fn loads(results: usize, _input: &str) -> Vec<Value> {
+        if results == 0 { vec![load("restart")] } else { vec![text("done")] }
+    }
+    let mut app = Recorded::new(loads);
+    put(&app.services, "restart", &["put"]).await;
+    let bodies = app.run("go").await;
+    assert!(!system(&bodies[0]).contains("About restart."), "{}", system(&bodies[0]));
+    assert_eq!(result_texts(&app.env).await, ["Restart."]);
+    assert!(tool_names(&bodies[1]).contains(&"pay".to_owned()));
+    assert!(!tool_names(&bodies[1]).contains(&"put".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_loads_own_skill_by_name() {
+    let mut app = Recorded::new(|_, _| vec![text("done")]);
+    put(&app.services, "mine", &["put"]).await;
+    let bodies = app.run("/skill:mine today").await;
+    let sent = bodies[0]["input"].to_string();
+    let expected = r#"<skill name=\\\"mine\\\" location=\\\"user/mine.skill.md\\\">"#;
+    assert!(sent.replace('\\', "").contains(&expected.replace('\\', "")), "{sent}");
+    assert!(sent.contains("Do mine.") && sent.contains("today"), "{sent}");
+    assert!(tool_names(&bodies[0]).contains(&"put".to_owned()));
+    let bodies = app.run("/skill:other today").await;
+    assert!(bodies[0]["input"].to_string().contains("/skill:other today"), "it stays as it is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn skills_cost_one_read_per_prompt_and_one_per_load() {
+    fn loads(results: usize, _input: &str) -> Vec<Value> {
+        match results {
+            0 => vec![load("mine")],
+            1 => vec![call("c2", "look", 0)],
+            _ => vec![text("done")],
+        }
+    }
+    let mut env = TestEnv::with_script(1, loads);
+    env.set_user_skills();
+    let emulator = start_in_process(1);
+    let log = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
+    env.worker_store = log.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    env.send_prompt(&services).await;
+    let requests = handle_next_nudge(&env, &services, &log).await;
+    insta::assert_snapshot!(requests, @r"
+    lease (head and inbox)
+    write head, 2 entry, events, receipt
+    select scope
+    select inbox
+    write head, 3 entry, events
+    read item
+    select inbox
+    write head, entry, events
+    ");
+    let requests = handle_next_nudge(&env, &services, &log).await;
+    insta::assert_snapshot!(requests, @r"
+    lease (head and inbox)
+    write head
+    select inbox
+    write head, 2 entry, events
+    select inbox
+    write head, entry, events
+    ");
+    handle_next_nudge(&env, &services, &log).await;
+    let deletion = delete_user_data(&services, &owner()).await.unwrap();
+    assert_eq!((deletion.documents, deletion.is_complete), (2, true), "the list and the skill");
+    assert_eq!(names(&services, &owner()).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kill_around_create_leaves_one_skill() {
+    for fail_point in ["tool.before", "user.write", "user.written", "result.before"] {
+        let mut env = TestEnv::with_script(33, creates_and_loads);
+        env.set_user_skills();
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        handle_nudges(&env, &services).await;
+        env.decide_all("approve").await;
+        let pause = Arc::new(PauseFailPoint::new(fail_point));
+        let victim = env.new_worker(pause.clone());
+        kill_at(victim, &pause).await;
+        env.run_until_idle().await;
+        assert_eq!(names(&services, &owner()).await, ["closing"], "{fail_point}");
+        let results = result_texts(&env).await;
+        assert_eq!(results[0], "Created the skill `closing`.", "{fail_point}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_response_of_the_write_leaves_one_skill() {
+    for faults in [
+        StoreFaults { unavailable_after: 0.5, ..Default::default() },
+        StoreFaults { conflict_after: 0.5, ..Default::default() },
+    ] {
+        let mut env = TestEnv::with_script(7, creates_and_loads);
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.store.set_faults(faults);
+        let key = TestEnv::key();
+        for number in 0..20 {
+            let (effect, name) = (effect(&key, number), format!("s{number}"));
+            while let Err(reason) =
+                UserSkillStore::create(&services, &key, new_skill(&effect, &name)).await
+            {
+                assert!(!reason.contains("The user has a skill"), "{reason}");
+            }
+        }
+        env.store.set_faults(StoreFaults::default());
+        assert_eq!(names(&services, &owner()).await.len(), 20);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_writes_of_two_conversations_keep_both_skills() {
+    let mut env = TestEnv::with_script(1, creates_and_loads);
+    let pause = Arc::new(PauseFailPoint::new("user.write"));
+    let (slow, quick) = (env.new_worker(pause.clone()), env.new_worker(Arc::new(NoFailPoints)));
+    let (key, other) = (TestEnv::key(), owner().conversation_key("other"));
+    let (of_slow, of_quick) = (effect(&key, 0), effect(&other, 0));
+    let (slow_result, ()) =
+        tokio::join!(UserSkillStore::create(&slow, &key, new_skill(&of_slow, "slow")), async {
+            pause.reached.notified().await;
+            let created = UserSkillStore::create(&quick, &other, new_skill(&of_quick, "quick"));
+            created.await.unwrap();
+            pause.resume.notify_one();
+        });
+    slow_result.unwrap();
+    assert_eq!(names(&quick, &owner()).await, ["quick", "slow"]);
+    // The second skill of a name is an error, and the first stays.
+    let repeated = UserSkillStore::create(&quick, &other, new_skill(&of_quick, "quick")).await;
+    assert_eq!(repeated, Ok(()), "the same call");
+    let second = UserSkillStore::create(&quick, &other, new_skill(&of_slow, "quick")).await;
+    assert!(second.unwrap_err().contains("The user has a skill `quick`"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn skill_reaches_no_other_user() {
+    let mut env = TestEnv::with_script(1, creates_and_loads);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    let eve = Owner { user: UserId::new("eve"), ..owner() };
+    assert_eq!(names(&services, &eve).await.len(), 0);
+    let found = read_skill(&services, &eve, "mine").await;
+    assert!(matches!(found, Err(CommandError::NotFound("skill"))), "{found:?}");
+    let of_eve = eve.conversation_key("c");
+    assert_eq!(UserSkillStore::load(&services, &of_eve, "mine").await, Ok(None));
+    assert!(UserSkillStore::load(&services, &TestEnv::key(), "mine").await.unwrap().is_some());
+    assert_eq!(UserSkillStore::load(&services, &TestEnv::key(), "../mine").await, Ok(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_skills_are_off_when_all_callers_are_one_user() {
+    let mut app = Recorded::new(|results, _| match results {
+        0 => vec![load("mine")],
+        _ => vec![text("done")],
+    });
+    put(&app.services, "mine", &[]).await;
+    app.services.limits.has_shared_user = true;
+    let bodies = app.run("go").await;
+    assert_eq!(tool_names(&bodies[0]), ["look", "load_skill"]);
+    assert!(!system(&bodies[0]).contains("mine"));
+    assert!(result_texts(&app.env).await[0].contains("Skill not found"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounds_of_skills_are_errors_that_keep_everything() {
+    let mut env = TestEnv::with_script(1, creates_and_loads);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for number in 0..200 {
+        put(&services, &format!("s{number}"), &[]).await;
+    }
+    let owner = owner();
+    let change = |description: &str| SkillChange {
+        description: description.to_owned(),
+        instructions: "i".to_owned(),
+        tools: Vec::new(),
+    };
+    let target = SkillTarget { owner: &owner, name: "one-more", is_wanted: &|_| true };
+    let refused = put_skill(&services, &target, change("d")).await;
+    assert!(matches!(refused, Err(CommandError::TooLarge(_))), "{refused:?}");
+    assert_eq!(names(&services, &owner).await.len(), 200);
+    let long = "d".repeat(1_024);
+    let mut refused = None;
+    for number in 0..200 {
+        let name = format!("s{number}");
+        let target = SkillTarget { name: &name, ..target };
+        refused = put_skill(&services, &target, change(&long)).await.err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    let Some(CommandError::TooLarge(reason)) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("at most 65536 are allowed"), "{reason}");
+    assert_eq!(names(&services, &owner).await.len(), 200);
+}
