@@ -12,6 +12,7 @@ use crate::extensions::Extension;
 use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::{McpToolSource, tool_name};
 
 mod app_settings;
 mod approval;
@@ -28,6 +29,8 @@ mod guardrails;
 mod http_endpoint;
 mod http_tool;
 mod load;
+mod mcp_file;
+mod mcp_tool;
 mod mistakes;
 mod plugins;
 mod prompt_template;
@@ -45,6 +48,8 @@ pub(crate) use context_file::ContextFile;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub use mcp_file::McpServers;
+pub(crate) use mcp_file::{MCP_FILE, McpFile};
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{ResourcePath, ResourcePaths, Resources, list_resource_files};
@@ -72,6 +77,8 @@ pub struct Agent {
     pub context_files: Vec<Arc<ContextFile>>,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
+    /// MCP servers whose tools are tools of the agent.
+    pub mcp: Vec<McpToolSource>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
     /// Values for extensions and plugins in Rust (`extensionSettings`).
@@ -100,17 +107,32 @@ impl Agent {
     /// The tools that the effective settings leave active, in the agent's order. Unknown names in
     /// the settings are ignored.
     pub fn active_tools(&self, settings: &Settings) -> Vec<Arc<dyn CallableTool>> {
-        let is_active = |tool: &&Arc<dyn CallableTool>| {
+        let is_active = |tool: &Arc<dyn CallableTool>| {
             let name = &tool.definition().name;
             settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
         };
-        self.tools.iter().filter(is_active).cloned().collect()
+        let mut tools: Vec<Arc<dyn CallableTool>> =
+            self.tools.iter().filter(|tool| is_active(tool)).cloned().collect();
+        // The first entry of a server that selects a tool sets its rules.
+        for tool in self.mcp.iter().flat_map(McpToolSource::tools).filter(is_active) {
+            if !tools.iter().any(|other| other.definition().name == tool.definition().name) {
+                tools.push(tool);
+            }
+        }
+        tools
+    }
+
+    /// True if the name is one of a tool of an MCP server of this agent.
+    pub(crate) fn is_mcp_tool_name(&self, name: &str) -> bool {
+        self.mcp.iter().any(|source| name.starts_with(&tool_name(&source.server.name, "")))
     }
 
     /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
-        active.filter(|name| self.find_tool(name).is_none()).cloned().collect()
+        let is_unknown =
+            |name: &&String| self.find_tool(name).is_none() && !self.is_mcp_tool_name(name);
+        active.filter(is_unknown).cloned().collect()
     }
 }
 

@@ -12,11 +12,12 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, extension_settings, extensions, fields, guardrails, http_tool,
-    plugins, settings, system_prompt,
+    mcp_tool, plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::{McpToolSource, tool_name};
 
 /// The parts of an agent file.
 struct AgentFileParts<'t> {
@@ -87,6 +88,7 @@ fn read_agent(
                 reject_app_settings(&member.value, findings);
             }
             "tools" => tools = read_tools(member, context, findings),
+            "mcpContent" => {}
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
@@ -94,6 +96,7 @@ fn read_agent(
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = node
         .find_member("skills")
@@ -105,7 +108,7 @@ fn read_agent(
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
-        check_active_tools(active, &tools, member.value.position, findings);
+        check_active_tools(active, (&tools, &mcp), member.value.position, findings);
     }
     let extensions = read_all_extensions(node, &tools, context, findings);
     let owners = (context.extensions, plugins.as_slice());
@@ -119,6 +122,7 @@ fn read_agent(
         instructions: parts.append_to(instructions).into(),
         has_default_prompt: instructions.is_empty(),
         tools,
+        mcp,
         extensions,
         is_audited: is_audited.unwrap_or_default(),
         has_automatic_title,
@@ -194,7 +198,7 @@ const REMEDIES: fields::Remedies<'static> = &[
     ),
     (
         "mcp",
-        "a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool",
+        "a key of the Azure Functions agents runtime; here write `- mcp: SERVER` under `tools`, and the server into mcp.json",
     ),
     ("instructions", "write the instructions below the front matter"),
     (
@@ -203,11 +207,7 @@ const REMEDIES: fields::Remedies<'static> = &[
     ),
 ];
 
-const TOOL_REMEDIES: fields::Remedies<'static> = &[
-    ("mcp", "write each operation of the server as an `http` tool"),
-    ("bash", NO_SHELL),
-    ("shell", NO_SHELL),
-];
+const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell", NO_SHELL)];
 
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
@@ -224,6 +224,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "audit",
         "title",
         "systemPrompt",
+        "mcpContent",
     ];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
@@ -251,13 +252,15 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
 /// Reports active tools that the agent does not have.
 fn check_active_tools(
     active_tools: &[String],
-    tools: &[Arc<dyn CallableTool>],
+    (tools, mcp): (&[Arc<dyn CallableTool>], &[McpToolSource]),
     position: Position,
     findings: &mut Findings,
 ) {
     let names = || tools.iter().map(|tool| tool.definition().name.as_str());
     for active_tool in active_tools {
-        if !names().any(|name| name == active_tool) {
+        let is_of_server =
+            mcp.iter().any(|it| active_tool.starts_with(&tool_name(&it.server.name, "")));
+        if !is_of_server && !names().any(|name| name == active_tool) {
             let hint = suggest_name(active_tool, names());
             findings.add(
                 position,
@@ -267,6 +270,23 @@ fn check_active_tools(
     }
 }
 
+/// The `mcp` entries among the tools.
+fn read_mcp_sources(
+    node: &Node,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Vec<McpToolSource> {
+    let content = mcp_tool::read_content(node, findings);
+    let Some(Member { value: Node { yaml: Yaml::List(items), .. }, .. }) =
+        node.find_member("tools")
+    else {
+        return Vec::new();
+    };
+    let entries = items.iter().filter_map(|item| item.find_member("mcp"));
+    entries.filter_map(|it| mcp_tool::read_source(it, content, context, findings)).collect()
+}
+
+/// Reads all tools except the `mcp` entries.
 pub(super) fn read_tools(
     member: &Member,
     context: &AgentFileContext<'_>,
@@ -301,7 +321,7 @@ fn read_tool(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Arc<dyn CallableTool>> {
-    const NEITHER: &str = "a tool is a name, or a map that begins with `http:`";
+    const NEITHER: &str = "a tool is a name, or a map that begins with `http:` or `mcp:`";
     match &item.yaml {
         Yaml::Text(name) => {
             let found = context.tools.get(name);
@@ -314,7 +334,13 @@ fn read_tool(
             found.map(Arc::clone)
         }
         Yaml::Map(members) => {
-            fields::read_members_with_remedies(item, "a tool", &["http"], TOOL_REMEDIES, findings);
+            fields::read_members_with_remedies(
+                item,
+                "a tool",
+                &["http", "mcp"],
+                TOOL_REMEDIES,
+                findings,
+            );
             let http = members.iter().find(|member| member.key == "http")?;
             http_tool::read_http_tool(&http.value, context, findings)
                 .map(|tool| Arc::new(tool) as _)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
+use url::Url;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
@@ -91,7 +92,10 @@ pub(super) fn read_http_tool(
     let headers =
         get("headers").map(|member| read_headers(member, &texts, findings)).unwrap_or_default();
     let body = get("body").and_then(|member| read_body(member, &method, &texts, findings));
-    let entra = get("auth").and_then(|member| read_entra_scope(member, url.as_ref(), findings));
+    let entra = get("auth").and_then(|member| {
+        let url = url.as_ref().and_then(UrlTemplate::trial_url);
+        check_entra_scope(member, url.as_ref(), findings)
+    });
     if let Some(member) = get("auth")
         && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
     {
@@ -144,7 +148,7 @@ fn read_strict(member: &Member, parameters: &Value, findings: &mut Findings) -> 
     strict
 }
 
-fn read_effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
+pub(super) fn read_effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
     if let Yaml::Text(text) = &member.value.yaml
         && let Some(remedy) = fields::find_remedy(text, READ_ONLY_ALIASES)
     {
@@ -312,9 +316,9 @@ fn read_header(
 }
 
 /// Returns the scope of `auth: { entra: SCOPE }`.
-fn read_entra_scope(
+pub(super) fn check_entra_scope(
     member: &Member,
-    url: Option<&UrlTemplate>,
+    url: Option<&Url>,
     findings: &mut Findings,
 ) -> Option<String> {
     const EXPECTED: &str = "`auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default";
@@ -330,7 +334,7 @@ fn read_entra_scope(
         }
         return None;
     };
-    if let Some(url) = url.and_then(UrlTemplate::trial_url)
+    if let Some(url) = url
         && url.scheme() == "http"
         && !is_loopback(url.as_str())
     {

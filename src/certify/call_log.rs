@@ -128,6 +128,7 @@ pub(super) fn with_counted_tools(
         description: agent.description.clone(),
         settings: agent.settings.clone(),
         instructions: Arc::clone(&agent.instructions),
+        mcp: Vec::new(),
         tools: agent.tools.iter().map(count).collect(),
         extensions: agent.extensions.clone(),
         extension_settings: Arc::clone(&agent.extension_settings),

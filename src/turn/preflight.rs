@@ -139,7 +139,14 @@ impl LeasedConversation<'_> {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
         let offered = self.offered_tools(plan).await?;
-        let mut checked = match resolve_call(plan, index, call, &offered) {
+        if approved_binding(transition, index).is_some()
+            && let Err(text) = self.confirm_mcp_definition(plan.context(), &call.name).await
+        {
+            return Ok(CheckOutcome::Decided(rejected(text)));
+        }
+        // With the definitions just confirmed.
+        let context = self.state.context(self.services);
+        let mut checked = match resolve_call((plan, &context), index, call, &offered) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -336,12 +343,12 @@ fn is_approval_needed(preflight: &Preflight) -> bool {
 
 /// The tool and the checked arguments of a call that no earlier call blocks.
 fn resolve_call(
-    plan: &CommitPlan,
+    (plan, context): (&CommitPlan, &TurnContext),
     index: usize,
     call: &ToolCall,
     offered: &OfferedTools,
 ) -> Result<CheckedCall, Preflight> {
-    let (transition, context) = (plan.transition(), plan.context());
+    let transition = plan.transition();
     let Some(tool) = offered.find(context, &call.name) else {
         let was_approved = approved_binding(transition, index).is_some();
         let names = offered.names(context);

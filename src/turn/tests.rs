@@ -32,6 +32,7 @@ mod isolation;
 mod leases;
 mod lost_queues;
 mod lost_responses;
+mod mcp;
 mod parallel_calls;
 mod pauses;
 mod plugins;

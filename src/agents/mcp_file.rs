@@ -1,0 +1,369 @@
+//! Reader of `mcp.json`: the MCP servers that agents may use.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderName, HeaderValue};
+
+use crate::agents::app_settings::{find_setting, parse_text};
+use crate::agents::fields;
+use crate::agents::file_context::{AgentFileContext, hash_prefix, reject_app_settings};
+use crate::agents::http_tool::check_entra_scope;
+use crate::agents::mistakes::{Findings, Mistake, suggest_name};
+use crate::agents::text_file::read_text_file;
+use crate::agents::yaml::{self, Member, Node, Position, Yaml};
+use crate::tools::http::request::is_reserved;
+use crate::tools::http::template::{Redactor, SettingSecret, Template};
+use crate::tools::http::url_template::UrlTemplate;
+use crate::tools::mcp::{Command, Connector, HttpConnector, McpServer};
+
+/// Name of the file, in the folder of the app.
+pub(crate) const MCP_FILE: &str = "mcp.json";
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+const NAME_BYTES_MAX: usize = 32;
+
+const HTTP_KEYS: [&str; 6] = ["type", "transport", "url", "headers", "auth", "trusted"];
+const STDIO_KEYS: [&str; 6] = ["type", "transport", "command", "args", "env", "trusted"];
+
+/// Servers of `mcp.json` by name.
+#[derive(Clone, Debug, Default)]
+pub struct McpServers(BTreeMap<String, McpEntry>);
+
+/// A server, or why it cannot be used.
+#[derive(Clone, Debug)]
+enum McpEntry {
+    Usable(Arc<McpServer>),
+    /// The entry has mistakes.
+    Broken,
+    /// Only this app setting is missing.
+    MissingSetting(String),
+}
+
+/// Where `mcp.json` is, and which programs it may start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct McpFile {
+    pub(crate) folder: std::path::PathBuf,
+    /// Names of servers that may be child processes (`TURNWHEEL_MCP_STDIO`).
+    pub(crate) stdio: Vec<String>,
+    /// True for `dev` only.
+    pub(crate) may_start_programs: bool,
+}
+
+impl McpServers {
+    /// An app without MCP servers.
+    pub fn none() -> &'static Self {
+        static NONE: McpServers = McpServers(BTreeMap::new());
+        &NONE
+    }
+
+    /// The server that an agent file names.
+    pub(super) fn find(
+        &self,
+        name: &str,
+        at: Position,
+        findings: &mut Findings,
+    ) -> Option<Arc<McpServer>> {
+        match self.0.get(name) {
+            Some(McpEntry::Usable(server)) => return Some(Arc::clone(server)),
+            Some(McpEntry::MissingSetting(setting)) => findings.add_missing_setting(at, setting),
+            Some(McpEntry::Broken) => {
+                findings.add(at, format!("the server `{name}` has mistakes in {MCP_FILE}"));
+            }
+            None => {
+                let hint = suggest_name(name, self.0.keys().map(String::as_str));
+                findings.add(at, format!("there is no server `{name}` in {MCP_FILE}: {hint}"));
+            }
+        }
+        None
+    }
+
+    /// All usable servers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServer>> {
+        self.0.values().filter_map(|entry| match entry {
+            McpEntry::Usable(server) => Some(server),
+            McpEntry::Broken | McpEntry::MissingSetting(_) => None,
+        })
+    }
+
+    /// Keeps the sessions and definitions of servers whose entries are unchanged.
+    fn keep_unchanged(&mut self, earlier: &Self) {
+        for entry in self.0.values_mut() {
+            let McpEntry::Usable(server) = entry else { continue };
+            let same =
+                earlier.iter().find(|it| it.name == server.name && it.identity == server.identity);
+            if let Some(same) = same {
+                *server = Arc::clone(same);
+            }
+        }
+    }
+}
+
+impl McpFile {
+    /// Reads the file. Without it there are no servers.
+    pub(crate) fn load(
+        &self,
+        context: &AgentFileContext<'_>,
+        earlier: &McpServers,
+    ) -> (McpServers, Vec<Mistake>) {
+        if !self.folder.join(MCP_FILE).exists() {
+            return (McpServers::default(), Vec::new());
+        }
+        let mut findings = Findings::new(MCP_FILE);
+        let text = read_text_file(&self.folder, Path::new(MCP_FILE), FILE_BYTES_MAX)
+            .map_err(|reason| findings.add(Position::START, reason));
+        let mut mistakes = Vec::new();
+        let mut servers = McpServers::default();
+        if let Some(members) = text.ok().and_then(|text| read_servers(&text, &mut findings)) {
+            for member in &members {
+                let mut of_server = Findings::new(MCP_FILE);
+                let server = self.read_server(member, context, &mut of_server);
+                let of_server = of_server.into_sorted();
+                let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
+                let missing: Option<Vec<String>> = missing.collect();
+                let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
+                    (Some(server), _) if of_server.is_empty() => McpEntry::Usable(Arc::new(server)),
+                    (_, Some(name)) => McpEntry::MissingSetting(name),
+                    (_, None) => McpEntry::Broken,
+                };
+                servers.0.insert(member.key.clone(), entry);
+                mistakes.extend(of_server);
+            }
+        }
+        servers.keep_unchanged(earlier);
+        mistakes.extend(findings.into_sorted());
+        (servers, mistakes)
+    }
+
+    fn read_server(
+        &self,
+        member: &Member,
+        context: &AgentFileContext<'_>,
+        findings: &mut Findings,
+    ) -> Option<McpServer> {
+        let name = member.key.as_str();
+        let is_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-');
+        let has_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name);
+        if !has_name {
+            let reason =
+                format!("a server's name is 1 to {NAME_BYTES_MAX} of A-Z, a-z, 0-9 and `-`");
+            findings.add(member.position, reason);
+        }
+        let node = &member.value;
+        let is_stdio = is_stdio(node, findings)?;
+        let (kind, keys) =
+            if is_stdio { ("a stdio server", STDIO_KEYS) } else { ("an http server", HTTP_KEYS) };
+        fields::read_members(node, kind, &keys, findings);
+        let is_trusted = node.find_member("trusted").and_then(|it| fields::read_bool(it, findings));
+        let mut secrets = Vec::new();
+        let mut texts = Texts { context, secrets: &mut secrets };
+        let connector = if is_stdio {
+            self.read_command(member, &mut texts, findings).map(Connector::Stdio)
+        } else {
+            read_http(node, &mut texts, findings).map(Connector::Http)
+        };
+        let identity = hash_prefix(&node.to_json().to_string());
+        Some(McpServer::new(name, identity, is_trusted.unwrap_or_default(), connector?))
+    }
+
+    fn read_command(
+        &self,
+        member: &Member,
+        texts: &mut Texts<'_>,
+        findings: &mut Findings,
+    ) -> Option<Command> {
+        let name = &member.key;
+        if !self.may_start_programs {
+            findings.add(
+                member.position,
+                format!("the stdio server `{name}` runs only on a developer's machine: in Azure there may be no such program, and none outlives the worker; give the server a `url`"),
+            );
+            return None;
+        }
+        if !self.stdio.contains(name) {
+            findings.add(
+                member.position,
+                format!("the stdio server `{name}` would start a program: to allow this, add its name to TURNWHEEL_MCP_STDIO"),
+            );
+            return None;
+        }
+        let node = &member.value;
+        let Some(command) = node.find_member("command") else {
+            findings.add(node.position, "a stdio server needs `command`");
+            return None;
+        };
+        reject_app_settings(&command.value, findings);
+        let program = fields::read_text(command, findings)?.to_owned();
+        let arguments = node.find_member("args").map(|it| {
+            let items = fields::read_texts(it, "a list of arguments", findings);
+            items
+                .into_iter()
+                .filter_map(|(text, node)| texts.resolve(text, node, findings))
+                .collect()
+        });
+        let mut environment = Vec::new();
+        for variable in ["PATH", "HOME"] {
+            environment
+                .extend((texts.context.app_settings)(variable).map(|it| (variable.to_owned(), it)));
+        }
+        for variable in members(node.find_member("env"), findings) {
+            let text = fields::read_text(variable, findings)?;
+            let value = texts.resolve(text, &variable.value, findings)?;
+            environment.push((variable.key.clone(), value));
+        }
+        let arguments = arguments.unwrap_or_default();
+        Some(Command { program, arguments, environment, folder: self.folder.clone() })
+    }
+}
+
+/// Parses the file and returns the members of `servers` or `mcpServers`.
+fn read_servers(text: &str, findings: &mut Findings) -> Option<Vec<Member>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        let at = |number: usize| u64::try_from(number).unwrap_or(1).max(1);
+        let position = Position { line: at(error.line()), column: at(error.column()) };
+        findings.add(position, format!("the file is not JSON: {error}"));
+        return None;
+    }
+    // JSON is YAML, except for tabs, which JSON allows only between values.
+    let node = match yaml::parse(&text.replace('\t', " ")) {
+        Ok(node) => node,
+        Err((position, reason)) => {
+            findings.add(position, reason);
+            return None;
+        }
+    };
+    let found: Vec<&Member> =
+        ["servers", "mcpServers"].iter().filter_map(|key| node.find_member(key)).collect();
+    fields::read_members(&node, MCP_FILE, &["servers", "mcpServers", "$schema"], findings);
+    match found.as_slice() {
+        [] => findings.add(node.position, "the file needs `servers`, a map of names and servers"),
+        [only] => return Some(members(Some(only), findings).to_vec()),
+        [_, second, ..] => {
+            findings.add(second.position, "write one of `servers` and `mcpServers`, not both");
+        }
+    }
+    None
+}
+
+fn members<'n>(member: Option<&'n Member>, findings: &mut Findings) -> &'n [Member] {
+    match member.map(|member| (&member.value.yaml, member)) {
+        None => &[],
+        Some((Yaml::Map(members), _)) => members,
+        Some((_, member)) => {
+            let reason = format!("`{}` is a map, not {}", member.key, member.value.kind());
+            findings.add(member.value.position, reason);
+            &[]
+        }
+    }
+}
+
+/// True for a stdio server. `type`, or `transport`, is optional if `url` or `command` shows it.
+fn is_stdio(node: &Node, findings: &mut Findings) -> Option<bool> {
+    const KINDS: [(&str, bool); 4] =
+        [("http", false), ("streamable-http", false), ("streamableHttp", false), ("stdio", true)];
+    if !matches!(node.yaml, Yaml::Map(_)) {
+        findings.add(node.position, format!("a server is a map, not {}", node.kind()));
+        return None;
+    }
+    let named = node.find_member("type").or_else(|| node.find_member("transport"));
+    match named {
+        Some(member) if matches!(&member.value.yaml, Yaml::Text(text) if text == "sse") => {
+            let reason =
+                "the transport `sse` is obsolete: use the server's streamable HTTP url and `http`";
+            findings.add(member.value.position, reason);
+            None
+        }
+        Some(member) => fields::read_choice(member, &KINDS, findings),
+        None if node.find_member("url").is_some() => Some(false),
+        None if node.find_member("command").is_some() => Some(true),
+        None => {
+            findings.add(node.position, "a server needs `url`, or `command` for a program");
+            None
+        }
+    }
+}
+
+/// Texts with app settings. It collects their values, which servers may echo.
+struct Texts<'t> {
+    context: &'t AgentFileContext<'t>,
+    secrets: &'t mut Vec<SettingSecret>,
+}
+
+impl Texts<'_> {
+    fn parse(&mut self, text: &str, at: Position, findings: &mut Findings) -> Option<Template> {
+        let context = self.context;
+        let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
+        if let Some(argument) = template.arguments().next() {
+            findings
+                .add(at, format!("there is no `{{{argument}}}` here: a server has no arguments"));
+            return None;
+        }
+        self.secrets.extend(template.secrets().cloned());
+        Some(template)
+    }
+
+    fn resolve(&mut self, text: &str, node: &Node, findings: &mut Findings) -> Option<String> {
+        let template = self.parse(text, node.position, findings)?;
+        template.render(|_| Err(())).ok()
+    }
+}
+
+fn read_http(node: &Node, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<HttpConnector> {
+    let Some(member) = node.find_member("url") else {
+        findings.add(node.position, "an http server needs `url`");
+        return None;
+    };
+    let at = member.value.position;
+    let text = fields::read_text(member, findings)?;
+    let template = texts.parse(text.trim(), at, findings)?;
+    let url = UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()?;
+    let url = url.trial_url()?;
+    if let Err(refused) = texts.context.client.check_url(&url) {
+        findings.add(at, format!("tools may not call this url: {refused}"));
+    }
+    let mut headers = Vec::new();
+    for header in members(node.find_member("headers"), findings) {
+        headers.extend(read_header(header, texts, findings));
+    }
+    let auth = node.find_member("auth");
+    let entra = auth.and_then(|member| check_entra_scope(member, Some(&url), findings));
+    if let Some(member) = auth
+        && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
+    {
+        let reason = "`auth` sends the header `authorization`: remove it from `headers`";
+        findings.add(member.position, reason);
+    }
+    let redactor = Redactor::new(texts.secrets.iter());
+    Some(HttpConnector { url, headers, entra, client: texts.context.client.clone(), redactor })
+}
+
+fn read_header(
+    member: &Member,
+    texts: &mut Texts<'_>,
+    findings: &mut Findings,
+) -> Option<(HeaderName, HeaderValue)> {
+    let name = HeaderName::from_str(&member.key).ok();
+    let is_own = |name: &HeaderName| {
+        is_reserved(name)
+            || name.as_str().starts_with("mcp-")
+            || matches!(name.as_str(), "accept" | "content-type")
+    };
+    let Some(name) = name.filter(|name| !is_own(name)) else {
+        let reason = format!("`{}` is no header that a server may be sent", member.key);
+        findings.add(member.position, reason);
+        return None;
+    };
+    let text = fields::read_text(member, findings)?;
+    let text = texts.resolve(text, &member.value, findings)?;
+    let Ok(mut value) = HeaderValue::try_from(text) else {
+        let reason =
+            format!("the header `{}` would hold a line break or control character", member.key);
+        findings.add(member.value.position, reason);
+        return None;
+    };
+    value.set_sensitive(true);
+    Some((name, value))
+}
