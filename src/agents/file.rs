@@ -212,7 +212,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 11] = [
+    const OWN: [&str; 12] = [
         "description",
         "tools",
         "extensions",

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agents::ToolSet;
 use crate::agents::context_file::ContextFile;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
