@@ -30,6 +30,7 @@ mod http_endpoint;
 mod http_tool;
 mod load;
 mod mcp_file;
+mod mcp_http;
 mod mcp_tool;
 mod mistakes;
 mod plugins;
@@ -122,16 +123,16 @@ impl Agent {
         tools
     }
 
-    /// True if the name is one of a tool of an MCP server of this agent.
-    pub(crate) fn is_mcp_tool_name(&self, name: &str) -> bool {
-        self.mcp.iter().any(|source| name.starts_with(&tool_name(&source.server.name, "")))
+    /// The first entry of the MCP server whose tools have names like this one.
+    pub(crate) fn find_mcp_source(&self, name: &str) -> Option<&McpToolSource> {
+        self.mcp.iter().find(|source| name.starts_with(&tool_name(&source.server.name, "")))
     }
 
     /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
         let is_unknown =
-            |name: &&String| self.find_tool(name).is_none() && !self.is_mcp_tool_name(name);
+            |name: &&String| self.find_tool(name).is_none() && self.find_mcp_source(name).is_none();
         active.filter(is_unknown).cloned().collect()
     }
 }

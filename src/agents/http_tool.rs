@@ -334,14 +334,8 @@ pub(super) fn check_entra_scope(
         }
         return None;
     };
-    if let Some(url) = url
-        && url.scheme() == "http"
-        && !is_loopback(url.as_str())
-    {
-        findings.add(
-            member.position,
-            "`auth` sends a token, which needs encryption: begin the url with https://",
-        );
+    if let Some(url) = url {
+        check_encryption(member, url, findings);
     }
     let text = fields::read_text(scope, findings)?.trim();
     // Entra issues app tokens only for all granted permissions, which is the scope `/.default`.
@@ -355,6 +349,16 @@ pub(super) fn check_entra_scope(
         );
     }
     is_scope.then(|| text.to_owned())
+}
+
+/// Reports a url to which `auth` would send a token without encryption.
+pub(super) fn check_encryption(auth: &Member, url: &Url, findings: &mut Findings) {
+    if url.scheme() == "http" && !is_loopback(url.as_str()) {
+        findings.add(
+            auth.position,
+            "`auth` sends a token, which needs encryption: begin the url with https://",
+        );
+    }
 }
 
 fn read_body(

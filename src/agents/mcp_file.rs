@@ -2,23 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::str::FromStr as _;
 use std::sync::Arc;
 
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderName, HeaderValue};
-
-use crate::agents::app_settings::{find_setting, parse_text};
 use crate::agents::fields;
 use crate::agents::file_context::{AgentFileContext, hash_prefix, reject_app_settings};
-use crate::agents::http_tool::check_entra_scope;
+use crate::agents::mcp_http::{Texts, read_http};
 use crate::agents::mistakes::{Findings, Mistake, suggest_name};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
-use crate::tools::http::request::is_reserved;
-use crate::tools::http::template::{Redactor, SettingSecret, Template};
-use crate::tools::http::url_template::UrlTemplate;
-use crate::tools::mcp::{Command, Connector, HttpConnector, McpServer};
+use crate::tools::mcp::{Command, Connector, McpServer};
 
 /// Name of the file, in the folder of the app.
 pub(crate) const MCP_FILE: &str = "mcp.json";
@@ -157,8 +149,7 @@ impl McpFile {
             if is_stdio { ("a stdio server", STDIO_KEYS) } else { ("an http server", HTTP_KEYS) };
         fields::read_members(node, kind, &keys, findings);
         let is_trusted = node.find_member("trusted").and_then(|it| fields::read_bool(it, findings));
-        let mut secrets = Vec::new();
-        let mut texts = Texts { context, secrets: &mut secrets };
+        let mut texts = Texts::new(context);
         let connector = if is_stdio {
             self.read_command(member, &mut texts, findings).map(Connector::Stdio)
         } else {
@@ -196,7 +187,9 @@ impl McpFile {
         };
         reject_app_settings(&command.value, findings);
         let program = fields::read_text(command, findings)?.to_owned();
-        let arguments = node.find_member("args").map(|it| {
+        let has_items =
+            |it: &&Member| !matches!(&it.value.yaml, Yaml::List(items) if items.is_empty());
+        let arguments = node.find_member("args").filter(has_items).map(|it| {
             let items = fields::read_texts(it, "a list of arguments", findings);
             items
                 .into_iter()
@@ -248,7 +241,7 @@ fn read_servers(text: &str, findings: &mut Findings) -> Option<Vec<Member>> {
     None
 }
 
-fn members<'n>(member: Option<&'n Member>, findings: &mut Findings) -> &'n [Member] {
+pub(super) fn members<'n>(member: Option<&'n Member>, findings: &mut Findings) -> &'n [Member] {
     match member.map(|member| (&member.value.yaml, member)) {
         None => &[],
         Some((Yaml::Map(members), _)) => members,
@@ -284,86 +277,4 @@ fn is_stdio(node: &Node, findings: &mut Findings) -> Option<bool> {
             None
         }
     }
-}
-
-/// Texts with app settings. It collects their values, which servers may echo.
-struct Texts<'t> {
-    context: &'t AgentFileContext<'t>,
-    secrets: &'t mut Vec<SettingSecret>,
-}
-
-impl Texts<'_> {
-    fn parse(&mut self, text: &str, at: Position, findings: &mut Findings) -> Option<Template> {
-        let context = self.context;
-        let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
-        if let Some(argument) = template.arguments().next() {
-            findings
-                .add(at, format!("there is no `{{{argument}}}` here: a server has no arguments"));
-            return None;
-        }
-        self.secrets.extend(template.secrets().cloned());
-        Some(template)
-    }
-
-    fn resolve(&mut self, text: &str, node: &Node, findings: &mut Findings) -> Option<String> {
-        let template = self.parse(text, node.position, findings)?;
-        template.render(|_| Err(())).ok()
-    }
-}
-
-fn read_http(node: &Node, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<HttpConnector> {
-    let Some(member) = node.find_member("url") else {
-        findings.add(node.position, "an http server needs `url`");
-        return None;
-    };
-    let at = member.value.position;
-    let text = fields::read_text(member, findings)?;
-    let template = texts.parse(text.trim(), at, findings)?;
-    let url = UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()?;
-    let url = url.trial_url()?;
-    if let Err(refused) = texts.context.client.check_url(&url) {
-        findings.add(at, format!("tools may not call this url: {refused}"));
-    }
-    let mut headers = Vec::new();
-    for header in members(node.find_member("headers"), findings) {
-        headers.extend(read_header(header, texts, findings));
-    }
-    let auth = node.find_member("auth");
-    let entra = auth.and_then(|member| check_entra_scope(member, Some(&url), findings));
-    if let Some(member) = auth
-        && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
-    {
-        let reason = "`auth` sends the header `authorization`: remove it from `headers`";
-        findings.add(member.position, reason);
-    }
-    let redactor = Redactor::new(texts.secrets.iter());
-    Some(HttpConnector { url, headers, entra, client: texts.context.client.clone(), redactor })
-}
-
-fn read_header(
-    member: &Member,
-    texts: &mut Texts<'_>,
-    findings: &mut Findings,
-) -> Option<(HeaderName, HeaderValue)> {
-    let name = HeaderName::from_str(&member.key).ok();
-    let is_own = |name: &HeaderName| {
-        is_reserved(name)
-            || name.as_str().starts_with("mcp-")
-            || matches!(name.as_str(), "accept" | "content-type")
-    };
-    let Some(name) = name.filter(|name| !is_own(name)) else {
-        let reason = format!("`{}` is no header that a server may be sent", member.key);
-        findings.add(member.position, reason);
-        return None;
-    };
-    let text = fields::read_text(member, findings)?;
-    let text = texts.resolve(text, &member.value, findings)?;
-    let Ok(mut value) = HeaderValue::try_from(text) else {
-        let reason =
-            format!("the header `{}` would hold a line break or control character", member.key);
-        findings.add(member.value.position, reason);
-        return None;
-    };
-    value.set_sensitive(true);
-    Some((name, value))
 }

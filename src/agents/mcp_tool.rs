@@ -13,6 +13,16 @@ use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX};
 
 const KEYS: [&str; 6] = ["server", "tools", "effect", "onUnknown", "approval", "timeout"];
 
+const TO_FILE: &str = "write the server into mcp.json, and its name here";
+const REMEDIES: fields::Remedies<'static> = &[
+    ("url", TO_FILE),
+    ("headers", TO_FILE),
+    ("command", TO_FILE),
+    ("args", TO_FILE),
+    ("env", TO_FILE),
+    ("auth", TO_FILE),
+];
+
 /// Reads `mcpContent` of the front matter.
 pub(super) fn read_content(node: &Node, findings: &mut Findings) -> McpContent {
     const VALUES: [(&str, McpContent); 2] =
@@ -34,7 +44,7 @@ pub(super) fn read_source(
     let (name, at) = if let Yaml::Text(name) = &node.yaml {
         (name.as_str(), node.position)
     } else {
-        fields::read_members(node, "an mcp entry", &KEYS, findings);
+        fields::read_members_with_remedies(node, "an mcp entry", &KEYS, REMEDIES, findings);
         let Some(member) = node.find_member("server") else {
             findings.add(node.position, "an mcp entry needs `server`, a name in mcp.json");
             return None;

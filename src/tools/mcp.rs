@@ -22,11 +22,13 @@ use url::Url;
 use crate::clock::Timestamp;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::template::Redactor;
+use crate::tools::mcp::authorization::Authorization;
 use crate::tools::mcp::definitions::{Definitions, PAGES_MAX};
 use crate::tools::mcp::failure::RequestFailure;
 pub(crate) use crate::tools::mcp::stdio::Command;
 use crate::tools::mcp::transport::{Exchange, GuardedTransport};
 
+pub(crate) mod authorization;
 pub(crate) mod definitions;
 mod failure;
 mod result;
@@ -60,8 +62,7 @@ pub(crate) struct HttpConnector {
     pub(crate) url: Url,
     /// Their values may be secrets.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    /// Scope of the app's Entra token that every request sends.
-    pub(crate) entra: Option<String>,
+    pub(crate) auth: Option<Authorization>,
     pub(crate) client: HttpClient,
     pub(crate) redactor: Redactor,
 }

@@ -17,39 +17,58 @@ impl LeasedConversation<'_> {
     pub(crate) async fn load_mcp_definitions(&self) {
         for server in self.mcp_servers().iter().filter(|server| !server.is_loaded()) {
             let id = server.document_id();
-            let read = self.services.store.read(&self.scope(), &id, Freshness::Any).await;
-            let stored = read.inspect_err(|error| {
-                tracing::warn!(server = %server.name, %error, "MCP definitions not loaded");
-            });
-            let stored = stored.ok().flatten();
-            server.adopt(stored.and_then(|it| it.document.body.read::<Definitions>().ok()));
+            match self.services.store.read(&self.scope(), &id, Freshness::Any).await {
+                Ok(stored) => {
+                    let body = stored.map(|it| it.document.body);
+                    server.adopt(body.and_then(|body| body.read::<Definitions>().ok()));
+                }
+                // The next delivery reads them again.
+                Err(error) => {
+                    tracing::warn!(server = %server.name, %error, "MCP definitions not loaded");
+                }
+            }
         }
     }
 
-    /// Reads old definitions from their servers, before the first model call of a prompt.
+    /// Reads from their servers the old definitions before the first model call of a prompt, and
+    /// the missing ones before each.
     pub(crate) async fn refresh_mcp_definitions(&self) {
-        if self.state.head.prompt.as_ref().is_none_or(|run| run.rounds > 0) {
-            return;
-        }
+        let is_first = self.state.head.prompt.as_ref().is_some_and(|run| run.rounds == 0);
         let now = self.services.clock.now();
         let servers = self.mcp_servers();
-        let old = servers.iter().filter(|server| server.should_refresh(now));
-        join_all(old.map(|server| self.refresh_mcp_server(server))).await;
+        let due = servers.iter().filter(|server| {
+            (is_first || server.definitions().is_none()) && server.should_refresh(now)
+        });
+        join_all(due.map(|server| self.refresh_mcp_server(server))).await;
     }
 
     /// Reads the definition of an approved call again: an approver has approved one definition.
+    /// Reads missing definitions, too.
     ///
     /// # Errors
-    /// The server cannot be read, so the call must not start. The text is for the model.
+    /// The server of an approved call cannot be read, so the call must not start. The text is for
+    /// the model.
     pub(crate) async fn confirm_mcp_definition(
         &self,
         context: &TurnContext,
         tool: &str,
+        is_approved: bool,
     ) -> Result<(), String> {
-        let Some(server) = context.find_tool(tool).and_then(|tool| tool.mcp_server()) else {
-            return Ok(());
+        let found = context.find_tool(tool);
+        let source = context.agent.as_ref().ok().and_then(|agent| agent.find_mcp_source(tool));
+        let server = match (found, source) {
+            (Some(found), _) if is_approved => found.mcp_server(),
+            (None, Some(source)) => {
+                let server = &source.server;
+                let is_due = server.definitions().is_none()
+                    && (is_approved || server.should_refresh(self.services.clock.now()));
+                Some(server).filter(|_| is_due)
+            }
+            (Some(_), _) | (None, None) => None,
         };
-        Box::pin(self.refresh_mcp_server(server)).await.map_err(|reason| {
+        let Some(server) = server else { return Ok(()) };
+        let refreshed = Box::pin(self.refresh_mcp_server(server)).await;
+        refreshed.or_else(|reason| if is_approved { Err(reason) } else { Ok(()) }).map_err(|reason| {
             format!(
                 "The MCP server `{}` did not confirm the approved definition of the tool: {reason}. Nothing was sent.",
                 server.name

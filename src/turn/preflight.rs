@@ -17,6 +17,7 @@ use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
 use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
 use crate::store::BATCH_OPERATIONS_MAX;
+use crate::tools::mcp::tool::McpToolSource;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
 use crate::turn::call_approval::{self, ExtensionApproval};
 use crate::turn::context::TurnContext;
@@ -139,14 +140,16 @@ impl LeasedConversation<'_> {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
         let offered = self.offered_tools(plan).await?;
-        if approved_binding(transition, index).is_some()
-            && let Err(text) = self.confirm_mcp_definition(plan.context(), &call.name).await
-        {
+        let is_approved = approved_binding(transition, index).is_some();
+        let confirmed = self.confirm_mcp_definition(plan.context(), &call.name, is_approved).await;
+        if let Err(text) = confirmed {
             return Ok(CheckOutcome::Decided(rejected(text)));
         }
         // With the definitions just confirmed.
-        let context = self.state.context(self.services);
-        let mut checked = match resolve_call((plan, &context), index, call, &offered) {
+        let has_mcp = plan.context().agent.as_ref().is_ok_and(|agent| !agent.mcp.is_empty());
+        let confirmed = has_mcp.then(|| self.state.context(self.services));
+        let context = confirmed.as_ref().unwrap_or(plan.context());
+        let mut checked = match resolve_call((plan, context), index, call, &offered) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -413,6 +416,10 @@ fn missing_tool_text(
     offered: &[&str],
     was_approved: bool,
 ) -> String {
+    let source = context.agent.as_ref().ok().and_then(|agent| agent.find_mcp_source(name));
+    if let Some(reason) = source.and_then(McpToolSource::missing_text) {
+        return reason;
+    }
     if was_approved {
         return format!("Tool \"{name}\" no longer available");
     }

@@ -71,7 +71,7 @@ impl TestServer {
         let connector = HttpConnector {
             url: self.url.parse().unwrap(),
             headers: Vec::new(),
-            entra: None,
+            auth: None,
             client: HttpClient::new(AddressRules::default().with_loopback()).unwrap(),
             redactor: Redactor::new([&secret].into_iter()),
         };

@@ -229,7 +229,14 @@ async fn hostile_definitions_are_left_out() {
     let rejected = source.server.definitions().unwrap().rejected.clone();
     let reasons: Vec<String> =
         rejected.iter().map(|it| format!("{}: {}", it.name, it.reason)).collect();
-    insta::assert_snapshot!(reasons.join("\n"));
+    insta::assert_snapshot!(reasons.join("\n"), @r"
+    good: its server lists another tool of this name
+    bad name: its name is not 1 to 128 plain characters
+    remote: its parameters are not a usable JSON Schema: Resource 'http://127.0.0.1:1/schema.json' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP
+    deep: its schema is nested over 32 levels
+    large: its schema has over 32768 bytes
+    list: its schema is not of an object
+    ");
 }
 
 #[tokio::test]
@@ -286,22 +293,4 @@ fn stored_definitions_load() {
     let stored = r#"{"fetchedAt":5,"tools":[{"name":"a","title":null,"description":"d","parameters":{"type":"object"},"later":1}]}"#;
     let definitions: Definitions = serde_json::from_str(stored).unwrap();
     assert_eq!(definitions.tools[0].name, "a");
-}
-
-/// Processor time of a call beyond its server's: here of client and server together.
-#[tokio::test]
-async fn call_costs_little_processor_time() {
-    let (_server, source) = connected(json!([tool("get", "x")]), Some(Effect::Read), false).await;
-    let env = TestEnv::new();
-    call(&source, &env).await;
-    let used = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
-    };
-    let before = used();
-    for _ in 0..50 {
-        call(&source, &env).await;
-    }
-    let each = (used() - before) / 50;
-    println!("processor time of an MCP call: {each:?}");
 }

@@ -117,7 +117,14 @@ impl GuardedTransport {
         headers: &HeaderMap,
         exchange: &Exchange,
     ) -> Result<StreamableHttpPostResponse, PostFailure> {
-        let response = self.send(message, headers, exchange).await?;
+        let (mut response, bearer) = self.send(message, headers, exchange).await?;
+        // The server did nothing. An authorization server may have revoked the token.
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(auth) = &self.connector.auth
+            && auth.discard(bearer.as_ref()).await
+        {
+            response = self.send(message, headers, exchange).await?.0;
+        }
         let status = response.status();
         let session = response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok());
         let session = session.map(str::to_owned);
@@ -150,16 +157,18 @@ impl GuardedTransport {
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
         exchange: &Exchange,
-    ) -> Result<reqwest::Response, RequestFailure> {
-        let HttpConnector { url, client, entra, .. } = &self.connector;
+    ) -> Result<(reqwest::Response, Option<HeaderValue>), RequestFailure> {
+        let HttpConnector { url, client, auth, .. } = &self.connector;
         let http =
             client.client_for(url, exchange.effect).map_err(|_| RequestFailure::AddressRejected)?;
         let body = serde_json::to_vec(message)
             .map_err(|_| RequestFailure::NotSent("the request is not JSON".to_owned()))?;
         let mut headers = headers.clone();
-        if let Some(scope) = entra {
-            headers.insert(AUTHORIZATION, self.bearer(scope, exchange.until).await?);
-        }
+        let bearer = match auth {
+            Some(auth) => Some(auth.bearer(client, exchange.until).await?),
+            None => None,
+        };
+        headers.extend(bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
         let texts = [
             (IDEMPOTENCY_KEY, exchange.effect_id.as_ref().map(ToString::to_string)),
             (TRACEPARENT, exchange.traceparent.clone()),
@@ -171,23 +180,14 @@ impl GuardedTransport {
         let (method, url) = (Method::POST, url.clone());
         let request = ToolRequest { method, url, headers, body: Some(Bytes::from(body)) };
         let time = exchange.until.saturating_duration_since(Instant::now());
-        send_head(http, request, time).await.map_err(|failure| match failure {
+        let sent = send_head(http, request, time).await;
+        sent.map(|response| (response, bearer)).map_err(|failure| match failure {
             SendFailure::NotSent(reason) => {
                 RequestFailure::NotSent(format!("it could not be reached: {reason}"))
             }
             SendFailure::AddressRejected => RequestFailure::AddressRejected,
             SendFailure::ResponseLost(reason) => RequestFailure::Lost(reason),
         })
-    }
-
-    async fn bearer(&self, scope: &str, until: Instant) -> Result<HeaderValue, RequestFailure> {
-        let token = timeout_at(until, self.connector.client.token(scope)).await;
-        let token = token.unwrap_or_else(|_| Err(format!("the Entra token for {scope} timed out")));
-        let token = token.map_err(RequestFailure::NoToken)?;
-        let mut value = HeaderValue::try_from(format!("Bearer {}", token.reveal()))
-            .map_err(|_| RequestFailure::NoToken("the Entra token is no header".to_owned()))?;
-        value.set_sensitive(true);
-        Ok(value)
     }
 
     fn status_failure(&self, status: StatusCode, body: &[u8], has_session: bool) -> PostFailure {
@@ -269,7 +269,7 @@ impl PostFailure {
 }
 
 /// Reads a body of at most [`RESPONSE_BYTES_MAX`].
-async fn read_all<E>(
+pub(super) async fn read_all<E>(
     mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<BytesMut, RequestFailure> {
     let mut body = BytesMut::new();

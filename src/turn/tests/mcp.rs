@@ -78,17 +78,38 @@ async fn run(env: &TestEnv, worker: &Services) {
 }
 
 #[tokio::test]
-async fn warm_turn_reads_no_definitions() {
+async fn warm_tool_round_costs_six_requests() {
+    let script: Script = |results, _| {
+        if results < 2 { vec![call("c1", "mcp__desk__send", results)] } else { vec![text("done")] }
+    };
+    let server = TestServer::start(json!([tool("send", "x")])).await;
+    let (mut env, worker, counting) = env_with(script, &server, false);
+    env.send_prompt(&worker).await;
+    // Cold: the definitions are read from the store and the server, and stored.
+    let cold = handle_next_nudge(&env, &worker, &counting).await;
+    assert!(cold.contains("read item\n") && cold.contains("write scope\n"), "{cold}");
+    let listed = server.count("tools/list");
+    assert_eq!((listed, server.count("tools/call")), (1, 1));
+    insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
+    lease (head and inbox)
+    write head
+    select inbox
+    write head, 2 entry, events
+    select inbox
+    write head, entry, events
+    ");
+    assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 2));
+}
+
+#[tokio::test]
+async fn warm_prompt_reads_no_definitions() {
     let server = TestServer::start(json!([tool("send", "x")])).await;
     let (mut env, worker, counting) = env_with(calls_send, &server, false);
     env.send_prompt(&worker).await;
-    let first = handle_next_nudge(&env, &worker, &counting).await;
-    assert_eq!(first.matches("scope").count(), 3, "{first}");
     run(&env, &worker).await;
-    assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 1));
     env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap();
     let second = handle_next_nudge(&env, &worker, &counting).await;
-    assert!(!second.contains("scope"), "{second}");
+    assert!(!second.contains("scope") && !second.contains("read"), "{second}");
     run(&env, &worker).await;
     assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 2));
 }
@@ -159,4 +180,17 @@ async fn agent_names_missing_tools_and_stays_usable() {
     let stored = serde_json::to_string(&entries).unwrap();
     assert!(stored.contains("The tools of the MCP server `desk` are missing now"), "{stored}");
     assert!(env.head().await.unwrap().prompt.is_none());
+}
+
+#[tokio::test]
+async fn call_of_unreachable_server_fails_with_its_name() {
+    let server = TestServer::start(json!([tool("send", "x")])).await;
+    server.set_down(true);
+    let (mut env, worker, _) = env_with(calls_send, &server, false);
+    env.send_prompt(&worker).await;
+    run(&env, &worker).await;
+    let stored = serde_json::to_string(&env.entries().await).unwrap();
+    assert!(stored.contains("The tools of the MCP server `desk` are missing now: it"), "{stored}");
+    assert_eq!(server.count("initialize"), 1, "a failure is not repeated at once");
+    assert!(env.head().await.unwrap().prompt.is_none(), "the agent goes on");
 }
