@@ -1,18 +1,18 @@
 //! Reader of `mcp.json`: the MCP servers that agents may use.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::agents::fields;
-use crate::agents::file_context::{AgentFileContext, hash_prefix, reject_app_settings};
+use crate::agents::file_context::{AgentFileContext, hash_prefix};
 use crate::agents::mcp_http::{Texts, read_http};
 use crate::agents::mistakes::{Findings, Mistake, suggest_name};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
 use crate::tools::mcp::{Command, Connector, McpServer};
 
-/// Name of the file, in the folder of the app.
+/// Name of the file, beside the folder of the agents.
 pub(crate) const MCP_FILE: &str = "mcp.json";
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 const NAME_BYTES_MAX: usize = 32;
@@ -32,12 +32,14 @@ enum McpEntry {
     Broken,
     /// Only this app setting is missing.
     MissingSetting(String),
+    /// A program that may not be started here, with the reason.
+    Refused(String),
 }
 
 /// Where `mcp.json` is, and which programs it may start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct McpFile {
-    pub(crate) folder: std::path::PathBuf,
+    pub(crate) path: PathBuf,
     /// Names of servers that may be child processes (`TURNWHEEL_MCP_STDIO`).
     pub(crate) stdio: Vec<String>,
     /// True for `dev` only.
@@ -61,6 +63,7 @@ impl McpServers {
         match self.0.get(name) {
             Some(McpEntry::Usable(server)) => return Some(Arc::clone(server)),
             Some(McpEntry::MissingSetting(setting)) => findings.add_missing_setting(at, setting),
+            Some(McpEntry::Refused(reason)) => findings.add(at, reason.clone()),
             Some(McpEntry::Broken) => {
                 findings.add(at, format!("the server `{name}` has mistakes in {MCP_FILE}"));
             }
@@ -76,7 +79,7 @@ impl McpServers {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServer>> {
         self.0.values().filter_map(|entry| match entry {
             McpEntry::Usable(server) => Some(server),
-            McpEntry::Broken | McpEntry::MissingSetting(_) => None,
+            McpEntry::Broken | McpEntry::MissingSetting(_) | McpEntry::Refused(_) => None,
         })
     }
 
@@ -100,11 +103,11 @@ impl McpFile {
         context: &AgentFileContext<'_>,
         earlier: &McpServers,
     ) -> (McpServers, Vec<Mistake>) {
-        if !self.folder.join(MCP_FILE).exists() {
+        if !self.path.exists() {
             return (McpServers::default(), Vec::new());
         }
         let mut findings = Findings::new(MCP_FILE);
-        let text = read_text_file(&self.folder, Path::new(MCP_FILE), FILE_BYTES_MAX)
+        let text = read_text_file(self.folder(), Path::new(MCP_FILE), FILE_BYTES_MAX)
             .map_err(|reason| findings.add(Position::START, reason));
         let mut mistakes = Vec::new();
         let mut servers = McpServers::default();
@@ -116,7 +119,9 @@ impl McpFile {
                 let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
                 let missing: Option<Vec<String>> = missing.collect();
                 let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
-                    (Some(server), _) if of_server.is_empty() => McpEntry::Usable(Arc::new(server)),
+                    (Some(server), _) if of_server.is_empty() => self
+                        .refusal(&server)
+                        .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
                     (_, Some(name)) => McpEntry::MissingSetting(name),
                     (_, None) => McpEntry::Broken,
                 };
@@ -127,6 +132,11 @@ impl McpFile {
         servers.keep_unchanged(earlier);
         mistakes.extend(findings.into_sorted());
         (servers, mistakes)
+    }
+
+    fn folder(&self) -> &Path {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
     }
 
     fn read_server(
@@ -159,34 +169,40 @@ impl McpFile {
         Some(McpServer::new(name, identity, is_trusted.unwrap_or_default(), connector?))
     }
 
+    /// Why the program of a server may not be started here.
+    fn refusal(&self, server: &McpServer) -> Option<String> {
+        let name = &server.name;
+        if !server.is_program() {
+            None
+        } else if !self.may_start_programs {
+            Some(format!(
+                "the server `{name}` is a program, which only `turnwheel dev` starts: elsewhere there may be no such program, and none outlives the worker; give the server a `url`"
+            ))
+        } else if !self.stdio.contains(name) {
+            Some(format!(
+                "the server `{name}` is a program: to let `dev` start it, add its name to TURNWHEEL_MCP_STDIO"
+            ))
+        } else {
+            None
+        }
+    }
+
     fn read_command(
         &self,
         member: &Member,
         texts: &mut Texts<'_>,
         findings: &mut Findings,
     ) -> Option<Command> {
-        let name = &member.key;
-        if !self.may_start_programs {
-            findings.add(
-                member.position,
-                format!("the stdio server `{name}` runs only on a developer's machine: in Azure there may be no such program, and none outlives the worker; give the server a `url`"),
-            );
-            return None;
-        }
-        if !self.stdio.contains(name) {
-            findings.add(
-                member.position,
-                format!("the stdio server `{name}` would start a program: to allow this, add its name to TURNWHEEL_MCP_STDIO"),
-            );
-            return None;
-        }
         let node = &member.value;
         let Some(command) = node.find_member("command") else {
             findings.add(node.position, "a stdio server needs `command`");
             return None;
         };
-        reject_app_settings(&command.value, findings);
         let program = fields::read_text(command, findings)?.to_owned();
+        if program.contains("${") {
+            let reason = "`command` is without app settings: write them into `args` or `env`";
+            findings.add(command.value.position, reason);
+        }
         let has_items =
             |it: &&Member| !matches!(&it.value.yaml, Yaml::List(items) if items.is_empty());
         let arguments = node.find_member("args").filter(has_items).map(|it| {
@@ -207,7 +223,7 @@ impl McpFile {
             environment.push((variable.key.clone(), value));
         }
         let arguments = arguments.unwrap_or_default();
-        Some(Command { program, arguments, environment, folder: self.folder.clone() })
+        Some(Command { program, arguments, environment, folder: self.folder().to_owned() })
     }
 }
 

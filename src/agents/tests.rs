@@ -20,6 +20,7 @@ use crate::tools::{
 mod extension_settings;
 mod guardrails;
 mod http_hooks;
+mod mcp;
 mod mistakes;
 
 #[derive(Debug)]

@@ -115,8 +115,14 @@ impl AgentFiles {
         let client = HttpClient::new(rules).map_err(io_error("set up TLS"))?;
         let built_in = builtins().into_iter().chain(schedule::schedule_tool());
         let tools = built_in.chain(app.tools.iter().cloned());
+        let folder_path = options.root.join(folder);
         Ok(Self {
-            folder: options.root.join(folder),
+            mcp_file: McpFile {
+                path: folder_path.with_file_name(MCP_FILE),
+                stdio: settings.mcp_stdio.clone(),
+                may_start_programs: options.is_dev,
+            },
+            folder: folder_path,
             display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
             plugins: app.plugins.clone(),
@@ -128,11 +134,6 @@ impl AgentFiles {
             root: options.root.clone(),
             resource_paths: ResourcePaths::default(),
             resources: Resources::default(),
-            mcp_file: McpFile {
-                folder: options.root.clone(),
-                stdio: settings.mcp_stdio.clone(),
-                may_start_programs: options.is_dev,
-            },
             mcp: McpServers::default(),
             loaded_stamps: None,
         })
@@ -339,7 +340,7 @@ fn read_stamps(files: &AgentFiles) -> FileStamps {
     };
     let agent_files = names.into_iter().map(|name| files.folder.join(name));
     let resource_files = agents::list_resource_files(&files.resource_paths);
-    let mcp_file = [files.root.join(MCP_FILE)];
+    let mcp_file = [files.mcp_file.path.clone()];
     Some(agent_files.chain(resource_files).chain(mcp_file).map(stamp).collect())
 }
 

@@ -119,6 +119,11 @@ impl McpServer {
         format!("mcp-{}-{}", self.name, self.identity)
     }
 
+    /// True for a server that is a child process.
+    pub(crate) fn is_program(&self) -> bool {
+        matches!(self.connector, Connector::Stdio(_))
+    }
+
     /// True once the stored definitions were looked up in this process.
     pub(crate) fn is_loaded(&self) -> bool {
         self.known(|known| known.is_loaded)

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::template::{Redactor, SettingSecret};
+use crate::tools::mcp::authorization::Authorization;
 use crate::tools::mcp::{Connector, HttpConnector, McpServer};
 
 /// Response to the next call of a tool.
@@ -38,6 +39,10 @@ struct ServerState {
     replies: VecDeque<Reply>,
     requests: Vec<(String, HeaderMap, Value)>,
     is_down: bool,
+    /// Headers and bodies of the token requests.
+    token_requests: Vec<(HeaderMap, String)>,
+    /// The only access token that the server accepts.
+    token: Option<String>,
 }
 
 /// The server, which ends with its runtime.
@@ -58,7 +63,10 @@ pub(crate) fn tool(name: &str, description: &str) -> Value {
 impl TestServer {
     pub(crate) async fn start(tools: Value) -> Self {
         let state = Arc::new(Mutex::new(ServerState { tools, ..ServerState::default() }));
-        let router = Router::new().route("/mcp", post(answer)).with_state(Arc::clone(&state));
+        let router = Router::new()
+            .route("/mcp", post(answer))
+            .route("/token", post(issue_token))
+            .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -67,11 +75,19 @@ impl TestServer {
 
     /// The server's entry in `mcp.json`, without and with trust.
     pub(crate) fn connect(&self, is_trusted: bool) -> Arc<McpServer> {
+        self.connect_with(is_trusted, None)
+    }
+
+    pub(crate) fn connect_with(
+        &self,
+        is_trusted: bool,
+        auth: Option<Authorization>,
+    ) -> Arc<McpServer> {
         let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
         let connector = HttpConnector {
             url: self.url.parse().unwrap(),
             headers: Vec::new(),
-            auth: None,
+            auth,
             client: HttpClient::new(AddressRules::default().with_loopback()).unwrap(),
             redactor: Redactor::new([&secret].into_iter()),
         };
@@ -84,6 +100,15 @@ impl TestServer {
 
     pub(crate) fn set_down(&self, is_down: bool) {
         self.state.lock().unwrap().is_down = is_down;
+    }
+
+    /// Accepts only the access token that the server issues next.
+    pub(crate) fn revoke_token(&self) {
+        self.state.lock().unwrap().token = Some(String::new());
+    }
+
+    pub(crate) fn token_requests(&self) -> Vec<(HeaderMap, String)> {
+        self.state.lock().unwrap().token_requests.clone()
     }
 
     pub(crate) fn reply(&self, reply: Reply) {
@@ -116,7 +141,14 @@ async fn answer(
     let method = message["method"].as_str().unwrap_or("reply").to_owned();
     let (tools, reply) = {
         let mut state = state.lock().unwrap();
+        let is_authorised = state.token.as_ref().is_none_or(|token| {
+            let bearer = headers.get("authorization").and_then(|it| it.to_str().ok());
+            bearer.and_then(|it| it.strip_prefix("Bearer ")) == Some(token)
+        });
         state.requests.push((method.clone(), headers, message.clone()));
+        if !is_authorised {
+            return StatusCode::UNAUTHORIZED.into_response();
+        }
         if state.is_down {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
@@ -170,4 +202,22 @@ async fn answer(
         }
         Some(Reply::SessionLost) => StatusCode::NOT_FOUND.into_response(),
     }
+}
+
+async fn issue_token(
+    State(state): State<Arc<Mutex<ServerState>>>,
+    headers: HeaderMap,
+    body: String,
+) -> Response {
+    let mut state = state.lock().unwrap();
+    state.token_requests.push((headers, body));
+    if state.is_down {
+        let error = json!({ "error": "invalid_client", "error_description": "s3cret-value" });
+        return (StatusCode::UNAUTHORIZED, error.to_string()).into_response();
+    }
+    let token = format!("token-{}", state.token_requests.len());
+    state.token = Some(token.clone());
+    json!({ "access_token": token, "token_type": "Bearer", "expires_in": 3600 })
+        .to_string()
+        .into_response()
 }

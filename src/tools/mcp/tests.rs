@@ -1,5 +1,7 @@
 //! Tests of the MCP client against a hostile server.
 
+mod authorization;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
