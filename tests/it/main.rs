@@ -30,6 +30,7 @@ mod interrupt;
 mod isolation;
 mod kill;
 mod maintenance_commands;
+mod mcp;
 mod modes;
 mod packaged_handler;
 mod payload;

@@ -108,8 +108,8 @@ fn mistakes_of_the_file_have_their_lines() {
     mcp.json:12: `auth` sends a token, which needs encryption: begin the url with https://
     mcp.json:12: tools may not call this url: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
     mcp.json:12: unknown key `key` of `oauth`: the nearest is `scope`; there are: tokenUrl, clientId, clientSecret, scope, resource
-    mcp.json:13: `args` is a list of arguments
     mcp.json:13: `command` is without app settings: write them into `args` or `env`
+    mcp.json:13: `args` is a list of arguments
     mcp.json:14: a server is a map, not text
     mcp.json:16: unknown key `server` of mcp.json: did you mean `servers`?
     ");

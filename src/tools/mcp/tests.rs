@@ -78,6 +78,8 @@ async fn call_carries_effect_id_and_reuses_its_session() {
     assert_eq!(headers["mcp-session-id"], "s1");
     assert_eq!(message["params"]["_meta"]["turnwheel/effectId"], "tw_c_0a1b2c3d_1_0");
     assert_eq!(message["params"]["arguments"], json!({ "n": 1 }));
+    // Servers report progress only to a request with a token.
+    assert!(!message["params"]["_meta"]["progressToken"].is_null(), "{message}");
     let (_, handshake) = server.last("initialize");
     assert_eq!(handshake["params"]["capabilities"], json!({}));
 }
