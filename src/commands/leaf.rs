@@ -13,22 +13,24 @@ use crate::agent::context_ranges::context_ranges;
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
 use crate::agent::head::Head;
-use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::DEFAULT_MODEL;
-use crate::agent::step::NavigateInput;
+use crate::agent::step::{MoveInput, NavigateInput};
+use crate::commands::abort::abort_document;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::head_change::HeadChange;
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::request_hooks::RequestHooks;
+use crate::commands::routing::find_running_prompt;
 use crate::extensions::{Observation, PendingLeafMove, SummaryOverride};
-use crate::ids::{ConversationId, ConversationKey, EntryId, InputId};
+use crate::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use crate::queries::load;
 use crate::services::Services;
 use crate::store::ETag;
@@ -60,6 +62,8 @@ pub(crate) struct LeafRequest {
     pub summarize: Option<bool>,
     /// Topics that the model's summary should emphasise, at most 4 KB.
     pub instructions: Option<String>,
+    /// True: aborts a running prompt first. The leaf moves after its end.
+    pub abort: Option<bool>,
 }
 
 impl LeafRequest {
@@ -79,8 +83,8 @@ pub(crate) struct LeafMoved {
     /// True if an extension cancelled the move.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
-    /// Id of the queued request, if the model writes a summary first. The event
-    /// `branch_summary_end` reports the outcome.
+    /// Id of the queued request, if a prompt is aborted or the model writes a summary first. The
+    /// events `session_tree` and `branch_summary_end` report the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
@@ -117,8 +121,9 @@ pub(crate) async fn move_leaf(
 ) -> Result<CommandResponse, CommandError> {
     validate(request)?;
     let traceparent = trace::current_traceparent();
-    let signal =
-        if request.is_model_asked() { Signal::Wake(traceparent.as_deref()) } else { Signal::None };
+    // A repetition of a request that waits wakes a worker again.
+    let is_queued = request.is_model_asked() || request.abort == Some(true);
+    let signal = if is_queued { Signal::Wake(traceparent.as_deref()) } else { Signal::None };
     let context = CommandContext { services, key, idempotency, signal };
     let attempt = || try_move(context, request);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
@@ -168,13 +173,20 @@ async fn try_move(
         let body = replayed.body.clone().unwrap_or_else(known);
         return Ok(Some(CommandResponse { body: Some(body), ..replayed }));
     }
-    check_idle(services, &head).await?;
+    let aborted = match request.abort {
+        Some(true) => find_running_prompt(services, &head).await?,
+        Some(false) | None => None,
+    };
+    if aborted.is_none() {
+        check_idle(services, &head).await?;
+    }
     let plan = MovePlan::new(services, &head, request.entry_id.as_deref()).await?;
-    if plan.is_unmoved(&head) {
+    // The end of an aborted prompt moves the leaf, too.
+    if aborted.is_none() && plan.is_unmoved(&head) {
         let response = LeafMoved { text: plan.text, ..unmoved(&head) };
         return store_unmoved(context, &response).await.map(Some);
     }
-    if request.summary.is_some() && head.leaf_id.is_none() {
+    if aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
         let detail = "the conversation leaves no branch: move without a summary";
         return Err(CommandError::invalid("/summary", detail));
     }
@@ -195,26 +207,30 @@ async fn try_move(
             summary.map(|text| build_summary(&head, text.to_owned(), (None, None)))
         }
     };
-    if summary.is_none() && request.is_model_asked() && !summary_messages(&plan.left).is_empty() {
-        return store_navigation(context, &head, (request, plan)).await.map(Some);
-    }
-    commit_move(context, (head, etag), plan, (summary, label)).await
+    let has_messages = aborted.is_some() || !summary_messages(&plan.left).is_empty();
+    let body = if summary.is_none() && request.is_model_asked() && has_messages {
+        plan.navigate_body(request)
+    } else if aborted.is_some() {
+        plan.move_body(request, summary)
+    } else {
+        return commit_move(context, (head, etag), plan, (summary, label)).await;
+    };
+    store_request(context, &head, (request, plan), (body, aborted)).await.map(Some)
 }
 
-/// Stores the request for a worker, which moves the leaf with the model's summary.
-async fn store_navigation(
+/// Stores the request for a worker, which moves the leaf with the model's summary, or after the end
+/// of the aborted prompt.
+async fn store_request(
     context: CommandContext<'_>,
     head: &Head,
     (request, plan): (&LeafRequest, MovePlan),
+    (body, aborted): (InboxBody, Option<PromptId>),
 ) -> Result<CommandResponse, CommandError> {
     // An invalid label is reported here, while nothing has been paid.
     if let (Some(label), Some(leaf_id)) = (&request.label, &head.leaf_id) {
         let checked = head.clone().set_label(leaf_id, Some(label));
         checked.map_err(|why| CommandError::invalid("/label", why))?;
     }
-    let target =
-        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
-    let input = NavigateInput { target, instructions: request.instructions.clone() };
     let input_id = context.input_id();
     let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
     let item = InboxItem {
@@ -222,11 +238,15 @@ async fn store_navigation(
         accepted_at: context.services.clock.now(),
         idempotency: IdempotencyRecord::default(),
         traceparent: trace::current_traceparent(),
-        body: input.to_inbox_body(),
+        body,
     };
     let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
     let response = CommandResponse::new(202, &response).with_location(location);
-    context.store_item(item, None, response).await
+    let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
+    let traceparent = trace::current_traceparent();
+    let signal = if abort.is_some() { Signal::Abort } else { Signal::Wake(traceparent.as_deref()) };
+    let documents = RequestDocuments { abort, ..Default::default() };
+    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
 }
 
 /// Commits the move with the summary and the label. `None` as [`try_move`].
@@ -372,6 +392,24 @@ impl MovePlan {
             writes_left: find_writes_left(&old_path, left),
             left: left.to_vec(),
         })
+    }
+
+    /// The request for a summary by the model.
+    fn navigate_body(&self, request: &LeafRequest) -> InboxBody {
+        let (leaf_id, label) = (self.change.leaf_id.clone(), request.label.clone());
+        let target = BranchTarget { leaf_id, label };
+        NavigateInput { target, instructions: request.instructions.clone() }.to_inbox_body()
+    }
+
+    /// The request for a move after the end of a prompt.
+    fn move_body(&self, request: &LeafRequest, summary: Option<BranchSummary>) -> InboxBody {
+        let input = MoveInput {
+            leaf_move: self.change.clone(),
+            summary,
+            label: request.label.clone(),
+            entry_id: self.target_id.clone(),
+        };
+        input.to_inbox_body()
     }
 
     /// True if the request names the leaf, or stands for its position.

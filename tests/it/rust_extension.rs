@@ -5,102 +5,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::dev_process::{DevProcess, ProcessLog};
+use crate::support::dev_process::DevProcess;
+use crate::support::restarting_client::RestartingClient;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const NOTE: &str = "/api/conversations/c/commands/note";
 
-/// A client that repeats each request, with its key, until it succeeds. If the process halts at a
-/// fail point, it is killed and another one starts.
-struct Client {
-    http: reqwest::Client,
-    data: tempfile::TempDir,
-    dev: DevProcess,
-    /// Logs of killed processes.
-    earlier_logs: Vec<ProcessLog>,
-    /// Fail points that the process hit before it was killed.
-    hits: Vec<String>,
+/// Data of the custom entries of this type.
+async fn customs(client: &mut RestartingClient, custom_type: &str) -> Vec<Value> {
+    let entries = client.get("/api/conversations/c/entries?limit=100").await;
+    let entries = entries["items"].as_array().unwrap().iter();
+    entries.filter(|it| it["customType"] == custom_type).map(|it| it["data"].clone()).collect()
 }
 
-impl Client {
-    fn new(halt_at: Option<String>) -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let settings: Vec<_> =
-            halt_at.map(|name| ("TURNWHEEL_HALT_AT", name)).into_iter().collect();
-        let dev = start(data.path(), &settings);
-        let (earlier_logs, hits) = (Vec::new(), Vec::new());
-        Self { http: reqwest::Client::new(), data, dev, earlier_logs, hits }
-    }
-
-    fn restart_if_halted(&mut self) {
-        let halted = self.data.path().join("halted");
-        if halted.exists() {
-            self.dev.kill();
-            self.earlier_logs.push(self.dev.shared_log());
-            let text = std::fs::read_to_string(&halted).unwrap();
-            self.hits = text.lines().map(str::to_owned).collect();
-            std::fs::remove_file(&halted).unwrap();
-            self.dev = start(self.data.path(), &[]);
-        }
-    }
-
-    /// The response, and true if it is that of an earlier request with the key.
-    async fn send(
-        &mut self,
-        request: impl Fn(&reqwest::Client, &DevProcess) -> reqwest::RequestBuilder,
-    ) -> (Value, bool) {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
-            self.restart_if_halted();
-            let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
-            let Ok(response) = request.send().await else { continue };
-            let is_replayed = response.headers().contains_key("idempotency-replayed");
-            let status = response.status();
-            let Ok(text) = response.text().await else { continue };
-            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
-            if status.is_success() {
-                return (serde_json::from_str(&text).unwrap(), is_replayed);
-            }
-        }
-    }
-
-    async fn get(&mut self, path: &str) -> Value {
-        self.send(|http, dev| http.get(dev.url(path))).await.0
-    }
-
-    async fn post(&mut self, path: &str, key: &str, body: &Value) -> (Value, bool) {
-        let post = |http: &reqwest::Client, dev: &DevProcess| {
-            http.post(dev.url(path)).header("idempotency-key", key).json(body)
-        };
-        self.send(post).await
-    }
-
-    /// Waits for the state of the prompt.
-    async fn wait_for(&mut self, accepted: &Value, state: &str) {
-        let id = accepted["promptId"].as_str().unwrap();
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let prompt = self.get(&format!("/api/conversations/c/prompts/{id}")).await;
-            if prompt["state"] == state {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{prompt}\n{}", self.dev.log());
-        }
-    }
-
-    /// Data of the custom entries of this type.
-    async fn customs(&mut self, custom_type: &str) -> Vec<Value> {
-        let entries = self.get("/api/conversations/c/entries?limit=100").await;
-        let entries = entries["items"].as_array().unwrap().iter();
-        entries.filter(|it| it["customType"] == custom_type).map(|it| it["data"].clone()).collect()
-    }
-
-    /// Number of times that the command ran, in all processes.
-    fn command_runs(&self) -> usize {
-        let all = self.earlier_logs.iter().cloned().chain([self.dev.shared_log()]);
-        all.map(|log| log.lock().unwrap().matches("a note is taken").count()).sum()
-    }
+/// Number of times that the command ran, in all processes.
+fn command_runs(client: &RestartingClient) -> usize {
+    let all = client.earlier_logs.iter().cloned().chain([client.dev.shared_log()]);
+    all.map(|log| log.lock().unwrap().matches("a note is taken").count()).sum()
 }
 
 fn start(data: &Path, settings: &[(&str, String)]) -> DevProcess {
@@ -114,7 +35,7 @@ fn reserve(count: u32) -> Value {
 
 #[tokio::test]
 async fn example_reserves_after_an_approval() {
-    let mut client = Client::new(None);
+    let mut client = RestartingClient::new(start, None);
     let (first, _) = client.post("/api/prompts", "one", &reserve(250)).await;
     client.wait_for(&first, "waiting_for_approval").await;
     let view = client.get("/api/conversations/c").await;
@@ -138,7 +59,7 @@ async fn example_reserves_after_an_approval() {
 /// and the fail points that were hit before the kill.
 async fn take_note(halt_at: Option<String>) -> (usize, Vec<String>) {
     let name = format!("{halt_at:?}");
-    let mut client = Client::new(halt_at);
+    let mut client = RestartingClient::new(start, halt_at);
     let begin = json!({"conversationId": "c", "input": "say 4111111111111111 is paid"});
     let (begun, _) = client.post("/api/prompts", "begin", &begin).await;
     let args = json!({"args": "Ada called."});
@@ -150,15 +71,19 @@ async fn take_note(halt_at: Option<String>) -> (usize, Vec<String>) {
     }
     client.wait_for(&begun, "completed").await;
     let deadline = Instant::now() + TIMEOUT;
-    while client.customs("rules/note").await.is_empty() {
+    while customs(&mut client, "rules/note").await.is_empty() {
         assert!(Instant::now() < deadline, "{name}: {}", client.dev.log());
     }
-    assert_eq!(client.customs("rules/note").await, [json!({"text": "Ada called."})], "{name}");
-    assert_eq!(client.customs("rules/masked").await, [json!({})], "{name}");
+    assert_eq!(
+        customs(&mut client, "rules/note").await,
+        [json!({"text": "Ada called."})],
+        "{name}"
+    );
+    assert_eq!(customs(&mut client, "rules/masked").await, [json!({})], "{name}");
     let messages = client.get("/api/conversations/c/messages").await.to_string();
     assert!(messages.contains("say [card] is paid"), "{name}: {messages}");
     assert!(!messages.contains("41111"), "{name}: {messages}");
-    (client.command_runs(), client.hits)
+    (command_runs(&client), client.hits)
 }
 
 /// Kills at each hit of the fail point, until a run has fewer hits. Returns the number of kills.

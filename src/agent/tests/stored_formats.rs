@@ -28,7 +28,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 45);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 46);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 14);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 15);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn system_prompt_of_a_run_is_read_from_its_entry() {
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 17);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 19);
 }
 
 #[test]

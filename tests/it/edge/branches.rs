@@ -33,7 +33,7 @@ impl TestApp {
         self.get_json("/api/conversations/c").await["leafId"].clone()
     }
 
-    async fn post_leaf(&self, body: &Value, key: &str) -> TestResponse {
+    pub(super) async fn post_leaf(&self, body: &Value, key: &str) -> TestResponse {
         self.post(LEAF, body).key(key).send().await
     }
 
@@ -43,7 +43,7 @@ impl TestApp {
     }
 
     /// Texts of the messages of users and the model at the leaf.
-    async fn texts(&self) -> Vec<String> {
+    pub(super) async fn texts(&self) -> Vec<String> {
         let messages = self.get_json("/api/conversations/c/messages?limit=100").await;
         let text = |message: &Value| {
             let content = &message["content"];
