@@ -186,7 +186,7 @@ async fn example_agent_reads_its_documents() {
         std::fs::write(target, text).unwrap();
     }
     let app = TestApp::start_in(folder.path());
-    let input = r#"use mcp__files__read_text_file with {"path": "documents/turnwheel.txt"} then use mcp__files__write_file with {"path": "documents/note.txt", "content": "seen"} then say done"#;
+    let input = r#"use mcp__files__read_text_file with {"path": "turnwheel.txt"} then use mcp__files__write_file with {"path": "note.txt", "content": "seen"} then say done"#;
     let prompt = app.prompt("c", input).await;
     assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}\n{}", app.dev.log());
     let text = &app.results("c").await[0][0]["text"];

@@ -36,6 +36,7 @@ tools:
       zzzzzzzzzzzz: 1
       auth: { zzzzzzzzzzzz: 1 }
       approval: { zzzzzzzzzzzz: 1 }
+  - mcp: { zzzzzzzzzzzz: 1 }
 ---
 Call the service.
 ",
@@ -44,10 +45,11 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 13] = [
+const MAPS: [(&str, &str); 14] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
+    ("an mcp entry", "mcp."),
     ("`auth`", "http.auth."),
     ("`approval`", "http.approval."),
     ("`retry`", "retry."),
