@@ -81,7 +81,7 @@ pub struct McpServer {
 
 type Session = RunningService<RoleClient, ClientConfig>;
 
-/// What this process knows of a server's definitions.
+/// State of a server's definitions in this process.
 #[derive(Default)]
 struct Known {
     /// True once the stored definitions were looked up.

@@ -298,3 +298,21 @@ fn stored_definitions_load() {
     let definitions: Definitions = serde_json::from_str(stored).unwrap();
     assert_eq!(definitions.tools[0].name, "a");
 }
+
+/// Processor time of this thread, which runs client and server: more than that of the client.
+#[tokio::test]
+async fn call_costs_at_most_two_milliseconds_of_processor() {
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let (_server, source) = connected(json!([tool("get", "x")]), Some(Effect::Read), false).await;
+    let env = TestEnv::new();
+    let mut cheapest = Duration::MAX;
+    for _ in 0..40 {
+        let before = used();
+        call(&source, &env).await;
+        cheapest = cheapest.min(used() - before);
+    }
+    assert!(cheapest <= Duration::from_millis(2), "{cheapest:?}");
+}
