@@ -88,11 +88,10 @@ fn read_agent(
                 reject_app_settings(&member.value, findings);
             }
             "tools" => tools = read_tools(member, context, findings),
-            "mcpContent" => {}
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" => {}
+            "extensions" | "plugins" | "skills" | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }

@@ -163,7 +163,7 @@ impl McpFile {
         let connector = if is_stdio {
             self.read_command(member, &mut texts, findings).map(Connector::Stdio)
         } else {
-            read_http(node, &mut texts, findings).map(Connector::Http)
+            read_http(node, &mut texts, findings).map(|it| Connector::Http(Box::new(it)))
         };
         let identity = hash_prefix(&node.to_json().to_string());
         Some(McpServer::new(name, identity, is_trusted.unwrap_or_default(), connector?))

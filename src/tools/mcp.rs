@@ -51,7 +51,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a server is reached.
 pub(crate) enum Connector {
-    Http(HttpConnector),
+    Http(Box<HttpConnector>),
     /// A child process. Only for a developer's machine.
     Stdio(Command),
 }
@@ -276,7 +276,7 @@ impl McpServer {
             Connector::Http(connector) => {
                 let config = StreamableHttpClientTransportConfig::with_uri(connector.url.as_str())
                     .reinit_on_expired_session(true);
-                let guarded = GuardedTransport::new(connector.clone(), until);
+                let guarded = GuardedTransport::new((**connector).clone(), until);
                 let transport = StreamableHttpClientTransport::with_client(guarded, config);
                 serve_client(client, transport).await
             }

@@ -15,6 +15,7 @@ use crate::extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, PrepareOu
 use crate::model::ToolOffer;
 use crate::model::tokens::count_tokens;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::McpToolSource;
 use crate::turn::context::TurnContext;
 
 /// Hex digits of a frame's hash.
@@ -53,7 +54,7 @@ impl TurnContext {
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();
         let mcp = agent.map_or(&[][..], |agent| &agent.mcp);
-        let missing = mcp.iter().filter_map(|source| source.missing_text());
+        let missing = mcp.iter().filter_map(McpToolSource::missing_text);
         Frame {
             own_text: &self.system_prompt,
             own_tools: self.tools(),

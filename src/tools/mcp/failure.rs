@@ -36,26 +36,26 @@ pub(crate) enum RequestFailure {
 
 impl RequestFailure {
     pub(super) fn from_service(error: ServiceError) -> Self {
-        match error {
-            ServiceError::McpError(ErrorData { code, message, .. }) => {
-                Self::Refused { code: code.0, text: message.into_owned() }
-            }
-            ServiceError::TransportSend(error) => Self::find_in(&*error.error)
-                .unwrap_or_else(|| Self::Lost("the session failed".to_owned())),
-            ServiceError::UnexpectedResponse => {
-                Self::Unreadable("its response is not one to this request".to_owned())
-            }
-            _ => Self::Lost("the session ended before the response".to_owned()),
+        if let ServiceError::McpError(ErrorData { code, message, .. }) = error {
+            return Self::Refused { code: code.0, text: message.into_owned() };
         }
+        if let ServiceError::TransportSend(error) = error {
+            let found = Self::find_in(&*error.error);
+            return found.unwrap_or_else(|| Self::Lost("the session failed".to_owned()));
+        }
+        if matches!(error, ServiceError::UnexpectedResponse) {
+            return Self::Unreadable("its response is not one to this request".to_owned());
+        }
+        Self::Lost("the session ended before the response".to_owned())
     }
 
     pub(super) fn from_handshake(error: &ClientInitializeError) -> Self {
-        let found = match error {
-            ClientInitializeError::TransportError { error, .. } => Self::find_in(&*error.error),
-            ClientInitializeError::JsonRpcError(ErrorData { code, message, .. }) => {
-                Some(Self::Refused { code: code.0, text: message.to_string() })
-            }
-            _ => None,
+        let found = if let ClientInitializeError::TransportError { error, .. } = error {
+            Self::find_in(&*error.error)
+        } else if let ClientInitializeError::JsonRpcError(error) = error {
+            Some(Self::Refused { code: error.code.0, text: error.message.to_string() })
+        } else {
+            None
         };
         match found {
             // No call was sent, whatever the handshake did.
@@ -67,13 +67,12 @@ impl RequestFailure {
     }
 
     fn find_in(error: &(dyn Error + Send + Sync + 'static)) -> Option<Self> {
-        match error.downcast_ref::<StreamableHttpError<Self>>()? {
-            StreamableHttpError::Client(failure) => Some(failure.clone()),
-            StreamableHttpError::SessionExpired => {
-                Some(Self::NotSent("its session ended".to_owned()))
-            }
-            _ => None,
+        let error = error.downcast_ref::<StreamableHttpError<Self>>()?;
+        if let StreamableHttpError::Client(failure) = error {
+            return Some(failure.clone());
         }
+        let is_expired = matches!(error, StreamableHttpError::SessionExpired);
+        is_expired.then(|| Self::NotSent("its session ended".to_owned()))
     }
 
     /// True if the next request needs another session.

@@ -46,11 +46,11 @@ pub(super) async fn convert_result(
 }
 
 fn native_block(block: &ContentBlock) -> Value {
-    match block {
-        ContentBlock::Text(text) => json!({ "type": "text", "text": text.text }),
-        ContentBlock::Image(image) => {
-            json!({ "type": "image", "data": image.data, "mimeType": image.mime_type })
-        }
-        other => json!({ "type": "text", "text": json!(other).to_string() }),
+    if let ContentBlock::Text(text) = block {
+        json!({ "type": "text", "text": text.text })
+    } else if let ContentBlock::Image(image) = block {
+        json!({ "type": "image", "data": image.data, "mimeType": image.mime_type })
+    } else {
+        json!({ "type": "text", "text": json!(block).to_string() })
     }
 }

@@ -91,7 +91,12 @@ impl TestServer {
             client: HttpClient::new(AddressRules::default().with_loopback()).unwrap(),
             redactor: Redactor::new([&secret].into_iter()),
         };
-        Arc::new(McpServer::new("desk", "i".to_owned(), is_trusted, Connector::Http(connector)))
+        Arc::new(McpServer::new(
+            "desk",
+            "i".to_owned(),
+            is_trusted,
+            Connector::Http(Box::new(connector)),
+        ))
     }
 
     pub(crate) fn set_tools(&self, tools: Value) {

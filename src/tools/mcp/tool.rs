@@ -186,15 +186,15 @@ impl McpTool {
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
         let request = self.request(arguments, &exchange);
-        match Box::pin(self.server.request(request.into(), until)).await? {
-            ServerResult::CallToolResult(result) => {
-                Ok(convert_result(result, self.rules.content, context).await)
-            }
-            ServerResult::InputRequiredResult(_) => {
-                Ok(ToolResult::error("The tool asks its caller for input, which is declined here."))
-            }
-            _ => Err(RequestFailure::Unreadable("its result is not one of a tool".to_owned())),
+        let response = Box::pin(self.server.request(request.into(), until)).await?;
+        if let ServerResult::CallToolResult(result) = response {
+            return Ok(convert_result(result, self.rules.content, context).await);
         }
+        if matches!(response, ServerResult::InputRequiredResult(_)) {
+            let text = "The tool asks its caller for input, which is declined here.";
+            return Ok(ToolResult::error(text));
+        }
+        Err(RequestFailure::Unreadable("its result is not one of a tool".to_owned()))
     }
 
     fn outcome_of_failure(&self, failure: &RequestFailure, tries: u32) -> ToolOutcome {
@@ -205,7 +205,7 @@ impl McpTool {
             return ToolOutcome::Unknown { reason: sanitize_line(&reason, REASON_CHARS_MAX) };
         }
         if is_write && matches!(failure, RequestFailure::TooLarge(_)) {
-            let text = format!("The call was answered. {failure}, and was not read.");
+            let text = format!("The call was answered, but {failure}: it was not read.");
             return ToolOutcome::Returned(ToolResult::text(text));
         }
         let tries = if tries > 1 { format!(" (Tried {tries} times.)") } else { String::new() };
@@ -214,11 +214,13 @@ impl McpTool {
     }
 
     fn log_failure(&self, failure: &RequestFailure, attempt: u32, context: &ToolContext) {
-        let cause = match failure {
-            // Its text may hold data of the call.
-            RequestFailure::Status { status, .. } => format!("the server responded {status}"),
-            RequestFailure::Refused { code, .. } => format!("the server responded error {code}"),
-            other => other.to_string(),
+        // Texts of the server may hold data of the call.
+        let cause = if let RequestFailure::Status { status, .. } = failure {
+            format!("the server responded {status}")
+        } else if let RequestFailure::Refused { code, .. } = failure {
+            format!("the server responded error {code}")
+        } else {
+            failure.to_string()
         };
         tracing::warn!(
             tool = %self.definition.name, server = %self.server.name, attempt, cause,

@@ -218,15 +218,14 @@ impl GuardedTransport {
     /// Answers a request of the server: a ping, or a capability that is declined.
     async fn reply(&self, request: JsonRpcMessage<ServerRequest>, headers: &HeaderMap) {
         let JsonRpcMessage::Request(request) = request else { return };
-        let reply: ClientJsonRpcMessage = match request.request {
-            ServerRequest::PingRequest(_) => {
+        let reply: ClientJsonRpcMessage =
+            if matches!(request.request, ServerRequest::PingRequest(_)) {
                 JsonRpcMessage::response(ClientResult::empty(()), request.id)
-            }
-            _ => JsonRpcMessage::error(
-                ErrorData::invalid_request("this client has no such capability", None),
-                Some(request.id),
-            ),
-        };
+            } else {
+                let declined =
+                    ErrorData::invalid_request("this client has no such capability", None);
+                JsonRpcMessage::error(declined, Some(request.id))
+            };
         let exchange = Exchange::read(Instant::now() + REPLY_TIMEOUT);
         if let Err(failure) = self.send(&reply, headers, &exchange).await {
             tracing::debug!(cause = %failure, "reply to an MCP server not sent");

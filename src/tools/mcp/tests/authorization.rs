@@ -79,7 +79,8 @@ async fn addresses_of_server_and_token_are_guarded() {
             client: strict.clone(),
             redactor: Redactor::new(std::iter::empty()),
         };
-        let mcp = McpServer::new("desk", "i".to_owned(), false, Connector::Http(connector));
+        let mcp =
+            McpServer::new("desk", "i".to_owned(), false, Connector::Http(Box::new(connector)));
         let reason = mcp.refresh(NOW).await.unwrap_err();
         assert!(reason.contains("its address is private or local"), "{url}: {reason}");
     }
