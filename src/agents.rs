@@ -13,6 +13,7 @@ use crate::extensions::Extension;
 use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::{McpToolSource, tool_name};
 
 mod app_settings;
 mod approval;
@@ -31,6 +32,9 @@ mod http_endpoint;
 mod http_tool;
 mod load;
 mod memory;
+mod mcp_file;
+mod mcp_http;
+mod mcp_tool;
 mod mistakes;
 mod plugins;
 mod prompt_template;
@@ -54,6 +58,8 @@ pub(crate) use memory::AgentMemory;
 pub(crate) use memory::is_project_name;
 #[cfg(test)]
 pub(crate) use memory::memory_plugin;
+pub use mcp_file::McpServers;
+pub(crate) use mcp_file::{MCP_FILE, McpFile};
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{
@@ -87,6 +93,8 @@ pub struct Agent {
     pub context_files: Vec<Arc<ContextFile>>,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
+    /// MCP servers whose tools are tools of the agent.
+    pub mcp: Vec<McpToolSource>,
     /// Its own extensions. They run after those of the app.
     pub extensions: Vec<Arc<dyn Extension>>,
     /// Values for extensions and plugins in Rust (`extensionSettings`).
@@ -125,17 +133,32 @@ impl Agent {
     /// The tools that the effective settings leave active, in the agent's order. Unknown names in
     /// the settings are ignored.
     pub fn active_tools(&self, settings: &Settings) -> Vec<Arc<dyn CallableTool>> {
-        let is_active = |tool: &&Arc<dyn CallableTool>| {
+        let is_active = |tool: &Arc<dyn CallableTool>| {
             let name = &tool.definition().name;
             settings.active_tools.as_ref().is_none_or(|active| active.contains(name))
         };
-        self.tools.iter().filter(is_active).cloned().collect()
+        let mut tools: Vec<Arc<dyn CallableTool>> =
+            self.tools.iter().filter(|tool| is_active(tool)).cloned().collect();
+        // The first entry of a server that selects a tool sets its rules.
+        for tool in self.mcp.iter().flat_map(McpToolSource::tools).filter(is_active) {
+            if !tools.iter().any(|other| other.definition().name == tool.definition().name) {
+                tools.push(tool);
+            }
+        }
+        tools
+    }
+
+    /// The first entry of the MCP server whose tools have names like this one.
+    pub(crate) fn find_mcp_source(&self, name: &str) -> Option<&McpToolSource> {
+        self.mcp.iter().find(|source| name.starts_with(&tool_name(&source.server.name, "")))
     }
 
     /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
-        active.filter(|name| self.find_tool(name).is_none()).cloned().collect()
+        let is_unknown =
+            |name: &&String| self.find_tool(name).is_none() && self.find_mcp_source(name).is_none();
+        active.filter(is_unknown).cloned().collect()
     }
 }
 

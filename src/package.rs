@@ -21,6 +21,7 @@ pub(crate) use azd::{AzdFiles, write_azd_files};
 pub(crate) use report::{Package, StagedFile};
 pub(crate) use script::{Script, ScriptError};
 
+use crate::agents::MCP_FILE;
 use crate::settings::links::Auth;
 
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
@@ -124,6 +125,9 @@ fn stage_files(
             staged.push(write_staged(stage, &path, &bytes, "")?);
         }
     }
+    if let Some(text) = read_mcp_file(options)? {
+        staged.push(write_staged(stage, MCP_FILE, &text, "")?);
+    }
     staged.push(write_staged(stage, ".funcignore", funcignore(options.root)?.as_bytes(), "")?);
     staged.push(write_staged(
         stage,
@@ -191,6 +195,16 @@ fn read_resources(
     }
     found.sort();
     Ok(found)
+}
+
+/// Returns the file with the MCP servers, beside the folder of the agents.
+fn read_mcp_file(options: &PackageOptions<'_>) -> Result<Option<Vec<u8>>, PackageError> {
+    let path = options.root.join(options.agents_dir).with_file_name(MCP_FILE);
+    match fs::read(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path)(error)),
+    }
 }
 
 /// Returns the package's lines, then the project's own lines, which stay in force.

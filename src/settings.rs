@@ -63,6 +63,8 @@ pub struct Settings {
     pub default_agent: Option<String>,
     /// Each is `host`, `host:port`, an address or a CIDR range.
     pub http_tools_allow: Vec<String>,
+    /// MCP servers of `mcp.json` that `dev` may start as programs.
+    pub mcp_stdio: Vec<String>,
     /// The app's own identity, for every connection that names no other.
     pub identity: Identity,
     /// Absent: no account is configured. Required to serve in Azure.
@@ -173,6 +175,7 @@ impl Settings {
             agents_dir: reader.get("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
             default_agent: reader.read_agent_name("TURNWHEEL_DEFAULT_AGENT"),
             http_tools_allow: reader.read_hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
+            mcp_stdio: reader.read_list("TURNWHEEL_MCP_STDIO"),
             artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
             storage,
             budgets: budgets::read(&mut reader),

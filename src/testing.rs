@@ -28,7 +28,7 @@ pub mod agent {
 }
 pub mod agents {
     pub use crate::agents::{
-        Agent, AgentFileContext, Catalog, PromptTemplate, Skill, ToolSet, load_folder,
+        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, Skill, ToolSet, load_folder,
     };
 }
 pub mod app {

@@ -4,6 +4,7 @@ pub(crate) mod call_attempt;
 pub(crate) mod code;
 pub(crate) mod http;
 pub(crate) mod memory;
+pub(crate) mod mcp;
 pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
@@ -237,6 +238,11 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
 
     /// The plugin that declares the tool.
     fn plugin(&self) -> Option<&ToolPlugin> {
+        None
+    }
+
+    /// The MCP server that defines the tool.
+    fn mcp_server(&self) -> Option<&Arc<mcp::McpServer>> {
         None
     }
 

@@ -31,6 +31,7 @@ pub(crate) mod isolator;
 pub(crate) mod late_result;
 pub(crate) mod lease;
 pub(crate) mod leased_conversation;
+pub(crate) mod mcp_definitions;
 pub(crate) mod model_call;
 pub(crate) mod nudge;
 pub(crate) mod nudge_sender;

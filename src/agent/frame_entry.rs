@@ -29,11 +29,11 @@ pub struct OfferedTool {
     pub revision: String,
 }
 
-/// A text of a plugin in the system prompt.
+/// A text of a plugin or of the runtime in the system prompt.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Contribution {
-    /// Name of the plugin.
+    /// Name of the plugin, or `mcp` for a note about missing tools.
     pub by: String,
     pub text: String,
 }

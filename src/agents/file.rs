@@ -12,12 +12,13 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, memory, plugins, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::{McpToolSource, tool_name};
 
 /// Adds a finding for each plugin that has the name of an extension.
 fn check_shared_names(
@@ -107,10 +108,11 @@ fn read_agent(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" | "userSkills" | "memory" => {}
+            "extensions" | "plugins" | "skills" | "userSkills" | "memory" | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
     let AgentSkills { skills, has_user_skills, plugin } = skills.unwrap_or_default();
@@ -127,7 +129,7 @@ fn read_agent(
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
-        check_active_tools(active, &tools, member.value.position, findings);
+        check_active_tools(active, (&tools, &mcp), member.value.position, findings);
     }
     let extensions = read_all_extensions(node, &tools, context, findings);
     check_shared_names((&extensions, &plugins), node, (context, findings));
@@ -142,6 +144,7 @@ fn read_agent(
         instructions: parts.append_to(instructions).into(),
         has_default_prompt: instructions.is_empty(),
         tools,
+        mcp,
         extensions,
         audit: audit.unwrap_or_default(),
         has_automatic_title,
@@ -219,7 +222,7 @@ const REMEDIES: fields::Remedies<'static> = &[
     ),
     (
         "mcp",
-        "a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool",
+        "a key of the Azure Functions agents runtime; here write `- mcp: SERVER` under `tools`, and the server into mcp.json",
     ),
     ("instructions", "write the instructions below the front matter"),
     (
@@ -228,16 +231,12 @@ const REMEDIES: fields::Remedies<'static> = &[
     ),
 ];
 
-const TOOL_REMEDIES: fields::Remedies<'static> = &[
-    ("mcp", "write each operation of the server as an `http` tool"),
-    ("bash", NO_SHELL),
-    ("shell", NO_SHELL),
-];
+const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell", NO_SHELL)];
 
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 13] = [
+    const OWN: [&str; 14] = [
         "description",
         "tools",
         "extensions",
@@ -251,6 +250,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "audit",
         "title",
         "systemPrompt",
+        "mcpContent",
     ];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
@@ -278,13 +278,15 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
 /// Reports active tools that the agent does not have.
 fn check_active_tools(
     active_tools: &[String],
-    tools: &[Arc<dyn CallableTool>],
+    (tools, mcp): (&[Arc<dyn CallableTool>], &[McpToolSource]),
     position: Position,
     findings: &mut Findings,
 ) {
     let names = || tools.iter().map(|tool| tool.definition().name.as_str());
     for active_tool in active_tools {
-        if !names().any(|name| name == active_tool) {
+        let is_of_server =
+            mcp.iter().any(|it| active_tool.starts_with(&tool_name(&it.server.name, "")));
+        if !is_of_server && !names().any(|name| name == active_tool) {
             let hint = suggest_name(active_tool, names());
             findings.add(
                 position,
@@ -294,6 +296,23 @@ fn check_active_tools(
     }
 }
 
+/// The `mcp` entries among the tools.
+fn read_mcp_sources(
+    node: &Node,
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
+) -> Vec<McpToolSource> {
+    let content = mcp_tool::read_content(node, findings);
+    let Some(Member { value: Node { yaml: Yaml::List(items), .. }, .. }) =
+        node.find_member("tools")
+    else {
+        return Vec::new();
+    };
+    let entries = items.iter().filter_map(|item| item.find_member("mcp"));
+    entries.filter_map(|it| mcp_tool::read_source(it, content, context, findings)).collect()
+}
+
+/// Reads all tools except the `mcp` entries.
 pub(super) fn read_tools(
     member: &Member,
     context: &AgentFileContext<'_>,
@@ -328,7 +347,7 @@ fn read_tool(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Arc<dyn CallableTool>> {
-    const NEITHER: &str = "a tool is a name, or a map that begins with `http:`";
+    const NEITHER: &str = "a tool is a name, or a map that begins with `http:` or `mcp:`";
     match &item.yaml {
         Yaml::Text(name) => {
             let found = context.tools.get(name);
@@ -341,7 +360,13 @@ fn read_tool(
             found.map(Arc::clone)
         }
         Yaml::Map(members) => {
-            fields::read_members_with_remedies(item, "a tool", &["http"], TOOL_REMEDIES, findings);
+            fields::read_members_with_remedies(
+                item,
+                "a tool",
+                &["http", "mcp"],
+                TOOL_REMEDIES,
+                findings,
+            );
             let http = members.iter().find(|member| member.key == "http")?;
             http_tool::read_http_tool(&http.value, context, findings)
                 .map(|tool| Arc::new(tool) as _)

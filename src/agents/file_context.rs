@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agents::ToolSet;
 use crate::agents::context_file::ContextFile;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::Skill;
 use crate::agents::yaml::{Member, Node, Position, Yaml};
+use crate::agents::{McpServers, ToolSet};
 use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
@@ -23,6 +23,8 @@ pub struct AgentFileContext<'s> {
     pub extensions: &'s [Arc<dyn Extension>],
     pub skills: &'s [Arc<Skill>],
     pub context_files: &'s [Arc<ContextFile>],
+    /// Those of `mcp.json`.
+    pub mcp: &'s McpServers,
     pub app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub client: &'s HttpClient,
 }

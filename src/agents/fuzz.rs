@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
-use super::ToolSet;
 use super::file::parse_agent_file;
 use super::mistakes::Findings;
 use super::yaml::{self, Node, Yaml};
+use super::{McpServers, ToolSet};
 use crate::agents::file_context::AgentFileContext;
 use crate::fuzz::{SECRET, check};
 use crate::tools::http::address_rules::AddressRules;
@@ -51,6 +51,7 @@ fn agent_file(input: &[u8]) {
         extensions: &[],
         skills: &[],
         context_files: &[],
+        mcp: McpServers::none(),
         tools: &tools,
         app_settings: &app_settings,
         client: &CLIENT,

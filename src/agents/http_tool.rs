@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
+use url::Url;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
@@ -91,7 +92,10 @@ pub(super) fn read_http_tool(
     let headers =
         get("headers").map(|member| read_headers(member, &texts, findings)).unwrap_or_default();
     let body = get("body").and_then(|member| read_body(member, &method, &texts, findings));
-    let entra = get("auth").and_then(|member| read_entra_scope(member, url.as_ref(), findings));
+    let entra = get("auth").and_then(|member| {
+        let url = url.as_ref().and_then(UrlTemplate::trial_url);
+        check_entra_scope(member, url.as_ref(), findings)
+    });
     if let Some(member) = get("auth")
         && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
     {
@@ -144,7 +148,7 @@ fn read_strict(member: &Member, parameters: &Value, findings: &mut Findings) -> 
     strict
 }
 
-fn read_effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
+pub(super) fn read_effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
     if let Yaml::Text(text) = &member.value.yaml
         && let Some(remedy) = fields::find_remedy(text, READ_ONLY_ALIASES)
     {
@@ -312,9 +316,9 @@ fn read_header(
 }
 
 /// Returns the scope of `auth: { entra: SCOPE }`.
-fn read_entra_scope(
+pub(super) fn check_entra_scope(
     member: &Member,
-    url: Option<&UrlTemplate>,
+    url: Option<&Url>,
     findings: &mut Findings,
 ) -> Option<String> {
     const EXPECTED: &str = "`auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default";
@@ -330,14 +334,8 @@ fn read_entra_scope(
         }
         return None;
     };
-    if let Some(url) = url.and_then(UrlTemplate::trial_url)
-        && url.scheme() == "http"
-        && !is_loopback(url.as_str())
-    {
-        findings.add(
-            member.position,
-            "`auth` sends a token, which needs encryption: begin the url with https://",
-        );
+    if let Some(url) = url {
+        check_encryption(member, url, findings);
     }
     let text = fields::read_text(scope, findings)?.trim();
     // Entra issues app tokens only for all granted permissions, which is the scope `/.default`.
@@ -351,6 +349,16 @@ fn read_entra_scope(
         );
     }
     is_scope.then(|| text.to_owned())
+}
+
+/// Reports a url to which `auth` would send a token without encryption.
+pub(super) fn check_encryption(auth: &Member, url: &Url, findings: &mut Findings) {
+    if url.scheme() == "http" && !is_loopback(url.as_str()) {
+        findings.add(
+            auth.position,
+            "`auth` sends a token, which needs encryption: begin the url with https://",
+        );
+    }
 }
 
 fn read_body(

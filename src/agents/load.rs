@@ -9,7 +9,7 @@ use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::Position;
-use crate::agents::{BrokenAgent, Catalog};
+use crate::agents::{BrokenAgent, Catalog, McpServers};
 
 const FILE_SUFFIX: &str = ".agent.md";
 /// Bytes of one agent file.
@@ -26,6 +26,8 @@ pub struct LoadedAgents {
     /// Those in templates and skills. `package`, `certify` and `doctor` fail if there is any; a
     /// service starts without the file.
     pub resource_mistakes: Vec<Mistake>,
+    /// Servers of `mcp.json`.
+    pub mcp: McpServers,
     /// Reason, for operators, why there are no agents and no mistakes.
     pub note: Option<String>,
 }

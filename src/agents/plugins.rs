@@ -88,7 +88,10 @@ fn read_http_plugin(
 ) -> Option<Arc<RegisteredPlugin>> {
     let before = findings.len();
     let hook = read_http_hook(node, ("an http plugin", &KEYS), context, findings);
-    let tools = node.find_member("tools").map(|member| read_tools(member, context, findings));
+    let tools = node.find_member("tools").map(|member| {
+        reject_mcp_entries(&member.value, findings);
+        read_tools(member, context, findings)
+    });
     let is_optional =
         node.find_member("optional").and_then(|member| fields::read_bool(member, findings));
     if findings.len() > before {
@@ -108,4 +111,15 @@ fn read_http_plugin(
         .map(Arc::new)
         .map_err(|mistakes| mistakes.into_iter().for_each(|it| findings.add(node.position, it)))
         .ok()
+}
+
+/// A plugin declares its tools, and the tools of an MCP server are known only at run time.
+fn reject_mcp_entries(tools: &Node, findings: &mut Findings) {
+    let Yaml::List(items) = &tools.yaml else { return };
+    for member in items.iter().filter_map(|item| item.find_member("mcp")) {
+        findings.add(
+            member.position,
+            "a plugin has no tools of MCP servers: write the `mcp` entry under `tools` of the agent",
+        );
+    }
 }

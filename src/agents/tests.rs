@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, ThinkingLevel};
-use crate::agents::{AgentFileContext, LoadedAgents, ToolSet, load_folder};
+use crate::agents::{AgentFileContext, LoadedAgents, McpServers, ToolSet, load_folder};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::{
@@ -21,6 +21,7 @@ mod extension_settings;
 mod guardrails;
 mod http_hooks;
 mod memory;
+mod mcp;
 mod mistakes;
 
 #[derive(Debug)]
@@ -80,6 +81,7 @@ pub(super) fn file_context<'s>(tools: &'s ToolSet, client: &'s HttpClient) -> Ag
         plugins: &[],
         skills: &[],
         context_files: &[],
+        mcp: McpServers::none(),
         extensions: &[],
         app_settings: &app_settings,
         client,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{
-    self, AgentFileContext, BrokenAgent, Catalog, ContextFile, LoadedAgents, ResourcePath,
-    ResourcePaths, Resources, SharedCatalog, Skill, ToolSet,
+    self, AgentFileContext, BrokenAgent, Catalog, ContextFile, LoadedAgents, MCP_FILE, McpFile,
+    McpServers, ResourcePath, ResourcePaths, Resources, SharedCatalog, Skill, ToolSet,
 };
 use crate::app::App;
 use crate::app::options::ServiceOptions;
@@ -49,6 +49,9 @@ pub(super) struct AgentFiles {
     /// Paths and content of the last load.
     resource_paths: ResourcePaths,
     resources: Resources,
+    mcp_file: McpFile,
+    /// Those of the last load.
+    mcp: McpServers,
     /// Stamps taken immediately before the last load.
     loaded_stamps: FileStamps,
 }
@@ -112,8 +115,14 @@ impl AgentFiles {
         let client = HttpClient::new(rules).map_err(io_error("set up TLS"))?;
         let built_in = builtins().into_iter().chain(schedule::schedule_tool());
         let tools = built_in.chain(app.tools.iter().cloned());
+        let folder_path = options.root.join(folder);
         Ok(Self {
-            folder: options.root.join(folder),
+            mcp_file: McpFile {
+                path: folder_path.with_file_name(MCP_FILE),
+                stdio: settings.mcp_stdio.clone(),
+                may_start_programs: options.is_dev,
+            },
+            folder: folder_path,
             display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
             plugins: app.plugins.clone(),
@@ -125,6 +134,7 @@ impl AgentFiles {
             root: options.root.clone(),
             resource_paths: ResourcePaths::default(),
             resources: Resources::default(),
+            mcp: McpServers::default(),
             loaded_stamps: None,
         })
     }
@@ -145,6 +155,7 @@ impl AgentFiles {
             extensions: &self.extensions,
             skills,
             context_files,
+            mcp: &self.mcp,
             app_settings: &*self.app_settings,
             client: &self.client,
         }
@@ -154,6 +165,8 @@ impl AgentFiles {
         self.resource_paths = self.find_resource_paths(reason);
         self.loaded_stamps = read_stamps(self);
         self.resources = Resources::load(&self.resource_paths, &self.resources);
+        let (mcp, mcp_mistakes) = self.mcp_file.load(&self.context(&[], &[]), &self.mcp);
+        self.mcp = mcp;
         let Resources { templates, skills, context_files, mistakes, warnings } = &self.resources;
         for warning in warnings {
             tracing::warn!("{warning}");
@@ -162,6 +175,8 @@ impl AgentFiles {
         let context = self.context(skills, context_files);
         let mut loaded = agents::load_folder(&self.folder, display_path, &context);
         loaded.resource_mistakes.clone_from(mistakes);
+        loaded.resource_mistakes.extend(mcp_mistakes);
+        loaded.mcp = self.mcp.clone();
         loaded.catalog.templates.clone_from(templates);
         loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
         loaded
@@ -232,7 +247,10 @@ impl AgentFiles {
 
     /// Loads the agents in force of the parent for an isolated turn. The files on disk may have
     /// changed since the parent read them.
-    pub(super) fn load_active(&self, active: ActiveAgents) -> LoadedAgents {
+    pub(super) fn load_active(&mut self, active: ActiveAgents) -> LoadedAgents {
+        // The parent has decided about programs.
+        self.mcp_file.may_start_programs = !self.settings.is_in_azure;
+        self.mcp = self.mcp_file.load(&self.context(&[], &[]), &self.mcp).0;
         let display_path = self.display_path.trim_end_matches('/');
         let texts = &active.texts;
         let mut loaded = agents::load_texts(
@@ -322,7 +340,8 @@ fn read_stamps(files: &AgentFiles) -> FileStamps {
     };
     let agent_files = names.into_iter().map(|name| files.folder.join(name));
     let resource_files = agents::list_resource_files(&files.resource_paths);
-    Some(agent_files.chain(resource_files).map(stamp).collect())
+    let mcp_file = [files.mcp_file.path.clone()];
+    Some(agent_files.chain(resource_files).chain(mcp_file).map(stamp).collect())
 }
 
 fn log_mistakes(broken: &BrokenAgent, event: &'static str) {
@@ -333,7 +352,7 @@ fn log_mistakes(broken: &BrokenAgent, event: &'static str) {
 
 fn log_resource_mistakes(loaded: &LoadedAgents) {
     for mistake in &loaded.resource_mistakes {
-        tracing::error!(error = %mistake, "template, skill or context file not loaded");
+        tracing::error!(error = %mistake, "template, skill, context file or MCP server not loaded");
     }
 }
 

@@ -11,6 +11,7 @@ use crate::app::service;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::certify::{self, CertifyOptions, Conversation, Report, RunFilter, ToolMode};
+use crate::clock::{Clock as _, SystemClock};
 use crate::settings::Settings;
 use crate::tools::workspace::builtins;
 
@@ -87,6 +88,17 @@ pub(super) async fn run(
             folder.display()
         );
         return Err(StartError::Agents(vec![message]));
+    }
+    if request.tools == ToolMode::Real {
+        for server in agents.iter().flat_map(|agent| &agent.mcp).map(|source| &source.server) {
+            let read = server.refresh(SystemClock::default().now()).await;
+            read.map_err(|reason| {
+                let name = &server.name;
+                StartError::Agents(vec![format!(
+                    "the MCP server `{name}` cannot be read: {reason}"
+                )])
+            })?;
+        }
     }
     let own: Vec<&str> = app.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
     let harmless = builtins().into_iter().map(|tool| tool.definition().name.clone());

@@ -294,7 +294,7 @@ fn run_package(
     let settings = read_settings()?;
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
-    let mistakes = load_agents(app, &settings, None).err().unwrap_or_default();
+    let mistakes = load_agents(app, &settings, None, false).err().unwrap_or_default();
     let order = PackageOptions {
         root,
         out,
@@ -321,7 +321,8 @@ fn run_package(
     Ok(SUCCESS)
 }
 
-/// Loads the agents from `folder`, or from the folder of the settings if it is `None`.
+/// Loads the agents from `folder`, or from the folder of the settings if it is `None`. `is_dev`:
+/// agents may have what only `dev` offers.
 ///
 /// # Errors
 /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
@@ -329,11 +330,13 @@ pub(super) fn load_agents(
     app: &App,
     settings: &Settings,
     folder: Option<PathBuf>,
+    is_dev: bool,
 ) -> Result<LoadedAgents, Vec<String>> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::from(DATA_DIR),
         agents: folder,
+        is_dev,
         ..ServiceOptions::default()
     };
     // `dev` provides this setting, and in Azure it is set. Without it, the check would report it

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agents::{self, Agent, Catalog, LoadedAgents};
+use crate::agents::{self, Agent, Catalog, LoadedAgents, McpServers};
 use crate::app::service::has_shared_user;
 use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
@@ -48,6 +48,30 @@ fn agent_file_checks(
         return checks;
     }
     mistakes.iter().map(|mistake| Check::from_agent_mistake(mistake)).collect()
+}
+
+/// Reads the tools of each MCP server.
+pub(super) async fn mcp_checks(servers: &McpServers, is_offline: bool) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for server in servers.iter() {
+        let name = format!("MCP server {}", server.name);
+        if is_offline {
+            checks.push(Check::skipped(Area::Agents, name, "not checked (--offline)"));
+            continue;
+        }
+        match server.refresh(SystemClock::default().now()).await {
+            Ok(definitions) => {
+                let tools = format!("lists {} usable tools", definitions.tools.len());
+                checks.push(Check::ok(Area::Agents, &*name, tools));
+                checks.extend(definitions.rejected.iter().map(|tool| {
+                    let reason = format!("the tool `{}` is left out: {}", tool.name, tool.reason);
+                    Check::fix(Area::Agents, &*name, reason)
+                }));
+            }
+            Err(reason) => checks.push(Check::fix(Area::Agents, name, reason)),
+        }
+    }
+    checks
 }
 
 pub(super) fn model_check(

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::agent::content::joined_text;
 use crate::agent::request::Effect;
+use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::digest::sha256_hex;
 use crate::tools::plugin_state::ToolPlugin;
@@ -128,7 +129,9 @@ pub(super) fn with_counted_tools(
         description: agent.description.clone(),
         settings: agent.settings.clone(),
         instructions: Arc::clone(&agent.instructions),
-        tools: agent.tools.iter().map(count).collect(),
+        mcp: Vec::new(),
+        // Those of servers whose definitions were read.
+        tools: agent.active_tools(&Settings::default()).iter().map(count).collect(),
         extensions: agent.extensions.clone(),
         extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.

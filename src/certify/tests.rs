@@ -67,6 +67,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         name: "clerk".to_owned(),
         settings,
         instructions: "Be good.".into(),
+        mcp: Vec::new(),
         tools: tools.map(new_tool).to_vec(),
         has_automatic_title: true,
         revision: "r".to_owned(),

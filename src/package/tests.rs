@@ -129,6 +129,18 @@ fn package_has_host_files_and_no_secrets() {
 }
 
 #[test]
+fn package_has_the_files_beside_the_agents() {
+    let root = new_project();
+    fs::write(root.path().join("mcp.json"), "{\"servers\": {}}").unwrap();
+    fs::write(root.path().join(".funcignore"), "notes/\n").unwrap();
+    stage_package(&package_options(&root, "dist")).unwrap();
+    let out = root.path().join("dist");
+    assert_eq!(fs::read_to_string(out.join("mcp.json")).unwrap(), "{\"servers\": {}}");
+    let ignored = fs::read_to_string(out.join(".funcignore")).unwrap();
+    assert!(ignored.ends_with("notes/\n") && !ignored.contains("mcp"), "{ignored}");
+}
+
+#[test]
 fn auth_levels_follow_authentication_mode() {
     let root = new_project();
     let level = |auth, function: &str| {

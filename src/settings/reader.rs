@@ -93,6 +93,11 @@ impl<'a> Reader<'a> {
         .unwrap_or_default()
     }
 
+    pub(super) fn read_list(&mut self, name: &'static str) -> Vec<String> {
+        let text = self.get(name).unwrap_or_default();
+        split_list(&text).map(str::to_owned).collect()
+    }
+
     pub(super) fn read_log_filter(&mut self) -> String {
         let expected = "directives such as `info` or `info,turnwheel=debug`";
         self.parse("RUST_LOG", expected, |text| {

@@ -27,25 +27,25 @@ use crate::tools::{
 pub(crate) mod address_rules;
 pub(crate) mod attempt;
 pub(crate) mod client;
-mod full_result;
+pub(in crate::tools) mod full_result;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod request;
 mod response;
 mod stream;
 pub(crate) mod template;
-mod text;
-mod tool_response;
+pub(in crate::tools) mod text;
+pub(in crate::tools) mod tool_response;
 pub(crate) mod url_template;
 
 /// Attempts of a repeatable call. All attempts have the same idempotency key.
-const ATTEMPTS_MAX: u32 = 3;
+pub(in crate::tools) const ATTEMPTS_MAX: u32 = 3;
 /// Pause before the second attempt; doubled before the third.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
+pub(in crate::tools) const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Characters of one argument in the reason of an approval request.
-const REASON_ARGUMENT_CHARS_MAX: usize = 200;
+pub(in crate::tools) const REASON_ARGUMENT_CHARS_MAX: usize = 200;
 /// Characters of the reason of an approval request.
-const REASON_CHARS_MAX: usize = 1_000;
+pub(in crate::tools) const REASON_CHARS_MAX: usize = 1_000;
 
 /// Approval rule of an HTTP tool.
 #[derive(Debug)]
@@ -57,6 +57,34 @@ pub(crate) struct ApprovalRule {
     pub approvers: Vec<String>,
     pub is_requester_excluded: bool,
     pub expires_after: Duration,
+}
+
+impl ApprovalRule {
+    /// The approval that a call with these arguments needs.
+    pub(in crate::tools) fn requirement(
+        &self,
+        arguments: &Arguments,
+    ) -> Option<ApprovalRequirement> {
+        if self.condition.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
+            return None;
+        }
+        let given = CallArguments::from_arguments(arguments).ok();
+        let shown = |name: &str| {
+            let raw = given.as_ref().and_then(|given| given.get(name));
+            let text = raw.map_or_else(
+                || "(not given)".to_owned(),
+                |raw| raw.read::<String>().unwrap_or_else(|_| RawJson::text(raw).to_owned()),
+            );
+            Ok::<_, std::convert::Infallible>(sanitize_line(&text, REASON_ARGUMENT_CHARS_MAX))
+        };
+        let reason = self.reason.render(shown).unwrap_or_default();
+        Some(ApprovalRequirement {
+            reason: sanitize_line(&reason, REASON_CHARS_MAX),
+            approvers: self.approvers.clone(),
+            is_requester_excluded: self.is_requester_excluded,
+            expires_after: self.expires_after,
+        })
+    }
 }
 
 /// An HTTP tool of an agent file.
@@ -284,26 +312,7 @@ impl CallableTool for HttpTool {
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
-        let approval = self.approval.as_ref()?;
-        if approval.condition.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
-            return None;
-        }
-        let given = CallArguments::from_arguments(arguments).ok();
-        let shown = |name: &str| {
-            let raw = given.as_ref().and_then(|given| given.get(name));
-            let text = raw.map_or_else(
-                || "(not given)".to_owned(),
-                |raw| raw.read::<String>().unwrap_or_else(|_| RawJson::text(raw).to_owned()),
-            );
-            Ok::<_, std::convert::Infallible>(sanitize_line(&text, REASON_ARGUMENT_CHARS_MAX))
-        };
-        let reason = approval.reason.render(shown).unwrap_or_default();
-        Some(ApprovalRequirement {
-            reason: sanitize_line(&reason, REASON_CHARS_MAX),
-            approvers: approval.approvers.clone(),
-            is_requester_excluded: approval.is_requester_excluded,
-            expires_after: approval.expires_after,
-        })
+        self.approval.as_ref()?.requirement(arguments)
     }
 
     fn has_own_failure_log(&self) -> bool {

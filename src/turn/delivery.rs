@@ -138,6 +138,7 @@ async fn deliver(
     conversation.crash.is_alone = is_alone;
     let completed_before = title::completed_prompts(&conversation.state.head);
     let work = async {
+        Box::pin(conversation.load_mcp_definitions()).await;
         let now = services.clock.now();
         let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
         let plan = conversation.state.plan(services, inbox::drain_inputs(&inbox).into());

@@ -15,6 +15,7 @@ use crate::extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, PrepareOu
 use crate::model::ToolOffer;
 use crate::model::tokens::count_tokens;
 use crate::tools::CallableTool;
+use crate::tools::mcp::tool::McpToolSource;
 use crate::turn::context::TurnContext;
 
 /// Hex digits of a frame's hash.
@@ -33,6 +34,8 @@ pub(crate) struct Frame<'c> {
     /// Number of contributions that are not volatile.
     stable_count: usize,
     response_schema: Option<&'c Value>,
+    /// True if the agent has tools of MCP servers, whose definitions may change.
+    has_mcp: bool,
 }
 
 impl TurnContext {
@@ -50,12 +53,17 @@ impl TurnContext {
     /// The frame of the agent and its active tools. Empty without an agent.
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();
+        let mcp = agent.map_or(&[][..], |agent| &agent.mcp);
+        let missing = mcp.iter().filter_map(McpToolSource::missing_text);
         Frame {
             own_text: &self.system_prompt,
             own_tools: self.tools(),
             plugin_tools: Vec::new(),
-            contributions: Vec::new(),
+            contributions: missing
+                .map(|text| Contribution { by: "mcp".to_owned(), text })
+                .collect(),
             stable_count: 0,
+            has_mcp: !mcp.is_empty(),
             response_schema: agent.and_then(|agent| agent.response_schema.as_ref()),
         }
     }
@@ -143,7 +151,8 @@ impl<'c> Frame<'c> {
     /// the head names no other.
     pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
         let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
-        let is_own = self.contributions.is_empty()
+        let is_own = !self.has_mcp
+            && self.contributions.is_empty()
             && self.plugin_tools.is_empty()
             && system_prompt_seq.is_none();
         if is_own && head.frame.is_none() {

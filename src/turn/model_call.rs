@@ -67,6 +67,7 @@ impl LeasedConversation<'_> {
     pub(crate) async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
+        Box::pin(self.refresh_mcp_definitions()).await;
         let context = self.state.context(self.services);
         self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type } =

@@ -56,8 +56,9 @@ impl OfferedTools {
     pub(crate) fn names<'a>(&'a self, context: &'a TurnContext) -> Vec<&'a str> {
         match self.frame() {
             None => {
-                let tools = context.agent.iter().flat_map(|agent| &agent.tools);
-                tools.map(|tool| tool.definition().name.as_str()).collect()
+                let own = context.agent.iter().flat_map(|agent| &agent.tools);
+                let mcp = context.tools().iter().filter(|tool| tool.mcp_server().is_some());
+                own.chain(mcp).map(|tool| tool.definition().name.as_str()).collect()
             }
             Some(frame) => frame.tools.iter().map(|tool| tool.name.as_str()).collect(),
         }

@@ -17,6 +17,7 @@ use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
 use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
 use crate::store::BATCH_OPERATIONS_MAX;
+use crate::tools::mcp::tool::McpToolSource;
 use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
 use crate::turn::call_approval::{self, ExtensionApproval};
 use crate::turn::context::TurnContext;
@@ -139,7 +140,16 @@ impl LeasedConversation<'_> {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
         let offered = self.offered_tools(plan).await?;
-        let mut checked = match resolve_call(plan, index, call, &offered) {
+        let is_approved = approved_binding(transition, index).is_some();
+        let confirmed = self.confirm_mcp_definition(plan.context(), &call.name, is_approved).await;
+        if let Err(text) = confirmed {
+            return Ok(CheckOutcome::Decided(rejected(text)));
+        }
+        // With the definitions just confirmed.
+        let has_mcp = plan.context().agent.as_ref().is_ok_and(|agent| !agent.mcp.is_empty());
+        let confirmed = has_mcp.then(|| self.state.context(self.services));
+        let context = confirmed.as_ref().unwrap_or(plan.context());
+        let mut checked = match resolve_call((plan, context), index, call, &offered) {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
@@ -336,12 +346,12 @@ fn is_approval_needed(preflight: &Preflight) -> bool {
 
 /// The tool and the checked arguments of a call that no earlier call blocks.
 fn resolve_call(
-    plan: &CommitPlan,
+    (plan, context): (&CommitPlan, &TurnContext),
     index: usize,
     call: &ToolCall,
     offered: &OfferedTools,
 ) -> Result<CheckedCall, Preflight> {
-    let (transition, context) = (plan.transition(), plan.context());
+    let transition = plan.transition();
     let Some(tool) = offered.find(context, &call.name) else {
         let was_approved = approved_binding(transition, index).is_some();
         let names = offered.names(context);
@@ -406,6 +416,10 @@ fn missing_tool_text(
     offered: &[&str],
     was_approved: bool,
 ) -> String {
+    let source = context.agent.as_ref().ok().and_then(|agent| agent.find_mcp_source(name));
+    if let Some(reason) = source.and_then(McpToolSource::missing_text) {
+        return reason;
+    }
     if was_approved {
         return format!("Tool \"{name}\" no longer available");
     }

@@ -35,6 +35,7 @@ mod lost_queues;
 mod lost_responses;
 mod memory;
 mod memory_changes;
+mod mcp;
 mod parallel_calls;
 mod pauses;
 mod plugins;

@@ -31,6 +31,7 @@ mod isolation;
 mod kill;
 mod maintenance_commands;
 mod memory;
+mod mcp;
 mod modes;
 mod packaged_handler;
 mod payload;

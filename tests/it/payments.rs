@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use turnwheel::testing::agents::{AgentFileContext, ToolSet, load_folder};
+use turnwheel::testing::agents::{AgentFileContext, McpServers, ToolSet, load_folder};
 use turnwheel::testing::payments::PaymentsServer;
 use turnwheel::testing::tools::http::address_rules::AddressRules;
 use turnwheel::testing::tools::http::client::HttpClient;
@@ -106,6 +106,7 @@ async fn repeated_call_of_clerk_pays_once() {
         extensions: &[],
         skills: &[],
         context_files: &[],
+        mcp: McpServers::none(),
         app_settings: &app_settings,
         client: &client,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{app_settings, builtin_tools};
-use crate::agents::{Agent, AgentFileContext, load_texts};
+use crate::agents::{Agent, AgentFileContext, McpServers, load_texts};
 use crate::extensions::{Extension, Permissions};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -34,6 +34,7 @@ fn load(front_matter: &str) -> Result<Arc<Agent>, Vec<String>> {
         extensions: &extensions,
         skills: &[],
         context_files: &[],
+        mcp: McpServers::none(),
         app_settings: &app_settings,
         client: &client,
     };

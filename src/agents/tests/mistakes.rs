@@ -212,10 +212,11 @@ tools:
 x"#), @r#"
     agents/clerk.agent.md:2: unknown key `trigger` of the front matter: a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, without a key in the file
     agents/clerk.agent.md:3: unknown key `builtin_endpoints` of the front matter: a key of the Azure Functions agents runtime; here every agent has the HTTP API
-    agents/clerk.agent.md:4: unknown key `mcp` of the front matter: a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool
+    agents/clerk.agent.md:4: unknown key `mcp` of the front matter: a key of the Azure Functions agents runtime; here write `- mcp: SERVER` under `tools`, and the server into mcp.json
     agents/clerk.agent.md:5: unknown key `instructions` of the front matter: write the instructions below the front matter
     agents/clerk.agent.md:7: there is no tool `bash`: there is no shell; an `http` tool may call a service that runs commands
-    agents/clerk.agent.md:8: unknown key `mcp` of a tool: write each operation of the server as an `http` tool
+    agents/clerk.agent.md:8: an mcp entry needs `server`, a name in mcp.json
+    agents/clerk.agent.md:8: unknown key `url` of an mcp entry: write the server into mcp.json, and its name here
     agents/clerk.agent.md:11: unknown key `inputSchema` of an http tool: write `parameters`
     agents/clerk.agent.md:12: unknown key `input_schema` of an http tool: write `parameters`
     agents/clerk.agent.md:13: unknown key `query` of an http tool: write it into `url`, such as `https://api.example/search?q={q}`

@@ -58,6 +58,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         name: AGENT_NAME.to_owned(),
         settings: config.settings.clone(),
         instructions: config.system_prompt.as_str().into(),
+        mcp: Vec::new(),
         tools: config.tools.clone(),
         extension_settings: Arc::clone(&config.extension_settings),
         has_automatic_title: config.has_automatic_title,

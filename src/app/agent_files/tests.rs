@@ -119,3 +119,30 @@ fn invalid_file_fails_commands_but_not_service_start() {
     let Err(StartError::Agents(mistakes)) = files.load_all() else { panic!("no error") };
     assert!(mistakes[0].starts_with("agents/bad.agent.md:2: "), "{mistakes:?}");
 }
+
+#[test]
+fn changed_mcp_file_takes_effect_without_restart() {
+    let mut folder = TestFolder::new();
+    folder.write("ops.agent.md", "---\ntools:\n  - mcp: desk\n---\nBe kind.");
+    let path = folder.root.path().join("mcp.json");
+    std::fs::write(&path, r#"{"servers": {"desk": {"url": "https://a.example/mcp"}}}"#).unwrap();
+    assert!(folder.poll());
+    let identity = |folder: &TestFolder| {
+        let agent = folder.agents.find(Some("ops")).unwrap();
+        agent.mcp.first().map(|source| source.server.identity.clone())
+    };
+    let first = identity(&folder);
+    assert!(first.is_some());
+    std::fs::write(&path, r#"{"servers": {"desk": {"url": "https://other.example/mcp"}}}"#)
+        .unwrap();
+    assert!(folder.poll());
+    let second = identity(&folder);
+    assert!(second.is_some() && second != first);
+    std::fs::write(&path, "{").unwrap();
+    assert!(folder.poll());
+    assert_eq!(identity(&folder), second, "the agent keeps its previous revision");
+    assert!(folder.problem().contains("there is no server `desk` in mcp.json"));
+    let mistakes = folder.watcher.files.load_all().map(drop).unwrap_err();
+    let StartError::Agents(mistakes) = mistakes else { panic!("{mistakes}") };
+    assert!(mistakes[0].starts_with("mcp.json:1: the file is not JSON"), "{mistakes:?}");
+}

@@ -34,9 +34,12 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         checks.extend(doctor_checks::block_on_value(storage).flatten());
         let store = doctor_checks::store_check(settings, &credentials, (&options.data, is_offline));
         checks.extend(doctor_checks::block_on_value(store).unwrap_or_default());
-        let agents = load_agents(app, settings, options.agents.clone());
+        let agents = load_agents(app, settings, options.agents.clone(), !settings.is_in_azure);
         let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);
         checks.extend(doctor_checks::agent_checks(settings, folder, &agents));
+        let servers = agents.as_ref().map(|loaded| &loaded.mcp);
+        let servers = servers.map(|mcp| doctor_checks::mcp_checks(mcp, is_offline));
+        checks.extend(servers.ok().and_then(doctor_checks::block_on_value).unwrap_or_default());
         checks.push(doctor_checks::model_check(settings, &credentials, is_offline));
         if let Ok(loaded) = agents {
             let catalog = &loaded.catalog;

@@ -143,7 +143,7 @@ fn build_services(
     };
     let credentials = Credentials::default();
     let (files, loaded, model) = service::load_with_model(settings, &credentials, || {
-        let files = AgentFiles::new(&app, settings, &options, &credentials)?;
+        let mut files = AgentFiles::new(&app, settings, &options, &credentials)?;
         let loaded = files.load_active(init.active_agents);
         Ok((files, loaded))
     })?;

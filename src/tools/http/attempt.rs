@@ -20,7 +20,7 @@ use crate::tools::http::stream::{self, ProgressCallback, ReadError};
 /// Bytes of the body of an error response.
 const ERROR_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Time limit for the body of an error response, whose status is already known.
-const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
+pub(in crate::tools) const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Outcome of an attempt.
 pub(super) enum AttemptOutcome {
@@ -35,6 +35,53 @@ pub(super) enum AttemptOutcome {
     ResponseLost(String),
 }
 
+/// Why there is no response.
+pub(in crate::tools) enum SendFailure {
+    /// Nothing was sent.
+    NotSent(String),
+    /// Nothing was sent, and no retry helps: the address is not allowed.
+    AddressRejected,
+    /// The request was sent, or may have been sent.
+    ResponseLost(String),
+}
+
+impl From<SendFailure> for AttemptOutcome {
+    fn from(failure: SendFailure) -> Self {
+        match failure {
+            SendFailure::NotSent(cause) => Self::NotSent(cause),
+            SendFailure::AddressRejected => Self::AddressRejected,
+            SendFailure::ResponseLost(cause) => Self::ResponseLost(cause),
+        }
+    }
+}
+
+/// Sends the request once, within `time`. The response's body is not read.
+pub(in crate::tools) async fn send_head(
+    client: &reqwest::Client,
+    request: ToolRequest,
+    time: Duration,
+) -> Result<reqwest::Response, SendFailure> {
+    let until = Instant::now() + time;
+    let is_sent = Arc::new(AtomicBool::new(request.body.is_none()));
+    let mut builder = client.request(request.method, request.url).headers(request.headers);
+    if let Some(body) = request.body {
+        let body = TrackedBody { bytes: Some(body), is_polled: Arc::clone(&is_sent) };
+        builder = builder.body(reqwest::Body::wrap(body));
+    }
+    match timeout_at(until, builder.send()).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => Err(classify_error(&error)),
+        Err(_) if is_sent.load(Ordering::SeqCst) => Err(SendFailure::ResponseLost(format!(
+            "there was no response within {}",
+            format_duration(time)
+        ))),
+        Err(_) => Err(SendFailure::NotSent(format!(
+            "there was no connection within {}",
+            format_duration(time)
+        ))),
+    }
+}
+
 /// Sends the request once and reads the response, within `time`. `progress` receives the progress
 /// reports of a streamed response.
 pub(super) async fn send_once(
@@ -44,27 +91,9 @@ pub(super) async fn send_once(
     progress: ProgressCallback<'_>,
 ) -> AttemptOutcome {
     let until = Instant::now() + time;
-    let is_sent = Arc::new(AtomicBool::new(request.body.is_none()));
-    let mut builder = client.request(request.method, request.url).headers(request.headers);
-    if let Some(body) = request.body {
-        let body = TrackedBody { bytes: Some(body), is_polled: Arc::clone(&is_sent) };
-        builder = builder.body(reqwest::Body::wrap(body));
-    }
-    let response = match timeout_at(until, builder.send()).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(error)) => return classify_error(&error),
-        Err(_) if is_sent.load(Ordering::SeqCst) => {
-            return AttemptOutcome::ResponseLost(format!(
-                "there was no response within {}",
-                format_duration(time)
-            ));
-        }
-        Err(_) => {
-            return AttemptOutcome::NotSent(format!(
-                "there was no connection within {}",
-                format_duration(time)
-            ));
-        }
+    let response = match send_head(client, request, time).await {
+        Ok(response) => response,
+        Err(failure) => return failure.into(),
     };
     let status = response.status();
     let headers = response.headers().clone();
@@ -94,7 +123,7 @@ pub(super) async fn send_once(
     }
 }
 
-fn format_duration(time: Duration) -> String {
+pub(in crate::tools) fn format_duration(time: Duration) -> String {
     if time.as_secs() == 0 {
         format!("{} ms", time.as_millis())
     } else {
@@ -103,7 +132,10 @@ fn format_duration(time: Duration) -> String {
 }
 
 /// Reads the body of an error response. Returns the bytes read so far if it is cut off.
-async fn read_error_body(mut response: reqwest::Response, until: Instant) -> Bytes {
+pub(in crate::tools) async fn read_error_body(
+    mut response: reqwest::Response,
+    until: Instant,
+) -> Bytes {
     let mut body = BytesMut::new();
     while body.len() < ERROR_BODY_BYTES_MAX {
         match timeout_at(until, response.chunk()).await {
@@ -118,27 +150,25 @@ async fn read_error_body(mut response: reqwest::Response, until: Instant) -> Byt
 /// A sentence about a failed request without its URL. `None`: its address is not allowed.
 pub(crate) fn describe_error(error: &reqwest::Error) -> Option<String> {
     match classify_error(error) {
-        AttemptOutcome::NotSent(reason)
-        | AttemptOutcome::NoToken(reason)
-        | AttemptOutcome::ResponseLost(reason) => Some(reason),
-        AttemptOutcome::AddressRejected | AttemptOutcome::Responded(_) => None,
+        SendFailure::NotSent(reason) | SendFailure::ResponseLost(reason) => Some(reason),
+        SendFailure::AddressRejected => None,
     }
 }
 
 /// Maps an error to a fixed sentence. The client's own texts contain the URL, and so app settings.
-fn classify_error(error: &reqwest::Error) -> AttemptOutcome {
+fn classify_error(error: &reqwest::Error) -> SendFailure {
     if find_cause::<AddressNotAllowed>(error).is_some() {
-        return AttemptOutcome::AddressRejected;
+        return SendFailure::AddressRejected;
     }
     if !error.is_connect() {
         let reason = if error.is_builder() {
-            return AttemptOutcome::NotSent("the request could not be built".to_owned());
+            return SendFailure::NotSent("the request could not be built".to_owned());
         } else if error.is_timeout() {
             "there was no response in time"
         } else {
             "the connection was cut before a response arrived"
         };
-        return AttemptOutcome::ResponseLost(reason.to_owned());
+        return SendFailure::ResponseLost(reason.to_owned());
     }
     let kind = find_cause::<std::io::Error>(error).map(std::io::Error::kind);
     let reason = if error.is_timeout() {
@@ -155,7 +185,7 @@ fn classify_error(error: &reqwest::Error) -> AttemptOutcome {
             _ => "no connection could be made",
         }
     };
-    AttemptOutcome::NotSent(reason.to_owned())
+    SendFailure::NotSent(reason.to_owned())
 }
 
 fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {

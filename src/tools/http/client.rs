@@ -103,7 +103,7 @@ impl HttpClient {
         Self { tokens: Some(tokens), ..self }
     }
 
-    pub(super) async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
+    pub(in crate::tools) async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
         match &self.tokens {
             Some(tokens) => tokens.fetch_token(scope).await,
             None => Err("the app has no identity here".to_owned()),

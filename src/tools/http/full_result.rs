@@ -149,7 +149,7 @@ impl Members {
 }
 
 /// Converts a full result. Unusable members are left out, and the model reads a note about each.
-pub(super) async fn convert_full_result(text: &str, context: &ToolContext) -> ToolResult {
+pub(in crate::tools) async fn convert_full_result(text: &str, context: &ToolContext) -> ToolResult {
     let mut members = Members::parse(text);
     let mut result = ToolResult {
         is_error: members.take_is_error(),

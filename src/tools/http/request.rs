@@ -36,11 +36,11 @@ pub(crate) enum BodyTemplate {
 }
 
 #[derive(Clone)]
-pub(super) struct ToolRequest {
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Option<Bytes>,
+pub(in crate::tools) struct ToolRequest {
+    pub(in crate::tools) method: Method,
+    pub(in crate::tools) url: Url,
+    pub(in crate::tools) headers: HeaderMap,
+    pub(in crate::tools) body: Option<Bytes>,
 }
 
 /// Headers that Turnwheel or the connection sets.
@@ -60,8 +60,8 @@ const RESERVED: [HeaderName; 13] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(in crate::tools) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(in crate::tools) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const CONVERSATION: HeaderName = HeaderName::from_static("turnwheel-conversation");
 const TOOL_CALL: HeaderName = HeaderName::from_static("turnwheel-tool-call");
 

@@ -21,7 +21,7 @@ pub(super) fn decode_body(response: &ToolResponse) -> Cow<'_, str> {
 }
 
 /// The beginning of a text: whole characters, at most `bytes_max` bytes.
-pub(super) fn byte_prefix(text: &str, bytes_max: usize) -> &str {
+pub(in crate::tools) fn byte_prefix(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
 }
 
@@ -86,7 +86,7 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
 
 /// Cleans text for an approver: one line, without characters that hide or reorder others, at most
 /// `letters_max` characters.
-pub(super) fn sanitize_line(text: &str, chars_max: usize) -> String {
+pub(in crate::tools) fn sanitize_line(text: &str, chars_max: usize) -> String {
     let visible = text.chars().filter(|letter| {
         !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     });

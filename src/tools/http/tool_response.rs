@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 
 /// Bytes of a response body after decompression. More bytes are not read.
-pub(super) const RESPONSE_BYTES_MAX: usize = 5 * 1024 * 1024;
+pub(in crate::tools) const RESPONSE_BYTES_MAX: usize = 5 * 1024 * 1024;
 
 pub(super) struct ToolResponse {
     pub(super) status: StatusCode,

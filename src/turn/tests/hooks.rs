@@ -293,6 +293,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             name: clerk.name.clone(),
             settings: clerk.settings.clone(),
             instructions: clerk.instructions.clone(),
+            mcp: Vec::new(),
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
             revision: clerk.revision.clone(),

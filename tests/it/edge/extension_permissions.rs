@@ -48,6 +48,7 @@ fn office_app() -> TestApp {
             description: clerk.description.clone(),
             settings: clerk.settings.clone(),
             instructions: Arc::clone(&clerk.instructions),
+            mcp: Vec::new(),
             tools: clerk.tools.clone(),
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
             revision: clerk.revision.clone(),

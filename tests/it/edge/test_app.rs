@@ -105,6 +105,7 @@ fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
         name: "clerk".to_owned(),
         description: "Pays.".to_owned(),
         instructions: "Pay what you are asked to.".into(),
+        mcp: Vec::new(),
         tools,
         revision: "r1".to_owned(),
         ..Agent::default()

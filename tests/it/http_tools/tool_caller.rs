@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use turnwheel::ToolResult;
 use turnwheel::messages::RawJson;
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::agents::{AgentFileContext, ToolSet, load_folder};
+use turnwheel::testing::agents::{AgentFileContext, McpServers, ToolSet, load_folder};
 use turnwheel::testing::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use turnwheel::testing::clock::{Clock, SystemClock};
 use turnwheel::testing::ids::{
@@ -53,6 +53,7 @@ pub(crate) fn tool_with_client(
         extensions: &[],
         skills: &[],
         context_files: &[],
+        mcp: McpServers::none(),
         app_settings: &app_settings,
         client,
     };

@@ -39,6 +39,7 @@ tools:
       zzzzzzzzzzzz: 1
       auth: { zzzzzzzzzzzz: 1 }
       approval: { zzzzzzzzzzzz: 1 }
+  - mcp: { zzzzzzzzzzzz: 1 }
 ---
 Call the service.
 ",
@@ -47,10 +48,11 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 16] = [
+const MAPS: [(&str, &str); 17] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
+    ("an mcp entry", "mcp."),
     ("`auth`", "http.auth."),
     ("`approval`", "http.approval."),
     ("`retry`", "retry."),

@@ -1,0 +1,295 @@
+//! MCP servers: their tools are tools of agents. Definitions are cached, and sessions are pooled and
+//! opened at the first request.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use futures_util::future::BoxFuture;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ClientRequest, Implementation, ListToolsRequest,
+    PaginatedRequestParams, ServerResult,
+};
+use rmcp::service::{RunningService, ServiceError, serve_client};
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
+};
+use rmcp::{ErrorData, RoleClient};
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+use crate::clock::Timestamp;
+use crate::tools::http::client::HttpClient;
+use crate::tools::http::template::Redactor;
+use crate::tools::mcp::authorization::Authorization;
+use crate::tools::mcp::definitions::{Definitions, PAGES_MAX};
+use crate::tools::mcp::failure::RequestFailure;
+pub(crate) use crate::tools::mcp::stdio::Command;
+use crate::tools::mcp::transport::{Exchange, GuardedTransport};
+
+pub(crate) mod authorization;
+pub(crate) mod definitions;
+mod failure;
+mod result;
+mod stdio;
+#[cfg(test)]
+pub(crate) mod test_server;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tool;
+mod transport;
+
+/// Age at which the first model call of a prompt reads the definitions again.
+pub(crate) const REFRESH_AFTER: Duration = Duration::from_mins(10);
+/// Age up to which definitions serve while the server cannot be read.
+const STALE_MAX: Duration = Duration::from_hours(24);
+/// Wait after a failed read of definitions.
+const RETRY_AFTER: Duration = Duration::from_mins(1);
+/// Time limit of a read of definitions, with the handshake.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a server is reached.
+pub(crate) enum Connector {
+    Http(Box<HttpConnector>),
+    /// A child process. Only for a developer's machine.
+    Stdio(Command),
+}
+
+/// A server that speaks streamable HTTP.
+#[derive(Clone)]
+pub(crate) struct HttpConnector {
+    pub(crate) url: Url,
+    /// Their values may be secrets.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) auth: Option<Authorization>,
+    pub(crate) client: HttpClient,
+    pub(crate) redactor: Redactor,
+}
+
+/// A server of `mcp.json`.
+pub struct McpServer {
+    pub(crate) name: String,
+    /// Hash of its entry in the file. It covers the names of app settings and not their values.
+    pub(crate) identity: String,
+    /// True if its hints about the effects of tools count.
+    pub(crate) is_trusted: bool,
+    connector: Connector,
+    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    known: RwLock<Known>,
+}
+
+type Session = RunningService<RoleClient, ClientConfig>;
+
+/// State of a server's definitions in this process.
+#[derive(Default)]
+struct Known {
+    /// True once the stored definitions were looked up.
+    is_loaded: bool,
+    definitions: Option<Arc<Definitions>>,
+    /// The last failed read since the last successful one.
+    failure: Option<(Timestamp, String)>,
+}
+
+impl fmt::Debug for McpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "McpServer({})", self.name)
+    }
+}
+
+impl McpServer {
+    pub(crate) fn new(
+        name: &str,
+        identity: String,
+        is_trusted: bool,
+        connector: Connector,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            identity,
+            is_trusted,
+            connector,
+            session: tokio::sync::Mutex::default(),
+            known: RwLock::default(),
+        }
+    }
+
+    /// Id of the document with its definitions, in the partition of each tenant.
+    pub(crate) fn document_id(&self) -> String {
+        format!("mcp-{}-{}", self.name, self.identity)
+    }
+
+    /// True for a server that is a child process.
+    pub(crate) fn is_program(&self) -> bool {
+        matches!(self.connector, Connector::Stdio(_))
+    }
+
+    /// True once the stored definitions were looked up in this process.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.known(|known| known.is_loaded)
+    }
+
+    pub(crate) fn definitions(&self) -> Option<Arc<Definitions>> {
+        self.known(|known| known.definitions.clone())
+    }
+
+    /// Why the last read of the definitions failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.known(|known| known.failure.as_ref().map(|(_, reason)| reason.clone()))
+    }
+
+    /// Takes the stored definitions over, if this process has none.
+    pub(crate) fn adopt(&self, stored: Option<Definitions>) {
+        self.change(|known| {
+            known.is_loaded = true;
+            if known.definitions.is_none() {
+                known.definitions = stored.map(Arc::new);
+            }
+        });
+    }
+
+    /// True if the first model call of a prompt reads the definitions.
+    pub(crate) fn should_refresh(&self, now: Timestamp) -> bool {
+        self.known(|known| {
+            let is_fresh = known
+                .definitions
+                .as_ref()
+                .is_some_and(|it| it.fetched_at.until(now) < REFRESH_AFTER);
+            let has_failed =
+                known.failure.as_ref().is_some_and(|(at, _)| at.until(now) < RETRY_AFTER);
+            !is_fresh && !has_failed
+        })
+    }
+
+    /// Reads the definitions from the server.
+    ///
+    /// # Errors
+    /// The server cannot be read. Definitions of the last 24 h stay in force. The text is a reason
+    /// for users, without secrets.
+    pub(crate) async fn refresh(&self, now: Timestamp) -> Result<Arc<Definitions>, String> {
+        let until = Instant::now() + LIST_TIMEOUT;
+        match Box::pin(self.list_tools(now, until)).await {
+            Ok(definitions) => {
+                let definitions = Arc::new(definitions);
+                let before = self.definitions();
+                self.change(|known| {
+                    *known = Known {
+                        is_loaded: true,
+                        definitions: Some(Arc::clone(&definitions)),
+                        failure: None,
+                    };
+                });
+                definitions.log_changes(&self.name, before.as_deref());
+                Ok(definitions)
+            }
+            Err(failure) => {
+                let reason = failure.to_string();
+                tracing::warn!(server = %self.name, cause = %reason, "MCP server not read");
+                self.change(|known| {
+                    known.is_loaded = true;
+                    known.failure = Some((now, reason.clone()));
+                    known.definitions.take_if(|it| it.fetched_at.until(now) >= STALE_MAX);
+                });
+                Err(reason)
+            }
+        }
+    }
+
+    fn known<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+        read(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        change(&mut self.known.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    async fn list_tools(
+        &self,
+        now: Timestamp,
+        until: Instant,
+    ) -> Result<Definitions, RequestFailure> {
+        let mut tools = Vec::new();
+        let mut cursor = None;
+        for _ in 0..PAGES_MAX {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+            // Not `list_tools`, which may return a page that the SDK has cached.
+            let mut request = ListToolsRequest::with_param(params);
+            request.extensions.insert(Arc::new(Exchange::read(until)));
+            let response = self.request(request.into(), until).await?;
+            let ServerResult::ListToolsResult(page) = response else {
+                return Err(RequestFailure::Unreadable(
+                    "its response to tools/list is none".to_owned(),
+                ));
+            };
+            tools.extend(page.tools);
+            Definitions::check_count(tools.len()).map_err(RequestFailure::Unreadable)?;
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Definitions::new(now, tools).map_err(RequestFailure::Unreadable);
+            }
+        }
+        Err(RequestFailure::Unreadable(format!("its list of tools has over {PAGES_MAX} pages")))
+    }
+
+    /// Sends a request in the pooled session, and opens one first if there is none.
+    async fn request(
+        &self,
+        request: ClientRequest,
+        until: Instant,
+    ) -> Result<ServerResult, RequestFailure> {
+        let session = self.session(until).await?;
+        match timeout_at(until, session.send_request(request)).await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => {
+                let failure = RequestFailure::from_service(error);
+                if failure.ends_session() {
+                    self.drop_session(&session).await;
+                }
+                Err(failure)
+            }
+            Err(_) => Err(RequestFailure::Lost("there was no response in time".to_owned())),
+        }
+    }
+
+    async fn session(&self, until: Instant) -> Result<Arc<Session>, RequestFailure> {
+        let opening = async {
+            let mut pooled = self.session.lock().await;
+            if let Some(session) = pooled.as_ref().filter(|it| !it.is_transport_closed()) {
+                return Ok(Arc::clone(session));
+            }
+            // A trait object: the compiler would not check the SDK's whole future for `Send`.
+            let opened: BoxFuture<'_, _> = Box::pin(self.open(until));
+            let session = Arc::new(opened.await?);
+            *pooled = Some(Arc::clone(&session));
+            Ok(session)
+        };
+        timeout_at(until, opening).await.unwrap_or_else(|_| {
+            Err(RequestFailure::NotSent("it did not answer the handshake in time".to_owned()))
+        })
+    }
+
+    async fn open(&self, until: Instant) -> Result<Session, RequestFailure> {
+        let implementation = Implementation::new("turnwheel", env!("CARGO_PKG_VERSION"));
+        // Without capabilities: sampling, elicitation and roots are declined.
+        let client = ClientConfig::new(ClientCapabilities::default(), implementation);
+        let opened = match &self.connector {
+            Connector::Http(connector) => {
+                let config = StreamableHttpClientTransportConfig::with_uri(connector.url.as_str())
+                    .reinit_on_expired_session(true);
+                let guarded = GuardedTransport::new((**connector).clone(), until);
+                let transport = StreamableHttpClientTransport::with_client(guarded, config);
+                serve_client(client, transport).await
+            }
+            Connector::Stdio(command) => serve_client(client, command.start()?).await,
+        };
+        opened.map_err(|error| RequestFailure::from_handshake(&error))
+    }
+
+    /// The next request opens another session.
+    async fn drop_session(&self, session: &Arc<Session>) {
+        let mut pooled = self.session.lock().await;
+        if pooled.as_ref().is_some_and(|it| Arc::ptr_eq(it, session)) {
+            *pooled = None;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A hostile MCP server for tests.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+
+use crate::tools::http::address_rules::AddressRules;
+use crate::tools::http::client::HttpClient;
+use crate::tools::http::template::{Redactor, SettingSecret};
+use crate::tools::mcp::authorization::Authorization;
+use crate::tools::mcp::{Connector, HttpConnector, McpServer};
+
+/// Response to the next call of a tool.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    Result(Value),
+    /// Server-sent events, each with one message. The response has the id `ID`.
+    Stream(Vec<Value>),
+    Status(u16),
+    Error(i32),
+    /// A body of that many bytes.
+    Bytes(usize),
+    /// No response.
+    Hang,
+    /// The session is unknown.
+    SessionLost,
+}
+
+#[derive(Default)]
+struct ServerState {
+    tools: Value,
+    replies: VecDeque<Reply>,
+    requests: Vec<(String, HeaderMap, Value)>,
+    is_down: bool,
+    /// Headers and bodies of the token requests.
+    token_requests: Vec<(HeaderMap, String)>,
+    /// The only access token that the server accepts.
+    token: Option<String>,
+}
+
+/// The server, which ends with its runtime.
+#[derive(Clone)]
+pub(crate) struct TestServer {
+    pub(crate) url: String,
+    state: Arc<Mutex<ServerState>>,
+}
+
+pub(crate) fn tool(name: &str, description: &str) -> Value {
+    json!({
+        "name": name,
+        "description": description,
+        "inputSchema": { "type": "object", "properties": { "n": { "type": "integer" } } }
+    })
+}
+
+impl TestServer {
+    pub(crate) async fn start(tools: Value) -> Self {
+        let state = Arc::new(Mutex::new(ServerState { tools, ..ServerState::default() }));
+        let router = Router::new()
+            .route("/mcp", post(answer))
+            .route("/token", post(issue_token))
+            .with_state(Arc::clone(&state));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, state }
+    }
+
+    /// The server's entry in `mcp.json`, without and with trust.
+    pub(crate) fn connect(&self, is_trusted: bool) -> Arc<McpServer> {
+        self.connect_with(is_trusted, None)
+    }
+
+    pub(crate) fn connect_with(
+        &self,
+        is_trusted: bool,
+        auth: Option<Authorization>,
+    ) -> Arc<McpServer> {
+        let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
+        let connector = HttpConnector {
+            url: self.url.parse().unwrap(),
+            headers: Vec::new(),
+            auth,
+            client: HttpClient::new(AddressRules::default().with_loopback()).unwrap(),
+            redactor: Redactor::new([&secret].into_iter()),
+        };
+        Arc::new(McpServer::new(
+            "desk",
+            "i".to_owned(),
+            is_trusted,
+            Connector::Http(Box::new(connector)),
+        ))
+    }
+
+    pub(crate) fn set_tools(&self, tools: Value) {
+        self.state.lock().unwrap().tools = tools;
+    }
+
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.state.lock().unwrap().is_down = is_down;
+    }
+
+    /// Accepts only the access token that the server issues next.
+    pub(crate) fn revoke_token(&self) {
+        self.state.lock().unwrap().token = Some(String::new());
+    }
+
+    pub(crate) fn token_requests(&self) -> Vec<(HeaderMap, String)> {
+        self.state.lock().unwrap().token_requests.clone()
+    }
+
+    pub(crate) fn reply(&self, reply: Reply) {
+        self.state.lock().unwrap().replies.push_back(reply);
+    }
+
+    /// Methods of the requests so far.
+    pub(crate) fn methods(&self) -> Vec<String> {
+        self.state.lock().unwrap().requests.iter().map(|it| it.0.clone()).collect()
+    }
+
+    pub(crate) fn count(&self, method: &str) -> usize {
+        self.methods().iter().filter(|it| *it == method).count()
+    }
+
+    /// Headers and message of the last request of that method.
+    pub(crate) fn last(&self, method: &str) -> (HeaderMap, Value) {
+        let state = self.state.lock().unwrap();
+        let found = state.requests.iter().rev().find(|it| it.0 == method);
+        found.map(|it| (it.1.clone(), it.2.clone())).unwrap()
+    }
+}
+
+async fn answer(
+    State(state): State<Arc<Mutex<ServerState>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let message: Value = serde_json::from_slice(&body).unwrap();
+    let method = message["method"].as_str().unwrap_or("reply").to_owned();
+    let (tools, reply) = {
+        let mut state = state.lock().unwrap();
+        let is_authorised = state.token.as_ref().is_none_or(|token| {
+            let bearer = headers.get("authorization").and_then(|it| it.to_str().ok());
+            bearer.and_then(|it| it.strip_prefix("Bearer ")) == Some(token)
+        });
+        state.requests.push((method.clone(), headers, message.clone()));
+        if !is_authorised {
+            return StatusCode::UNAUTHORIZED.into_response();
+        }
+        if state.is_down {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        let reply = if method == "tools/call" { state.replies.pop_front() } else { None };
+        (state.tools.clone(), reply)
+    };
+    let id = message["id"].clone();
+    let result = match method.as_str() {
+        "initialize" => json!({
+            "protocolVersion": message["params"]["protocolVersion"],
+            "capabilities": { "tools": {} },
+            "serverInfo": { "name": "hostile", "version": "1" }
+        }),
+        "tools/list" => json!({ "tools": tools }),
+        "tools/call" => {
+            let name = &message["params"]["name"];
+            json!({ "content": [{ "type": "text", "text": format!("ran {name}") }] })
+        }
+        _ => return StatusCode::ACCEPTED.into_response(),
+    };
+    let respond = |result: Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+        ([("content-type", "application/json"), ("mcp-session-id", "s1")], body).into_response()
+    };
+    match reply {
+        None => respond(result),
+        Some(Reply::Result(result)) => respond(result),
+        Some(Reply::Stream(messages)) => {
+            let id = id.to_string();
+            let events = messages
+                .iter()
+                .map(|it| format!("data: {}\n\n", it.to_string().replace("\"ID\"", &id)));
+            let body: String = events.collect();
+            ([("content-type", "text/event-stream")], body).into_response()
+        }
+        Some(Reply::Status(status)) => {
+            let status = StatusCode::from_u16(status).unwrap();
+            (status, [("location", "/other")], "no: s3cret-value").into_response()
+        }
+        Some(Reply::Error(code)) => {
+            let error = json!({ "code": code, "message": "refused" });
+            let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+            ([("content-type", "application/json")], body).into_response()
+        }
+        Some(Reply::Bytes(count)) => {
+            ([("content-type", "application/json")], vec![b' '; count]).into_response()
+        }
+        Some(Reply::Hang) => {
+            let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+            ([("content-type", "text/event-stream")], Body::from_stream(never)).into_response()
+        }
+        Some(Reply::SessionLost) => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn issue_token(
+    State(state): State<Arc<Mutex<ServerState>>>,
+    headers: HeaderMap,
+    body: String,
+) -> Response {
+    let mut state = state.lock().unwrap();
+    state.token_requests.push((headers, body));
+    if state.is_down {
+        let error = json!({ "error": "invalid_client", "error_description": "s3cret-value" });
+        return (StatusCode::UNAUTHORIZED, error.to_string()).into_response();
+    }
+    let token = format!("token-{}", state.token_requests.len());
+    state.token = Some(token.clone());
+    json!({ "access_token": token, "token_type": "Bearer", "expires_in": 3600 })
+        .to_string()
+        .into_response()
+}

@@ -1,0 +1,120 @@
+//! Definitions of MCP tools in a turn: loaded from the store once per process, and read from the
+//! server at the first model call of a prompt and before an approved call.
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, join_all};
+
+use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
+use crate::tools::mcp::McpServer;
+use crate::tools::mcp::definitions::Definitions;
+use crate::turn::context::TurnContext;
+use crate::turn::leased_conversation::LeasedConversation;
+
+impl LeasedConversation<'_> {
+    /// Loads the stored definitions of the agent's servers. Costs nothing once this process knows
+    /// them.
+    pub(crate) async fn load_mcp_definitions(&self) {
+        for server in self.mcp_servers().iter().filter(|server| !server.is_loaded()) {
+            let id = server.document_id();
+            match self.services.store.read(&self.scope(), &id, Freshness::Any).await {
+                Ok(stored) => {
+                    let body = stored.map(|it| it.document.body);
+                    server.adopt(body.and_then(|body| body.read::<Definitions>().ok()));
+                }
+                // The next delivery reads them again.
+                Err(error) => {
+                    tracing::warn!(server = %server.name, %error, "MCP definitions not loaded");
+                }
+            }
+        }
+    }
+
+    /// Reads from their servers the old definitions before the first model call of a prompt, and
+    /// the missing ones before each.
+    pub(crate) async fn refresh_mcp_definitions(&self) {
+        let is_first = self.state.head.prompt.as_ref().is_some_and(|run| run.rounds == 0);
+        let now = self.services.clock.now();
+        let servers = self.mcp_servers();
+        let due = servers.iter().filter(|server| {
+            (is_first || server.definitions().is_none()) && server.should_refresh(now)
+        });
+        join_all(due.map(|server| self.refresh_mcp_server(server))).await;
+    }
+
+    /// Reads the definition of an approved call again: an approver has approved one definition.
+    /// Reads missing definitions, too.
+    ///
+    /// # Errors
+    /// The server of an approved call cannot be read, so the call must not start. The text is for
+    /// the model.
+    pub(crate) async fn confirm_mcp_definition(
+        &self,
+        context: &TurnContext,
+        tool: &str,
+        is_approved: bool,
+    ) -> Result<(), String> {
+        let found = context.find_tool(tool);
+        let source = context.agent.as_ref().ok().and_then(|agent| agent.find_mcp_source(tool));
+        let server = match (found, source) {
+            (Some(found), _) if is_approved => found.mcp_server(),
+            (None, Some(source)) => {
+                let server = &source.server;
+                let is_due = server.definitions().is_none()
+                    && (is_approved || server.should_refresh(self.services.clock.now()));
+                Some(server).filter(|_| is_due)
+            }
+            (Some(_), _) | (None, None) => None,
+        };
+        let Some(server) = server else { return Ok(()) };
+        let refreshed = Box::pin(self.refresh_mcp_server(server)).await;
+        refreshed.or_else(|reason| if is_approved { Err(reason) } else { Ok(()) }).map_err(|reason| {
+            format!(
+                "The MCP server `{}` did not confirm the approved definition of the tool: {reason}. Nothing was sent.",
+                server.name
+            )
+        })
+    }
+
+    async fn refresh_mcp_server(&self, server: &Arc<McpServer>) -> Result<(), String> {
+        // A trait object: the compiler would not check the SDK's whole future for `Send`.
+        let refreshed: BoxFuture<'_, _> = Box::pin(server.refresh(self.services.clock.now()));
+        let definitions = refreshed.await?;
+        let stored = self.store_mcp_definitions(server, &definitions).await;
+        if let Err(error) = stored {
+            // Another process reads the server itself.
+            tracing::warn!(server = %server.name, %error, "MCP definitions not stored");
+        }
+        Ok(())
+    }
+
+    async fn store_mcp_definitions(
+        &self,
+        server: &McpServer,
+        definitions: &Definitions,
+    ) -> Result<(), StoreError> {
+        let document = Document::new(server.document_id(), DocumentKind::Scope, definitions, None);
+        let (store, scope) = (&self.services.store, self.scope());
+        match store.write(&scope, vec![Write::Replace(document.clone(), None)]).await {
+            Err(StoreError::Conflict) => {
+                store.write(&scope, vec![Write::Create(document)]).await.map(drop)
+            }
+            written => written.map(drop),
+        }
+    }
+
+    fn scope(&self) -> Partition {
+        Partition::Scope(self.state.key.tenant.clone())
+    }
+
+    fn mcp_servers(&self) -> Vec<Arc<McpServer>> {
+        let agent = self.services.agents.find(Some(&self.state.head.agent));
+        let mut servers: Vec<Arc<McpServer>> = Vec::new();
+        for source in agent.iter().flat_map(|agent| &agent.mcp) {
+            if !servers.iter().any(|server| Arc::ptr_eq(server, &source.server)) {
+                servers.push(Arc::clone(&source.server));
+            }
+        }
+        servers
+    }
+}
