@@ -11,6 +11,7 @@ pub(crate) mod content;
 pub(crate) mod context_ranges;
 pub(crate) mod entry;
 pub(crate) mod event;
+pub(crate) mod finished_prompt;
 pub(crate) mod fork;
 pub(crate) mod frame_entry;
 #[cfg(test)]

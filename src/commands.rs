@@ -20,6 +20,7 @@ pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod inbox_edit;
 pub(crate) mod input;
+pub(crate) mod insert;
 mod key_reservation;
 pub(crate) mod label;
 pub(crate) mod leaf;

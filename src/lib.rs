@@ -94,10 +94,15 @@ pub mod identifiers {
 /// Inputs of an embedded agent.
 pub mod inputs {
     pub use crate::agent::branch::WriteLeft;
+    pub use crate::agent::finished_prompt::{
+        FinishedCall, FinishedFile, FinishedOutput, FinishedResult, FinishedResultKind,
+        FinishedText,
+    };
     pub use crate::agent::inbox::DeliverAs;
     pub use crate::agent::prompt_receipt::CallOutcome;
     pub use crate::app::{CycleDirection, Fork, NavigateOptions, Navigation};
     pub use crate::commands::bash::BashRecord;
+    pub use crate::commands::insert::FinishedPromptRequest;
     pub use crate::commands::message::MessageRequest;
     pub use crate::commands::prompt::Mode;
 }

@@ -201,6 +201,9 @@ pub struct PromptEntry {
     /// The input as sent, if an extension changed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
+    /// The start of a prompt that ran outside the service. Only an inserted prompt has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
 }
 
 /// State of a prompt.

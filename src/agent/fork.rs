@@ -147,13 +147,14 @@ pub(crate) struct PromptSpans(Vec<PromptSpan>);
 impl PromptSpans {
     pub(crate) fn add(&mut self, entry: &Entry) {
         let Some(id) = &entry.base.prompt_id else { return };
-        if let EntryBody::Prompt(_) = entry.body {
+        if let EntryBody::Prompt(prompt) = &entry.body {
             self.0.push(PromptSpan {
                 id: id.clone(),
                 state: PromptState::Running,
                 stop_reason: None,
                 from_seq: entry.base.seq,
                 to_seq: None,
+                is_inserted: prompt.started_at.is_some(),
             });
             // The oldest ended prompt leaves. One that is open can only be on an abandoned branch.
             if self.0.len() > PROMPT_SPANS_MAX {

@@ -276,6 +276,9 @@ pub struct PromptSpan {
     /// `seq` of its `prompt_end` entry. Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
+    /// True if it ran outside the service, and a client inserted it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_inserted: bool,
 }
 
 /// The conversation that started this one.

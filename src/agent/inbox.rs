@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, Source};
+use crate::agent::finished_prompt::FinishedPrompt;
 use crate::agent::leaf_move::LeafMove;
 use crate::agent::message::ToolResultMessage;
 use crate::agent::plugin_state::PluginStateChange;
@@ -254,6 +255,9 @@ pub struct CommandInput {
     /// The arguments of [`PROMPT_AT_COMMAND`], as `args` has them.
     #[serde(skip)]
     prompt_at: Option<Box<PromptAt>>,
+    /// The arguments of the command that inserts a prompt, as `args` has them.
+    #[serde(skip)]
+    finished_prompt: Option<Box<FinishedPrompt>>,
 }
 
 /// Name of the inbox command that moves the leaf and starts a prompt there.
@@ -287,7 +291,8 @@ impl CommandInput {
         let own_args = args.as_ref().filter(|_| name == PROMPT_AT_COMMAND);
         // Arguments of a newer version stay unread: the item waits for a newer worker.
         let prompt_at = own_args.and_then(|args| args.read().ok());
-        Self { name, args, prompt_at }
+        let finished_prompt = FinishedPrompt::from_command(&name, args.as_ref());
+        Self { name, args, prompt_at, finished_prompt }
     }
 
     pub fn from_prompt_at(prompt_at: &PromptAt) -> Self {
@@ -296,6 +301,10 @@ impl CommandInput {
 
     pub fn prompt_at(&self) -> Option<&PromptAt> {
         self.prompt_at.as_deref()
+    }
+
+    pub(crate) fn finished_prompt(&self) -> Option<&FinishedPrompt> {
+        self.finished_prompt.as_deref()
     }
 }
 

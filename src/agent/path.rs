@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody};
-use crate::agent::message::Message;
+use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
 use crate::ids::EntryId;
@@ -65,7 +65,8 @@ pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
             return Some(change.model_id.as_str());
         }
         let response = entry.body.message().and_then(Message::as_assistant);
-        response.filter(|response| !response.is_failed()).map(|response| response.model.as_str())
+        let is_of_model = |it: &&AssistantMessage| !it.is_failed() && it.is_from_model();
+        response.filter(is_of_model).map(|response| response.model.as_str())
     })
 }
 

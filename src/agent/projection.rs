@@ -130,7 +130,7 @@ pub(crate) fn entry_messages<'a>(
 }
 
 /// Converts an entry that holds no message. A branch without a summary gives none.
-fn synthetic_message(entry: &Entry) -> Option<Message> {
+pub(crate) fn synthetic_message(entry: &Entry) -> Option<Message> {
     let timestamp = entry.base.timestamp;
     if let EntryBody::CustomMessage(custom) = &entry.body {
         return Some(Message::Custom(custom.to_message(timestamp)));

@@ -155,7 +155,7 @@ pub(crate) fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<Pro
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         let at = entry.base.timestamp;
         if let EntryBody::Prompt(prompt) = &entry.body {
-            receipt = Some(new_receipt(id, prompt, at));
+            receipt = Some(new_receipt(id, prompt, prompt.started_at.unwrap_or(at)));
         }
         let Some(receipt) = &mut receipt else { continue };
         match &entry.body {

@@ -8,6 +8,9 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+/// Levels of arrays and objects that `serde_json` reads.
+pub(crate) const DEPTH_MAX: usize = 127;
+
 /// JSON text, valid by construction. Two values are equal if they are equal as JSON.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
@@ -43,6 +46,26 @@ impl RawJson {
     /// The value of a top-level member, if it is a string.
     pub(crate) fn string_member(&self, name: &str) -> Option<String> {
         self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
+    }
+
+    /// Levels of arrays and objects within one another.
+    pub(crate) fn depth(&self) -> usize {
+        let (mut depth, mut deepest): (usize, usize) = (0, 0);
+        let (mut in_string, mut is_escaped) = (false, false);
+        for byte in self.text().bytes() {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => in_string = !in_string,
+                b'[' | b'{' if !in_string => {
+                    depth += 1;
+                    deepest = deepest.max(depth);
+                }
+                b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        deepest
     }
 
     /// The members of an object, in order; of duplicates all. `None`: this is no object.
@@ -309,6 +332,18 @@ pub(crate) use tagged;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_of_the_maximum_depth_is_the_deepest_that_is_read() {
+        for levels in [0, 1, DEPTH_MAX, DEPTH_MAX + 1] {
+            let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            let raw = RawJson::from_text(if levels == 0 { "0" } else { &text }).unwrap();
+            assert_eq!(raw.depth(), levels);
+            assert_eq!(raw.read::<Value>().is_ok(), levels <= DEPTH_MAX);
+        }
+        let flat = RawJson::from_text(r#"[{"[[\"{{":"\\"},[0],"]]"]"#).unwrap();
+        assert_eq!(flat.depth(), 2);
+    }
 
     #[test]
     fn raw_json_keeps_last_duplicate_member() {

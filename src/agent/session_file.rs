@@ -1,6 +1,8 @@
 //! Session files: JSON Lines with a header and one entry in each line. Files of Pi, versions 1 to
 //! 3, and the loss-free form of Turnwheel.
 
+#[cfg(test)]
+mod fuzz;
 mod html;
 mod lines;
 mod migration;

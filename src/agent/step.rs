@@ -18,6 +18,7 @@ mod finish;
 mod finish_turn;
 mod inbox;
 mod input;
+mod insert;
 mod navigate;
 mod next;
 mod poisoned;
@@ -46,8 +47,8 @@ pub(crate) use compaction::{
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
-pub(crate) use navigate::NavigateInput;
-pub(crate) use navigate::SummarisedMove;
+pub(crate) use insert::OUTPUTS_MAX;
+pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
 pub(crate) use questions::has_room_for_question;
 #[cfg(test)]
 pub(crate) use response::CALLS_MAX;

@@ -16,6 +16,7 @@ mod failures;
 mod finish_turn;
 mod fork;
 mod indeterminate_writes;
+mod insert;
 mod parallel_calls;
 mod plugin_state;
 mod projection;

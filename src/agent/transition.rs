@@ -9,7 +9,7 @@ use crate::agent::action::StartChanges;
 use crate::agent::budget::{Budget, BudgetAlert};
 use crate::agent::call_batch::CallBatch;
 use crate::agent::compaction::ContextBudget;
-use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry, SessionInfo};
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry, PromptEnd, SessionInfo};
 use crate::agent::event::{Empty, Event, EventBody, MessageRef, SessionInfoChanged};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxItem, Receipt};
@@ -220,6 +220,17 @@ impl Transition {
         let entry = Arc::new(Entry { base, body });
         self.entries.push(Arc::clone(&entry));
         entry
+    }
+
+    /// Appends the end of a prompt, without events.
+    pub(super) fn append_prompt_end(&mut self, id: &PromptId, end: PromptEnd) {
+        let (state, stop_reason) = (end.state, end.stop_reason);
+        let entry = self.append(EntryBody::PromptEnd(end));
+        if let Some(span) = self.head.prompts.iter_mut().rev().find(|span| span.id == *id) {
+            span.state = state;
+            span.stop_reason = Some(stop_reason);
+            span.to_seq = Some(entry.base.seq);
+        }
     }
 
     pub(super) fn emit(&mut self, body: EventBody) {

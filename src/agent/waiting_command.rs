@@ -4,13 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::action::StoredActions;
-use crate::agent::entry::BranchSummary;
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
-use crate::agent::leaf_move::LeafMove;
 use crate::agent::question::QuestionSpec;
 use crate::agent::raw::RawJson;
-use crate::agent::step::NavigateInput;
-use crate::ids::{EntryId, InputId};
+use crate::agent::step::{MoveInput, NavigateInput};
+use crate::ids::InputId;
 
 /// Name of the inbox command that carries such a request.
 const WAITING_COMMAND: &str = "asking";
@@ -105,14 +103,10 @@ pub(crate) enum LeafChange {
     Summarise(NavigateInput),
 }
 
-/// A move of the leaf, with the summary of the branch left behind.
+/// A move of the leaf that was planned on stored entries.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedMove {
     /// `seq` of the newest entry when it was planned. A newer one makes the plan void.
     pub(crate) planned_seq: u64,
-    pub(crate) leaf_move: LeafMove,
-    pub(crate) summary: Option<BranchSummary>,
-    /// Label of the summary, or without one of the entry `target_id`.
-    pub(crate) label: Option<String>,
-    pub(crate) target_id: Option<EntryId>,
+    pub(crate) input: MoveInput,
 }

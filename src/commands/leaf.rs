@@ -14,14 +14,15 @@ use crate::agent::context_ranges::context_ranges;
 use crate::agent::entry::{BranchSummary, Entry, EntryBody, Label};
 use crate::agent::event::{EventBody, SessionTree};
 use crate::agent::head::Head;
-use crate::agent::inbox::{IdempotencyRecord, InboxItem};
+use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
-use crate::agent::step::NavigateInput;
+use crate::agent::step::{MoveInput, NavigateInput};
+use crate::commands::abort::abort_document;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::head_change::HeadChange;
@@ -29,8 +30,9 @@ use crate::commands::idempotency::Idempotency;
 use crate::commands::leaf::resolved_move::{ResolvedMove, resolve_move};
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::request_hooks::{HookResult, RequestHooks};
+use crate::commands::routing::find_running_prompt;
 use crate::extensions::{Observation, PendingLeafMove};
-use crate::ids::{ConversationId, ConversationKey, EntryId, InputId};
+use crate::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use crate::queries::load;
 use crate::services::Services;
 use crate::store::ETag;
@@ -42,6 +44,7 @@ const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
+const ABORT_ASKS: &str = "An extension asks a question before the move. Abort the prompt with `POST …/abort`, then move without `abort`.";
 /// Maximum number of writes in a response.
 pub(crate) const WRITES_MAX: usize = 100;
 
@@ -62,6 +65,8 @@ pub(crate) struct LeafRequest {
     pub summarize: Option<bool>,
     /// Topics that the model's summary should emphasise, at most 4 KB.
     pub instructions: Option<String>,
+    /// True: aborts a running prompt first. The leaf moves after its end.
+    pub abort: Option<bool>,
 }
 
 impl LeafRequest {
@@ -92,8 +97,8 @@ pub(crate) struct LeafMoved {
     /// Why the leaf did not move after the answer to a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Id of the queued request, if an extension asks a question or the model writes a summary first.
-    /// The event `branch_summary_end` reports the outcome of the summary.
+    /// Id of the queued request, if an extension asks a question, a prompt is aborted or the model
+    /// writes a summary first. The events `session_tree` and `branch_summary_end` report the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
@@ -130,8 +135,9 @@ pub(crate) async fn move_leaf(
 ) -> Result<CommandResponse, CommandError> {
     validate(request)?;
     let traceparent = trace::current_traceparent();
-    let signal =
-        if request.is_model_asked() { Signal::Wake(traceparent.as_deref()) } else { Signal::None };
+    // A repetition of a request that waits wakes a worker again.
+    let is_queued = request.is_model_asked() || request.abort == Some(true);
+    let signal = if is_queued { Signal::Wake(traceparent.as_deref()) } else { Signal::None };
     let context = CommandContext { services, key, idempotency, signal };
     let attempt = || try_move(context, request);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
@@ -181,13 +187,20 @@ async fn try_move(
         let body = replayed.body.clone().unwrap_or_else(known);
         return Ok(Some(CommandResponse { body: Some(body), ..replayed }));
     }
-    check_idle(services, &head).await?;
+    let aborted = match request.abort {
+        Some(true) => find_running_prompt(services, &head).await?,
+        Some(false) | None => None,
+    };
+    if aborted.is_none() {
+        check_idle(services, &head).await?;
+    }
     let plan = MovePlan::new(services, &head, request.entry_id.as_deref()).await?;
-    if plan.is_unmoved(&head) {
+    // The end of an aborted prompt moves the leaf, too.
+    if aborted.is_none() && plan.is_unmoved(&head) {
         let response = LeafMoved { text: plan.text, ..unmoved(&head) };
         return store_unmoved(context, &response).await.map(Some);
     }
-    if request.summary.is_some() && head.leaf_id.is_none() {
+    if aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
         let detail = "the conversation leaves no branch: move without a summary";
         return Err(CommandError::invalid("/summary", detail));
     }
@@ -195,21 +208,29 @@ async fn try_move(
     let hooks = RequestHooks::new(services, &head, &input_id);
     let decision = hooks.decide_move(&plan.pending(&head, request.hook_members())).await;
     let HookResult::Done(decision) = decision else {
+        if aborted.is_some() {
+            return Err(CommandError::Conflict {
+                detail: ABORT_ASKS.to_owned(),
+                retry_after: None,
+            });
+        }
         return stored_move::store(context, &head, (request, plan)).await.map(Some);
     };
-    match resolve_move(&head, (request, &plan), decision) {
+    let body = match resolve_move(&head, (request, &plan), (decision, aborted.is_some())) {
         ResolvedMove::Cancelled => {
             let response = LeafMoved { cancelled: true, ..unmoved(&head) };
-            store_unmoved(context, &response).await.map(Some)
+            return store_unmoved(context, &response).await.map(Some);
         }
-        ResolvedMove::Summarise => {
-            store_navigation(context, &head, (request, plan)).await.map(Some)
+        ResolvedMove::Summarise => plan.navigate_input(request).to_inbox_body(),
+        ResolvedMove::Move(summary) if aborted.is_some() => {
+            plan.move_input(request, summary).to_inbox_body()
         }
         ResolvedMove::Move(summary) => {
             let label = request.label.as_deref();
-            commit_move(context, (head, etag), plan, (summary, label)).await
+            return commit_move(context, (head, etag), plan, (summary, label)).await;
         }
-    }
+    };
+    store_request(context, &head, (request, plan), (body, aborted)).await.map(Some)
 }
 
 /// Reports an invalid label while nothing has been paid.
@@ -221,20 +242,15 @@ fn check_label(head: &Head, request: &LeafRequest) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn navigate_input(request: &LeafRequest, plan: &MovePlan) -> NavigateInput {
-    let target =
-        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
-    NavigateInput { target, instructions: request.instructions.clone() }
-}
-
-/// Stores the request for a worker, which moves the leaf with the model's summary.
-async fn store_navigation(
+/// Stores the request for a worker, which moves the leaf with the model's summary, or after the end
+/// of the aborted prompt.
+async fn store_request(
     context: CommandContext<'_>,
     head: &Head,
     (request, plan): (&LeafRequest, MovePlan),
+    (body, aborted): (InboxBody, Option<PromptId>),
 ) -> Result<CommandResponse, CommandError> {
     check_label(head, request)?;
-    let input = navigate_input(request, &plan);
     let input_id = context.input_id();
     let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
     let item = InboxItem {
@@ -242,11 +258,15 @@ async fn store_navigation(
         accepted_at: context.services.clock.now(),
         idempotency: IdempotencyRecord::default(),
         traceparent: trace::current_traceparent(),
-        body: input.to_inbox_body(),
+        body,
     };
     let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
     let response = CommandResponse::new(202, &response).with_location(location);
-    context.store_item(item, None, response).await
+    let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
+    let traceparent = trace::current_traceparent();
+    let signal = if abort.is_some() { Signal::Abort } else { Signal::Wake(traceparent.as_deref()) };
+    let documents = RequestDocuments { abort, ..Default::default() };
+    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
 }
 
 /// Commits the move with the summary and the label. `None` as [`try_move`].
@@ -397,6 +417,23 @@ impl MovePlan {
             writes_left: find_writes_left(&old_path, left),
             left: left.to_vec(),
         })
+    }
+
+    /// The request for a summary by the model.
+    fn navigate_input(&self, request: &LeafRequest) -> NavigateInput {
+        let (leaf_id, label) = (self.change.leaf_id.clone(), request.label.clone());
+        let target = BranchTarget { leaf_id, label };
+        NavigateInput { target, instructions: request.instructions.clone() }
+    }
+
+    /// The move, as a worker makes it.
+    fn move_input(&self, request: &LeafRequest, summary: Option<BranchSummary>) -> MoveInput {
+        MoveInput {
+            leaf_move: self.change.clone(),
+            summary,
+            label: request.label.clone(),
+            entry_id: self.target_id.clone(),
+        }
     }
 
     /// True if the request names the leaf, or stands for its position.

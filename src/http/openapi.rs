@@ -48,6 +48,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(commands::bash))
         .routes(routes!(prompts::start_conversation))
         .routes(routes!(prompts::create, prompts::list))
+        .routes(routes!(prompts::import))
         .routes(routes!(prompts::read))
         .routes(routes!(abort::abort))
         .routes(routes!(abort::continue_prompt))

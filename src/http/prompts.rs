@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use crate::agent::entry::{PromptState, Source};
 use crate::agent::prompt_receipt::PromptReceipt;
 use crate::commands::contract::CommandResponse;
+use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
 use crate::commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
@@ -65,6 +66,34 @@ pub(crate) async fn create(
     let idempotency =
         resolve_idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
     let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
+    respond_when_finished(&api, &key, (result, wait)).await
+}
+
+/// Insert a prompt that ran outside the service.
+/// No model and no tool is called. While a prompt runs, the insertion waits for its end.
+#[utoipa::path(
+    post, path = "/conversations/{id}/prompts/import", operation_id = "importPrompt", tag = "prompts", request_body = FinishedPromptRequest,
+    params(
+        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "Seconds to wait until the prompt is in the conversation, at most 60."),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 202, body = PromptAccepted, headers(("Location" = String))),
+        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt was inserted in time."),
+    )
+)]
+pub(crate) async fn import(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    RequestParts { uri, headers }: RequestParts,
+    Json { value, hash }: Json<FinishedPromptRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let wait = parse_wait(&uri)?;
+    let route = "POST /conversations/{id}/prompts/import";
+    let idempotency = resolve_idempotency(&api, &headers, route, hash)?;
+    let result = insert_prompt(&api.services, &key, value, &idempotency).await?;
     respond_when_finished(&api, &key, (result, wait)).await
 }
 

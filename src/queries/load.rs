@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, Source};
+use crate::agent::finished_prompt::FinishedPrompt;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, InputQueue};
 use crate::agent::phase::Phase;
@@ -220,6 +221,17 @@ pub(crate) fn queued_prompt(item: &InboxItem) -> Option<QueuedPrompt<'_>> {
             original: prompt.original.as_ref(),
             visible: prompt.visible,
             model: prompt.model.as_deref(),
+        });
+    }
+    if let Some(prompt) = FinishedPrompt::from_item(item) {
+        return Some(QueuedPrompt {
+            prompt_id: &prompt.prompt_id,
+            user: &prompt.user,
+            source: prompt.source,
+            input: prompt.input.as_ref(),
+            original: None,
+            visible: true,
+            model: None,
         });
     }
     match &item.body {

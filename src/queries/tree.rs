@@ -12,7 +12,7 @@ use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::message::{Message, StopReason};
 use crate::agent::path::{path_from_leaf, path_to_leaf};
-use crate::agent::raw::{HasKind as _, RawJson};
+use crate::agent::raw::HasKind as _;
 use crate::agent::tree::{SessionTree, is_user_message, preview, role, user_text};
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
@@ -159,12 +159,15 @@ pub(crate) async fn read_tree(
     let mut nodes: HashMap<usize, TreeNode> = HashMap::new();
     let mut bytes_left = TREE_BYTES_MAX;
     let mut is_cut = false;
+    let mut json = Vec::new();
     for at in shape.into_iter().chain(messages) {
         let Some(entry) = tree.entry(at) else { continue };
         let node = build_node(head, entry, on_path.contains(&entry.base.entry_id));
         // Each id is also that of a parent and of a child.
         let id_bytes = entry.base.entry_id.as_str().len() + "\"\",".len();
-        let bytes = RawJson::from_value(&node).text().len() + 2 * id_bytes;
+        json.clear();
+        let _never_fails = serde_json::to_writer(&mut json, &node);
+        let bytes = json.len() + 2 * id_bytes;
         let Some(left) = bytes_left.checked_sub(bytes) else {
             is_cut = true;
             break;

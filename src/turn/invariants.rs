@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 
 use crate::agent::context_ranges::has_context;
 use crate::agent::entry::{Entry, EntryBody};
-use crate::agent::event::Event;
+use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::workspace::collect_files;
+use crate::ids::EntryId;
 
 /// An idle conversation and the effects of its tools.
 pub(crate) struct IdleConversation<'a> {
@@ -109,9 +110,14 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
     let has_no_gaps = entries.iter().map(|entry| entry.base.seq).eq(1..=head.seq);
     violations.check(3, has_no_gaps, "entries have gaps");
     violations.check(3, is_tree(entries), "the entries do not form a tree of prompts");
+    violations.check(
+        3,
+        is_each_move_an_event(head, entries, events),
+        "the leaf moved without its event, or an event without a move",
+    );
     let is_counted = events.iter().map(|event| event.n).eq(1..=head.event_seq);
     violations.check(10, is_counted, "event numbers have gaps");
-    check_calls(entries, &mut violations);
+    check_calls(head, entries, &mut violations);
     check_effects(conversation, &mut violations);
     let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
     check_model_input(&path_to_leaf(&entries, head.leaf_id.as_ref()), &mut violations);
@@ -158,6 +164,43 @@ fn is_tree(entries: &[Entry]) -> bool {
     })
 }
 
+/// True if the leaf is where the entries and the events `session_tree` put it: each entry follows the
+/// leaf of its time, and each event continues from the leaf that the one before it left.
+fn is_each_move_an_event(head: &Head, entries: &[Entry], events: &[Event]) -> bool {
+    let moves = events.iter().filter_map(|event| {
+        if let EventBody::SessionTree(moved) = &event.body { Some(moved) } else { None }
+    });
+    let mut moves = moves.peekable();
+    let seq_of: BTreeMap<&EntryId, u64> =
+        entries.iter().map(|entry| (&entry.base.entry_id, entry.base.seq)).collect();
+    let mut leaf: Option<&EntryId> = None;
+    for entry in entries {
+        let mut has_landed = false;
+        // A move from this leaf precedes the entry: no later one starts here again.
+        while !has_landed
+            && let Some(moved) = moves.next_if(|moved| moved.old_leaf_id.as_ref() == leaf)
+        {
+            leaf = moved.new_leaf_id.as_ref();
+            // A summary and a label are committed with the move, which ends at the last of them.
+            let added = leaf.and_then(|leaf| seq_of.get(leaf));
+            let can_be_added =
+                matches!(entry.body, EntryBody::BranchSummary(_) | EntryBody::Label(_));
+            has_landed = can_be_added && added.is_some_and(|added| *added >= entry.base.seq);
+        }
+        if !has_landed && entry.base.parent_id.as_ref() != leaf {
+            return false;
+        }
+        leaf = Some(&entry.base.entry_id);
+    }
+    for moved in moves {
+        if moved.old_leaf_id.as_ref() != leaf {
+            return false;
+        }
+        leaf = moved.new_leaf_id.as_ref();
+    }
+    leaf == head.leaf_id.as_ref()
+}
+
 fn prompt_ids(entries: &[Entry], matches: impl Fn(&EntryBody) -> bool) -> Vec<String> {
     let matching = entries.iter().filter(|entry| matches(&entry.body));
     matching
@@ -165,27 +208,29 @@ fn prompt_ids(entries: &[Entry], matches: impl Fn(&EntryBody) -> bool) -> Vec<St
         .collect()
 }
 
-/// Checks that each call has one result, in source order, before the next model response.
-fn check_calls(entries: &[Entry], violations: &mut Violations) {
+/// Checks that each call has one result, in source order, before the next model response. A fork can end
+/// before the results of its last response.
+fn check_calls(head: &Head, entries: &[Entry], violations: &mut Violations) {
+    let last_copied = head.parent.as_ref().and_then(|parent| parent.entry_id.as_ref());
     let mut open: Vec<(u64, usize)> = Vec::new();
     for entry in entries {
-        let EntryBody::Message(message) = &entry.body else { continue };
-        if let Message::Assistant(response) = &message.message {
-            let is_done = open.is_empty();
-            violations.check(
-                5,
-                is_done,
-                "a model response came before all results of the previous one",
-            );
-            let calls = (0..response.tool_calls().count()).rev();
-            open = calls.map(|index| (entry.base.seq, index)).collect();
-        } else if let (Message::ToolResult(_), Some(call)) = (&message.message, message.call) {
-            let next = open.pop();
-            violations.check(
-                5,
-                next == Some((call.response_seq, call.index)),
-                "a result is out of order",
-            );
+        if let EntryBody::Message(message) = &entry.body {
+            if let Message::Assistant(response) = &message.message {
+                let is_done = open.is_empty();
+                violations.check(
+                    5,
+                    is_done,
+                    "a model response came before all results of the previous one",
+                );
+                let calls = (0..response.tool_calls().count()).rev();
+                open = calls.map(|index| (entry.base.seq, index)).collect();
+            } else if let (Message::ToolResult(_), Some(call)) = (&message.message, message.call) {
+                let is_next = open.pop() == Some((call.response_seq, call.index));
+                violations.check(5, is_next, "a result is out of order");
+            }
+        }
+        if last_copied == Some(&entry.base.entry_id) {
+            open.clear();
         }
     }
     violations.check(5, open.is_empty(), "a call has no result");

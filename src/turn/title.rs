@@ -62,9 +62,10 @@ pub(crate) struct PendingTitle<'w> {
     timeout: Duration,
 }
 
-/// Number of completed prompts that the head lists.
+/// Number of prompts that the head lists and that the service has completed.
 pub(crate) fn completed_prompts(head: &Head) -> usize {
-    head.prompts.iter().filter(|span| span.state == PromptState::Completed).count()
+    let completed = head.prompts.iter().filter(|span| span.state == PromptState::Completed);
+    completed.filter(|span| !span.is_inserted).count()
 }
 
 impl<'w> PendingTitle<'w> {

@@ -5,6 +5,7 @@ mod approvals;
 mod azure;
 mod case;
 mod compare;
+mod conversions;
 mod hooks;
 mod in_process;
 mod loops;
@@ -12,6 +13,7 @@ mod notation;
 mod parallel;
 mod sessions;
 mod test_app;
+mod trees;
 
 use self::case::Case;
 
@@ -28,7 +30,11 @@ async fn run_case(case: &Case) {
             Box::pin(azure::run_history_case(case)).await;
         }
         "azure" => Box::pin(azure::run_stream_case(case)).await,
-        "session" => sessions::run_case(case).await,
+        "session" if case.given("lines").is_array() => sessions::run_case(case).await,
+        "session" => Box::pin(trees::run_case(case)).await,
+        "conversion" if case.given("messages").is_array() => {
+            Box::pin(conversions::run_case(case)).await;
+        }
         "approvals" => Box::pin(approvals::run_case(case)).await,
         _ if case.is_parallel() => Box::pin(parallel::run_case(case)).await,
         _ => {
@@ -72,7 +78,9 @@ cases! {
     a04_history_becomes_input_items "A04";
     p01_gated_call_waits_and_runs_once_approved "P01";
     p02_rejected_call_never_runs "P02";
+    m01_messages_of_applications_reach_the_model "M01";
     s02_first_version_of_session_file_is_migrated "S02";
+    s05_branches_have_the_contexts_of_the_source "S05";
 }
 
 /// Extra workers change no events, requests or stored results of the loop cases.

@@ -1,5 +1,6 @@
 //! Tests of the HTTP API: the real router and driver on in-memory ports, with the scripted model.
 
+mod aborted_moves;
 mod aborts;
 mod admission;
 mod artifacts;
@@ -18,6 +19,7 @@ mod hostile_clients;
 mod inbox;
 mod input_files;
 mod input_moderation;
+mod inserted_prompts;
 mod models;
 mod openapi;
 mod openapi_check;

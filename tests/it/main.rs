@@ -47,5 +47,6 @@ mod telemetry;
 mod tidy;
 mod tool_errors;
 mod tour;
+mod tree_kills;
 mod webhooks;
 mod why_command;

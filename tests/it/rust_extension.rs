@@ -6,102 +6,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::dev_process::{DevProcess, ProcessLog};
+use crate::support::dev_process::DevProcess;
+use crate::support::restarting_client::RestartingClient;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const NOTE: &str = "/api/conversations/c/commands/note";
 
-/// A client that repeats each request, with its key, until it succeeds. If the process halts at a
-/// fail point, it is killed and another one starts.
-struct Client {
-    http: reqwest::Client,
-    data: tempfile::TempDir,
-    dev: DevProcess,
-    /// Logs of killed processes.
-    earlier_logs: Vec<ProcessLog>,
-    /// Fail points that the process hit before it was killed.
-    hits: Vec<String>,
+/// Data of the custom entries of this type.
+async fn customs(client: &mut RestartingClient, custom_type: &str) -> Vec<Value> {
+    let entries = client.get("/api/conversations/c/entries?limit=100").await;
+    let entries = entries["items"].as_array().unwrap().iter();
+    entries.filter(|it| it["customType"] == custom_type).map(|it| it["data"].clone()).collect()
 }
 
-impl Client {
-    fn new(halt_at: Option<String>) -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let settings: Vec<_> =
-            halt_at.map(|name| ("TURNWHEEL_HALT_AT", name)).into_iter().collect();
-        let dev = start(data.path(), &settings);
-        let (earlier_logs, hits) = (Vec::new(), Vec::new());
-        Self { http: reqwest::Client::new(), data, dev, earlier_logs, hits }
-    }
-
-    fn restart_if_halted(&mut self) {
-        let halted = self.data.path().join("halted");
-        if halted.exists() {
-            self.dev.kill();
-            self.earlier_logs.push(self.dev.shared_log());
-            let text = std::fs::read_to_string(&halted).unwrap();
-            self.hits = text.lines().map(str::to_owned).collect();
-            std::fs::remove_file(&halted).unwrap();
-            self.dev = start(self.data.path(), &[]);
-        }
-    }
-
-    /// The response, and true if it is that of an earlier request with the key.
-    async fn send(
-        &mut self,
-        request: impl Fn(&reqwest::Client, &DevProcess) -> reqwest::RequestBuilder,
-    ) -> (Value, bool) {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
-            self.restart_if_halted();
-            let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
-            let Ok(response) = request.send().await else { continue };
-            let is_replayed = response.headers().contains_key("idempotency-replayed");
-            let status = response.status();
-            let Ok(text) = response.text().await else { continue };
-            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
-            if status.is_success() {
-                return (serde_json::from_str(&text).unwrap(), is_replayed);
-            }
-        }
-    }
-
-    async fn get(&mut self, path: &str) -> Value {
-        self.send(|http, dev| http.get(dev.url(path))).await.0
-    }
-
-    async fn post(&mut self, path: &str, key: &str, body: &Value) -> (Value, bool) {
-        let post = |http: &reqwest::Client, dev: &DevProcess| {
-            http.post(dev.url(path)).header("idempotency-key", key).json(body)
-        };
-        self.send(post).await
-    }
-
-    /// Waits for the state of the prompt.
-    async fn wait_for(&mut self, accepted: &Value, state: &str) {
-        let id = accepted["promptId"].as_str().unwrap();
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let prompt = self.get(&format!("/api/conversations/c/prompts/{id}")).await;
-            if prompt["state"] == state {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{prompt}\n{}", self.dev.log());
-        }
-    }
-
-    /// Data of the custom entries of this type.
-    async fn customs(&mut self, custom_type: &str) -> Vec<Value> {
-        let entries = self.get("/api/conversations/c/entries?limit=100").await;
-        let entries = entries["items"].as_array().unwrap().iter();
-        entries.filter(|it| it["customType"] == custom_type).map(|it| it["data"].clone()).collect()
-    }
-
-    /// Number of times that the command ran, in all processes.
-    fn command_runs(&self) -> usize {
-        let all = self.earlier_logs.iter().cloned().chain([self.dev.shared_log()]);
-        all.map(|log| log.lock().unwrap().matches("a note is taken").count()).sum()
-    }
+/// Number of times that the command ran, in all processes.
+fn command_runs(client: &RestartingClient) -> usize {
+    let all = client.earlier_logs.iter().cloned().chain([client.dev.shared_log()]);
+    all.map(|log| log.lock().unwrap().matches("a note is taken").count()).sum()
 }
 
 fn start(data: &Path, settings: &[(&str, String)]) -> DevProcess {
@@ -115,7 +36,7 @@ fn reserve(count: u32) -> Value {
 
 #[tokio::test]
 async fn example_reserves_after_an_approval() {
-    let mut client = Client::new(None);
+    let mut client = RestartingClient::new(start, None);
     let (first, _) = client.post("/api/prompts", "one", &reserve(250)).await;
     client.wait_for(&first, "waiting_for_approval").await;
     let view = client.get("/api/conversations/c").await;
@@ -139,7 +60,7 @@ async fn example_reserves_after_an_approval() {
 /// and the fail points that were hit before the kill.
 async fn take_note(halt_at: Option<String>) -> (usize, Vec<String>) {
     let name = format!("{halt_at:?}");
-    let mut client = Client::new(halt_at);
+    let mut client = RestartingClient::new(start, halt_at);
     let begin = json!({"conversationId": "c", "input": "say 4111111111111111 is paid"});
     let (begun, _) = client.post("/api/prompts", "begin", &begin).await;
     let args = json!({"args": "Ada called."});
@@ -151,15 +72,19 @@ async fn take_note(halt_at: Option<String>) -> (usize, Vec<String>) {
     }
     client.wait_for(&begun, "completed").await;
     let deadline = Instant::now() + TIMEOUT;
-    while client.customs("rules/note").await.is_empty() {
+    while customs(&mut client, "rules/note").await.is_empty() {
         assert!(Instant::now() < deadline, "{name}: {}", client.dev.log());
     }
-    assert_eq!(client.customs("rules/note").await, [json!({"text": "Ada called."})], "{name}");
-    assert_eq!(client.customs("rules/masked").await, [json!({})], "{name}");
+    assert_eq!(
+        customs(&mut client, "rules/note").await,
+        [json!({"text": "Ada called."})],
+        "{name}"
+    );
+    assert_eq!(customs(&mut client, "rules/masked").await, [json!({})], "{name}");
     let messages = client.get("/api/conversations/c/messages").await.to_string();
     assert!(messages.contains("say [card] is paid"), "{name}: {messages}");
     assert!(!messages.contains("41111"), "{name}: {messages}");
-    (client.command_runs(), client.hits)
+    (command_runs(&client), client.hits)
 }
 
 /// Kills at each hit of the fail point, until a run has fewer hits. Returns the number of kills.
@@ -196,45 +121,38 @@ async fn kill_around_commands_and_input_hooks_changes_nothing_twice() {
     assert!(kills.iter().sum::<usize>() >= 8, "{kills:?}");
 }
 
-impl Client {
-    /// Answers the question about the stored request with yes, and returns its result.
-    async fn confirm(&mut self, accepted: &Value) -> Value {
-        let input = accepted["inputId"].as_str().unwrap_or_else(|| panic!("{accepted}")).to_owned();
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let view = self.get(&format!("/api/conversations/c/inbox/{input}")).await;
-            if !view["result"].is_null() {
-                return view["result"].clone();
-            }
-            let pending = self.get("/api/conversations/c").await["pendingApprovals"].clone();
-            if let Some(id) = pending[0]["id"].as_str() {
-                let path = format!("/api/conversations/c/approvals/{id}");
-                self.try_post(&path, &json!({"decision": "answer", "value": true})).await;
-            }
-            assert!(Instant::now() < deadline, "{view}\n{}", self.dev.log());
+/// Answers the question about the stored request with yes, and returns its result.
+async fn confirm(client: &mut RestartingClient, accepted: &Value) -> Value {
+    let input = accepted["inputId"].as_str().unwrap_or_else(|| panic!("{accepted}"));
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let view = client.get(&format!("/api/conversations/c/inbox/{input}")).await;
+        if !view["result"].is_null() {
+            return view["result"].clone();
         }
+        let pending = client.get("/api/conversations/c").await["pendingApprovals"].clone();
+        if let Some(id) = pending[0]["id"].as_str() {
+            // The request may be decided already.
+            let path = format!("/api/conversations/c/approvals/{id}");
+            let post = client.http.post(client.dev.url(&path)).timeout(Duration::from_secs(2));
+            let _unknown = post.json(&json!({"decision": "answer", "value": true})).send().await;
+        }
+        assert!(Instant::now() < deadline, "{view}\n{}", client.dev.log());
     }
+}
 
-    /// Sends a request once, whatever becomes of it.
-    async fn try_post(&mut self, path: &str, body: &Value) {
-        self.restart_if_halted();
-        let request = self.http.post(self.dev.url(path)).json(body);
-        let _unknown = request.timeout(Duration::from_secs(2)).send().await;
-    }
-
-    /// Number of stored entries of this type.
-    async fn entry_count(&mut self, entry_type: &str) -> usize {
-        let entries = self.get("/api/conversations/c/entries?limit=100").await;
-        let entries = entries["items"].as_array().unwrap().iter();
-        entries.filter(|it| it["type"] == entry_type).count()
-    }
+/// Number of stored entries of this type.
+async fn entry_count(client: &mut RestartingClient, entry_type: &str) -> usize {
+    let entries = client.get("/api/conversations/c/entries?limit=100").await;
+    let entries = entries["items"].as_array().unwrap().iter();
+    entries.filter(|it| it["type"] == entry_type).count()
 }
 
 /// Moves the leaf, then forks; each waits for an answer. Returns the fail points that were hit before
 /// the kill.
 async fn move_and_fork(halt_at: Option<String>) -> Vec<String> {
     let name = format!("{halt_at:?}");
-    let mut client = Client::new(halt_at);
+    let mut client = RestartingClient::new(start, halt_at);
     let message = |text: &str| json!({"role": "user", "content": text, "timestamp": 1});
     let create = json!({"id": "c", "messages": [message("one"), message("two"), message("three")]});
     client.post("/api/conversations", "create", &create).await;
@@ -243,15 +161,16 @@ async fn move_and_fork(halt_at: Option<String>) -> Vec<String> {
     let to = json!({"entryId": two, "label": "back"});
     let (accepted, _) = client.post("/api/conversations/c/leaf", "move", &to).await;
     assert_eq!(accepted["waiting"], true, "{name}: {accepted}");
-    let moved = client.confirm(&accepted).await;
+    let moved = confirm(&mut client, &accepted).await;
     assert_eq!((&moved["moved"], &moved["text"]), (&json!(true), &json!("two")), "{name}: {moved}");
     let source = client.get("/api/conversations/c").await;
     assert_eq!(source["leafId"], moved["leafId"], "{name}");
     let copy = json!({"entryId": one, "position": "at", "conversationId": "f"});
     let (accepted, _) = client.post("/api/conversations/c/fork", "fork", &copy).await;
-    let forked = client.confirm(&accepted).await;
+    let forked = confirm(&mut client, &accepted).await;
     assert_eq!(forked["conversation"]["id"], "f", "{name}: {forked}");
-    let counts = (client.entry_count("request").await, client.entry_count("label").await);
+    let counts =
+        (entry_count(&mut client, "request").await, entry_count(&mut client, "label").await);
     assert_eq!(counts, (2, 1), "{name}");
     let copied = client.get("/api/conversations/f/messages").await;
     assert_eq!(copied["items"].as_array().unwrap().len(), 1, "{name}: {copied}");
@@ -288,7 +207,7 @@ async fn kill_while_a_move_and_a_fork_wait_makes_each_once() {
 /// before the kill.
 async fn reserve_once(halt_at: Option<String>) -> Vec<String> {
     let name = format!("{halt_at:?}");
-    let mut client = Client::new(halt_at);
+    let mut client = RestartingClient::new(start, halt_at);
     let (prompt, _) = client.post("/api/prompts", "one", &reserve(7)).await;
     client.wait_for(&prompt, "completed").await;
     let plugins = client.get("/api/conversations/c/plugins").await;

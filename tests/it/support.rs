@@ -10,6 +10,7 @@ pub(crate) mod event_stream;
 pub(crate) mod fake_model;
 pub(crate) mod normalise;
 pub(crate) mod payments_model;
+pub(crate) mod restarting_client;
 pub(crate) mod service;
 pub(crate) mod shared_data;
 pub(crate) mod step_server;

@@ -75,6 +75,26 @@ fn index_of_first_kept_entry_counts_the_header() {
 }
 
 #[test]
+fn file_has_at_most_100_000_entries() {
+    let label = |number: usize| {
+        let target = if number == 0 { "none".to_owned() } else { format!("l{}", number - 1) };
+        json!({
+            "type": "label", "id": format!("l{number}"), "parentId": (number > 0).then_some(&target),
+            "timestamp": "2026-01-01T00:00:00.000Z", "targetId": target, "label": "x",
+        })
+    };
+    let mut reader = SessionReader::new("0a1b2c3d", Timestamp(0));
+    let header = json!({"type": "session", "version": 3, "id": "s", "cwd": "/"});
+    let mut read = |line: &Value| reader.read(&Line::Bytes(line.to_string().into_bytes()));
+    read(&header).unwrap();
+    for number in 0..100_000 {
+        assert!(matches!(read(&label(number)), Ok(ParsedLine::Entry(_))), "{number}");
+    }
+    let refused = read(&label(100_000)).unwrap_err();
+    assert_eq!(refused.to_string(), "line 100002: a file may have 100000 entries: split it");
+}
+
+#[test]
 fn imported_line_of_another_entry_is_not_exported() {
     let header = json!({"type": "turnwheel", "version": 1, "id": "c", "timestamp": "2026-01-01T00:00:00.000Z", "agent": "a"});
     let line = |as_imported: &str| {

@@ -13,6 +13,7 @@ use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
 use crate::agent::step::{budget, calls, questions, queue, waiting_commands};
 use crate::agent::transition::Transition;
+use crate::clock::Timestamp;
 use crate::ids::EffectId;
 
 /// Applies a decision or a late result. Returns its receipt, and what follows.
@@ -45,6 +46,19 @@ pub(super) fn start_prompt(
     transition: &mut Transition,
     item: &InboxItem,
     prompt: &PromptInput,
+    run_from_seq: Option<u64>,
+) {
+    open_prompt(transition, item, (prompt, None), run_from_seq);
+    if run_from_seq.is_none() {
+        transition.emit(EventBody::AgentStart(Empty {}));
+    }
+}
+
+/// Appends the start of a prompt. `started_at`: its start, if it ran outside the service.
+pub(super) fn open_prompt(
+    transition: &mut Transition,
+    item: &InboxItem,
+    (prompt, started_at): (&PromptInput, Option<Timestamp>),
     run_from_seq: Option<u64>,
 ) {
     let head = &mut transition.head;
@@ -84,6 +98,7 @@ pub(super) fn start_prompt(
         stop_reason: None,
         from_seq: head.seq + 1,
         to_seq: None,
+        is_inserted: started_at.is_some(),
     });
     let surplus = head.prompts.len().saturating_sub(PROMPT_SPANS_MAX);
     head.prompts.drain(..surplus);
@@ -98,11 +113,9 @@ pub(super) fn start_prompt(
         source: prompt.source,
         has_no_input: prompt.input.is_none(),
         original: prompt.original.clone(),
+        started_at,
     }));
     transition.emit(EventBody::PromptCreated(Empty {}));
-    if run_from_seq.is_none() {
-        transition.emit(EventBody::AgentStart(Empty {}));
-    }
 }
 
 /// Opens the first turn of a prompt. [`start_prompt`] has counted it.

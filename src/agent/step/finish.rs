@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::agent::entry::{EntryBody, MessageEntry, PromptEnd, PromptState, PromptStop};
+use crate::agent::entry::{MessageEntry, PromptEnd, PromptState, PromptStop};
 use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
@@ -85,12 +85,7 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
     if let (Some(incomplete), Some(data)) = (&end.incomplete, data.as_object_mut()) {
         data.insert("incomplete".to_owned(), json!(incomplete));
     }
-    let entry = transition.append(EntryBody::PromptEnd(end));
-    if let Some(span) = transition.head.prompts.iter_mut().rev().find(|span| span.id == id) {
-        span.state = state;
-        span.stop_reason = Some(stop_reason);
-        span.to_seq = Some(entry.base.seq);
-    }
+    transition.append_prompt_end(&id, end);
     match state {
         PromptState::Failed => {
             transition.emit(EventBody::PromptError(Empty {}));

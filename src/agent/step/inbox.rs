@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use crate::agent::action::StoredActions;
 use crate::agent::entry::Source;
+use crate::agent::finished_prompt::FinishedPrompt;
 use crate::agent::head::PromptRun;
 use crate::agent::inbox::{InboxBody, InboxItem, InputQueue, PromptInput, WhenIdle};
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::compaction::{self, CompactInput};
 use crate::agent::step::input::CallResult;
-use crate::agent::step::navigate::{self, NavigateInput};
+use crate::agent::step::navigate::{self, MoveInput, NavigateInput};
 use crate::agent::step::next::Next;
 use crate::agent::step::queue::{self, append_input, has_pending, is_steer, pop};
-use crate::agent::step::{actions, apply, bash, calls, continue_prompt};
+use crate::agent::step::{actions, apply, bash, calls, continue_prompt, insert};
 use crate::agent::transition::{PendingItem, Transition};
 use crate::agent::waiting_command::AskingRequest;
 use crate::ids::PromptId;
@@ -38,7 +39,9 @@ pub(crate) fn is_supported(body: &InboxBody) -> bool {
             command.name == compaction::COMPACT_COMMAND
                 || command.prompt_at().is_some()
                 || NavigateInput::from_command(command).is_some()
+                || MoveInput::from_command(command).is_some()
                 || bash::is_bash_command(command)
+                || command.finished_prompt().is_some()
                 || StoredActions::from_command(command).is_some()
                 || AskingRequest::from_command(command).is_some()
         }
@@ -90,13 +93,26 @@ pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
             (is_prompt_or_message && item.has_effect_when_idle())
                 || CompactInput::from_item(item).is_some()
                 || NavigateInput::from_item(item).is_some()
+                || MoveInput::from_item(item).is_some()
+                || FinishedPrompt::from_item(item).is_some()
         };
         if is_start_held(transition, is_next) {
             return Next::Wait;
         }
+        if insert::needs_own_commit(transition, is_next) {
+            return Next::Wait;
+        }
         let Some(item) = pop(transition, is_next) else { return Next::Wait };
+        if let Some(prompt) = FinishedPrompt::from_item(&item) {
+            insert::apply_prompt(transition, &item, prompt);
+            continue;
+        }
         if let Some(compact_input) = CompactInput::from_item(&item) {
             return compaction::apply_command(transition, &item, compact_input);
+        }
+        if let Some(input) = MoveInput::from_item(&item) {
+            navigate::apply_move_command(transition, &item, input);
+            continue;
         }
         if let Some(input) = NavigateInput::from_item(&item) {
             return navigate::apply_command(transition, &item, input);

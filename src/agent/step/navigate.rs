@@ -13,6 +13,7 @@ use crate::agent::step::next::Next;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
 use crate::agent::waiting_command::PlannedMove;
+use crate::ids::EntryId;
 
 /// Name of the inbox command that moves the leaf with a summary.
 pub(super) const NAVIGATE_COMMAND: &str = "navigate";
@@ -42,6 +43,43 @@ impl NavigateInput {
     /// Returns `None` for another command, and for arguments of a newer version.
     pub(super) fn from_command(command: &CommandInput) -> Option<Self> {
         command.args.as_ref().filter(|_| command.name == NAVIGATE_COMMAND)?.read().ok()
+    }
+}
+
+/// Name of the inbox command that moves the leaf as soon as the conversation is idle.
+const MOVE_COMMAND: &str = "moveLeaf";
+
+/// Arguments of the command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MoveInput {
+    #[serde(rename = "move")]
+    pub leaf_move: LeafMove,
+    /// Text of the client. Its `fromId` is set with the move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<BranchSummary>,
+    /// Label of the summary, or else of `entry_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// The entry that the request named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<EntryId>,
+}
+
+impl MoveInput {
+    pub(crate) fn to_inbox_body(&self) -> InboxBody {
+        InboxBody::Command(CommandInput::new(MOVE_COMMAND, Some(RawJson::from_value(self))))
+    }
+
+    /// Returns `None` if the item is another one.
+    pub(super) fn from_item(item: &InboxItem) -> Option<Self> {
+        let InboxBody::Command(command) = &item.body else { return None };
+        Self::from_command(command)
+    }
+
+    /// Returns `None` for another command, and for arguments of a newer version.
+    pub(super) fn from_command(command: &CommandInput) -> Option<Self> {
+        command.args.as_ref().filter(|_| command.name == MOVE_COMMAND)?.read().ok()
     }
 }
 
@@ -85,24 +123,11 @@ pub(super) fn move_before_prompt(transition: &mut Transition, to: &LeafMove) {
     }));
 }
 
-/// Moves the leaf, and appends the summary and the label, if there are any.
+/// Makes a move of a waiting command, whose label was checked on the same entries.
 pub(super) fn apply_planned(transition: &mut Transition, planned: &PlannedMove) {
-    let old_leaf_id = transition.head.leaf_id.clone();
-    apply_move(transition, &planned.leaf_move);
-    let mut labelled = planned.target_id.clone();
-    let mut summary = None;
-    if let Some(branch) = &planned.summary {
-        let entry = transition.append(EntryBody::BranchSummary(branch.clone()));
-        summary = Some(entry.base.seq);
-        labelled = Some(entry.base.entry_id.clone());
-    }
-    if let (Some(entry_id), Some(label)) = (labelled, &planned.label)
-        && let Ok(label) = transition.head.set_label(&entry_id, Some(label))
-    {
-        transition.append(EntryBody::Label(Label::new(entry_id, label)));
-    }
-    let new_leaf_id = transition.head.leaf_id.clone();
-    transition.emit(EventBody::SessionTree(SessionTree { old_leaf_id, new_leaf_id, summary }));
+    let MoveInput { leaf_move, summary, label, entry_id } = &planned.input;
+    let label = label.as_deref().map(|label| (label, entry_id.clone()));
+    let _checked = land(transition, leaf_move, summary.clone(), label);
 }
 
 fn apply_move(transition: &mut Transition, to: &LeafMove) {
@@ -112,30 +137,59 @@ fn apply_move(transition: &mut Transition, to: &LeafMove) {
     }
 }
 
+/// Moves the leaf after the end of the prompt that the request aborted.
+pub(super) fn apply_move_command(transition: &mut Transition, item: &InboxItem, input: MoveInput) {
+    let receipt = queue::new_receipt(transition, item);
+    transition.receipts.push(receipt);
+    let MoveInput { leaf_move, mut summary, label, entry_id } = input;
+    if let (Some(summary), Some(left)) = (&mut summary, &transition.head.leaf_id) {
+        summary.from_id.clone_from(left);
+    }
+    let label = label.as_deref().map(|label| (label, entry_id));
+    land(transition, &leaf_move, summary, label);
+    transition.head.reset_suspicion();
+}
+
 /// Moves the leaf, and appends the summary and its label.
 pub(super) fn apply_summarised(
     transition: &mut Transition,
     summarised: &SummarisedMove,
     label: Option<&str>,
 ) {
+    let SummarisedMove { leaf_move, summary } = summarised;
+    let label = label.map(|label| (label, None));
+    let error_message = land(transition, leaf_move, Some(summary.clone()), label);
+    transition
+        .emit(EventBody::BranchSummaryEnd(BranchSummaryEnd { aborted: false, error_message }));
+}
+
+/// Moves the leaf, and appends the summary and the label, which names the summary or else the given
+/// entry. Returns the error of a label that became invalid meanwhile.
+fn land(
+    transition: &mut Transition,
+    to: &LeafMove,
+    summary: Option<BranchSummary>,
+    label: Option<(&str, Option<EntryId>)>,
+) -> Option<String> {
     let old_leaf_id = transition.head.leaf_id.clone();
-    apply_move(transition, &summarised.leaf_move);
-    let entry = transition.append(EntryBody::BranchSummary(summarised.summary.clone()));
-    let entry_id = entry.base.entry_id.clone();
+    apply_move(transition, to);
+    let summary = summary.map(|summary| transition.append(EntryBody::BranchSummary(summary)));
     let mut error_message = None;
-    if let Some(label) = label {
-        match transition.head.set_label(&entry_id, Some(label)) {
-            Ok(label) => {
-                transition.append(EntryBody::Label(Label::new(entry_id, label)));
+    if let Some((label, entry_id)) = label {
+        let summary_id = summary.as_ref().map(|entry| entry.base.entry_id.clone());
+        if let Some(entry_id) = summary_id.or(entry_id) {
+            match transition.head.set_label(&entry_id, Some(label)) {
+                Ok(label) => {
+                    transition.append(EntryBody::Label(Label::new(entry_id, label)));
+                }
+                Err(text) => error_message = Some(text),
             }
-            Err(text) => error_message = Some(text),
         }
     }
     transition.emit(EventBody::SessionTree(SessionTree {
         old_leaf_id,
         new_leaf_id: transition.head.leaf_id.clone(),
-        summary: Some(entry.base.seq),
+        summary: summary.map(|entry| entry.base.seq),
     }));
-    transition
-        .emit(EventBody::BranchSummaryEnd(BranchSummaryEnd { aborted: false, error_message }));
+    error_message
 }

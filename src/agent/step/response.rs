@@ -159,7 +159,11 @@ fn set_plugin_state(transition: &mut Transition, changes: &[PluginStateChange]) 
     }
 }
 
-fn emit_text_outputs(transition: &mut Transition, entry: &Entry, message: &AssistantMessage) {
+pub(super) fn emit_text_outputs(
+    transition: &mut Transition,
+    entry: &Entry,
+    message: &AssistantMessage,
+) {
     for (number, block) in message.content.iter().enumerate() {
         if let Block::Text(text) = block
             && !text.text.trim().is_empty()

@@ -79,6 +79,7 @@ impl Agent {
             summary: options.summary,
             summarize: Some(options.summarize),
             instructions: options.instructions,
+            abort: None,
         };
         let idempotency = inner.new_idempotency();
         let response = move_leaf(&inner.services, &key, &request, &idempotency).await?;

@@ -19,12 +19,13 @@ use crate::commands::contract::CommandError;
 use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
 use crate::commands::fork::{ForkRequest, fork_conversation};
 use crate::commands::inbox_edit::clear_queues;
+use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
 use crate::commands::message::{MessageRequest, accept_message};
 use crate::commands::patch::patch_conversation;
 use crate::commands::prompt::{Mode, PromptRequest};
 use crate::commands::request_hooks;
 use crate::extensions::{CommandOutcome, ForkPosition};
-use crate::ids::{ConversationId, EntryId, InputId};
+use crate::ids::{ConversationId, EntryId, InputId, PromptId};
 use crate::model::ModelRecord;
 use crate::queries::load;
 
@@ -152,6 +153,23 @@ impl Agent {
         let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
         record_bash(services, &key, record, &idempotency).await?;
         Ok(())
+    }
+
+    /// Inserts a prompt that ran outside the service, without a call of the model or a tool. While a
+    /// prompt runs, the insertion waits for its end.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] with the members to correct.
+    pub async fn insert_prompt(
+        &self,
+        request: FinishedPromptRequest,
+    ) -> Result<PromptId, AgentError> {
+        let inner = &self.inner;
+        let mut switch = inner.switch.lock().await;
+        inner.switch_if_idle(&mut switch).await?;
+        let (services, key, idempotency) = (&inner.services, inner.key(), inner.new_idempotency());
+        insert_prompt(services, &key, request, &idempotency).await?;
+        Ok(PromptId::from_input(&idempotency.input_id(&key)))
     }
 
     /// Replaces old messages by a summary in the model's input. First aborts a running prompt.

@@ -9,6 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::entry::{Entry, Source};
 use crate::agent::path::path_to_leaf;
+use crate::agent::projection::synthetic_message;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
 use crate::agents::{self, Catalog, SharedCatalog, declared_permissions};
@@ -250,7 +251,9 @@ impl AgentInner {
         let (inbox, head) = load::inbox_then_head(&self.services, &key).await?;
         let entries = load::all_entries(&self.services, &head).await?;
         let path = path_to_leaf(&entries, head.leaf_id.as_ref());
-        let messages = path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
+        let message =
+            |entry: &Arc<Entry>| entry.body.message().cloned().or_else(|| synthetic_message(entry));
+        let messages = path.iter().filter_map(message).collect();
         lock(&self.observed).restart_with(messages);
         let has_queued_prompt = load::queued_prompts(&head, &inbox).next().is_some();
         self.run_state.send_replace(RunState::from_head(&head, has_queued_prompt));

@@ -61,9 +61,7 @@ impl NamedArtifacts {
         let found = futures_util::stream::iter(ids).map(read).buffered(REQUESTS_MAX);
         let artifacts: Vec<ArtifactMetadata> =
             found.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
-        if artifacts.iter().map(|artifact| artifact.size).sum::<u64>() > BYTES_MAX {
-            return Err(too_large("artifacts of more than 1 GB"));
-        }
+        check_size(artifacts.iter().map(|artifact| artifact.size))?;
         Ok(Self { source, artifacts })
     }
 
@@ -96,6 +94,13 @@ impl NamedArtifacts {
     }
 }
 
+fn check_size(sizes: impl Iterator<Item = u64>) -> Result<(), CommandError> {
+    if sizes.sum::<u64>() > BYTES_MAX {
+        return Err(too_large("artifacts of more than 1 GB"));
+    }
+    Ok(())
+}
+
 fn too_large(found: &str) -> CommandError {
     CommandError::TooLarge(format!(
         "The entries to copy name {found}. Fork at an earlier entry, or start a new conversation and add the files that it needs."
@@ -114,5 +119,18 @@ fn collect_ids(value: &Value, ids: &mut BTreeSet<ArtifactId>) {
         Value::Array(items) => items.iter().for_each(|item| collect_ids(item, ids)),
         Value::Object(members) => members.values().for_each(|item| collect_ids(item, ids)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copied_artifacts_may_have_1_gb() {
+        assert!(check_size([BYTES_MAX - 1, 1].into_iter()).is_ok());
+        let error = check_size([BYTES_MAX, 1].into_iter()).unwrap_err();
+        assert!(matches!(error, CommandError::TooLarge(_)), "{error}");
+        assert!(error.to_string().contains("artifacts of more than 1 GB"), "{error}");
     }
 }

@@ -17,6 +17,7 @@ use crate::agent::raw::RawJson;
 use crate::commands::append_entries::append_entries;
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::conversation::{NewConversation, create_conversation};
+use crate::commands::insert::insert_prompt;
 use crate::commands::label::{LabelRequest, set_label};
 use crate::commands::leaf::{LeafRequest, move_leaf};
 use crate::commands::patch::patch_conversation;
@@ -181,4 +182,40 @@ async fn move_restores_thinking_level_and_counters_stay() {
     assert_eq!(level(&env.head().await.unwrap()), json!("high"));
     let names: Vec<String> = env.events().await.iter().map(|event| event.body.name()).collect();
     assert_eq!(names, ["session_tree"; 2]);
+}
+
+/// The last model of the path counts: that of a change or of a response, but not of a message that
+/// the service wrote.
+#[tokio::test(start_paused = true)]
+async fn move_restores_the_last_model_of_the_path() {
+    let mut env = TestEnv::with_script(1, |_, input| vec![super::test_env::text(input)]);
+    let services = env.empty_conversation().await;
+    let model = async |env: &TestEnv| env.head().await.unwrap().settings.model;
+    let set_model = async |model: &str, services: &Services| {
+        let patch = json!({"settings": {"model": model}});
+        let key = idempotency(&services.ids.new_id());
+        let patch = patch.as_object().unwrap();
+        patch_conversation(services, &TestEnv::key(), patch, &key, |_| true).await.unwrap();
+    };
+    set_model("one", &services).await;
+    let one = env.leaf().await;
+    set_model("two", &services).await;
+    let two = env.leaf().await;
+    // A response of the model `m`, as after a prompt with a model of its own.
+    let own = append(&env, &services, "assistant", "own").await;
+    let request = json!({"input": "made elsewhere", "source": "user", "output": [{"type": "text", "content": "x"}]});
+    let request = RawJson::from_value(&request).read().unwrap();
+    let key = idempotency("insert");
+    insert_prompt(&services, &TestEnv::key(), request, &key).await.unwrap();
+    env.run_until_idle().await;
+    let inserted = env.leaf().await;
+    for (target, expected) in [(&one, "one"), (&two, "two"), (&one, "one"), (&Some(own), "m")] {
+        let moved = move_to(&services, target.as_deref(), None).await.unwrap();
+        assert_eq!(model(&env).await.as_deref(), Some(expected), "{moved}");
+        assert!(moved.get("unavailableModel").is_none(), "{moved}");
+    }
+    move_to(&services, one.as_deref(), None).await.unwrap();
+    let moved = move_to(&services, inserted.as_deref(), None).await.unwrap();
+    assert_eq!(model(&env).await.as_deref(), Some("m"), "not that of the inserted response");
+    assert!(moved.get("unavailableModel").is_none(), "{moved}");
 }

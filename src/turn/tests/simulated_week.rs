@@ -2,7 +2,7 @@
 //! store, whose process crashes as a whole.
 //!
 //! A week has one to three conversations with queued prompts. Its clients steer, edit, clear,
-//! patch, repeat requests, and leave requests undecided. Its faults: lost responses of tools; slow,
+//! patch, repeat requests, use the session tree, and leave requests undecided. Its faults: lost responses of tools; slow,
 //! late and truncated artifacts; clock offsets; stalled workers; two versions side by side; deleted
 //! queues.
 //!
@@ -132,6 +132,24 @@ async fn weeks_with_one_crashing_process_keep_every_invariant() {
     statistics.assert_each_injected(&["a worker crashed", "a tool's answer was lost"], 1);
     // A crash of the process affects all three conversations, so more attempts of steps fail.
     assert!(statistics.failed_prompts as u64 <= 3 * statistics.runs, "{statistics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn weeks_with_branches_and_forks_keep_every_invariant() {
+    let forks = Cell::new(0);
+    let moves = Cell::new(0);
+    let run = async |seed, fault_plan: FaultPlan| {
+        let plan = WeekPlan::from_seed(seed + 5_000_000).with_tree_requests();
+        let result = run_week(seed, &fault_plan, &plan, WeekStore::Memory).await;
+        let lines = format!("{:?}", result.run_log);
+        forks.set(forks.get() + lines.matches("status: Some(201)").count());
+        moves.set(moves.get() + lines.matches("status: Some(200)").count());
+        result
+    };
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    statistics.assert_each_injected(&["somebody used the tree"], statistics.runs);
+    assert!(forks.get() > 2 && moves.get() > 10, "{} forks, {} moves", forks.get(), moves.get());
+    assert_few_failed_prompts(&statistics);
 }
 
 /// Seed 764: a worker stalled until its turn was over, and the prompt failed without a model

@@ -13,6 +13,7 @@ mod run_log;
 mod scripted_agent;
 mod small_window_model;
 mod store_decorator;
+mod tree_clients;
 mod version_mix;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub(super) use self::scripted_agent::{
 };
 pub(super) use self::small_window_model::SmallWindowModel;
 pub(super) use self::store_decorator::StoreDecorator;
+use self::tree_clients::TreeRequest;
 pub(super) use self::version_mix::{VersionMix, find_lost_updates};
 use super::finish_turn::{DecideFn, DecidingExtension};
 use crate::agent::entry::Entry;
@@ -121,6 +123,9 @@ pub(super) struct TestEnv {
     /// Upper bound of the number of inputs that such clients send.
     pub(super) client_inputs_max: usize,
     client_inputs: Vec<Chat>,
+    /// Upper bound of the number of requests of clients that use the session tree.
+    pub(super) tree_requests_max: usize,
+    tree_requests: Vec<TreeRequest>,
     /// Chance in percent that both queues are deleted between two deliveries.
     pub(super) queue_loss_percent: u8,
     /// Initial settings of conversations.
@@ -209,6 +214,8 @@ impl TestEnv {
             client_input_percent: 0,
             client_inputs_max: 0,
             client_inputs: Vec::new(),
+            tree_requests_max: 0,
+            tree_requests: Vec::new(),
             queue_loss_percent: 0,
             settings: Settings::default(),
             telemetry: Telemetry::default(),

@@ -33,7 +33,7 @@ impl TestApp {
         self.get_json("/api/conversations/c").await["leafId"].clone()
     }
 
-    async fn post_leaf(&self, body: &Value, key: &str) -> TestResponse {
+    pub(super) async fn post_leaf(&self, body: &Value, key: &str) -> TestResponse {
         self.post(LEAF, body).key(key).send().await
     }
 

@@ -203,6 +203,24 @@ async fn fork_copies_named_artifacts() {
     assert!(app.get(&path).send().await.expect_status(200).text.starts_with("text of "));
 }
 
+#[tokio::test]
+async fn fork_that_names_too_many_artifacts_is_refused() {
+    let app = TestApp::new();
+    app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
+    for first in [0, 501] {
+        let ids = (first..first + 501).map(|number| format!("effect.{number:064x}"));
+        let details: Vec<String> = ids.collect();
+        let content = json!({"customType": "list", "content": "files", "details": details});
+        app.post("/api/conversations/c/messages", &content).send().await.expect_status(202);
+    }
+    app.work().await;
+    let leaf = app.get_json("/api/conversations/c").await["leafId"].as_str().unwrap().to_owned();
+    let problem = fork(&app, &leaf, "at", "f").await.expect_problem(413, "payload-too-large");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.starts_with("The entries to copy name more than 1000 artifacts."), "{detail}");
+    app.get("/api/conversations/f").send().await.expect_status(404);
+}
+
 /// Suspends a fork at a fail point for ever, as if the process were killed.
 #[derive(Debug)]
 struct ForkCrash {

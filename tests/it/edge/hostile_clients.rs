@@ -84,6 +84,9 @@ fn valid_body(method: &Method, template: &str) -> Option<Value> {
         ("POST", "leaf") => json!({"entryId": null}),
         ("POST", "fork") => json!({"entryId": "0a1b2c3d", "position": "at"}),
         ("PUT", "label") => json!({"label": "mine"}),
+        ("POST", "import") => {
+            json!({"input": "mine", "source": "schedule", "output": [{"type": "text", "content": "mine"}]})
+        }
         ("POST", "bash") => json!({"command": "ls", "output": "mine"}),
         ("POST", "abort" | "continue" | "compact" | "clear") => json!({}),
         _ => panic!("add a valid body for {method} {template}"),

@@ -12,7 +12,20 @@ use super::test_app::TestApp;
 async fn foreign_conversation_is_not_found() {
     let app = TestApp::new();
     app.run("say hello").await;
-    for path in ["", "/messages", "/entries", "/prompts", "/events", "/artifacts"] {
+    let reads = [
+        "",
+        "/messages",
+        "/entries",
+        "/prompts",
+        "/events",
+        "/artifacts",
+        "/tree",
+        "/fork-points",
+        "/stats",
+        "/last-answer",
+        "/export",
+    ];
+    for path in reads {
         app.get(&format!("/api/conversations/c{path}"))
             .user("eve", "")
             .send()
@@ -25,6 +38,20 @@ async fn foreign_conversation_is_not_found() {
         .send()
         .await
         .expect_problem(404, "not-found");
+    let entry = app.message_id("say hello").await;
+    for (route, body) in [
+        ("leaf", json!({"entryId": entry})),
+        ("leaf", json!({"entryId": null, "abort": true})),
+        ("fork", json!({"entryId": entry})),
+        ("prompts", json!({"input": "x", "at": entry})),
+        ("prompts/import", json!({"input": "x", "source": "user"})),
+    ] {
+        let foreign = app.post(&format!("{path}/{route}"), &body).user("eve", "").send().await;
+        foreign.expect_problem(404, "not-found");
+    }
+    let label = format!("{path}/entries/{entry}/label");
+    let label = app.request(http::Method::PUT, &label).json(&json!({"label": "x"}));
+    label.user("eve", "").send().await.expect_problem(404, "not-found");
     app.patch(path, &json!({"name": "x"}))
         .user("eve", "")
         .send()

@@ -71,12 +71,26 @@ async fn real_files_are_exported_as_they_were_imported() {
         let again = import(&app, "again", exported).send().await.expect_status(201).json();
         assert_eq!(again["skippedCount"], 0, "{name}");
         assert_eq!(parse(&export(&app, "again", "pi").await), lines, "{name}");
-        app.run("say on").await;
-        let longer = parse(&export(&app, "c", "pi").await);
+        let longer = continue_and_load_again(&app).await;
         assert_eq!(longer[..lines.len()], lines, "{name}");
         assert_eq!(longer[lines.len()]["customType"], "turnwheel/prompt");
         assert_eq!(longer[lines.len()]["parentId"], lines.last().unwrap()["id"]);
     }
+}
+
+/// Continues conversation `c`, and loads its exports in both formats: they are equal to those of `c`.
+/// Returns the lines of the file of Pi.
+async fn continue_and_load_again(app: &TestApp) -> Vec<Value> {
+    app.run("say on").await;
+    let pi = parse(&export(app, "c", "pi").await);
+    for format in ["pi", "turnwheel"] {
+        let id = format!("loaded-{format}");
+        let exported = export(app, "c", format).await;
+        let report = import(app, &id, exported).send().await.expect_status(201).json();
+        assert_eq!(report["skippedCount"], 0, "{format}: {report}");
+        assert_eq!(parse(&export(app, &id, "pi").await)[1..], pi[1..], "{format}");
+    }
+    pi
 }
 
 #[tokio::test]
@@ -121,6 +135,9 @@ async fn first_version_is_migrated_as_by_the_origin() {
         lines
     };
     assert_eq!(rename(parse(&export(&app, "c", "pi").await)), rename(parse(&migrated)));
+    let longer = continue_and_load_again(&app).await;
+    let migrated = rename(parse(&migrated));
+    assert_eq!(rename(longer)[..migrated.len()], migrated);
 }
 
 #[tokio::test]
@@ -190,6 +207,34 @@ async fn bad_lines_are_reported_by_number() {
     let page = app.get_json("/api/conversations/c/messages").await;
     let roots = page["items"].as_array().unwrap();
     assert_eq!(roots[0]["content"], "before its parent");
+}
+
+#[tokio::test]
+async fn labels_beyond_the_bounds_are_reported_by_line() {
+    let app = TestApp::new();
+    let label = |number: usize, target: &str, label: &str| {
+        let parent = if number == 0 { "m0".to_owned() } else { format!("l{}", number - 1) };
+        json!({"type": "label", "id": format!("l{number}"), "parentId": parent, "targetId": target, "label": label, "timestamp": "2026-01-01T00:00:02.000Z"})
+    };
+    let mut lines: Vec<Value> = (0..104)
+        .map(|number| {
+            let parent = usize::checked_sub(number, 1).map(|before| format!("m{before}"));
+            message(&format!("m{number}"), parent.as_deref(), "text")
+        })
+        .collect();
+    // The header is line 1, and the messages are lines 2 to 105.
+    lines.extend((0..102).map(|number| label(number, &format!("m{number}"), "here")));
+    lines.push(label(102, "m0", "again"));
+    lines.push(label(103, "m1", &"x".repeat(65)));
+    lines.push(label(104, "m2", "two\nlines"));
+    let report = import(&app, "c", file(&lines)).send().await.expect_status(201).json();
+    assert_eq!(lines_of(&report["warnings"]), [206, 207, 209, 210], "{report}");
+    let reason = report["warnings"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("100 labels"), "{reason}");
+    assert_eq!(report["imported"], lines.len(), "each entry is kept");
+    assert_eq!(parse(&export(&app, "c", "pi").await)[1..], lines);
+    let tree = app.get_json("/api/conversations/c/tree?all=true&limit=2").await;
+    assert_eq!(tree["items"][0]["label"], "again", "{tree}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use turnwheel::extensions::{
     PendingLeafMove, Question, SessionDecision, SummaryOverride,
 };
 
-use super::commands::PROMPTS;
+use super::commands::{PROMPTS, WAITING_PROMPT};
 use super::test_app::{TestApp, TestResponse};
 
 const LEAF: &str = "/api/conversations/c/leaf";
@@ -201,6 +201,18 @@ async fn edit_whose_move_asks_is_refused() {
     let problem = problem.expect_problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
     assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle", "nothing is stored");
+}
+
+#[tokio::test]
+async fn move_with_abort_that_asks_is_refused() {
+    let app = app().await;
+    app.run(WAITING_PROMPT).await;
+    let body = json!({"entryId": app.message_id("say two").await, "abort": true});
+    let problem = app.post(LEAF, &body).key("k").send().await.expect_problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
+    app.work().await;
+    let conversation = app.get_json("/api/conversations/c").await;
+    assert_eq!(conversation["state"], "waiting_for_approval", "nothing is aborted");
 }
 
 #[tokio::test]

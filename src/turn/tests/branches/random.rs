@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
+use crate::agent::event::{Event, EventBody};
+use crate::agent::head::Head;
 use crate::commands::prompt::{PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::ids::EntryId;
+use crate::turn::invariants::Violation;
 
 /// The source's session: entries with parents, a leaf, and labels.
 #[derive(Default)]
@@ -167,15 +171,54 @@ async fn random_changes_of_the_tree_follow_the_source() {
         }
         let (head, entries, events) =
             (env.head().await.unwrap(), env.entries().await, env.events().await);
-        let violations = invariants::find_violations(&IdleConversation {
-            head: &head,
-            entries: &entries,
-            events: &events,
-            inbox: (0, 0),
-            accepted: prompts,
-            sent_effects: &BTreeMap::new(),
-            is_write: &|_| false,
-        });
-        assert_eq!(violations, [], "seed {seed}");
+        assert_eq!(find_violations((&head, &entries, &events), prompts), [], "seed {seed}");
+        assert_altered_records_are_noticed((&head, &entries, &events), prompts);
+    }
+}
+
+type Record<'a> = (&'a Head, &'a [Entry], &'a [Event]);
+
+fn find_violations((head, entries, events): Record<'_>, accepted: usize) -> Vec<Violation> {
+    invariants::find_violations(&IdleConversation {
+        head,
+        entries,
+        events,
+        inbox: (0, 0),
+        accepted,
+        sent_effects: &BTreeMap::new(),
+        is_write: &|_| false,
+    })
+}
+
+/// The checks notice a lost event, a move without an event, and a lost move.
+fn assert_altered_records_are_noticed((head, entries, events): Record<'_>, prompts: usize) {
+    let is_noticed = |record: Record<'_>| {
+        let found = find_violations(record, prompts);
+        found.iter().any(|violation| violation.description.contains("the leaf moved"))
+    };
+    let is_move = |event: &Event| matches!(event.body, EventBody::SessionTree(_));
+    for index in (0..events.len()).filter(|index| is_move(&events[*index])) {
+        let mut fewer = events.to_vec();
+        fewer.remove(index);
+        assert!(is_noticed((head, entries, &fewer)), "event {index} is missing");
+        let mut changed = events.to_vec();
+        if let EventBody::SessionTree(moved) = &mut changed[index].body {
+            moved.old_leaf_id = Some(EntryId::new("ffffffff"));
+        }
+        assert!(is_noticed((head, entries, &changed)), "event {index} has another origin");
+    }
+    let elsewhere = Head { leaf_id: Some(EntryId::new("ffffffff")), ..head.clone() };
+    assert!(is_noticed((&elsewhere, entries, events)));
+    if let [first, _, rest @ ..] = entries
+        && let Some(last) = rest.last()
+    {
+        let mut moved = entries.to_vec();
+        let parent = Some(first.base.entry_id.clone());
+        // The event of a move with a summary does not name the entry above the summary.
+        let is_summary = matches!(last.body, EntryBody::BranchSummary(_));
+        if !is_summary && last.base.parent_id != parent {
+            moved.last_mut().unwrap().base.parent_id = parent;
+            assert!(is_noticed((head, &moved, events)), "an entry has another parent");
+        }
     }
 }

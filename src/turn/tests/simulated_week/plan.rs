@@ -13,6 +13,7 @@ use crate::fail_points::NoFailPoints;
 use crate::ids::fault_plan::FaultPlan;
 use crate::ids::{ArtifactId, ConversationKey};
 use crate::queue::QueueFaults;
+use crate::services::Services;
 use crate::store::ConversationStore;
 use crate::store::memory::{MemoryStore, StoreFaults};
 use crate::tools::sha256_hex;
@@ -43,6 +44,8 @@ pub(super) struct WeekPlan {
     /// True if an extension decides how turns end.
     has_turn_decisions: bool,
     extensions: ExtensionSetup,
+    /// Upper bound of the requests of clients that use the session tree.
+    tree_requests_max: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,7 @@ impl WeekPlan {
             has_long_input: seed % 32 == 5,
             has_turn_decisions: false,
             extensions: ExtensionSetup::None,
+            tree_requests_max: 0,
         }
     }
 
@@ -96,6 +100,7 @@ impl WeekPlan {
             has_long_input: true,
             has_turn_decisions: false,
             extensions: ExtensionSetup::None,
+            tree_requests_max: 0,
         }
     }
 
@@ -105,6 +110,11 @@ impl WeekPlan {
 
     pub(super) fn with_turn_decisions(self) -> Self {
         Self { has_turn_decisions: true, ..self }
+    }
+
+    /// A week whose clients move the leaf, edit earlier prompts, label, insert and fork.
+    pub(super) fn with_tree_requests(self) -> Self {
+        Self { tree_requests_max: 8, ..self }
     }
 
     pub(super) fn with_extensions(self) -> Self {
@@ -140,6 +150,8 @@ impl WeekPlan {
 }
 
 fn script(results: usize, input: &str) -> Vec<Value> {
+    // Inputs of clients that use the tree have a number, because they are looked up by their text.
+    let input = input.split(' ').next().unwrap_or(input);
     let file = |id: &str, tool: &str, arguments: &Value| json!({"type": "toolCall", "id": id, "name": tool, "arguments": arguments});
     match (input, results) {
         ("go", _) => three_rounds(results, input),
@@ -202,6 +214,7 @@ fn inject_faults(env: &mut TestEnv, fault_plan: &FaultPlan, plan: &WeekPlan) {
     env.conversations = ids.map(|id| owner().conversation_key(id)).collect();
     env.client_inputs_max = plan.client_inputs_max;
     env.client_input_percent = 30;
+    env.tree_requests_max = plan.tree_requests_max;
     env.set_turn_decisions(plan.has_turn_decisions);
     if plan.has_extensions() {
         extensions::install(env, fault_plan);
@@ -273,11 +286,17 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
     env.version_mix = None;
     let (mut failed, mut violations) = (0, Vec::new());
     let services = env.new_worker(Arc::new(NoFailPoints));
+    let forks = continue_forks(env, &services).await?;
     let env = &*env;
+    for (key, prompts) in &forks {
+        violations.extend(invariant_checks::violation_lines(env, key, (prompts + 1, 0)).await);
+    }
     for (number, key) in env.conversations.iter().enumerate() {
         let (input_violations, started, held) = env.find_input_violations(&services, key).await;
         violations.extend(input_violations);
-        let expected = plan.prompts + usize::from(plan.has_long_input && number == 0);
+        let (tree_violations, added) = env.find_tree_violations(&services, key).await;
+        violations.extend(tree_violations);
+        let expected = plan.prompts + usize::from(plan.has_long_input && number == 0) + added;
         violations
             .extend(invariant_checks::violation_lines(env, key, (expected + started, held)).await);
         violations.extend(find_lost_updates(&env.store, key));
@@ -286,7 +305,9 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
         let mut has_failed_prompt = false;
         for entry in &entries {
             let EntryBody::PromptEnd(end) = &entry.body else { continue };
-            if end.state == PromptState::Completed {
+            // A move of the leaf may abort a prompt.
+            let is_abort = end.state == PromptState::Aborted && plan.tree_requests_max > 0;
+            if end.state == PromptState::Completed || is_abort {
                 continue;
             }
             failed += 1;
@@ -305,6 +326,29 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
         }
     }
     if violations.is_empty() { Ok(failed) } else { Err(violations.join("\n")) }
+}
+
+/// Runs a prompt in each fork. Returns the forks, with the number of prompts that they had before.
+///
+/// # Errors
+/// If the prompts never end.
+async fn continue_forks(
+    env: &mut TestEnv,
+    services: &Services,
+) -> Result<Vec<(ConversationKey, usize)>, String> {
+    let forks = env.forks().await;
+    if forks.is_empty() {
+        return Ok(forks);
+    }
+    env.tree_requests_max = 0;
+    let own = env.conversations.clone();
+    env.conversations = forks.iter().map(|(key, _)| key.clone()).collect();
+    for key in env.conversations.clone() {
+        env.queue_prompt(services, &key, "wire").await.map_err(|error| error.to_string())?;
+    }
+    let is_idle = env.try_run_until_idle().await;
+    env.conversations = own;
+    if is_idle { Ok(forks) } else { Err("the prompts of forks never ended".to_owned()) }
 }
 
 /// Returns files that the record names but cannot be read, and results that were truncated

@@ -95,8 +95,11 @@ impl TestEnv {
             }));
         }
         let chat = self.next_client_action();
-        let (ended, action_outcome) = tokio::join!(futures_util::future::join_all(running), chat);
+        let tree = Box::pin(self.next_tree_request());
+        let (ended, action_outcome, tree_request) =
+            tokio::join!(futures_util::future::join_all(running), chat, tree);
         self.record_action(action_outcome);
+        self.record_tree_request(tree_request);
         let mut has_crashed = false;
         for (is_crash, line) in ended {
             has_crashed |= is_crash;

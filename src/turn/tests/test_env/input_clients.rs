@@ -184,7 +184,7 @@ fn is_consistent(input: &ClientInput, view: &InputView, times: usize) -> bool {
     }
 }
 
-fn has_text(entry: &Entry, text: &str) -> bool {
+pub(super) fn has_text(entry: &Entry, text: &str) -> bool {
     match entry.body.message() {
         Some(Message::User(user)) => user.content == Content::Text(text.to_owned()),
         _ => false,

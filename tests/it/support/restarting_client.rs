@@ -1,0 +1,95 @@
+//! A client of `turnwheel dev` that survives kills of its process.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::dev_process::{DevProcess, ProcessLog};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Starts the process with a data folder and settings.
+type StartProcess = fn(&Path, &[(&str, String)]) -> DevProcess;
+
+/// A client that repeats each request, with its key, until it succeeds. If the process halts at a
+/// fail point, it is killed and another one starts.
+pub(crate) struct RestartingClient {
+    start: StartProcess,
+    pub(crate) http: reqwest::Client,
+    data: tempfile::TempDir,
+    pub(crate) dev: DevProcess,
+    /// Logs of killed processes.
+    pub(crate) earlier_logs: Vec<ProcessLog>,
+    /// Fail points that the process hit before it was killed.
+    pub(crate) hits: Vec<String>,
+}
+
+impl RestartingClient {
+    pub(crate) fn new(start: StartProcess, halt_at: Option<String>) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let settings: Vec<_> =
+            halt_at.map(|name| ("TURNWHEEL_HALT_AT", name)).into_iter().collect();
+        let dev = start(data.path(), &settings);
+        let (earlier_logs, hits) = (Vec::new(), Vec::new());
+        Self { start, http: reqwest::Client::new(), data, dev, earlier_logs, hits }
+    }
+
+    fn restart_if_halted(&mut self) {
+        let halted = self.data.path().join("halted");
+        if halted.exists() {
+            self.dev.kill();
+            self.earlier_logs.push(self.dev.shared_log());
+            let text = std::fs::read_to_string(&halted).unwrap();
+            self.hits = text.lines().map(str::to_owned).collect();
+            std::fs::remove_file(&halted).unwrap();
+            self.dev = (self.start)(self.data.path(), &[]);
+        }
+    }
+
+    /// The response, and true if it is that of an earlier request with the key.
+    pub(crate) async fn send(
+        &mut self,
+        request: impl Fn(&reqwest::Client, &DevProcess) -> reqwest::RequestBuilder,
+    ) -> (Value, bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
+            self.restart_if_halted();
+            let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
+            let Ok(response) = request.send().await else { continue };
+            let is_replayed = response.headers().contains_key("idempotency-replayed");
+            let status = response.status();
+            let Ok(text) = response.text().await else { continue };
+            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
+            if status.is_success() {
+                return (serde_json::from_str(&text).unwrap(), is_replayed);
+            }
+        }
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> Value {
+        self.send(|http, dev| http.get(dev.url(path))).await.0
+    }
+
+    pub(crate) async fn post(&mut self, path: &str, key: &str, body: &Value) -> (Value, bool) {
+        let post = |http: &reqwest::Client, dev: &DevProcess| {
+            http.post(dev.url(path)).header("idempotency-key", key).json(body)
+        };
+        self.send(post).await
+    }
+
+    /// Waits for the state of the prompt.
+    pub(crate) async fn wait_for(&mut self, accepted: &Value, state: &str) {
+        let id = accepted["promptId"].as_str().unwrap();
+        let conversation = accepted["conversationId"].as_str().unwrap();
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let prompt = self.get(&format!("/api/conversations/{conversation}/prompts/{id}")).await;
+            if prompt["state"] == state {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{prompt}\n{}", self.dev.log());
+        }
+    }
+}
