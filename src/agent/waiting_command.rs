@@ -98,7 +98,7 @@ pub struct FinishedCommand {
 /// Change of the leaf that a finished command makes.
 #[derive(Clone, Debug)]
 pub(crate) enum LeafChange {
-    Move(PlannedMove),
+    Move(Box<PlannedMove>),
     /// The leaf moves with a summary by the model.
     Summarise(NavigateInput),
 }

@@ -95,7 +95,7 @@ fn plan_move(
         leaf_id = Some(id_of_new_entry(summaries + 1));
     }
     let input = plan.move_input(request, summary);
-    let change = LeafChange::Move(PlannedMove { planned_seq: head.seq, input });
+    let change = LeafChange::Move(Box::new(PlannedMove { planned_seq: head.seq, input }));
     let moved = LeafMoved { moved: true, leaf_id, ..unmoved(head) };
     finished(&plan.into_response(moved), Some(change))
 }
