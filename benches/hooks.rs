@@ -95,8 +95,9 @@ impl Bench {
         Ok(Self { services, queue, _data: data })
     }
 
-    /// Runs prompts, each in its own conversation. Returns the processor time of their turns.
-    async fn run(&self, prompts: usize) -> Result<Duration, Box<dyn Error>> {
+    /// Runs prompts, each in its own conversation. Returns the processor time of their turns, which
+    /// `clock` reads.
+    async fn run(&self, prompts: usize, clock: CpuClock) -> Result<Duration, Box<dyn Error>> {
         let owner = Owner { tenant: TenantId::new("t"), user: UserId::new("u") };
         let mut used = Duration::ZERO;
         for number in 0..prompts {
@@ -118,9 +119,9 @@ impl Bench {
                 let received = self.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await?;
                 let Some(message) = received.into_iter().next() else { break };
                 let nudge = serde_json::from_str(&message.text)?;
-                let before = cpu_time()?;
+                let before = clock()?;
                 Box::pin(delivery::handle(&self.services, &nudge)).await?;
-                used += cpu_time()?.saturating_sub(before);
+                used += clock()?.saturating_sub(before);
                 self.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await?;
                 deliveries += 1;
             }
@@ -129,6 +130,9 @@ impl Bench {
         Ok(used)
     }
 }
+
+/// Reads the processor time used so far.
+type CpuClock = fn() -> Result<Duration, Box<dyn Error>>;
 
 /// Processor time of the whole process. The embedded store works on threads of its own.
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
@@ -139,7 +143,7 @@ fn cpu_time() -> Result<Duration, Box<dyn Error>> {
 /// their order.
 async fn compare(store: Store<'_>, prompts: usize) -> Result<(), Box<dyn Error>> {
     // A new store for each half: it grows with each conversation.
-    let run = async |extensions| Bench::new(store, extensions)?.run(prompts).await;
+    let run = async |extensions| Bench::new(store, extensions)?.run(prompts, cpu_time).await;
     let (mut shares, mut all_plain, mut all_idle) = (Vec::new(), Duration::ZERO, Duration::ZERO);
     for pair in 0..=PAIRS {
         let (plain, idle) = if pair % 2 == 0 {
@@ -183,7 +187,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         && alone == "alone"
     {
         let (extensions, prompts) = (extensions.parse()?, prompts.parse()?);
-        runtime.block_on(Bench::new(Store::Memory, extensions)?.run(prompts))?;
+        // Profilers do not support the clock.
+        runtime
+            .block_on(Bench::new(Store::Memory, extensions)?.run(prompts, || Ok(Duration::ZERO)))?;
         return Ok(());
     }
     let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);

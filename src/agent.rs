@@ -45,8 +45,8 @@ pub(crate) mod text;
 pub(crate) mod transition;
 pub(crate) mod tree;
 pub(crate) mod usage;
-pub(crate) mod waiting_command;
 pub(crate) mod user_skills;
+pub(crate) mod waiting_command;
 pub(crate) mod workspace;
 
 #[cfg(test)]

@@ -31,10 +31,10 @@ mod guardrails;
 mod http_endpoint;
 mod http_tool;
 mod load;
-mod memory;
 mod mcp_file;
 mod mcp_http;
 mod mcp_tool;
+mod memory;
 mod mistakes;
 mod plugins;
 mod prompt_template;
@@ -54,12 +54,12 @@ pub(crate) use extension_settings::declared_permissions;
 pub use file_context::AgentFileContext;
 pub use load::load_folder;
 pub(crate) use load::{LoadedAgents, list_agent_files, load_texts};
+pub use mcp_file::McpServers;
+pub(crate) use mcp_file::{MCP_FILE, McpFile};
 pub(crate) use memory::AgentMemory;
 pub(crate) use memory::is_project_name;
 #[cfg(test)]
 pub(crate) use memory::memory_plugin;
-pub use mcp_file::McpServers;
-pub(crate) use mcp_file::{MCP_FILE, McpFile};
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{

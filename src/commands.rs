@@ -36,8 +36,8 @@ pub(crate) mod request_hooks;
 mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;
-pub(crate) mod waiting_command;
 pub(crate) mod user_skills;
+pub(crate) mod waiting_command;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::agent::head::{Head, READER_VERSION};
 use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
-use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite, HookSubject};
 use crate::extensions::http_access::HookClient;
 use crate::extensions::runner::ErrorListeners;
 use crate::extensions::{Extension, Hook};
@@ -109,8 +109,8 @@ impl Services {
     /// still exists.
     pub(crate) fn hook_site(
         &self,
-        (hook, anchor): (Hook, Anchor),
-        head: &Head,
+        event: (Hook, Anchor),
+        of: (&Head, Arc<HookSubject>),
         (facts, agent): (HookFacts, Option<&Agent>),
     ) -> Arc<HookSite> {
         let access = HookAccess {
@@ -118,7 +118,7 @@ impl Services {
             client: self.hook_client.clone(),
             extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
         };
-        HookSite::new(hook, head, anchor, facts, access)
+        HookSite::new(event, of, facts, access)
     }
 
     /// The app's extensions, then those of the agent.

@@ -3,8 +3,8 @@
 pub(crate) mod call_attempt;
 pub(crate) mod code;
 pub(crate) mod http;
-pub(crate) mod memory;
 pub(crate) mod mcp;
+pub(crate) mod memory;
 pub(crate) mod plugin_state;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;

@@ -49,8 +49,8 @@ pub(crate) mod title;
 pub(crate) mod tool_batch;
 pub(crate) mod tool_call;
 pub(crate) mod turn_progress;
-pub(crate) mod waiting_commands;
 pub(crate) mod user_documents;
+pub(crate) mod waiting_commands;
 
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,7 @@ use crate::ids::{EntryId, InputId, PromptId};
 
 /// The settings in force that the core needs.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent setting")]
 pub struct Policy {
     /// Model responses per prompt. `None`: only the hard limit applies.
     pub rounds_max: Option<u32>,

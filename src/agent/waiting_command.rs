@@ -98,8 +98,15 @@ pub struct FinishedCommand {
 /// Change of the leaf that a finished command makes.
 #[derive(Clone, Debug)]
 pub(crate) enum LeafChange {
-    /// `planned_seq`: number of the newest entry when it was planned. A newer one makes the plan void.
-    Move { planned_seq: u64, input: MoveInput },
+    Move(Box<PlannedMove>),
     /// The leaf moves with a summary by the model.
     Summarise(NavigateInput),
+}
+
+/// A move of the leaf that was planned on stored entries.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedMove {
+    /// `seq` of the newest entry when it was planned. A newer one makes the plan void.
+    pub(crate) planned_seq: u64,
+    pub(crate) input: MoveInput,
 }

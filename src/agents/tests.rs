@@ -20,8 +20,8 @@ use crate::tools::{
 mod extension_settings;
 mod guardrails;
 mod http_hooks;
-mod memory;
 mod mcp;
+mod memory;
 mod mistakes;
 
 #[derive(Debug)]

@@ -45,8 +45,7 @@ use crate::telemetry::trace;
 /// Number of lost writes after which a move gives up.
 const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Error of a move whose hook asks a question although the request aborts a prompt.
-const ASKS_DURING_PROMPT: &str = "An extension asks a question about this move. Abort the prompt, wait for its end, then move the leaf.";
+const ABORT_ASKS: &str = "An extension asks a question before the move. Abort the prompt with `POST …/abort`, then move without `abort`.";
 /// Maximum number of writes in a response.
 pub(crate) const WRITES_MAX: usize = 100;
 
@@ -67,7 +66,7 @@ pub(crate) struct LeafMoved {
     /// Why the leaf did not move after the answer to a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Id of the queued request, if an extension asks a question, a prompt is aborted, or the model
+    /// Id of the queued request, if an extension asks a question, a prompt is aborted or the model
     /// writes a summary first. The events `session_tree` and `branch_summary_end` report the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -134,36 +133,34 @@ async fn try_move(
         check_idle(services, &head).await?;
     }
     let plan = MovePlan::new(services, &head, request.entry_id.as_deref()).await?;
-    let plan = MovePlan { aborted, ..plan };
     // The end of an aborted prompt moves the leaf, too.
-    if plan.aborted.is_none() && plan.is_unmoved(&head) {
+    if aborted.is_none() && plan.is_unmoved(&head) {
         let response = LeafMoved { text: plan.text, ..unmoved(&head) };
         return store_unmoved(context, &response).await.map(Some);
     }
-    if plan.aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
+    if aborted.is_none() && request.summary.is_some() && head.leaf_id.is_none() {
         let detail = "the conversation leaves no branch: move without a summary";
         return Err(CommandError::invalid("/summary", detail));
     }
     let input_id = context.input_id();
     let hooks = RequestHooks::new(services, &head, &input_id);
     let decision = hooks.decide_move(&plan.pending(&head, request.hook_members())).await;
-    let decision = match decision {
-        HookResult::Done(decision) => decision,
-        HookResult::Asked(_) | HookResult::Deferred if plan.aborted.is_some() => {
-            let detail = ASKS_DURING_PROMPT.to_owned();
-            return Err(CommandError::Conflict { detail, retry_after: None });
+    let HookResult::Done(decision) = decision else {
+        if aborted.is_some() {
+            return Err(CommandError::Conflict {
+                detail: ABORT_ASKS.to_owned(),
+                retry_after: None,
+            });
         }
-        HookResult::Asked(_) | HookResult::Deferred => {
-            return stored_move::store(context, &head, (request, plan)).await.map(Some);
-        }
+        return stored_move::store(context, &head, (request, plan)).await.map(Some);
     };
-    let body = match resolve_move(&head, (request, &plan), decision) {
+    let body = match resolve_move(&head, (request, &plan), (decision, aborted.is_some())) {
         ResolvedMove::Cancelled => {
             let response = LeafMoved { cancelled: true, ..unmoved(&head) };
             return store_unmoved(context, &response).await.map(Some);
         }
-        ResolvedMove::Summarise => navigate_input(request, &plan).to_inbox_body(),
-        ResolvedMove::Move(summary) if plan.aborted.is_some() => {
+        ResolvedMove::Summarise => plan.navigate_input(request).to_inbox_body(),
+        ResolvedMove::Move(summary) if aborted.is_some() => {
             plan.move_input(request, summary).to_inbox_body()
         }
         ResolvedMove::Move(summary) => {
@@ -171,7 +168,7 @@ async fn try_move(
             return commit_move(context, (head, etag), plan, (summary, label)).await;
         }
     };
-    store_request(context, &head, (request, plan), body).await.map(Some)
+    store_request(context, &head, (request, plan), (body, aborted)).await.map(Some)
 }
 
 /// Reports an invalid label while nothing has been paid.
@@ -183,19 +180,13 @@ fn check_label(head: &Head, request: &LeafRequest) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn navigate_input(request: &LeafRequest, plan: &MovePlan) -> NavigateInput {
-    let target =
-        BranchTarget { leaf_id: plan.change.leaf_id.clone(), label: request.label.clone() };
-    NavigateInput { target, instructions: request.instructions.clone() }
-}
-
 /// Stores the request for a worker, which moves the leaf with the model's summary, or after the end
 /// of the aborted prompt.
 async fn store_request(
     context: CommandContext<'_>,
     head: &Head,
-    (request, mut plan): (&LeafRequest, MovePlan),
-    body: InboxBody,
+    (request, plan): (&LeafRequest, MovePlan),
+    (body, aborted): (InboxBody, Option<PromptId>),
 ) -> Result<CommandResponse, CommandError> {
     check_label(head, request)?;
     let input_id = context.input_id();
@@ -207,7 +198,6 @@ async fn store_request(
         traceparent: trace::current_traceparent(),
         body,
     };
-    let aborted = plan.aborted.take();
     let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
     let response = CommandResponse::new(202, &response).with_location(location);
     let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
@@ -321,8 +311,6 @@ pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), C
 
 /// A move to a place in the tree, with what it leaves behind.
 pub(super) struct MovePlan {
-    /// The running prompt that the request aborts first.
-    aborted: Option<PromptId>,
     /// The entry of the request.
     target_id: Option<EntryId>,
     pub(super) change: LeafMove,
@@ -359,7 +347,6 @@ impl MovePlan {
         let shared = old_path.len() - left.len();
         let common_ancestor = old_path.get(..shared).and_then(<[_]>::last);
         Ok(Self {
-            aborted: None,
             target_id,
             change,
             text,
@@ -370,7 +357,14 @@ impl MovePlan {
         })
     }
 
-    /// The move as a worker makes it.
+    /// The request for a summary by the model.
+    fn navigate_input(&self, request: &LeafRequest) -> NavigateInput {
+        let (leaf_id, label) = (self.change.leaf_id.clone(), request.label.clone());
+        let target = BranchTarget { leaf_id, label };
+        NavigateInput { target, instructions: request.instructions.clone() }
+    }
+
+    /// The move, as a worker makes it.
     fn move_input(&self, request: &LeafRequest, summary: Option<BranchSummary>) -> MoveInput {
         MoveInput {
             leaf_move: self.change.clone(),

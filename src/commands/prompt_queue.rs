@@ -72,7 +72,7 @@ pub async fn accept_queue_message(
     text: &str,
     message_id: &str,
 ) -> Result<QueueMessageOutcome, CommandError> {
-    let error = match accept_text(services, text, message_id).await {
+    let error = match Box::pin(accept_text(services, text, message_id)).await {
         Ok(answer) => return Ok(QueueMessageOutcome::Accepted(answer)),
         Err(error) => error,
     };

@@ -14,7 +14,7 @@ use crate::agent::step::has_room_for_question;
 use crate::agents::{Agent, EXPANDED_BYTES_MAX, ExpansionTooLarge, ResolvedAgent, Skill};
 use crate::commands::contract::CommandError;
 use crate::extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
-use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
 use crate::extensions::runner::{FailureCause, HookRunner};
 use crate::extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
@@ -100,7 +100,8 @@ impl<'a> RequestHooks<'a> {
         let prompt = agent.map(|agent| agent.system_prompt(&tools)).unwrap_or_default();
         let facts = HookFacts::new(self.head, &settings, tools, prompt);
         let anchor = Anchor::Request(self.input_id.clone());
-        self.services.hook_site((hook, anchor), self.head, (facts, agent))
+        let of = (self.head, HookSubject::new(self.head));
+        self.services.hook_site((hook, anchor), of, (facts, agent))
     }
 
     /// A context for each extension that has this hook.

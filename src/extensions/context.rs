@@ -19,13 +19,34 @@ use crate::tools::CallableTool;
 #[derive(Debug)]
 pub(crate) struct HookSite {
     pub(crate) hook: Hook,
-    pub(crate) conversation: ConversationKey,
-    pub(crate) incarnation: String,
-    pub(crate) agent: String,
+    pub(crate) subject: Arc<HookSubject>,
     pub(crate) prompt_id: Option<PromptId>,
     pub(crate) anchor: Anchor,
     pub(crate) facts: HookFacts,
     pub(crate) access: HookAccess,
+}
+
+/// The conversation of a hook, and its agent. All events of a turn share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HookSubject {
+    pub(crate) conversation: ConversationKey,
+    pub(crate) incarnation: String,
+    pub(crate) agent: String,
+}
+
+impl HookSubject {
+    pub(crate) fn new(head: &Head) -> Arc<Self> {
+        Arc::new(Self {
+            conversation: head.key(),
+            incarnation: head.incarnation.clone(),
+            agent: head.agent.clone(),
+        })
+    }
+
+    /// True if it is that of the same conversation's head, whose agent may have changed.
+    pub(crate) fn is_current(&self, head: &Head) -> bool {
+        self.incarnation == head.incarnation && self.agent == head.agent
+    }
 }
 
 /// Services and settings that hooks use.
@@ -60,9 +81,8 @@ thread_local! {
 impl HookSite {
     /// The prompt is that of `anchor`, if it names one; otherwise it is the running one.
     pub(crate) fn new(
-        hook: Hook,
-        head: &Head,
-        anchor: Anchor,
+        (hook, anchor): (Hook, Anchor),
+        (head, subject): (&Head, Arc<HookSubject>),
         facts: HookFacts,
         access: HookAccess,
     ) -> Arc<Self> {
@@ -71,9 +91,7 @@ impl HookSite {
         let running = || head.prompt.as_ref().map(|run| run.id.clone());
         Arc::new(Self {
             hook,
-            conversation: head.key(),
-            incarnation: head.incarnation.clone(),
-            agent: head.agent.clone(),
+            subject,
             prompt_id: if let Anchor::Prompt(id) = &anchor { Some(id.clone()) } else { running() },
             anchor,
             facts,
@@ -154,8 +172,8 @@ pub struct HookContext {
     extension: Arc<dyn Extension>,
     /// `None`: there are none yet.
     pub(super) actions: Mutex<Option<HookActions>>,
-    /// `None`: this hook may not ask.
-    pub(super) questions: Option<HookQuestions>,
+    /// `None`: this hook may not ask. Boxed, because most hooks may not, and contexts are moved.
+    pub(super) questions: Option<Box<HookQuestions>>,
 }
 
 impl HookContext {
@@ -176,12 +194,12 @@ impl HookContext {
     }
 
     pub fn conversation(&self) -> &ConversationKey {
-        &self.site.conversation
+        &self.site.subject.conversation
     }
 
     /// Name of the conversation's agent.
     pub fn agent(&self) -> &str {
-        &self.site.agent
+        &self.site.subject.agent
     }
 
     /// The running prompt. `None` in a compaction outside a prompt.
@@ -233,7 +251,8 @@ impl HookContext {
     /// Identifies this call of the hook. A repetition after a take-over, a lost commit, an approval
     /// or an answer has the same id; every other call of a hook has another one.
     pub fn hook_id(&self) -> String {
-        let HookSite { hook, conversation, incarnation, anchor, .. } = &*self.site;
+        let HookSite { hook, subject, anchor, .. } = &*self.site;
+        let HookSubject { conversation, incarnation, .. } = &**subject;
         let (id, event) = (&conversation.conversation_id, hook.name());
         let name = self.extension.name();
         sha256_hex(format!("{id}\n{incarnation}\n{anchor}\n{event}\n{name}").as_bytes())

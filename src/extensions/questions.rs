@@ -80,11 +80,11 @@ pub(crate) struct HookQuestions {
 impl HookContext {
     /// The context of a hook that may ask. `answers`: those of its step so far.
     pub(crate) fn with_questions(mut self, answers: &Answers) -> Self {
-        self.questions = Some(HookQuestions {
+        self.questions = Some(Box::new(HookQuestions {
             answers: answers.of_extension(self.extension().name()),
             bytes_left: STEP_ANSWERS_BYTES_MAX.saturating_sub(answers.byte_count()),
             asked: Mutex::default(),
-        });
+        }));
         self
     }
 
@@ -96,7 +96,7 @@ impl HookContext {
     pub(crate) fn has_asked(&self) -> bool {
         let asked =
             |it: &HookQuestions| it.asked.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        self.questions.as_ref().is_some_and(asked)
+        self.questions.as_deref().is_some_and(asked)
     }
 
     /// The answers to earlier questions, by key. `None`: the hook may not ask.
@@ -164,7 +164,7 @@ impl HookContext {
     /// The recorded answer, or an error if the hook has to wait for it. The first of several
     /// questions without an answer is asked.
     fn ask(&self, key: &str, question: Question, schema: &Value) -> Result<Answer, HookError> {
-        let Some(questions) = &self.questions else {
+        let Some(questions) = self.questions.as_deref() else {
             return Err(HookError::new(
                 "a question can be asked only by a command, in `tool_call`, and in `session_before_compact`, `session_before_fork` and `session_before_tree`: check `has_ui()` first",
             ));

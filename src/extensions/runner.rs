@@ -179,7 +179,8 @@ async fn run_guarded<T>(
     let mut guarded = std::pin::pin!(AssertUnwindSafe(work).catch_unwind());
     let ended = match futures_util::poll!(guarded.as_mut()) {
         Poll::Ready(ended) => ended,
-        Poll::Pending => tokio::time::timeout(limit, guarded)
+        // Boxed to keep the future of a hook that is ready at once small.
+        Poll::Pending => Box::pin(tokio::time::timeout(limit, guarded))
             .await
             .map_err(|_elapsed| FailureCause::Timeout(limit))?,
     };

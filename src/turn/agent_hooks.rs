@@ -166,7 +166,7 @@ impl LeasedConversation<'_> {
         let turn = ObservedFact { anchor: anchor.clone(), fact };
         let start = ObservedFact { anchor, fact: Observation::AgentStart };
         let facts = Some(start).filter(|_| starts_run).into_iter().chain([turn]).collect();
-        Box::pin(self.run_observers(facts)).await;
+        Box::pin(self.run_observers(context, facts)).await;
     }
 
     /// The facts of a commit that extensions observe. Those of the turn that its response opens were
@@ -214,10 +214,9 @@ impl LeasedConversation<'_> {
 
     /// Runs the observers. If the lease is lost meanwhile, the rest does not run; the next renewal
     /// reports the loss.
-    pub(crate) async fn run_observers(&mut self, facts: Vec<ObservedFact>) {
-        let context = self.state.context(self.services);
+    pub(crate) async fn run_observers(&mut self, context: &TurnContext, facts: Vec<ObservedFact>) {
         for ObservedFact { anchor, fact } in facts {
-            for cx in self.hook_contexts(fact.hook(), &context, anchor) {
+            for cx in self.hook_contexts(fact.hook(), context, anchor) {
                 let work = async { cx.extension().observe(&cx, &fact).await };
                 if self.run_hook(&cx, work).await.is_err() {
                     return;

@@ -90,7 +90,8 @@ impl LeasedConversation<'_> {
                     let observed = self.observed_facts(name, &transition);
                     self.apply_won(transition, etag, (began, bytes)).await;
                     if !observed.is_empty() {
-                        Box::pin(self.run_observers(observed)).await;
+                        let context = self.state.context(self.services);
+                        Box::pin(self.run_observers(&context, observed)).await;
                     }
                     return Ok(());
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::extensions::context::{Anchor, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
 use crate::extensions::payload::PayloadHooks;
 use crate::extensions::runner::{HookFailure, HookRunner};
 use crate::extensions::{Extension, Hook, HookContext, HookError};
@@ -34,12 +34,16 @@ impl<'w> LeasedConversation<'w> {
         context: &TurnContext,
         anchor: Anchor,
     ) -> Vec<HookContext> {
-        let mut extensions = self.extensions_with(hook, context).peekable();
-        if extensions.peek().is_none() {
+        let count = self.extensions_with(hook, context).count();
+        if count == 0 {
             return Vec::new();
         }
         let site = self.hook_site(hook, context, anchor);
-        extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+        let mut contexts = Vec::with_capacity(count);
+        for extension in self.extensions_with(hook, context) {
+            contexts.push(HookContext::new(Arc::clone(&site), Arc::clone(extension)));
+        }
+        contexts
     }
 
     pub(crate) fn hook_site(
@@ -51,7 +55,14 @@ impl<'w> LeasedConversation<'w> {
         let head = &self.state.head;
         let (tools, prompt) = (Arc::clone(context.tools()), Arc::clone(&context.system_prompt));
         let facts = HookFacts::new(head, &context.settings, tools, prompt);
-        self.services.hook_site((hook, anchor), head, (facts, context.agent.as_deref().ok()))
+        let of = (head, self.hook_subject());
+        self.services.hook_site((hook, anchor), of, (facts, context.agent.as_deref().ok()))
+    }
+
+    fn hook_subject(&self) -> Arc<HookSubject> {
+        let head = &self.state.head;
+        let known = self.hook_subject.get_or_init(|| HookSubject::new(head));
+        if known.is_current(head) { Arc::clone(known) } else { HookSubject::new(head) }
     }
 
     /// `None`: no extension has the hook.
@@ -84,7 +95,12 @@ impl<'w> LeasedConversation<'w> {
         work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<Result<T, HookFailure>, TurnError> {
         let runner = self.hook_runner();
-        self.renew_while(runner.run(cx, work)).await
+        let mut run = std::pin::pin!(runner.run(cx, work));
+        if let Poll::Ready(outcome) = futures_util::poll!(run.as_mut()) {
+            return Ok(outcome);
+        }
+        // Boxed to keep the future of a hook that is ready at once small.
+        Box::pin(self.renew_while(run)).await
     }
 
     /// Waits for the work of extensions, and renews the lease meanwhile.

@@ -1,5 +1,6 @@
 //! A leased conversation: the right of a worker to process it, and its state while the lease lasts.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -12,6 +13,7 @@ use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::commands::delete;
 use crate::commands::delete::LateUsage;
+use crate::extensions::context::HookSubject;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
 use crate::services::Services;
@@ -50,6 +52,8 @@ pub(crate) struct LeasedConversation<'w> {
     /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
     /// delivery continues with it.
     pub(crate) nudge_at: Option<Timestamp>,
+    /// Set at the first event that has hooks.
+    pub(crate) hook_subject: OnceLock<Arc<HookSubject>>,
 }
 
 /// Facts of this turn for spans and logs.
@@ -152,6 +156,7 @@ pub(crate) async fn acquire_lease_as<'w>(
         telemetry: TurnTelemetry::default(),
         kept_results: KeptResults::default(),
         nudge_at: None,
+        hook_subject: OnceLock::new(),
     };
     Ok(Some((conversation, inbox)))
 }

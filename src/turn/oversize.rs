@@ -52,10 +52,12 @@ fn first_of_results(inputs: &[Input]) -> Option<Vec<Input>> {
 fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
     let mut smaller = inputs.to_vec();
     smaller.retain(|input| !matches!(input, Input::HookActions(_) | Input::StartChanges(_)));
-    let runs = smaller
-        .iter_mut()
-        .filter_map(|input| if let Input::CommandRan(run) = input { Some(run) } else { None });
-    let has_dropped = runs.fold(false, |has_dropped, run| run.drop_actions() || has_dropped);
+    let mut has_dropped = false;
+    for input in &mut smaller {
+        if let Input::CommandRan(run) = input {
+            has_dropped |= run.drop_actions();
+        }
+    }
     if smaller.len() == inputs.len() && !has_dropped {
         return None;
     }

@@ -242,10 +242,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
         }
         SummaryOutcome::Aborted => Next::Wait,
         SummaryOutcome::Asked(question) => {
-            let base = requests::new_request(transition);
-            let mut request = questions::new_request(transition, question, (base, "a compaction"));
-            let seq = requests::store(transition, &mut request);
-            requests::emit_approval_requested(transition, &request, seq);
+            ask(transition, question);
             Next::Wait
         }
         SummaryOutcome::Cancelled => {
@@ -277,6 +274,14 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             }
         }
     }
+}
+
+/// Opens the request of a question before the attempt.
+fn ask(transition: &mut Transition, question: &QuestionSpec) {
+    let base = requests::new_request(transition);
+    let mut request = questions::new_request(transition, question, (base, "a compaction"));
+    let seq = requests::store(transition, &mut request);
+    requests::emit_approval_requested(transition, &request, seq);
 }
 
 /// Ends the compaction without a summary. After a threshold or manual compaction, the conversation

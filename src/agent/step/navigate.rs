@@ -12,6 +12,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::next::Next;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
+use crate::agent::waiting_command::PlannedMove;
 use crate::ids::EntryId;
 
 /// Name of the inbox command that moves the leaf with a summary.
@@ -122,6 +123,13 @@ pub(super) fn move_before_prompt(transition: &mut Transition, to: &LeafMove) {
     }));
 }
 
+/// Makes a move of a waiting command, whose label was checked on the same entries.
+pub(super) fn apply_planned(transition: &mut Transition, planned: &PlannedMove) {
+    let MoveInput { leaf_move, summary, label, entry_id } = &planned.input;
+    let label = label.as_deref().map(|label| (label, entry_id.clone()));
+    let _checked = land(transition, leaf_move, summary.clone(), label);
+}
+
 fn apply_move(transition: &mut Transition, to: &LeafMove) {
     transition.head.move_leaf(to);
     if let Some(model) = &to.model {
@@ -130,24 +138,16 @@ fn apply_move(transition: &mut Transition, to: &LeafMove) {
 }
 
 /// Moves the leaf after the end of the prompt that the request aborted.
-pub(super) fn apply_move_command(
-    transition: &mut Transition,
-    item: &InboxItem,
-    mut input: MoveInput,
-) {
+pub(super) fn apply_move_command(transition: &mut Transition, item: &InboxItem, input: MoveInput) {
     let receipt = queue::new_receipt(transition, item);
     transition.receipts.push(receipt);
-    if let (Some(summary), Some(left)) = (&mut input.summary, &transition.head.leaf_id) {
+    let MoveInput { leaf_move, mut summary, label, entry_id } = input;
+    if let (Some(summary), Some(left)) = (&mut summary, &transition.head.leaf_id) {
         summary.from_id.clone_from(left);
     }
-    apply_stored(transition, &input);
+    let label = label.as_deref().map(|label| (label, entry_id));
+    land(transition, &leaf_move, summary, label);
     transition.head.reset_suspicion();
-}
-
-/// Moves the leaf, and appends the summary and the label, if there are any.
-pub(super) fn apply_stored(transition: &mut Transition, input: &MoveInput) {
-    let label = input.label.as_deref().map(|label| (label, input.entry_id.clone()));
-    land(transition, &input.leaf_move, input.summary.clone(), label);
 }
 
 /// Moves the leaf, and appends the summary and its label.

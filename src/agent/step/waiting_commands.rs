@@ -64,8 +64,8 @@ pub(super) fn apply_run(transition: &mut Transition, run: &CommandRun) {
 }
 
 fn finish(transition: &mut Transition, id: &InputId, finished: &FinishedCommand) {
-    if let Some(LeafChange::Move { planned_seq, .. }) = &finished.leaf_change
-        && *planned_seq != transition.head.seq
+    if let Some(LeafChange::Move(planned)) = &finished.leaf_change
+        && planned.planned_seq != transition.head.seq
     {
         // The next delivery runs the command again.
         return;
@@ -81,7 +81,7 @@ fn finish(transition: &mut Transition, id: &InputId, finished: &FinishedCommand)
     }
     match &finished.leaf_change {
         None => {}
-        Some(LeafChange::Move { input, .. }) => navigate::apply_stored(transition, input),
+        Some(LeafChange::Move(planned)) => navigate::apply_planned(transition, planned),
         Some(LeafChange::Summarise(input)) => actions::add_navigation(transition, input),
     }
     enter(transition);

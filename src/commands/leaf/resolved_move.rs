@@ -16,10 +16,11 @@ pub(super) enum ResolvedMove {
     Move(Option<BranchSummary>),
 }
 
+/// `is_aborting`: the move follows the end of a prompt.
 pub(super) fn resolve_move(
     head: &Head,
     (request, plan): (&LeafRequest, &MovePlan),
-    decision: Option<SummaryOverride>,
+    (decision, is_aborting): (Option<SummaryOverride>, bool),
 ) -> ResolvedMove {
     let (_, wants_summary) = request.hook_members();
     let summary = match decision {
@@ -31,7 +32,8 @@ pub(super) fn resolve_move(
             request.summary.clone().map(|text| build_summary(head, text, (None, None)))
         }
     };
-    let has_messages = plan.aborted.is_some() || !summary_messages(&plan.left).is_empty();
+    // The end of an aborted prompt adds messages.
+    let has_messages = is_aborting || !summary_messages(&plan.left).is_empty();
     if summary.is_none() && request.is_model_asked() && has_messages {
         return ResolvedMove::Summarise;
     }

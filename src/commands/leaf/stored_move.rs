@@ -4,12 +4,12 @@ use crate::agent::entry::BranchSummary;
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
-use crate::agent::waiting_command::{AskingRequest, FinishedCommand, LeafChange, RunOutcome};
+use crate::agent::waiting_command::{
+    AskingRequest, FinishedCommand, LeafChange, PlannedMove, RunOutcome,
+};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::leaf::resolved_move::{ResolvedMove, resolve_move};
-use crate::commands::leaf::{
-    LeafMoved, LeafRequest, MovePlan, check_label, navigate_input, unmoved,
-};
+use crate::commands::leaf::{LeafMoved, LeafRequest, MovePlan, check_label, unmoved};
 use crate::commands::pipeline::CommandContext;
 use crate::commands::request_hooks::{HookResult, RequestHooks};
 use crate::ids::{EntryId, InputId};
@@ -62,10 +62,10 @@ pub(in crate::commands) async fn run_again(
         }
         HookResult::Deferred => return None,
     };
-    Some(match resolve_move(head, (&request, &plan), decision) {
+    Some(match resolve_move(head, (&request, &plan), (decision, false)) {
         ResolvedMove::Cancelled => finished(&LeafMoved { cancelled: true, ..unmoved(head) }, None),
         ResolvedMove::Summarise => {
-            let change = LeafChange::Summarise(navigate_input(&request, &plan));
+            let change = LeafChange::Summarise(plan.navigate_input(&request));
             let input_id = Some(input_id.clone());
             let moved = plan.into_response(LeafMoved { input_id, ..unmoved(head) });
             finished(&moved, Some(change))
@@ -95,7 +95,7 @@ fn plan_move(
         leaf_id = Some(id_of_new_entry(summaries + 1));
     }
     let input = plan.move_input(request, summary);
-    let change = LeafChange::Move { planned_seq: head.seq, input };
+    let change = LeafChange::Move(Box::new(PlannedMove { planned_seq: head.seq, input }));
     let moved = LeafMoved { moved: true, leaf_id, ..unmoved(head) };
     finished(&plan.into_response(moved), Some(change))
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::agent::settings::ThinkingLevel;
-use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite};
+use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite, HookSubject};
 use crate::extensions::http_access::HookClient;
 use crate::extensions::{Events, Extension};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
@@ -70,13 +70,15 @@ pub(in crate::extensions) fn new_site(
 ) -> HookSite {
     HookSite {
         hook,
-        conversation: ConversationKey {
-            tenant: TenantId::new("t"),
-            user: UserId::new("u"),
-            conversation_id: ConversationId::new(conversation),
-        },
-        incarnation: incarnation.to_owned(),
-        agent: "clerk".to_owned(),
+        subject: Arc::new(HookSubject {
+            conversation: ConversationKey {
+                tenant: TenantId::new("t"),
+                user: UserId::new("u"),
+                conversation_id: ConversationId::new(conversation),
+            },
+            incarnation: incarnation.to_owned(),
+            agent: "clerk".to_owned(),
+        }),
         prompt_id: None,
         anchor,
         facts: HookFacts {

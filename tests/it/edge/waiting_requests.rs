@@ -195,25 +195,24 @@ async fn prompt_makes_a_waiting_move_void() {
 }
 
 #[tokio::test]
-async fn move_that_aborts_and_asks_is_refused() {
-    let app = app().await;
-    let target = app.message_id("say two").await;
-    app.run(WAITING_PROMPT).await;
-    let body = json!({"entryId": target, "abort": true});
-    let problem = app.post(LEAF, &body).send().await.expect_problem(409, "conflict");
-    assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
-    app.work().await;
-    let conversation = app.get_json("/api/conversations/c").await;
-    assert_eq!(conversation["state"], "waiting_for_approval", "nothing is aborted");
-}
-
-#[tokio::test]
 async fn edit_whose_move_asks_is_refused() {
     let app = app().await;
     let problem = app.post(PROMPTS, &json!({"input": "say x", "at": null})).send().await;
     let problem = problem.expect_problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
     assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle", "nothing is stored");
+}
+
+#[tokio::test]
+async fn move_with_abort_that_asks_is_refused() {
+    let app = app().await;
+    app.run(WAITING_PROMPT).await;
+    let body = json!({"entryId": app.message_id("say two").await, "abort": true});
+    let problem = app.post(LEAF, &body).key("k").send().await.expect_problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
+    app.work().await;
+    let conversation = app.get_json("/api/conversations/c").await;
+    assert_eq!(conversation["state"], "waiting_for_approval", "nothing is aborted");
 }
 
 #[tokio::test]

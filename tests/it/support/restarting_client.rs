@@ -16,7 +16,7 @@ type StartProcess = fn(&Path, &[(&str, String)]) -> DevProcess;
 /// fail point, it is killed and another one starts.
 pub(crate) struct RestartingClient {
     start: StartProcess,
-    http: reqwest::Client,
+    pub(crate) http: reqwest::Client,
     data: tempfile::TempDir,
     pub(crate) dev: DevProcess,
     /// Logs of killed processes.
@@ -77,13 +77,6 @@ impl RestartingClient {
             http.post(dev.url(path)).header("idempotency-key", key).json(body)
         };
         self.send(post).await
-    }
-
-    /// Sends a request once, whatever becomes of it.
-    pub(crate) async fn try_post(&mut self, path: &str, body: &Value) {
-        self.restart_if_halted();
-        let request = self.http.post(self.dev.url(path)).json(body);
-        let _unknown = request.timeout(Duration::from_secs(2)).send().await;
     }
 
     /// Waits for the state of the prompt.
