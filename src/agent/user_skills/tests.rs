@@ -19,7 +19,9 @@ fn skill(name: &str, description: &str) -> UserSkill {
 
 fn list(skills: &[UserSkill]) -> SkillList {
     let mut list = SkillList::default();
-    skills.iter().for_each(|skill| list.put(skill));
+    for skill in skills {
+        list.put(skill);
+    }
     list
 }
 
