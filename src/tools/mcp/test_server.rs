@@ -69,6 +69,10 @@ impl TestServer {
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the server ends with the runtime of its test"
+        )]
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { url, state }
     }

@@ -62,7 +62,7 @@ fn env_with(
 fn use_server(env: &mut TestEnv, server: &TestServer, has_approval: bool) {
     let source = std::sync::Mutex::new(Some(source(server, has_approval)));
     env.change_agent(|agent: &mut Agent| {
-        agent.mcp = source.lock().unwrap().take().into_iter().collect()
+        agent.mcp = source.lock().unwrap().take().into_iter().collect();
     });
 }
 

@@ -45,8 +45,8 @@ pub(crate) fn run(command: &mut Command) {
 /// Why a program of Node.js did not start.
 pub(crate) fn describe(command: &Command, error: &std::io::Error) -> String {
     if error.kind() == ErrorKind::NotFound {
-        let name = command.get_program();
-        return format!("{name:?} was not found: install Node.js 20 or newer, https://nodejs.org");
+        let name = command.get_program().display();
+        return format!("`{name}` was not found: install Node.js 20 or newer, https://nodejs.org");
     }
     format!("{command:?}: {error}")
 }
