@@ -78,7 +78,6 @@ pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
 /// A loaded agent.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches of the agent file")]
 pub struct Agent {
     /// The file name without `.agent.md`.
     pub name: String,
