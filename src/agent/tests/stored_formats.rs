@@ -53,7 +53,7 @@ fn heads_of_newer_readers_require_them() {
     let newer: Vec<Head> = heads.filter(|head| head.min_reader >= 5).collect();
     let required = |version: u32| {
         let of_version = newer.iter().filter(move |head| head.min_reader == version);
-        of_version.map(|head| head.required_reader()).collect::<Vec<u32>>()
+        of_version.map(Head::required_reader).collect::<Vec<u32>>()
     };
     assert_eq!((required(5), required(6), required(7)), (vec![5; 3], vec![6; 3], vec![7]));
     let newest = newer.iter().map(|head| head.min_reader).max();

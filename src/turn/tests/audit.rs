@@ -97,7 +97,7 @@ impl NotificationSender for Receiver {
 }
 
 /// Effect ids of the results that notifications report. No result may be in two.
-async fn notified_results(env: &TestEnv) -> BTreeMap<String, bool> {
+fn notified_results(env: &TestEnv) -> BTreeMap<String, bool> {
     let partition = Partition::Conversation(TestEnv::key());
     let mut results = BTreeMap::new();
     for stored in env.store.select_newest(&partition, DocumentKind::Notification) {
@@ -135,6 +135,6 @@ async fn each_result_is_notified_once() {
         let expected: BTreeMap<String, bool> =
             expected.map(|(id, line)| (id, line.ends_with("FAILED"))).collect();
         assert!(!expected.is_empty());
-        assert_eq!(notified_results(&env).await, expected, "seed {seed}");
+        assert_eq!(notified_results(&env), expected, "seed {seed}");
     }
 }

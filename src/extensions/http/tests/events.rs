@@ -339,6 +339,12 @@ fn session_cases() -> Vec<EventCase> {
             data: json!({"entry": serde_json::to_value(entry()).unwrap()}),
             results: vec![(json!({}), "()")],
         },
+    ]
+}
+
+fn tree_and_command_cases() -> Vec<EventCase> {
+    let result = serde_json::to_value(Message::ToolResult(result_message())).unwrap();
+    vec![
         EventCase {
             event: Hook::SessionBeforeTree,
             data: json!({
@@ -388,10 +394,9 @@ fn session_cases() -> Vec<EventCase> {
 
 #[tokio::test]
 async fn every_event_sends_its_data_and_reads_its_result() {
-    let cases: Vec<EventCase> = [request_cases(), run_cases(), tool_cases(), session_cases()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let groups =
+        [request_cases(), run_cases(), tool_cases(), session_cases(), tree_and_command_cases()];
+    let cases: Vec<EventCase> = groups.into_iter().flatten().collect();
     assert_eq!(cases.iter().map(|case| case.event).collect::<Vec<_>>(), HTTP_EVENTS);
     for EventCase { event, data, results } in cases {
         let replies = results.iter().map(|(response, _)| Reply::json(response)).collect();
