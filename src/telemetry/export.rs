@@ -259,12 +259,12 @@ fn add_log_exporter(
 }
 
 /// Exports lines at `info` and above, whatever `RUST_LOG` is: lines below may hold content. Lines
-/// of the export libraries are not exported.
+/// of the export libraries, and of `rmcp`, which may hold content too, are not exported.
 fn log_export_layer(logger: &SdkLoggerProvider) -> LogLayer {
     let is_exported = |line: &tracing::Metadata<'_>| {
         let (is_content, target) = (line.level() > &tracing::Level::INFO, line.target());
         !is_content
-            && !["opentelemetry", "hyper", "reqwest", "h2"]
+            && !["opentelemetry", "hyper", "reqwest", "h2", "rmcp"]
                 .iter()
                 .any(|own| target.starts_with(own))
     };

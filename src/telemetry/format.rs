@@ -45,6 +45,9 @@ impl LogStyle {
     }
 }
 
+/// Libraries that log unexpected messages with their content, as warnings too. `RUST_LOG` can name them.
+const SILENT_LIBRARIES: &str = "rmcp=off";
+
 /// Creates the subscriber that writes lines to `out` and passes them to the optional layer.
 pub(super) fn new_subscriber<W>(
     directives: &str,
@@ -55,6 +58,7 @@ pub(super) fn new_subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
+    let directives = format!("{SILENT_LIBRARIES},{directives}");
     let filter = EnvFilter::try_new(directives).map_err(TelemetryError::Filter)?;
     // The layer's own errors would go to stderr, and panic if stderr is closed.
     let layer = tracing_subscriber::fmt::layer()
@@ -276,6 +280,13 @@ mod tests {
             lines,
             "20:19:09.669 info  conversation c-1 ended: completed  conversation.id=c-1 duration_ms=12\n"
         );
+    }
+
+    #[test]
+    fn lines_with_content_of_servers_are_not_written() {
+        let log = || tracing::warn!(target: "rmcp::service", "Received unexpected message: secret");
+        assert_eq!(capture_log("info", LogStyle::Plain, log), "");
+        assert!(capture_log("info,rmcp=warn", LogStyle::Plain, log).contains("secret"));
     }
 
     #[test]
