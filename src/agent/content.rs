@@ -98,7 +98,7 @@ pub struct FileBlock {
     pub extra: Extra,
 }
 
-/// Hides the content of messages from `Debug`, so that it never reaches a log.
+/// Hides content from `Debug`, so that it never reaches a log.
 macro_rules! redacted {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -108,6 +108,7 @@ macro_rules! redacted {
         }
     )*};
 }
+pub(super) use redacted;
 redacted!(Text, Thinking, Image, ToolCall, FileBlock);
 
 impl Block {

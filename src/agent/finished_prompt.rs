@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::agent::content::Content;
+use crate::agent::content::{Content, redacted};
 use crate::agent::entry::{Source, WidgetOutput};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::raw::{Extra, RawJson, tagged};
@@ -106,16 +106,6 @@ pub struct FinishedFile {
     pub extra: Extra,
 }
 
-/// Hides content from `Debug`, so that it never reaches a log.
-macro_rules! redacted {
-    ($($name:ident),*) => {$(
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(concat!(stringify!($name), "(…)"))
-            }
-        }
-    )*};
-}
 redacted!(FinishedText, FinishedCall, FinishedResult, FinishedFile);
 
 impl FinishedPrompt {

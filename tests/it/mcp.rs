@@ -2,88 +2,37 @@
 //! through the built binary with the fake model.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use self::node_server::{NodeServer, install_servers};
-use crate::support::dev_process::DevProcess;
+use crate::support::dev_client::DevClient;
 
 mod node_server;
 
-const TIMEOUT: Duration = Duration::from_secs(40);
 const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
 const FILES: &str = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js";
 const MEMORY: &str = "node_modules/@modelcontextprotocol/server-memory/dist/index.js";
 
-struct TestApp {
-    dev: DevProcess,
-    client: reqwest::Client,
+/// Writes the files of one agent with these servers, and starts `turnwheel dev`.
+fn start(folder: &Path, agent: &str, servers: &Value) -> DevClient {
+    std::fs::create_dir_all(folder.join("agents")).unwrap();
+    std::fs::write(folder.join("agents/desk.agent.md"), agent).unwrap();
+    let file = json!({ "servers": servers }).to_string();
+    std::fs::write(folder.join("mcp.json"), file).unwrap();
+    start_in(folder)
 }
 
-impl TestApp {
-    /// `turnwheel dev` in `folder`, with one agent and these servers.
-    fn start(folder: &Path, agent: &str, servers: &Value) -> Self {
-        std::fs::create_dir_all(folder.join("agents")).unwrap();
-        std::fs::write(folder.join("agents/desk.agent.md"), agent).unwrap();
-        let file = json!({ "servers": servers }).to_string();
-        std::fs::write(folder.join("mcp.json"), file).unwrap();
-        Self::start_in(folder)
-    }
+fn start_in(folder: &Path) -> DevClient {
+    DevClient::start(folder, &[("TURNWHEEL_MCP_STDIO", "files,memory".to_owned())])
+}
 
-    fn start_in(folder: &Path) -> Self {
-        let settings = [("TURNWHEEL_MCP_STDIO", "files,memory".to_owned())];
-        let dev = DevProcess::start_in(folder, &folder.join("data"), &settings);
-        Self { dev, client: reqwest::Client::new() }
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        let response = self.client.get(self.dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
-        response.json().await.unwrap()
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> Value {
-        let request = self.client.post(self.dev.url(path)).json(body);
-        let response = request.timeout(TIMEOUT).send().await.unwrap();
-        let (status, text) = (response.status(), response.text().await.unwrap());
-        assert!(status.is_success(), "{status} {text}\n{}", self.dev.log());
-        serde_json::from_str(&text).unwrap()
-    }
-
-    async fn prompt(&self, conversation: &str, input: &str) -> Value {
-        let body = json!({ "conversationId": conversation, "input": input });
-        self.post("/api/prompts?wait=30", &body).await
-    }
-
-    /// Content of the results of a conversation's calls.
-    async fn results(&self, conversation: &str) -> Vec<Value> {
-        let path = format!("/api/conversations/{conversation}/messages?limit=100");
-        let messages = self.get(&path).await;
-        let messages = messages["items"].as_array().unwrap().iter();
-        let results = messages.filter(|message| message["role"] == "toolResult");
-        results.map(|message| message["content"].clone()).collect()
-    }
-
-    async fn approve(&self, conversation: &str) -> String {
-        let seen = self.get(&format!("/api/conversations/{conversation}")).await;
-        let id = seen["pendingApprovals"][0]["id"].as_str().unwrap_or_else(|| panic!("{seen}"));
-        let path = format!("/api/conversations/{conversation}/approvals/{id}");
-        self.post(&path, &json!({ "decision": "approve" })).await;
-        id.to_owned()
-    }
-
-    /// The conversation, once it has the property.
-    async fn wait_for(&self, conversation: &str, has: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let seen = self.get(&format!("/api/conversations/{conversation}")).await;
-            if has(&seen) {
-                return seen;
-            }
-            assert!(Instant::now() < deadline, "{seen}\n{}", self.dev.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
+/// Content of the results of a conversation's calls.
+async fn tool_results(app: &DevClient, conversation: &str) -> Vec<Value> {
+    let messages = app.get(&format!("/api/conversations/{conversation}/messages?limit=100")).await;
+    let messages = messages["items"].as_array().unwrap().iter();
+    let results = messages.filter(|message| message["role"] == "toolResult");
+    results.map(|message| message["content"].clone()).collect()
 }
 
 #[tokio::test]
@@ -93,14 +42,14 @@ async fn reference_server_over_http_runs_its_tools() {
     let folder = tempfile::tempdir().unwrap();
     let agent = "---\ntools:\n  - mcp: everything\n---\nWork.";
     let entry = json!({ "everything": { "url": everything.url("/mcp") } });
-    let app = TestApp::start(folder.path(), agent, &entry);
+    let app = start(folder.path(), agent, &entry);
     let echo = r#"use mcp__everything__echo with {"message": "hello"}"#;
     let input = format!(
         "{echo} then use mcp__everything__get-sum with {{\"a\": 2, \"b\": 3}} then use mcp__everything__get-tiny-image with {{}} then use mcp__everything__get-structured-content with {{\"location\": \"Chicago\"}} then use mcp__everything__trigger-long-running-operation with {{\"duration\": 0.2, \"steps\": 2}} then use mcp__everything__get-sum with {{\"a\": \"x\"}} then say done"
     );
     let prompt = app.prompt("c", &input).await;
     assert_eq!(prompt["state"], "completed", "{prompt}\n{}", app.dev.log());
-    let results = app.results("c").await;
+    let results = tool_results(&app, "c").await;
     assert_eq!(results.len(), 6, "{results:#?}");
     assert_eq!(results[0][0]["text"], "Echo: hello");
     assert_eq!(results[1][0]["text"], "The sum of 2 and 3 is 5.");
@@ -111,11 +60,11 @@ async fn reference_server_over_http_runs_its_tools() {
     // Another process of the server does not know the session.
     everything.restart();
     app.prompt("d", &format!("{echo} then say done")).await;
-    assert_eq!(app.results("d").await[0][0]["text"], "Echo: hello");
+    assert_eq!(tool_results(&app, "d").await[0][0]["text"], "Echo: hello");
     everything.stop();
     let prompt = app.prompt("e", &format!("{echo} then say done")).await;
     assert_eq!(prompt["state"], "completed", "the agent stays usable: {prompt}");
-    let failure = app.results("e").await[0].to_string();
+    let failure = tool_results(&app, "e").await[0].to_string();
     let expected = "The MCP server `everything` could not run the tool: it could not be reached";
     assert!(failure.contains(expected), "{failure}");
 }
@@ -133,11 +82,11 @@ async fn reference_servers_run_as_programs_of_dev() {
     });
     let agent =
         "---\ntools:\n  - mcp: { server: files, tools: ['*_file'] }\n  - mcp: memory\n---\nWork.";
-    let app = TestApp::start(folder.path(), agent, &entries);
+    let app = start(folder.path(), agent, &entries);
     let input = r#"use mcp__files__write_file with {"path": "a.txt", "content": "hello"} then use mcp__files__list_directory with {"path": "."} then use mcp__memory__create_entities with {"entities": [{"name": "Ada", "entityType": "person", "observations": ["sells boats"]}]} then use mcp__memory__search_nodes with {"query": "Ada"} then say done"#;
     let prompt = app.prompt("c", input).await;
     assert_eq!(prompt["state"], "completed", "{prompt}\n{}", app.dev.log());
-    let results = app.results("c").await;
+    let results = tool_results(&app, "c").await;
     assert_eq!(std::fs::read_to_string(folder.path().join("a.txt")).unwrap(), "hello");
     assert!(results[1].to_string().contains("not found"), "not selected: {}", results[1]);
     assert!(results[3].to_string().contains("sells boats"), "{}", results[3]);
@@ -150,24 +99,24 @@ async fn changed_definition_of_a_server_needs_another_approval() {
     let folder = tempfile::tempdir().unwrap();
     let agent = "---\ntools:\n  - mcp: { server: desk, approval: always }\n---\nWork.";
     let entry = json!({ "desk": { "url": changing.url("/mcp") } });
-    let app = TestApp::start(folder.path(), agent, &entry);
+    let app = start(folder.path(), agent, &entry);
     let sent = async || {
-        let response = app.client.get(changing.url("/sent")).send().await.unwrap();
+        let response = app.http.get(changing.url("/sent")).send().await.unwrap();
         response.text().await.unwrap()
     };
     app.prompt("c", r#"use mcp__desk__send with {"text": "hello"} then say done"#).await;
-    app.client.get(changing.url("/change")).send().await.unwrap();
-    let first = app.approve("c").await;
+    app.http.get(changing.url("/change")).send().await.unwrap();
+    let first = app.decide("c", "approve").await;
     let is_other = |seen: &Value| {
         let approvals = seen["pendingApprovals"].as_array().unwrap();
-        approvals.first().is_some_and(|approval| approval["id"] != first.as_str())
+        approvals.first().is_some_and(|approval| approval["id"] != first["id"])
     };
     app.wait_for("c", is_other).await;
     assert_eq!(sent().await, "0", "the changed tool was not approved");
-    app.approve("c").await;
-    app.wait_for("c", |seen| seen["state"] == "idle").await;
+    app.decide("c", "approve").await;
+    app.wait_until_idle("c").await;
     assert_eq!(sent().await, "1");
-    assert_eq!(app.results("c").await[0][0]["text"], "sent hello");
+    assert_eq!(tool_results(&app, "c").await[0][0]["text"], "sent hello");
 }
 
 #[tokio::test]
@@ -185,14 +134,14 @@ async fn example_agent_reads_its_documents() {
         let text = text.replace("\"npx\"", "\"node\"").replace(package, &installed);
         std::fs::write(target, text).unwrap();
     }
-    let app = TestApp::start_in(folder.path());
+    let app = start_in(folder.path());
     let input = r#"use mcp__files__read_text_file with {"path": "turnwheel.txt"} then use mcp__files__write_file with {"path": "note.txt", "content": "seen"} then say done"#;
     let prompt = app.prompt("c", input).await;
     assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}\n{}", app.dev.log());
-    let text = &app.results("c").await[0][0]["text"];
+    let text = &tool_results(&app, "c").await[0][0]["text"];
     assert!(text.as_str().unwrap().starts_with("Turnwheel turns one"), "{text}");
-    app.approve("c").await;
-    app.wait_for("c", |seen| seen["state"] == "idle").await;
+    app.decide("c", "approve").await;
+    app.wait_until_idle("c").await;
     assert_eq!(std::fs::read_to_string(folder.path().join("documents/note.txt")).unwrap(), "seen");
 }
 

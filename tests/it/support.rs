@@ -5,6 +5,7 @@ pub(crate) mod azurite;
 pub(crate) mod call_blocker;
 #[path = "../support/cosmos_emulator.rs"]
 pub(crate) mod cosmos_emulator;
+pub(crate) mod dev_client;
 pub(crate) mod dev_process;
 pub(crate) mod event_stream;
 pub(crate) mod fake_model;
