@@ -40,9 +40,16 @@ impl HaltingFailPoints {
         if log.is_halted {
             // If the file cannot be written, the test times out. There is no better way to report
             // it.
-            let _ = std::fs::write(&self.file, log.hits.join("\n"));
+            let _ = self.write(&log.hits);
         }
         log.is_halted
+    }
+
+    /// Replaces the file in one step: a reader never sees a part of it.
+    fn write(&self, hits: &[&str]) -> std::io::Result<()> {
+        let draft = self.file.with_extension("new");
+        std::fs::write(&draft, hits.join("\n"))?;
+        std::fs::rename(draft, &self.file)
     }
 }
 
