@@ -25,7 +25,7 @@ fn planned_move(input_id: &InputId, planned_seq: u64) -> Input {
 #[test]
 fn move_that_was_planned_on_older_entries_waits_for_another_run() {
     let mut transition = transition();
-    let text = json!([{"type": "text", "text": "Done."}]);
+    let text = json!([{"type": "text", "content": "Done."}]);
     apply_inputs(&mut transition, &[inbox_read_one(inserted("1", &text))]);
     let request = AskingRequest::MoveLeaf { request: RawJson::from_value(&json!({})), turn: 0 };
     let waiting = InboxItem { body: request.to_inbox_body(), ..inserted("2", &text) };
