@@ -17,7 +17,8 @@ pub(crate) const MCP_FILE: &str = "mcp.json";
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 const NAME_BYTES_MAX: usize = 32;
 
-const HTTP_KEYS: [&str; 6] = ["type", "transport", "url", "headers", "auth", "trusted"];
+const HTTP_KEYS: [&str; 7] =
+    ["type", "transport", "url", "headers", "auth", "session", "trusted"];
 const STDIO_KEYS: [&str; 6] = ["type", "transport", "command", "args", "env", "trusted"];
 
 /// Servers of `mcp.json` by name.
@@ -155,9 +156,12 @@ impl McpFile {
         }
         let node = &member.value;
         let is_stdio = is_stdio(node, findings)?;
-        let (kind, keys) =
-            if is_stdio { ("a stdio server", STDIO_KEYS) } else { ("an http server", HTTP_KEYS) };
-        fields::read_members(node, kind, &keys, findings);
+        let (kind, keys) = if is_stdio {
+            ("a stdio server", &STDIO_KEYS[..])
+        } else {
+            ("an http server", &HTTP_KEYS[..])
+        };
+        fields::read_members(node, kind, keys, findings);
         let is_trusted = node.find_member("trusted").and_then(|it| fields::read_bool(it, findings));
         let mut texts = Texts::new(context);
         let connector = if is_stdio {

@@ -84,8 +84,17 @@ pub(super) fn read_http(
         Some((_, auth)) => Some(auth?),
         None => None,
     };
-    let redactor = Redactor::new(texts.secrets.iter());
-    Some(HttpConnector { url, headers, auth, client: texts.context.client.clone(), redactor })
+    const SESSIONS: [(&str, bool); 2] = [("process", false), ("conversation", true)];
+    let session = node.find_member("session");
+    let session = session.and_then(|it| fields::read_choice(it, &SESSIONS, findings));
+    Some(HttpConnector {
+        url,
+        headers,
+        auth,
+        client: texts.context.client.clone(),
+        redactor: Redactor::new(texts.secrets.iter()),
+        has_conversation_sessions: session.unwrap_or_default(),
+    })
 }
 
 fn read_url(member: &Member, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<Url> {

@@ -113,6 +113,7 @@ impl Hydrator {
             }),
             EventBody::AutoRetryEnd(end) => to_value(end),
             EventBody::Notify(notification) => to_value(notification),
+            EventBody::ToolDefinitionChanged(change) => to_value(change),
             EventBody::SessionInfoChanged(info) => to_value(info),
             EventBody::SessionTree(moved) => self.session_tree_members(moved),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
@@ -153,6 +154,7 @@ impl Hydrator {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::Notify(_)
+            | EventBody::ToolDefinitionChanged(_)
             | EventBody::SessionInfoChanged(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)

@@ -29,6 +29,7 @@ use crate::tools::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::tools::http::text::byte_prefix;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::HttpConnector;
+use crate::tools::mcp::conversation_session::SessionSlot;
 use crate::tools::mcp::failure::RequestFailure;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -75,11 +76,12 @@ pub(super) struct GuardedTransport {
     connector: HttpConnector,
     /// End of the handshake.
     until: Instant,
+    session: SessionSlot,
 }
 
 impl GuardedTransport {
-    pub(super) fn new(connector: HttpConnector, until: Instant) -> Self {
-        Self { connector, until }
+    pub(super) fn new(connector: HttpConnector, until: Instant, session: SessionSlot) -> Self {
+        Self { connector, until, session }
     }
 
     fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<Exchange> {
@@ -100,6 +102,9 @@ impl GuardedTransport {
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
     ) -> Result<StreamableHttpPostResponse, TransportError> {
+        if let Some(response) = self.session.answer(message) {
+            return Ok(response);
+        }
         let exchange = self.exchange(message);
         let posted = tokio::select! {
             biased;
@@ -149,6 +154,7 @@ impl GuardedTransport {
         let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
             Err(RequestFailure::Lost(format!("the response ({status}) did not end in time")))
         })?;
+        self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
 
@@ -380,7 +386,8 @@ impl StreamableHttpClient for GuardedTransport {
         Box::pin(self.post(&message, &headers)).await
     }
 
-    /// A pooled session ends with the process, and the server ends it.
+    /// A pooled session ends with the process, and that of a conversation may be continued: the
+    /// server ends both.
     async fn delete_session(
         &self,
         _uri: Arc<str>,
