@@ -107,30 +107,45 @@ impl McpFile {
         if !self.path.exists() {
             return (McpServers::default(), Vec::new());
         }
-        let mut findings = Findings::new(MCP_FILE);
-        let text = read_text_file(self.folder(), Path::new(MCP_FILE), FILE_BYTES_MAX)
-            .map_err(|reason| findings.add(Position::START, reason));
-        let mut mistakes = Vec::new();
-        let mut servers = McpServers::default();
-        if let Some(members) = text.ok().and_then(|text| read_servers(&text, &mut findings)) {
-            for member in &members {
-                let mut of_server = Findings::new(MCP_FILE);
-                let server = self.read_server(member, context, &mut of_server);
-                let of_server = of_server.into_sorted();
-                let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
-                let missing: Option<Vec<String>> = missing.collect();
-                let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
-                    (Some(server), _) if of_server.is_empty() => self
-                        .refusal(&server)
-                        .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
-                    (_, Some(name)) => McpEntry::MissingSetting(name),
-                    (_, None) => McpEntry::Broken,
-                };
-                servers.0.insert(member.key.clone(), entry);
-                mistakes.extend(of_server);
+        match read_text_file(self.folder(), Path::new(MCP_FILE), FILE_BYTES_MAX) {
+            Ok(text) => {
+                let (mut servers, mistakes) = self.parse(&text, context);
+                servers.keep_unchanged(earlier);
+                (servers, mistakes)
+            }
+            Err(reason) => {
+                let mut findings = Findings::new(MCP_FILE);
+                findings.add(Position::START, reason);
+                (McpServers::default(), findings.into_sorted())
             }
         }
-        servers.keep_unchanged(earlier);
+    }
+
+    /// The servers in the text of the file.
+    pub(super) fn parse(
+        &self,
+        text: &str,
+        context: &AgentFileContext<'_>,
+    ) -> (McpServers, Vec<Mistake>) {
+        let mut findings = Findings::new(MCP_FILE);
+        let mut mistakes = Vec::new();
+        let mut servers = McpServers::default();
+        for member in read_servers(text, &mut findings).unwrap_or_default() {
+            let mut of_server = Findings::new(MCP_FILE);
+            let server = self.read_server(&member, context, &mut of_server);
+            let of_server = of_server.into_sorted();
+            let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
+            let missing: Option<Vec<String>> = missing.collect();
+            let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
+                (Some(server), _) if of_server.is_empty() => self
+                    .refusal(&server)
+                    .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
+                (_, Some(name)) => McpEntry::MissingSetting(name),
+                (_, None) => McpEntry::Broken,
+            };
+            servers.0.insert(member.key.clone(), entry);
+            mistakes.extend(of_server);
+        }
         mistakes.extend(findings.into_sorted());
         (servers, mistakes)
     }

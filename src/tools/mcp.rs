@@ -33,6 +33,8 @@ pub(crate) mod authorization;
 mod conversation_session;
 pub(crate) mod definitions;
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod result;
 mod stdio;
 #[cfg(test)]

@@ -290,8 +290,19 @@ async fn changed_definition_changes_the_revision() {
     assert_eq!(revisions(&source)[1], before.0[1]);
 }
 
+/// Fixtures of the documents of all versions.
 #[test]
-fn stored_definitions_load() {
+fn stored_definitions_round_trip() {
+    let lines = include_str!("../../../tests/fixtures/mcp-definitions-v1.jsonl").lines();
+    for line in lines.clone() {
+        let definitions: Definitions = serde_json::from_str(line).unwrap();
+        assert_eq!(json!(definitions), serde_json::from_str::<Value>(line).unwrap());
+    }
+    assert_eq!(lines.count(), 2);
+}
+
+#[test]
+fn stored_definitions_of_other_versions_load() {
     let stored = r#"{"fetchedAt":5,"tools":[{"name":"a","title":null,"description":"d","parameters":{"type":"object"},"later":1}]}"#;
     let definitions: Definitions = serde_json::from_str(stored).unwrap();
     assert_eq!(definitions.tools[0].name, "a");

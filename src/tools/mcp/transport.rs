@@ -33,6 +33,9 @@ use crate::tools::mcp::authorization::hide_token;
 use crate::tools::mcp::conversation_session::SessionSlot;
 use crate::tools::mcp::failure::RequestFailure;
 
+#[cfg(test)]
+mod fuzz;
+
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Time limit of a reply to a request of the server, and of a notification.
