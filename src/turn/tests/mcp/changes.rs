@@ -62,7 +62,9 @@ async fn changed_definition_of_an_offered_tool_is_an_event() {
     run(&env, &worker).await;
     assert_eq!(changes(&env).await, []);
     server.set_tools(json!([tool("send", "x and the password"), tool("get", "x"), tool("new", "x")]));
-    env.clock.offset = Duration::from_mins(11);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(11)).await;
+    tokio::time::resume();
     let worker = new_process(&mut env, server.connect(false), false);
     env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap();
     run(&env, &worker).await;
