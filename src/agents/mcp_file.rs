@@ -17,8 +17,7 @@ pub(crate) const MCP_FILE: &str = "mcp.json";
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 const NAME_BYTES_MAX: usize = 32;
 
-const HTTP_KEYS: [&str; 7] =
-    ["type", "transport", "url", "headers", "auth", "session", "trusted"];
+const HTTP_KEYS: [&str; 7] = ["type", "transport", "url", "headers", "auth", "session", "trusted"];
 const STDIO_KEYS: [&str; 6] = ["type", "transport", "command", "args", "env", "trusted"];
 
 /// Servers of `mcp.json` by name.

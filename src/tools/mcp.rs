@@ -268,9 +268,7 @@ impl McpServer {
             *pooled = Some(Arc::clone(&session));
             Ok(session)
         };
-        timeout_at(until, opening)
-            .await
-            .unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))
+        timeout_at(until, opening).await.unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))
     }
 
     async fn open(&self, until: Instant, slot: SessionSlot) -> Result<Session, RequestFailure> {

@@ -158,8 +158,9 @@ impl<'c> ConversationSession<'c> {
         let slot = SessionSlot::new(self.current.clone());
         // A trait object: the compiler would not check the SDK's whole future for `Send`.
         let opening: BoxFuture<'_, _> = Box::pin(self.server.open(until, slot.clone()));
-        let client =
-            timeout_at(until, opening).await.unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))?;
+        let client = timeout_at(until, opening)
+            .await
+            .unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))?;
         self.store(&slot).map_err(RequestFailure::NotSent)?;
         let response = send(&client, request, until).await;
         if let Err(reason) = self.store(&slot) {

@@ -11,7 +11,6 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
-use crate::model::scripted::sample::sample_value;
 use crate::tools::test_env::TestEnv;
 use crate::tools::validate::validate;
 use crate::tools::{TIMEOUT_DEFAULT, ToolDefinition};
@@ -25,8 +24,8 @@ fn tools(input: &[u8]) {
     assert!(stored.len() <= 1_000_000);
     assert_eq!(serde_json::from_str::<Definitions>(&stored).unwrap(), definitions);
     for (index, tool) in definitions.tools.iter().enumerate() {
-        let is_same = |other: &&super::definitions::RemoteTool| other.name == tool.name;
-        assert!(!definitions.tools[..index].iter().any(|other| is_same(&other)), "{}", tool.name);
+        let mut earlier = definitions.tools[..index].iter();
+        assert!(earlier.all(|other| other.name != tool.name), "{}", tool.name);
         assert!((1..=128).contains(&tool.name.len()) && tool.description.len() <= 4096);
         let definition = ToolDefinition {
             name: tool.name.clone(),
@@ -39,8 +38,7 @@ fn tools(input: &[u8]) {
             is_strict: false,
             revision: tool.revision("x"),
         };
-        let arguments = sample_value(&tool.parameters, "x");
-        for arguments in [arguments, json!({}), json!({ "a": [1, null, "x"], "to": "é" })] {
+        for arguments in [json!({}), json!({ "a": [1, null, "x"], "to": "é", "n": 1.5 })] {
             let _valid_or_not = validate(&definition, &RawJson::from_value(&arguments));
         }
     }

@@ -286,8 +286,11 @@ async fn answer(
             ([("content-type", "text/event-stream")], Body::from_stream(never)).into_response()
         }
         Some(Reply::EndlessEvents) => {
-            let event = format!("data: {}\n\n", json!({ "jsonrpc": "2.0", "method": "notifications/message",
-                "params": { "level": "info", "data": "x".repeat(60_000) } }));
+            let event = format!(
+                "data: {}\n\n",
+                json!({ "jsonrpc": "2.0", "method": "notifications/message",
+                "params": { "level": "info", "data": "x".repeat(60_000) } })
+            );
             let events = futures_util::stream::repeat_with(move || {
                 Ok::<_, std::io::Error>(Bytes::from(event.clone()))
             });

@@ -136,8 +136,7 @@ async fn kill_around_a_write_sends_it_once() {
     for (fail_point, (kills, unknown)) in FAIL_POINTS.iter().zip(&kills) {
         assert!(*kills >= 1, "{fail_point} is not reached");
         // The intent is stored before the call, and the result after it.
-        let is_around_call =
-            matches!(*fail_point, "tool.before" | "tool.after" | "result.before");
+        let is_around_call = matches!(*fail_point, "tool.before" | "tool.after" | "result.before");
         assert!(*unknown == 0 || !fail_point.starts_with("definitions"), "{fail_point}");
         assert!(*unknown >= 1 || !is_around_call, "{fail_point}: {unknown} of {kills}");
     }

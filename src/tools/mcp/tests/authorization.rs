@@ -198,7 +198,8 @@ async fn call_without_token_is_unsent_and_names_no_cause() {
     credential.is_signed_out.store(true, Ordering::SeqCst);
     let result = returned(call(&source, &TestEnv::new()).await);
     let text = joined_text(&result.content);
-    let expected = "there is no token of the app's identity for api://desk/.default, so nothing was sent";
+    let expected =
+        "there is no token of the app's identity for api://desk/.default, so nothing was sent";
     assert!(result.is_error && text.contains(expected) && !text.contains("hush"), "{text}");
     assert_eq!(server.count("tools/call"), 0);
 }

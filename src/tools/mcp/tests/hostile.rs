@@ -12,7 +12,10 @@ async fn endless_events_end_at_the_size_bound() {
     assert!(text.contains("larger than 5 MB") && text.contains("was answered"), "{text}");
     assert_eq!(server.count("tools/call"), 1);
     // The session goes on.
-    assert_eq!(joined_text(&returned(call(&source, &TestEnv::new()).await).content), "ran \"send\"");
+    assert_eq!(
+        joined_text(&returned(call(&source, &TestEnv::new()).await).content),
+        "ran \"send\""
+    );
 }
 
 #[tokio::test]

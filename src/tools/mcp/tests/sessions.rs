@@ -74,7 +74,10 @@ async fn session_is_continued_without_a_handshake() {
     let (headers, _) = server.last("tools/call");
     let (_, handshake) = server.last("initialize");
     assert_eq!(headers["mcp-session-id"], "s2");
-    assert_eq!(headers["mcp-protocol-version"], handshake["params"]["protocolVersion"].as_str().unwrap());
+    assert_eq!(
+        headers["mcp-protocol-version"],
+        handshake["params"]["protocolVersion"].as_str().unwrap()
+    );
 }
 
 #[tokio::test]
@@ -136,7 +139,10 @@ async fn call_is_not_sent_when_its_session_cannot_be_stored() {
     server.set_session_prefix(&"x".repeat(1100));
     let result = call_in(&source, &mut PluginStates::new(), "one").await;
     let text = texts(&result);
-    assert!(result.is_error && text.contains("the id of its session has over 1024 bytes"), "{text}");
+    assert!(
+        result.is_error && text.contains("the id of its session has over 1024 bytes"),
+        "{text}"
+    );
     assert_eq!(server.count("tools/call"), 0);
 }
 
@@ -146,8 +152,7 @@ fn stored_session_loads() {
         r#"{"sessionId":"s2","protocolVersion":"2025-06-18","server":"i","incarnation":"one","later":1}"#,
     )
     .unwrap();
-    let states =
-        PluginStates::from([("mcp:desk".to_owned(), PluginState { schema: 1, value })]);
+    let states = PluginStates::from([("mcp:desk".to_owned(), PluginState { schema: 1, value })]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (server, source) = start(None).await;

@@ -18,7 +18,7 @@ static CONNECTOR: LazyLock<HttpConnector> = LazyLock::new(|| HttpConnector {
     has_conversation_sessions: false,
 });
 
-fn stream(input: &[u8]) {
+fn streamed_response(input: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let until = Instant::now() + REPLY_TIMEOUT;
@@ -43,5 +43,5 @@ fn stream(input: &[u8]) {
 
 #[test]
 fn fuzz_mcp_stream() {
-    check("mcp_stream", stream);
+    check("mcp_stream", streamed_response);
 }

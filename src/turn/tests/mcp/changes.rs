@@ -60,8 +60,12 @@ async fn changed_definition_of_an_offered_tool_is_an_event() {
     let (mut env, worker, _) = env_with(script, &server, false);
     env.send_prompt(&worker).await;
     run(&env, &worker).await;
-    assert_eq!(changes(&env).await, []);
-    server.set_tools(json!([tool("send", "x and the password"), tool("get", "x"), tool("new", "x")]));
+    assert!(changes(&env).await.is_empty());
+    server.set_tools(json!([
+        tool("send", "x and the password"),
+        tool("get", "x"),
+        tool("new", "x")
+    ]));
     tokio::time::pause();
     tokio::time::advance(Duration::from_mins(11)).await;
     tokio::time::resume();
