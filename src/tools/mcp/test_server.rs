@@ -208,6 +208,52 @@ impl ServerState {
     }
 }
 
+impl Reply {
+    /// The response to the request with the id.
+    fn into_response_of(self, id: &Value, session: String) -> Response {
+        const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+        const EVENTS: [(&str, &str); 1] = [("content-type", "text/event-stream")];
+        match self {
+            Self::Result(result) => {
+                let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+                (JSON, [("mcp-session-id", session)], body).into_response()
+            }
+            Self::Stream(messages) => {
+                let id = id.to_string();
+                let messages = messages.iter().map(|it| it.to_string().replace("\"ID\"", &id));
+                let body: String = messages.map(|it| format!("data: {it}\n\n")).collect();
+                (EVENTS, body).into_response()
+            }
+            Self::Status(status) => {
+                let status = StatusCode::from_u16(status).unwrap();
+                (status, [("location", "/other")], "no: s3cret-value").into_response()
+            }
+            Self::Error(code) => {
+                let error = json!({ "code": code, "message": "refused" });
+                let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+                (JSON, body).into_response()
+            }
+            Self::Text(body) => (JSON, body).into_response(),
+            Self::Bytes(count) => (JSON, vec![b' '; count]).into_response(),
+            Self::Hang => {
+                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                (EVENTS, Body::from_stream(never)).into_response()
+            }
+            Self::EndlessEvents => {
+                let params = json!({ "level": "info", "data": "x".repeat(60_000) });
+                let method = "notifications/message";
+                let event = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+                let event = Bytes::from(format!("data: {event}\n\n"));
+                let events = futures_util::stream::repeat_with(move || {
+                    Ok::<_, std::io::Error>(event.clone())
+                });
+                (EVENTS, Body::from_stream(events)).into_response()
+            }
+            Self::SessionLost => StatusCode::NOT_FOUND.into_response(),
+        }
+    }
+}
+
 async fn answer(
     State(state): State<Arc<Mutex<ServerState>>>,
     headers: HeaderMap,
@@ -234,7 +280,6 @@ async fn answer(
         let reply = if method == "tools/call" { state.replies.pop_front() } else { None };
         (state.tools.clone(), reply, (id, calls), state.has_endless_list)
     };
-    let id = message["id"].clone();
     let result = match method.as_str() {
         "initialize" => json!({
             "protocolVersion": message["params"]["protocolVersion"],
@@ -252,52 +297,7 @@ async fn answer(
         }
         _ => return StatusCode::ACCEPTED.into_response(),
     };
-    let respond = |result: Value| {
-        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-        let headers = [("content-type", "application/json"), ("mcp-session-id", &*session.0)];
-        (headers, body).into_response()
-    };
-    match reply {
-        None => respond(result),
-        Some(Reply::Result(result)) => respond(result),
-        Some(Reply::Stream(messages)) => {
-            let id = id.to_string();
-            let events = messages
-                .iter()
-                .map(|it| format!("data: {}\n\n", it.to_string().replace("\"ID\"", &id)));
-            let body: String = events.collect();
-            ([("content-type", "text/event-stream")], body).into_response()
-        }
-        Some(Reply::Status(status)) => {
-            let status = StatusCode::from_u16(status).unwrap();
-            (status, [("location", "/other")], "no: s3cret-value").into_response()
-        }
-        Some(Reply::Error(code)) => {
-            let error = json!({ "code": code, "message": "refused" });
-            let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
-            ([("content-type", "application/json")], body).into_response()
-        }
-        Some(Reply::Text(body)) => ([("content-type", "application/json")], body).into_response(),
-        Some(Reply::Bytes(count)) => {
-            ([("content-type", "application/json")], vec![b' '; count]).into_response()
-        }
-        Some(Reply::Hang) => {
-            let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-            ([("content-type", "text/event-stream")], Body::from_stream(never)).into_response()
-        }
-        Some(Reply::EndlessEvents) => {
-            let event = format!(
-                "data: {}\n\n",
-                json!({ "jsonrpc": "2.0", "method": "notifications/message",
-                "params": { "level": "info", "data": "x".repeat(60_000) } })
-            );
-            let events = futures_util::stream::repeat_with(move || {
-                Ok::<_, std::io::Error>(Bytes::from(event.clone()))
-            });
-            ([("content-type", "text/event-stream")], Body::from_stream(events)).into_response()
-        }
-        Some(Reply::SessionLost) => StatusCode::NOT_FOUND.into_response(),
-    }
+    reply.unwrap_or(Reply::Result(result)).into_response_of(&message["id"], session.0)
 }
 
 async fn count_other(State(state): State<Arc<Mutex<ServerState>>>) -> StatusCode {
