@@ -45,7 +45,7 @@ async fn sent(server: &NodeServer, text: &str) -> u32 {
     response.text().await.unwrap().parse().unwrap()
 }
 
-/// What a client has seen of the call.
+/// Observations of a client.
 struct SentCall {
     sent: u32,
     has_outcome_request: bool,
@@ -161,8 +161,14 @@ async fn session_of_a_conversation_outlives_its_process() {
     let mut client = new_client(&entry, agent, None);
     let add = async |client: &mut RestartingClient, conversation: &str, item: &str| {
         let input = format!(r#"use mcp__desk__add with {{"item": "{item}"}} then say done"#);
-        let body = json!({ "conversationId": conversation, "input": input });
-        let (accepted, _) = client.post("/api/prompts", item, &body).await;
+        let path = format!("/api/conversations/{conversation}/prompts");
+        let (path, body) = match item {
+            "a" | "x" => {
+                ("/api/prompts", json!({ "conversationId": conversation, "input": input }))
+            }
+            _ => (path.as_str(), json!({ "input": input })),
+        };
+        let (accepted, _) = client.post(path, item, &body).await;
         client.wait_for(&accepted, "completed").await;
         let path = format!("/api/conversations/{conversation}/messages?limit=100");
         let messages = client.get(&path).await["items"].as_array().unwrap().clone();
