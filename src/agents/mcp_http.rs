@@ -21,6 +21,9 @@ use crate::tools::http::url_template::UrlTemplate;
 use crate::tools::mcp::HttpConnector;
 use crate::tools::mcp::authorization::{Authorization, OAuthClient};
 
+/// Values of `session`: true if each conversation has a session of its own.
+const SESSIONS: [(&str, bool); 2] = [("process", false), ("conversation", true)];
+
 const OAUTH_KEYS: [&str; 5] = ["tokenUrl", "clientId", "clientSecret", "scope", "resource"];
 
 /// Texts with app settings. It collects their values, which servers may echo.
@@ -84,7 +87,6 @@ pub(super) fn read_http(
         Some((_, auth)) => Some(auth?),
         None => None,
     };
-    const SESSIONS: [(&str, bool); 2] = [("process", false), ("conversation", true)];
     let session = node.find_member("session");
     let session = session.and_then(|it| fields::read_choice(it, &SESSIONS, findings));
     Some(HttpConnector {

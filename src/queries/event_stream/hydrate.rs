@@ -67,8 +67,10 @@ impl Hydrator {
             EventBody::TurnStart(_) => return Ok(EventPayload::TurnStart),
             EventBody::TurnEnd(end) => {
                 let tool_results = end.tool_results.iter().map(|seq| self.message(*seq)).collect();
-                let message = self.message(end.message);
-                return Ok(EventPayload::TurnEnd { message, tool_results });
+                return Ok(EventPayload::TurnEnd {
+                    message: self.message(end.message),
+                    tool_results,
+                });
             }
             EventBody::MessageStart(start) => {
                 let (message_id, message) = (start.message_id.clone(), self.message(start.seq));
