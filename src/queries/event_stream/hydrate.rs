@@ -67,10 +67,8 @@ impl Hydrator {
             EventBody::TurnStart(_) => return Ok(EventPayload::TurnStart),
             EventBody::TurnEnd(end) => {
                 let tool_results = end.tool_results.iter().map(|seq| self.message(*seq)).collect();
-                return Ok(EventPayload::TurnEnd {
-                    message: self.message(end.message),
-                    tool_results,
-                });
+                let message = self.message(end.message);
+                return Ok(EventPayload::TurnEnd { message, tool_results });
             }
             EventBody::MessageStart(start) => {
                 let (message_id, message) = (start.message_id.clone(), self.message(start.seq));
@@ -101,9 +99,8 @@ impl Hydrator {
                     (request.request_id.clone(), self.approval_members(request, true).await?);
                 return Ok(EventPayload::ApprovalSettled { request_id, members });
             }
-            EventBody::SummarizationRetryFinished(_) | EventBody::BranchSummaryStart(_) => {
-                json!({})
-            }
+            EventBody::SummarizationRetryFinished(empty) => to_value(empty),
+            EventBody::BranchSummaryStart(empty) => to_value(empty),
             EventBody::BranchSummaryEnd(end) => to_value(end),
             EventBody::CommandEnd(end) => to_value(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
