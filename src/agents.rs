@@ -14,6 +14,7 @@ use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 use crate::tools::mcp::tool::{McpToolSource, tool_name};
+use crate::tools::workspace::PackageFiles;
 
 mod app_settings;
 mod approval;
@@ -67,10 +68,13 @@ pub(crate) use resources::{
     parse_skill_text,
 };
 pub use skills::Skill;
+pub(crate) use skills::SkillIndex;
+#[cfg(test)]
+pub(crate) use skills::file_skill_plugin;
 #[cfg(test)]
 pub(crate) use skills::user_skill_plugin;
 #[cfg(test)]
-pub(crate) use system_prompt::date_plugin;
+pub(crate) use system_prompt::{date_plugin, workspace_plugin};
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
@@ -90,6 +94,8 @@ pub struct Agent {
     pub has_default_prompt: bool,
     /// In the order of the system prompt.
     pub context_files: Vec<Arc<ContextFile>>,
+    /// True if the file `AGENTS.md` of a workspace is part of the system prompt.
+    pub reads_workspace_context: bool,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// MCP servers whose tools are tools of the agent.
@@ -108,6 +114,10 @@ pub struct Agent {
     pub memory: Option<AgentMemory>,
     /// Names are unique.
     pub skills: Vec<Arc<Skill>>,
+    /// How the model loads the skills of the app.
+    pub skill_index: SkillIndex,
+    /// Files of the skills in the workspaces of its conversations.
+    pub package_files: PackageFiles,
     /// True if it uses the skills of its user.
     pub has_user_skills: bool,
     /// JSON Schema of the final model response.

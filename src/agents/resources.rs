@@ -11,9 +11,10 @@ use crate::agents::fields;
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
-use crate::agents::skills::Skill;
+use crate::agents::skills::{SKILL_FILES_MAX, Skill, find_skill_files};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{Node, Position, Yaml};
+use crate::tools::workspace::PackageFile;
 
 #[cfg(test)]
 mod tests;
@@ -139,11 +140,17 @@ impl Resources {
     }
 
     fn add_skill(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
-        let skill = self.read(location, file, parse_skill).map(Arc::new).or_else(|| {
+        let skill = self.read(location, file, parse_skill);
+        let skill = skill.map(|skill| Arc::new(Skill { files: files_of(file), ..skill }));
+        let skill = skill.or_else(|| {
             let mut all = earlier.skills.iter();
             all.find(|skill| skill.location == location).cloned()
         });
         let Some(skill) = skill else { return };
+        if skill.files.len() >= SKILL_FILES_MAX {
+            let reason = format!("only {SKILL_FILES_MAX} files of the skill can be read by tools");
+            self.warn(location, reason);
+        }
         for broken_rule in find_broken_rules(&skill, &implied_skill_name(file)) {
             self.warn(location, broken_rule);
         }
@@ -213,6 +220,14 @@ fn implied_skill_name((folder, file): (&Path, &Path)) -> String {
     parent.to_string_lossy().into_owned()
 }
 
+/// The files of the skill whose own file this is.
+fn files_of((folder, file): (&Path, &Path)) -> Vec<(String, PackageFile)> {
+    let own_file = folder.join(file);
+    let own_folder = own_file.parent().unwrap_or(folder);
+    let own_name = Path::new(own_file.file_name().unwrap_or_default());
+    find_skill_files(own_folder, own_name, file.ends_with(SKILL_FILE))
+}
+
 fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
     let (front_matter, body) = split_front_matter(text, findings)?;
     let node = parse_yaml(front_matter, findings)?;
@@ -264,6 +279,7 @@ fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
         description: description.trim().to_owned(),
         location: parsed.location.to_owned(),
         folder: own_folder.filter(|_| file.ends_with(SKILL_FILE)),
+        files: Vec::new(),
         tools: tools.unwrap_or_default(),
         is_hidden: is_hidden.unwrap_or_default(),
         body: parsed.body.to_owned(),
@@ -297,6 +313,7 @@ pub(crate) fn find_broken_skill_rules(name: &str, description: &str) -> Vec<Stri
         description: description.to_owned(),
         location: String::new(),
         folder: None,
+        files: Vec::new(),
         tools: Vec::new(),
         is_hidden: false,
         body: String::new(),
@@ -389,11 +406,18 @@ fn list_names(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The files of all skills below the folder.
+fn list_skill_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let skills = list_skills(folder)?;
+    let files = skills.iter().flat_map(|file| files_of((folder, file)));
+    Ok(files.map(|(_, file)| file.folder.join(file.path)).collect())
+}
+
 /// All files below the paths, for the detection of changes.
 pub(crate) fn list_resource_files(paths: &ResourcePaths) -> Vec<PathBuf> {
     let markdown = paths.templates.iter().chain(&paths.context_files);
     let markdown = markdown.map(|path| (path, list_markdown as fn(&Path) -> _));
-    let skills = paths.skills.iter().map(|path| (path, list_skills as fn(&Path) -> _));
+    let skills = paths.skills.iter().map(|path| (path, list_skill_files as fn(&Path) -> _));
     let mut files = Vec::new();
     for (path, list) in markdown.chain(skills) {
         if path.path.is_file() {
