@@ -68,13 +68,14 @@ pub(crate) use resources::{
     parse_skill_text,
 };
 pub use skills::Skill;
-pub(crate) use skills::SkillIndex;
 #[cfg(test)]
 pub(crate) use skills::file_skill_plugin;
 #[cfg(test)]
 pub(crate) use skills::user_skill_plugin;
+pub(crate) use skills::{SkillIndex, list_skill_plugin};
 #[cfg(test)]
-pub(crate) use system_prompt::{date_plugin, workspace_plugin};
+pub(crate) use system_prompt::workspace_plugin;
+pub(crate) use system_prompt::{SystemPromptParts, date_plugin};
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::user_skills::UserSkill;
+use crate::agents::ToolSet;
 use crate::agents::fields;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::mistakes::{Findings, suggest_name};
@@ -141,28 +142,45 @@ pub(super) fn read_skills(
         return None;
     }
     let user = user_key.map(|key| key.into_rules(tools, &skills));
-    let mut skill_tools = find_skill_tools(&skills, tools, context);
+    let mut skill_tools = find_skill_tools(&skills, tools, context.tools);
     if user.is_some() {
         add_missing(&mut skill_tools, tools);
     }
     let has_user_skills = user.is_some();
     let plugin = SkillPlugin::new(&skills, form, skill_tools, user);
+    let plugin = register(plugin, tools, plugins);
+    let plugin = plugin.map_err(|mistakes| {
+        mistakes.into_iter().for_each(|mistake| findings.add(at, mistake));
+    });
+    Some(AgentSkills { skills, has_user_skills, form, files, plugin: Some(plugin.ok()?) })
+}
+
+/// # Errors
+/// Why the plugin cannot be used beside the tools and other plugins of the agent.
+fn register(
+    plugin: SkillPlugin,
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
+) -> Result<Arc<RegisteredPlugin>, Vec<String>> {
     let own_tools = plugin.own_tools();
-    match RegisteredPlugin::new(plugin, ServiceRegistry::default()) {
-        Ok(plugin) => {
-            if let Some(reason) = find_conflict(&plugin, (&own_tools, tools), plugins) {
-                findings.add(at, reason);
-            }
-            let plugin = Some(Arc::new(plugin));
-            Some(AgentSkills { skills, has_user_skills, form, files, plugin })
-        }
-        Err(mistakes) => {
-            for mistake in mistakes {
-                findings.add(at, mistake);
-            }
-            None
-        }
+    let plugin = RegisteredPlugin::new(plugin, ServiceRegistry::default())?;
+    match find_conflict(&plugin, (&own_tools, tools), plugins) {
+        None => Ok(Arc::new(plugin)),
+        Some(reason) => Err(vec![reason]),
     }
+}
+
+/// The plugin of an embedded agent with these skills, which name tools of the agent.
+///
+/// # Errors
+/// Why the plugin cannot be used beside the tools and other plugins of the agent.
+pub(crate) fn list_skill_plugin(
+    skills: &[Arc<Skill>],
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
+) -> Result<Arc<RegisteredPlugin>, Vec<String>> {
+    let skill_tools = find_skill_tools(skills, tools, &ToolSet::default());
+    register(SkillPlugin::new(skills, SkillIndex::List, skill_tools, None), tools, plugins)
 }
 
 /// Reads `skillsIndex`: `list` or `files`, which needs the built-in tool `read`. Returns the files for
@@ -255,13 +273,13 @@ fn read_names(
 fn find_skill_tools(
     skills: &[Arc<Skill>],
     tools: &[Arc<dyn CallableTool>],
-    context: &AgentFileContext<'_>,
+    of_app: &ToolSet,
 ) -> Vec<Arc<dyn CallableTool>> {
     let mut found: Vec<Arc<dyn CallableTool>> = Vec::new();
     for skill in skills {
         for name in &skill.tools {
             let own = tools.iter().find(|tool| tool.definition().name == *name);
-            match own.or_else(|| context.tools.get(name)) {
+            match own.or_else(|| of_app.get(name)) {
                 Some(_) if found.iter().any(|tool| tool.definition().name == *name) => {}
                 Some(tool) => found.push(Arc::clone(tool)),
                 None => tracing::warn!(

@@ -31,14 +31,14 @@ const KEYS: [&str; 4] = ["append", "contextFiles", "date", "timeZone"];
 const VALUES: &str = "`systemPrompt` is `assembled`, or a map of its parts";
 
 /// The parts of a system prompt beside the instructions.
-#[derive(Debug, Default)]
-pub(super) struct SystemPromptParts {
-    append: String,
-    pub(super) context_files: Vec<Arc<ContextFile>>,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SystemPromptParts {
+    pub(crate) append: String,
+    pub(crate) context_files: Vec<Arc<ContextFile>>,
     /// Adds the context file of the workspace to each model call.
     pub(super) workspace_plugin: Option<Arc<RegisteredPlugin>>,
     /// Adds the date to each model call.
-    pub(super) plugin: Option<Arc<RegisteredPlugin>>,
+    pub(crate) plugin: Option<Arc<RegisteredPlugin>>,
 }
 
 /// `plugins` are the other plugins of the agent.
@@ -82,20 +82,16 @@ pub(super) fn read_system_prompt(
         findings.add(member.position, reason);
     }
     let has_files = !context_files.is_empty();
-    let texts = context_files.iter().map(|file| file.text.len());
-    let bytes = append.len() + texts.sum::<usize>();
-    if bytes > BYTES_MAX {
-        let reason = format!(
-            "`systemPrompt` has {bytes} bytes: at most {BYTES_MAX} are allowed; name fewer context files"
-        );
-        findings.add(member.position, reason);
-    }
-    SystemPromptParts {
+    let parts = SystemPromptParts {
         append: append.trim().to_owned(),
         context_files,
         workspace_plugin: has_workspace.then(|| workspace_plugin(has_files)),
         plugin: has_date.then(|| date_plugin(zone.unwrap_or_else(Zone::utc))),
+    };
+    if let Some(reason) = parts.find_mistake() {
+        findings.add(member.position, reason);
     }
+    parts
 }
 
 fn read_time_zone(member: &Member, findings: &mut Findings) -> Option<Zone> {
@@ -150,8 +146,19 @@ fn read_context_files(
 }
 
 impl SystemPromptParts {
+    /// Why the appended text and the context files cannot be part of a system prompt.
+    pub(crate) fn find_mistake(&self) -> Option<String> {
+        let texts = self.context_files.iter().map(|file| file.text.len());
+        let bytes = self.append.len() + texts.sum::<usize>();
+        (bytes > BYTES_MAX).then(|| {
+            format!(
+                "`systemPrompt` has {bytes} bytes: at most {BYTES_MAX} are allowed; name fewer context files"
+            )
+        })
+    }
+
     /// The instructions and the parts that follow them in every model call.
-    pub(super) fn append_to(&self, instructions: &str) -> String {
+    pub(crate) fn append_to(&self, instructions: &str) -> String {
         let mut parts = vec![instructions.to_owned(), self.append.clone()];
         if !self.context_files.is_empty() {
             parts.push(HEADING.to_owned());

@@ -18,6 +18,7 @@ use crate::commands::user_skills::{SkillChange, SkillTarget, put_skill};
 use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, EffectId, UserId};
 use crate::queries::approvals::pending_approvals;
+use crate::queries::commands::list_commands;
 use crate::queries::user_skills::{read_list, read_skill};
 use crate::queue;
 use crate::services::Services;
@@ -83,6 +84,28 @@ impl TestEnv {
             agent.has_user_skills = true;
         });
     }
+}
+
+pub(super) fn loads_mine(results: usize, _input: &str) -> Vec<Value> {
+    match results {
+        0 => vec![load("mine")],
+        1 => vec![call("c2", "look", 0)],
+        _ => vec![text("done")],
+    }
+}
+
+/// An environment that records store requests, whose user has the skill `mine`.
+pub(super) async fn new_user_skill_env(
+    script: Script,
+) -> (TestEnv, Services, Arc<RequestLogStore>) {
+    let mut env = TestEnv::with_script(1, script);
+    env.set_user_skills();
+    let counting = RequestLogStore::wrap(env.store.clone());
+    env.worker_store = counting.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    env.send_prompt(&services).await;
+    (env, services, counting)
 }
 
 struct Recorded {
@@ -255,14 +278,7 @@ async fn user_loads_own_skill_by_name() {
 
 #[tokio::test(start_paused = true)]
 async fn skills_cost_one_read_per_prompt_and_one_per_load() {
-    fn loads(results: usize, _input: &str) -> Vec<Value> {
-        match results {
-            0 => vec![load("mine")],
-            1 => vec![call("c2", "look", 0)],
-            _ => vec![text("done")],
-        }
-    }
-    let mut env = TestEnv::with_script(1, loads);
+    let mut env = TestEnv::with_script(1, loads_mine);
     env.set_user_skills();
     let emulator = start_in_process(1);
     let log = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
@@ -309,6 +325,27 @@ async fn skill_reaches_no_other_user() {
     assert_eq!(UserSkillStore::load(&services, &of_eve, "mine").await, Ok(None));
     assert!(UserSkillStore::load(&services, &TestEnv::key(), "mine").await.unwrap().is_some());
     assert_eq!(UserSkillStore::load(&services, &TestEnv::key(), "../mine").await, Ok(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_list_skills_of_the_app_and_of_the_user() {
+    let mut env = TestEnv::with_script(1, creates_and_loads);
+    env.set_user_skills();
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    put(&services, "restart", &[]).await;
+    let eve = Owner { user: UserId::new("eve"), ..owner() };
+    async fn list(services: &Services, owner: &Owner) -> Vec<(String, String, bool)> {
+        let listed = list_commands(services, owner, Some("clerk")).await.unwrap().items;
+        let views = listed.into_iter().filter(|it| it.kind == "skill");
+        views.map(|it| (it.name, it.description, it.location.is_some())).collect()
+    }
+    let of_app = ("skill:restart".to_owned(), "How to restart.".to_owned(), true);
+    let own = ("skill:mine".to_owned(), "About mine.".to_owned(), false);
+    assert_eq!(list(&services, &owner()).await, [of_app.clone(), own]);
+    assert_eq!(list(&services, &eve).await, [of_app.clone()]);
+    services.limits.has_shared_user = true;
+    assert_eq!(list(&services, &owner()).await, [of_app]);
 }
 
 #[tokio::test(start_paused = true)]
