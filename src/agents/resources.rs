@@ -16,15 +16,18 @@ use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{Node, Position, Yaml};
 use crate::tools::workspace::PackageFile;
 
+mod skill_rules;
 #[cfg(test)]
 mod tests;
+
+use skill_rules::find_broken_rules;
+pub(crate) use skill_rules::find_broken_skill_rules;
 
 /// Bytes of the file of a template or a skill, and of a context file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Depth of folders in a folder of skills.
 const DEPTH_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 64;
-const DESCRIPTION_CHARS_MAX: usize = 1_024;
 const SKILL_FILE: &str = "SKILL.md";
 const SKILL_SUFFIX: &str = ".skill.md";
 
@@ -151,7 +154,9 @@ impl Resources {
             let reason = format!("only {SKILL_FILES_MAX} files of the skill can be read by tools");
             self.warn(location, reason);
         }
-        for broken_rule in find_broken_rules(&skill, &implied_skill_name(file)) {
+        for broken_rule in
+            find_broken_rules((&skill.name, &skill.description), &implied_skill_name(file))
+        {
             self.warn(location, broken_rule);
         }
         if let Some(first) = self.skills.iter().find(|first| first.name == skill.name) {
@@ -304,47 +309,6 @@ pub(crate) fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<Stri
         .map(|it| format!("line {}: {}", it.line, it.reason))
         .collect();
     skill.filter(|_| mistakes.is_empty()).ok_or(mistakes)
-}
-
-/// The rules that a skill of a user breaks. Its name is that of its path.
-pub(crate) fn find_broken_skill_rules(name: &str, description: &str) -> Vec<String> {
-    let skill = Skill {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        location: String::new(),
-        folder: None,
-        files: Vec::new(),
-        tools: Vec::new(),
-        is_hidden: false,
-        body: String::new(),
-    };
-    find_broken_rules(&skill, name)
-}
-
-/// The rules of names and descriptions that all programs with skills share.
-fn find_broken_rules(skill: &Skill, expected_name: &str) -> Vec<String> {
-    let Skill { name, description, .. } = skill;
-    let mut broken = Vec::new();
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    if name != expected_name {
-        broken.push(format!("the name `{name}` differs from `{expected_name}` in its path"));
-    }
-    if name.is_empty() {
-        broken.push("the name is empty".to_owned());
-    }
-    if name.chars().count() > NAME_CHARS_MAX {
-        broken.push(format!("the name has more than {NAME_CHARS_MAX} characters"));
-    }
-    if !name.bytes().all(is_allowed) {
-        broken.push(format!("the name `{name}` has other characters than a-z, 0-9 and -"));
-    }
-    if name.starts_with('-') || name.ends_with('-') || name.contains("--") {
-        broken.push(format!("the name `{name}` begins or ends with -, or has two together"));
-    }
-    if description.chars().count() > DESCRIPTION_CHARS_MAX {
-        broken.push(format!("the description has more than {DESCRIPTION_CHARS_MAX} characters"));
-    }
-    broken
 }
 
 /// Path of a file in messages, with `/` on every platform.

@@ -329,17 +329,17 @@ async fn skill_reaches_no_other_user() {
 
 #[tokio::test(start_paused = true)]
 async fn commands_list_skills_of_the_app_and_of_the_user() {
+    async fn list(services: &Services, owner: &Owner) -> Vec<(String, String, bool)> {
+        let listed = list_commands(services, owner, Some("clerk")).await.unwrap().items;
+        let views = listed.into_iter().filter(|it| it.kind == "skill");
+        views.map(|it| (it.name, it.description, it.location.is_some())).collect()
+    }
     let mut env = TestEnv::with_script(1, creates_and_loads);
     env.set_user_skills();
     let mut services = env.new_worker(Arc::new(NoFailPoints));
     put(&services, "mine", &[]).await;
     put(&services, "restart", &[]).await;
     let eve = Owner { user: UserId::new("eve"), ..owner() };
-    async fn list(services: &Services, owner: &Owner) -> Vec<(String, String, bool)> {
-        let listed = list_commands(services, owner, Some("clerk")).await.unwrap().items;
-        let views = listed.into_iter().filter(|it| it.kind == "skill");
-        views.map(|it| (it.name, it.description, it.location.is_some())).collect()
-    }
     let of_app = ("skill:restart".to_owned(), "How to restart.".to_owned(), true);
     let own = ("skill:mine".to_owned(), "About mine.".to_owned(), false);
     assert_eq!(list(&services, &owner()).await, [of_app.clone(), own]);
