@@ -123,14 +123,14 @@ async fn read_loads_a_skill_and_its_other_files() {
     assert_eq!(tool_names(&bodies[1]), ["read", "pay"], "the tools of the skill that was read");
     assert_eq!(tool_names(&bodies[3]), ["read", "pay"]);
     // Nothing is in the workspace of the conversation.
-    let entries = app.env.entries().await;
+    let entries: Vec<_> = app.env.entries().await.into_iter().map(Arc::new).collect();
     let stored = format!("{:?}", crate::agent::workspace::collect_files(&entries));
     assert_eq!(stored, "{}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn files_of_skills_cost_no_store_request() {
-    let app = SkillApp::new(
+    let mut app = SkillApp::new(
         |results, _| match results {
             0 | 1 => vec![read("/.turnwheel/skills/report/SKILL.md")],
             _ => vec![text("done")],

@@ -8,24 +8,21 @@ use serde_json::{Value, json};
 use super::frame::{RecordingModel, tool_names};
 use super::parallel_calls::result_texts;
 use super::store_requests::{handle_next_nudge, queued_nudges};
-use super::test_env::{
-    PauseFailPoint, RequestLogStore, Script, TestEnv, call, kill_at, owner, text,
-};
+use super::test_env::{RequestLogStore, Script, TestEnv, call, owner, text};
 use crate::agents::{Skill, user_skill_plugin};
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::delete_user::delete_user_data;
 use crate::commands::user_skills::{SkillChange, SkillTarget, put_skill};
 use crate::fail_points::NoFailPoints;
-use crate::ids::{ConversationKey, EffectId, UserId};
+use crate::ids::UserId;
 use crate::queries::approvals::pending_approvals;
 use crate::queries::commands::list_commands;
 use crate::queries::user_skills::{read_list, read_skill};
 use crate::queue;
 use crate::services::Services;
 use crate::store::cosmos::testing::{connect_store, start_in_process};
-use crate::store::memory::StoreFaults;
 use crate::tools::CallableTool;
-use crate::tools::user_skills::{NewSkill, UserSkillStore};
+use crate::tools::user_skills::UserSkillStore;
 use crate::turn::delivery::handle;
 
 const INSTRUCTIONS: &str = "# Closing\n\n1. Count the till.\n2. Write \"closed\" — <b>exactly</b>.";

@@ -196,7 +196,7 @@ async fn unavailable_artifacts_repeat_the_turn() {
     handle(&other, &TestEnv::nudge()).await.unwrap_err();
     assert!(app.systems().is_empty(), "the model is not called without the file");
     app.env.artifacts.clear_faults();
-    handle_until_idle(&app.env, &other).await;
+    app.env.run_until_idle().await;
     assert!(app.systems()[0].ends_with("\n\nBe brief."));
 }
 
