@@ -185,7 +185,10 @@ async fn user_skill_rows() -> [CostRow; 2] {
     let create = handle_next_nudge(&env, &services, &counting).await;
     [
         row("first turn with one call of `load_skill` for a skill of the user", load),
-        row("turn after the decision, if the call is `create_skill`", create),
+        row(
+            "turn after the decision, if the call is `create_skill` and `load_skill` follows",
+            create,
+        ),
     ]
 }
 
