@@ -95,8 +95,6 @@ pub struct Agent {
     pub has_default_prompt: bool,
     /// In the order of the system prompt.
     pub context_files: Vec<Arc<ContextFile>>,
-    /// True if the file `AGENTS.md` of a workspace is part of the system prompt.
-    pub reads_workspace_context: bool,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn CallableTool>>,
     /// MCP servers whose tools are tools of the agent.

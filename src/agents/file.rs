@@ -160,7 +160,6 @@ fn read_agent(
         skill_index: form,
         package_files: files,
         has_user_skills,
-        reads_workspace_context: parts.workspace_plugin.is_some(),
         context_files: parts.context_files,
     })
 }

@@ -150,7 +150,9 @@ pub(super) fn read_skills(
     let plugin = SkillPlugin::new(&skills, form, skill_tools, user);
     let plugin = register(plugin, tools, plugins);
     let plugin = plugin.map_err(|mistakes| {
-        mistakes.into_iter().for_each(|mistake| findings.add(at, mistake));
+        for mistake in mistakes {
+            findings.add(at, mistake);
+        }
     });
     Some(AgentSkills { skills, has_user_skills, form, files, plugin: Some(plugin.ok()?) })
 }

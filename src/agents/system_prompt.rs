@@ -120,7 +120,12 @@ fn read_context_files(
         Yaml::Text(text) if text == WORKSPACE => {
             return ContextFileNames { files: Vec::new(), has_workspace: true };
         }
-        _ => {}
+        Yaml::Null
+        | Yaml::Bool(_)
+        | Yaml::Number(_)
+        | Yaml::Text(_)
+        | Yaml::List(_)
+        | Yaml::Map(_) => {}
     }
     let expected = "`all`, `workspace`, or a list of files of the folder `context`";
     let mut files: Vec<Arc<ContextFile>> = Vec::new();
@@ -171,6 +176,11 @@ impl SystemPromptParts {
 }
 
 impl Agent {
+    /// True if the file `AGENTS.md` of a workspace is part of the system prompt.
+    pub(crate) fn reads_workspace_context(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.name() == WORKSPACE_PLUGIN)
+    }
+
     /// The system prompt, without the texts of plugins, for these active tools.
     pub(crate) fn system_prompt(&self, active_tools: &[Arc<dyn CallableTool>]) -> Arc<str> {
         if self.has_default_prompt {

@@ -144,7 +144,6 @@ pub(super) fn with_counted_tools(
         package_files: agent.package_files.clone(),
         has_user_skills: false,
         context_files: Vec::new(),
-        reads_workspace_context: agent.reads_workspace_context,
         has_default_prompt: agent.has_default_prompt,
         plugins: plugins.collect(),
         response_schema: agent.response_schema.clone(),

@@ -33,7 +33,7 @@ impl LeasedConversation<'_> {
         context: &TurnContext,
         from_seq: u64,
     ) -> Result<Option<Arc<str>>, TurnError> {
-        if !context.agent.as_ref().is_ok_and(|agent| agent.reads_workspace_context) {
+        if !context.agent.as_ref().is_ok_and(|agent| agent.reads_workspace_context()) {
             return Ok(None);
         }
         let Some(file) = self.find_context_file(from_seq).await? else { return Ok(None) };

@@ -150,5 +150,8 @@ pub(super) fn is_match(query: &str, name: &str, description: &str) -> bool {
 
 /// The lines of skills of the user that a search found.
 pub(super) fn render_found_user_skills(skills: &[&ListedSkill]) -> String {
-    skills.iter().map(|skill| format!("- {}: {}\n", skill.name, skill.description)).collect()
+    skills.iter().fold(String::new(), |mut text, skill| {
+        let _infallible = writeln!(text, "- {}: {}", skill.name, skill.description);
+        text
+    })
 }

@@ -217,13 +217,13 @@ fn file_of_the_workspace_is_opt_in() {
             "---\nsystemPrompt: {{ contextFiles: {value} }}\nplugins: []\n---\nBe good."
         ));
         assert_eq!(agent.context_files.len(), files, "{value}");
-        assert_eq!(agent.reads_workspace_context, has_workspace, "{value}");
+        assert_eq!(agent.reads_workspace_context(), has_workspace, "{value}");
         let expected: &[&str] =
             if has_workspace { &[WORKSPACE_PLUGIN, PLUGIN_NAME] } else { &[PLUGIN_NAME] };
         assert_eq!(plugin_names(&agent), expected, "{value}");
     }
     let assembled = load_agent("---\nsystemPrompt: assembled\n---\nBe good.");
-    assert!(!assembled.reads_workspace_context);
+    assert!(!assembled.reads_workspace_context());
     let mistakes = load("---\nsystemPrompt: { contextFiles: workspce }\n---\nBe good.").mistakes;
     assert!(mistakes[0].to_string().contains("`all`, `workspace`, or a list"), "{mistakes:?}");
 }

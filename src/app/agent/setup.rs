@@ -1,6 +1,7 @@
 //! Start of an agent: services over a data folder, and its conversation.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -60,7 +61,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     let mut revision_source =
         format!("{:?}", (&instructions, tool_revisions, settings.text(), names));
     for skill in &config.skills {
-        revision_source.push_str(&format!("{skill:?}"));
+        let _infallible = write!(revision_source, "{skill:?}");
     }
     let agent = agents::Agent {
         name: AGENT_NAME.to_owned(),

@@ -67,7 +67,6 @@ impl App {
         let mut env = TestEnv::with_script(1, script);
         env.change_agent(|agent| {
             agent.plugins = vec![workspace_plugin(false)];
-            agent.reads_workspace_context = true;
         });
         let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
         env.model_override = Some(model.clone());

@@ -86,6 +86,7 @@ impl ToolCaller {
         }
     }
 
+    #[expect(clippy::default_trait_access, reason = "the type of the package files is private")]
     pub(crate) async fn call(&self, tool: &Arc<dyn CallableTool>, arguments: &str) -> ToolOutcome {
         let progress = Arc::clone(&self.progress);
         let text = RawJson::from_text(arguments).unwrap();
