@@ -14,6 +14,7 @@ use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::CallableTool;
 use crate::tools::mcp::tool::{McpToolSource, tool_name};
+use crate::tools::workspace::PackageFiles;
 
 mod app_settings;
 mod approval;
@@ -68,9 +69,13 @@ pub(crate) use resources::{
 };
 pub use skills::Skill;
 #[cfg(test)]
-pub(crate) use skills::user_skill_plugin;
+pub(crate) use skills::file_skill_plugin;
 #[cfg(test)]
-pub(crate) use system_prompt::date_plugin;
+pub(crate) use skills::user_skill_plugin;
+pub(crate) use skills::{SkillIndex, list_skill_plugin};
+#[cfg(test)]
+pub(crate) use system_prompt::workspace_plugin;
+pub(crate) use system_prompt::{SystemPromptParts, date_plugin};
 pub(crate) use unread_files::find_unread_files;
 
 /// Built-in and code tools by name. Agent files may list these names.
@@ -108,6 +113,10 @@ pub struct Agent {
     pub memory: Option<AgentMemory>,
     /// Names are unique.
     pub skills: Vec<Arc<Skill>>,
+    /// How the model loads the skills of the app.
+    pub skill_index: SkillIndex,
+    /// Files of the skills in the workspaces of its conversations.
+    pub package_files: PackageFiles,
     /// True if it uses the skills of its user.
     pub has_user_skills: bool,
     /// JSON Schema of the final model response.

@@ -26,6 +26,7 @@ use crate::turn::abort_channel::AbortSignals;
 use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolator::Isolation;
 use crate::turn::user_documents::UserDocumentsCache;
+use crate::turn::workspace_context::cache::WorkspaceContextCache;
 
 /// The services and settings that turns use.
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ pub struct Services {
     pub hook_client: HookClient,
     pub entry_cache: Arc<EntryCache>,
     pub user_documents: Arc<UserDocumentsCache>,
+    pub workspace_contexts: Arc<WorkspaceContextCache>,
     pub abort_signals: AbortSignals,
     /// Serialise this process's writes to one tenant's usage ledger.
     pub ledger_locks: Arc<LedgerLocks>,
@@ -90,6 +92,7 @@ impl Services {
             hook_client: HookClient::default(),
             entry_cache: Arc::default(),
             user_documents: Arc::default(),
+            workspace_contexts: Arc::default(),
             abort_signals: AbortSignals::default(),
             ledger_locks: Arc::default(),
             notification_sender: None,

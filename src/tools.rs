@@ -154,6 +154,8 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// Files of the workspace before the call.
     pub workspace: Arc<BTreeMap<String, WorkspaceFile>>,
+    /// Read-only files beside them.
+    pub package_files: workspace::PackageFiles,
     /// End of the attempt. Its future is dropped at this time.
     pub deadline: Timestamp,
     /// Cancelled if the prompt is aborted. A `write` call then has two seconds to finish with a

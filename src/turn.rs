@@ -51,6 +51,7 @@ pub(crate) mod tool_call;
 pub(crate) mod turn_progress;
 pub(crate) mod user_documents;
 pub(crate) mod waiting_commands;
+pub(crate) mod workspace_context;
 
 #[cfg(test)]
 mod tests;

@@ -110,7 +110,7 @@ pub(super) fn inbox_read(items: &[InboxItem]) -> Input {
 
 fn item(id: &str, body: serde_json::Value) -> InboxItem {
     InboxItem {
-        input_id: crate::ids::InputId::new(id),
+        input_id: InputId::new(id),
         accepted_at: NOW,
         idempotency: crate::agent::inbox::IdempotencyRecord::default(),
         traceparent: None,

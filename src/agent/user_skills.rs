@@ -23,7 +23,7 @@ const HEADING: &str =
 /// A skill of a user in the list of all.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ListedSkill {
+pub struct ListedSkill {
     pub name: String,
     /// One line.
     pub description: String,
@@ -72,20 +72,43 @@ impl SkillList {
     }
 }
 
-/// The lines of the skills in a system prompt, at most `bytes_max` bytes. Empty: there are none.
-pub(crate) fn render_user_skills(skills: &[&ListedSkill], bytes_max: usize) -> String {
-    let mut text = HEADING.to_owned();
-    for (index, skill) in skills.iter().enumerate() {
-        let line = format!("- {}: {}\n", skill.name, skill.description);
-        let rest = format!("{} more skills are not listed.\n", skills.len() - index);
-        if text.len() + line.len() + rest.len() > bytes_max {
-            text.push_str(&rest);
-            break;
-        }
-        text.push_str(&line);
+/// The lines of a user's skills in a system prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UserSkillLines {
+    /// Empty: there are none, or the room is too small for their heading.
+    pub text: String,
+    /// Number of the skills that do not fit.
+    pub unlisted: usize,
+}
+
+impl UserSkillLines {
+    /// True if the user has no skills.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.unlisted == 0
     }
-    let is_empty = skills.is_empty() || text.len() > bytes_max;
-    if is_empty { String::new() } else { text }
+
+    /// At most `bytes_max` bytes. `rest` makes the line about a number of skills that do not fit.
+    pub(crate) fn new(
+        skills: &[&ListedSkill],
+        bytes_max: usize,
+        rest: impl Fn(usize) -> String,
+    ) -> Self {
+        let mut lines = Self { text: HEADING.to_owned(), unlisted: 0 };
+        for (index, skill) in skills.iter().enumerate() {
+            let line = format!("- {}: {}\n", skill.name, skill.description);
+            let rest = rest(skills.len() - index);
+            if lines.text.len() + line.len() + rest.len() > bytes_max {
+                lines.text.push_str(&rest);
+                lines.unlisted = skills.len() - index;
+                break;
+            }
+            lines.text.push_str(&line);
+        }
+        if skills.is_empty() || lines.text.len() > bytes_max {
+            return Self { text: String::new(), unlisted: skills.len() };
+        }
+        lines
+    }
 }
 
 /// A skill of a user with its instructions.

@@ -108,16 +108,18 @@ fn read_agent(
             "responseSchema" => {
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
-            "extensions" | "plugins" | "skills" | "userSkills" | "memory" | "mcpContent" => {}
+            "extensions" | "plugins" | "skills" | "skillsIndex" | "userSkills" | "memory"
+            | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
     let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
-    let AgentSkills { skills, has_user_skills, plugin } = skills.unwrap_or_default();
+    let AgentSkills { skills, has_user_skills, form, files, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
+    plugins.splice(..0, parts.workspace_plugin.clone());
     plugins.extend(parts.plugin.clone());
     let memory = node
         .find_member("memory")
@@ -155,6 +157,8 @@ fn read_agent(
         memory,
         revision: revision(text, &skills, &parts.context_files),
         skills,
+        skill_index: form,
+        package_files: files,
         has_user_skills,
         context_files: parts.context_files,
     })
@@ -236,13 +240,14 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 14] = [
+    const OWN: [&str; 15] = [
         "description",
         "tools",
         "extensions",
         "extensionSettings",
         "plugins",
         "skills",
+        "skillsIndex",
         "userSkills",
         "memory",
         "responseSchema",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::agent::memory::PROJECT_NAME_CHARS_MAX;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
-use crate::agents::skills::LOAD_SKILL;
+use crate::agents::skills::{FIND_SKILLS, LOAD_SKILL};
 use crate::agents::yaml::{Member, Yaml};
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::Prepare;
@@ -99,15 +99,15 @@ pub(crate) fn is_project_name(name: &str) -> bool {
     is_plain_text(name) && name.len() <= PROJECT_NAME_CHARS_MAX
 }
 
-/// True if the agent has a tool whose results someone else may have written. Only `schedule`,
-/// `load_skill` and `create_skill` return nothing but the app's and the user's own texts.
+/// True if the agent has a tool whose results someone else may have written. Only `schedule` and the
+/// tools of skills return nothing but the app's and the user's own texts.
 fn reads_untrusted_input(
     tools: &[Arc<dyn CallableTool>],
     plugins: &[Arc<RegisteredPlugin>],
 ) -> bool {
     let of_plugins = plugins.iter().flat_map(|plugin| plugin.tools());
     let mut all = tools.iter().chain(of_plugins);
-    let harmless = ["schedule", LOAD_SKILL, CREATE_SKILL];
+    let harmless = ["schedule", LOAD_SKILL, FIND_SKILLS, CREATE_SKILL];
     all.any(|tool| !harmless.contains(&tool.definition().name.as_str()))
 }
 

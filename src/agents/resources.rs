@@ -11,19 +11,23 @@ use crate::agents::fields;
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, Mistake};
 use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
-use crate::agents::skills::Skill;
+use crate::agents::skills::{SKILL_FILES_MAX, Skill, find_skill_files};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{Node, Position, Yaml};
+use crate::tools::workspace::PackageFile;
 
+mod skill_rules;
 #[cfg(test)]
 mod tests;
+
+use skill_rules::find_broken_rules;
+pub(crate) use skill_rules::find_broken_skill_rules;
 
 /// Bytes of the file of a template or a skill, and of a context file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Depth of folders in a folder of skills.
 const DEPTH_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 64;
-const DESCRIPTION_CHARS_MAX: usize = 1_024;
 const SKILL_FILE: &str = "SKILL.md";
 const SKILL_SUFFIX: &str = ".skill.md";
 
@@ -139,12 +143,20 @@ impl Resources {
     }
 
     fn add_skill(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
-        let skill = self.read(location, file, parse_skill).map(Arc::new).or_else(|| {
+        let skill = self.read(location, file, parse_skill);
+        let skill = skill.map(|skill| Arc::new(Skill { files: files_of(file), ..skill }));
+        let skill = skill.or_else(|| {
             let mut all = earlier.skills.iter();
             all.find(|skill| skill.location == location).cloned()
         });
         let Some(skill) = skill else { return };
-        for broken_rule in find_broken_rules(&skill, &implied_skill_name(file)) {
+        if skill.files.len() >= SKILL_FILES_MAX {
+            let reason = format!("only {SKILL_FILES_MAX} files of the skill can be read by tools");
+            self.warn(location, reason);
+        }
+        for broken_rule in
+            find_broken_rules((&skill.name, &skill.description), &implied_skill_name(file))
+        {
             self.warn(location, broken_rule);
         }
         if let Some(first) = self.skills.iter().find(|first| first.name == skill.name) {
@@ -213,6 +225,14 @@ fn implied_skill_name((folder, file): (&Path, &Path)) -> String {
     parent.to_string_lossy().into_owned()
 }
 
+/// The files of the skill whose own file this is.
+fn files_of((folder, file): (&Path, &Path)) -> Vec<(String, PackageFile)> {
+    let own_file = folder.join(file);
+    let own_folder = own_file.parent().unwrap_or(folder);
+    let own_name = Path::new(own_file.file_name().unwrap_or_default());
+    find_skill_files(own_folder, own_name, file.ends_with(SKILL_FILE))
+}
+
 fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
     let (front_matter, body) = split_front_matter(text, findings)?;
     let node = parse_yaml(front_matter, findings)?;
@@ -264,6 +284,7 @@ fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
         description: description.trim().to_owned(),
         location: parsed.location.to_owned(),
         folder: own_folder.filter(|_| file.ends_with(SKILL_FILE)),
+        files: Vec::new(),
         tools: tools.unwrap_or_default(),
         is_hidden: is_hidden.unwrap_or_default(),
         body: parsed.body.to_owned(),
@@ -288,46 +309,6 @@ pub(crate) fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<Stri
         .map(|it| format!("line {}: {}", it.line, it.reason))
         .collect();
     skill.filter(|_| mistakes.is_empty()).ok_or(mistakes)
-}
-
-/// The rules that a skill of a user breaks. Its name is that of its path.
-pub(crate) fn find_broken_skill_rules(name: &str, description: &str) -> Vec<String> {
-    let skill = Skill {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        location: String::new(),
-        folder: None,
-        tools: Vec::new(),
-        is_hidden: false,
-        body: String::new(),
-    };
-    find_broken_rules(&skill, name)
-}
-
-/// The rules of names and descriptions that all programs with skills share.
-fn find_broken_rules(skill: &Skill, expected_name: &str) -> Vec<String> {
-    let Skill { name, description, .. } = skill;
-    let mut broken = Vec::new();
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    if name != expected_name {
-        broken.push(format!("the name `{name}` differs from `{expected_name}` in its path"));
-    }
-    if name.is_empty() {
-        broken.push("the name is empty".to_owned());
-    }
-    if name.chars().count() > NAME_CHARS_MAX {
-        broken.push(format!("the name has more than {NAME_CHARS_MAX} characters"));
-    }
-    if !name.bytes().all(is_allowed) {
-        broken.push(format!("the name `{name}` has other characters than a-z, 0-9 and -"));
-    }
-    if name.starts_with('-') || name.ends_with('-') || name.contains("--") {
-        broken.push(format!("the name `{name}` begins or ends with -, or has two together"));
-    }
-    if description.chars().count() > DESCRIPTION_CHARS_MAX {
-        broken.push(format!("the description has more than {DESCRIPTION_CHARS_MAX} characters"));
-    }
-    broken
 }
 
 /// Path of a file in messages, with `/` on every platform.
@@ -389,11 +370,18 @@ fn list_names(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The files of all skills below the folder.
+fn list_skill_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let skills = list_skills(folder)?;
+    let files = skills.iter().flat_map(|file| files_of((folder, file)));
+    Ok(files.map(|(_, file)| file.folder.join(file.path)).collect())
+}
+
 /// All files below the paths, for the detection of changes.
 pub(crate) fn list_resource_files(paths: &ResourcePaths) -> Vec<PathBuf> {
     let markdown = paths.templates.iter().chain(&paths.context_files);
     let markdown = markdown.map(|path| (path, list_markdown as fn(&Path) -> _));
-    let skills = paths.skills.iter().map(|path| (path, list_skills as fn(&Path) -> _));
+    let skills = paths.skills.iter().map(|path| (path, list_skill_files as fn(&Path) -> _));
     let mut files = Vec::new();
     for (path, list) in markdown.chain(skills) {
         if path.path.is_file() {

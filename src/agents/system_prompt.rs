@@ -22,16 +22,23 @@ mod tests;
 /// Bytes of the appended text and the context files of an agent.
 const BYTES_MAX: usize = 256 * 1024;
 const PLUGIN_NAME: &str = "system-prompt";
+/// Name of the plugin with the context file of the workspace.
+const WORKSPACE_PLUGIN: &str = "workspace-context";
+/// The value of `contextFiles` for the context file of the workspace.
+const WORKSPACE: &str = "workspace";
+const HEADING: &str = "# Project Context\n\nProject-specific instructions and guidelines:";
 const KEYS: [&str; 4] = ["append", "contextFiles", "date", "timeZone"];
 const VALUES: &str = "`systemPrompt` is `assembled`, or a map of its parts";
 
 /// The parts of a system prompt beside the instructions.
-#[derive(Debug, Default)]
-pub(super) struct SystemPromptParts {
-    append: String,
-    pub(super) context_files: Vec<Arc<ContextFile>>,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SystemPromptParts {
+    pub(crate) append: String,
+    pub(crate) context_files: Vec<Arc<ContextFile>>,
+    /// Adds the context file of the workspace to each model call.
+    pub(super) workspace_plugin: Option<Arc<RegisteredPlugin>>,
     /// Adds the date to each model call.
-    pub(super) plugin: Option<Arc<RegisteredPlugin>>,
+    pub(crate) plugin: Option<Arc<RegisteredPlugin>>,
 }
 
 /// `plugins` are the other plugins of the agent.
@@ -68,20 +75,23 @@ pub(super) fn read_system_prompt(
     }
     let append = part("append").and_then(|it| fields::read_text(it, findings)).unwrap_or_default();
     let files = part("contextFiles").map(|it| read_context_files(it, context, findings));
-    let context_files = files.unwrap_or_default();
-    let texts = context_files.iter().map(|file| file.text.len());
-    let bytes = append.len() + texts.sum::<usize>();
-    if bytes > BYTES_MAX {
-        let reason = format!(
-            "`systemPrompt` has {bytes} bytes: at most {BYTES_MAX} are allowed; name fewer context files"
-        );
+    let ContextFileNames { files: context_files, has_workspace } = files.unwrap_or_default();
+    if has_workspace && plugins.iter().any(|plugin| plugin.name() == WORKSPACE_PLUGIN) {
+        let reason =
+            format!("`contextFiles` adds a plugin `{WORKSPACE_PLUGIN}`: rename the other one");
         findings.add(member.position, reason);
     }
-    SystemPromptParts {
+    let has_files = !context_files.is_empty();
+    let parts = SystemPromptParts {
         append: append.trim().to_owned(),
         context_files,
+        workspace_plugin: has_workspace.then(|| workspace_plugin(has_files)),
         plugin: has_date.then(|| date_plugin(zone.unwrap_or_else(Zone::utc))),
+    };
+    if let Some(reason) = parts.find_mistake() {
+        findings.add(member.position, reason);
     }
+    parts
 }
 
 fn read_time_zone(member: &Member, findings: &mut Findings) -> Option<Zone> {
@@ -89,18 +99,42 @@ fn read_time_zone(member: &Member, findings: &mut Findings) -> Option<Zone> {
     Zone::from_name(name).map_err(|reason| findings.add(member.value.position, reason)).ok()
 }
 
-/// Reads `all` or a list of file names.
+/// The value of `contextFiles`.
+#[derive(Default)]
+struct ContextFileNames {
+    files: Vec<Arc<ContextFile>>,
+    has_workspace: bool,
+}
+
+/// Reads `all`, `workspace`, or a list of file names and `workspace`.
 fn read_context_files(
     member: &Member,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> Vec<Arc<ContextFile>> {
-    if matches!(&member.value.yaml, Yaml::Text(text) if text == "all") {
-        return context.context_files.to_vec();
+) -> ContextFileNames {
+    match &member.value.yaml {
+        Yaml::Text(text) if text == "all" => {
+            let files = context.context_files.to_vec();
+            return ContextFileNames { files, has_workspace: false };
+        }
+        Yaml::Text(text) if text == WORKSPACE => {
+            return ContextFileNames { files: Vec::new(), has_workspace: true };
+        }
+        Yaml::Null
+        | Yaml::Bool(_)
+        | Yaml::Number(_)
+        | Yaml::Text(_)
+        | Yaml::List(_)
+        | Yaml::Map(_) => {}
     }
-    let expected = "`all` or a list of files of the folder `context`";
+    let expected = "`all`, `workspace`, or a list of files of the folder `context`";
     let mut files: Vec<Arc<ContextFile>> = Vec::new();
+    let mut has_workspace = false;
     for (name, item) in fields::read_texts(member, expected, findings) {
+        if name == WORKSPACE {
+            has_workspace = true;
+            continue;
+        }
         let Some(file) = context.context_files.iter().find(|file| file.name() == name) else {
             let hint = suggest_name(name, context.context_files.iter().map(|file| file.name()));
             let reason = format!("the folder `context` has no file `{name}`: {hint}");
@@ -113,17 +147,26 @@ fn read_context_files(
             files.push(Arc::clone(file));
         }
     }
-    files
+    ContextFileNames { files, has_workspace }
 }
 
 impl SystemPromptParts {
+    /// Why the appended text and the context files cannot be part of a system prompt.
+    pub(crate) fn find_mistake(&self) -> Option<String> {
+        let texts = self.context_files.iter().map(|file| file.text.len());
+        let bytes = self.append.len() + texts.sum::<usize>();
+        (bytes > BYTES_MAX).then(|| {
+            format!(
+                "`systemPrompt` has {bytes} bytes: at most {BYTES_MAX} are allowed; name fewer context files"
+            )
+        })
+    }
+
     /// The instructions and the parts that follow them in every model call.
-    pub(super) fn append_to(&self, instructions: &str) -> String {
+    pub(crate) fn append_to(&self, instructions: &str) -> String {
         let mut parts = vec![instructions.to_owned(), self.append.clone()];
         if !self.context_files.is_empty() {
-            let heading =
-                "# Project Context\n\nProject-specific instructions and guidelines:".to_owned();
-            parts.push(heading);
+            parts.push(HEADING.to_owned());
         }
         let files = self.context_files.iter();
         parts.extend(files.map(|file| format!("## {}\n\n{}", file.location, file.text)));
@@ -133,6 +176,11 @@ impl SystemPromptParts {
 }
 
 impl Agent {
+    /// True if the file `AGENTS.md` of a workspace is part of the system prompt.
+    pub(crate) fn reads_workspace_context(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.name() == WORKSPACE_PLUGIN)
+    }
+
     /// The system prompt, without the texts of plugins, for these active tools.
     pub(crate) fn system_prompt(&self, active_tools: &[Arc<dyn CallableTool>]) -> Arc<str> {
         if self.has_default_prompt {
@@ -207,6 +255,33 @@ impl Plugin for DatePlugin {
         let date = self.zone.to_local(cx.prompt().started_at).date();
         // The working directory is the root of the conversation's workspace.
         cx.context(format!("Current date: {date}\nCurrent working directory: /"));
+        Ok(())
+    }
+}
+
+/// Adds the context file of the workspace, after the context files of the package.
+#[derive(Debug)]
+struct WorkspacePlugin {
+    /// True if the heading of the context files precedes it.
+    has_heading: bool,
+}
+
+pub(crate) fn workspace_plugin(has_heading: bool) -> Arc<RegisteredPlugin> {
+    let plugin = RegisteredPlugin::new(WorkspacePlugin { has_heading }, ServiceRegistry::default());
+    Arc::new(plugin.expect("its name is valid, and it has no tools"))
+}
+
+impl Plugin for WorkspacePlugin {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        WORKSPACE_PLUGIN
+    }
+
+    async fn prepare(&self, cx: &mut Prepare<'_, ()>) -> Result<(), PluginError> {
+        let Some(text) = cx.workspace_context() else { return Ok(()) };
+        let heading = if self.has_heading { String::new() } else { format!("{HEADING}\n\n") };
+        cx.context(heading + text);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 mod branches;
 mod builder;
+mod builder_prompt;
 mod driver;
 mod event;
 mod replace_messages;
@@ -26,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::agent::content::Content;
 use crate::agent::prompt_view::PromptView;
 use crate::agent::settings::Settings;
+use crate::agents::{Skill, SystemPromptParts};
 use crate::app::start_error::StartError;
 use crate::commands::abort::{AbortRequest, abort};
 use crate::commands::continue_prompt::accept_continue;
@@ -147,6 +149,10 @@ struct AgentConfig {
     settings: Settings,
     tools: Vec<Arc<dyn CallableTool>>,
     plugins: Vec<Arc<RegisteredPlugin>>,
+    prompt_parts: SystemPromptParts,
+    /// True if the default text is the base of a system prompt without one.
+    has_default_prompt: bool,
+    skills: Vec<Arc<Skill>>,
     session_id: Option<String>,
     has_automatic_title: bool,
     extension_settings: Arc<ExtensionSettings>,

@@ -141,6 +141,8 @@ pub(super) fn with_counted_tools(
         has_automatic_title: false,
         memory: agent.memory.clone(),
         skills: Vec::new(),
+        skill_index: agent.skill_index,
+        package_files: agent.package_files.clone(),
         has_user_skills: false,
         context_files: Vec::new(),
         has_default_prompt: agent.has_default_prompt,

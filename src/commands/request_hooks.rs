@@ -158,10 +158,12 @@ impl<'a> RequestHooks<'a> {
         }
         let text = input.joined_text();
         let Some((name, args)) = command::parse_call(&text) else { return Ok(None) };
+        let form = self.agent.as_deref().map(|agent| agent.skill_index).unwrap_or_default();
+        let expand = |skill: &Skill| skill.expand(args.trim(), form);
         let expanded = match name.strip_prefix(SKILL_PREFIX) {
             Some(name) => match skills.iter().find(|skill| skill.name == name) {
-                Some(skill) => Some(skill.expand(args.trim())),
-                None => self.load_user_skill(name).await?.map(|skill| skill.expand(args.trim())),
+                Some(skill) => Some(expand(skill)),
+                None => self.load_user_skill(name).await?.as_ref().map(expand),
             },
             None => catalog.templates.get(name).map(|template| template.expand(args)),
         };

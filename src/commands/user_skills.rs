@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::agent::memory::{NoteAuthor, one_line};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::user_skills::{
-    SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
+    ListedSkill, SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
     check_instructions,
 };
 use crate::agents::find_broken_skill_rules;
@@ -267,6 +267,13 @@ impl UserSkillStore for Services {
         })
         .await;
         stored.map_err(|error| error.to_string())
+    }
+
+    async fn list(&self, conversation: &ConversationKey) -> Result<Vec<ListedSkill>, String> {
+        let partition = user_partition(&conversation.tenant, &conversation.user);
+        let found = load_user_documents(&*self.store, &partition).await;
+        let found = found.map_err(|error| CommandError::from(error).to_string())?;
+        Ok(found.skills.map(|stored| stored.document.items).unwrap_or_default())
     }
 
     async fn load(

@@ -13,6 +13,7 @@ use crate::clock::Timestamp;
 use crate::extensions::HookContext;
 use crate::extensions::plugin::{Plugin, PluginError, RegisteredPlugin};
 use crate::ids::{PromptId, UserId};
+use crate::tools::CallableTool;
 
 /// Maximum bytes of the context items of one plugin.
 pub(crate) const ITEMS_BYTES_MAX: usize = 32 * 1024;
@@ -43,6 +44,10 @@ pub(crate) struct PrepareInput<'a> {
     pub(crate) history: &'a [Cow<'a, Message>],
     pub(crate) prompt: &'a CurrentPrompt<'a>,
     pub(crate) user: &'a UserId,
+    /// The active tools of the agent.
+    pub(crate) active_tools: &'a [Arc<dyn CallableTool>],
+    /// `None`: the agent reads none, or there is none.
+    pub(crate) workspace_context: Option<&'a str>,
     /// `None` if the agent reads none.
     pub(crate) user_documents: Option<&'a UserDocuments>,
     /// Bytes of the context items of earlier plugins.
@@ -100,6 +105,16 @@ impl<'a, S> Prepare<'a, S> {
     /// The user who started the prompt.
     pub fn user(&self) -> &UserId {
         self.input.user
+    }
+
+    /// True if the tool of the agent is active in this call.
+    pub(crate) fn is_active(&self, tool: &str) -> bool {
+        self.input.active_tools.iter().any(|active| active.definition().name == tool)
+    }
+
+    /// The text of the context file of the workspace. `None`: the agent reads none, or there is none.
+    pub(crate) fn workspace_context(&self) -> Option<&'a str> {
+        self.input.workspace_context
     }
 
     /// The documents of the user. `None` if the agent reads none.

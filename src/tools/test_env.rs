@@ -20,7 +20,7 @@ use crate::ids::{ArtifactId, ConversationId, ConversationKey, EffectId, TenantId
 use crate::tools::call_attempt::attempt_call;
 use crate::tools::result_limits::ReadAccess;
 use crate::tools::validate::validate;
-use crate::tools::workspace::find_builtin;
+use crate::tools::workspace::{PackageFiles, find_builtin};
 use crate::tools::{CallableTool, ToolContext, ToolOutcome, ToolResult};
 
 #[derive(Debug, Default)]
@@ -94,6 +94,7 @@ impl Artifacts for TestArtifacts {
 pub(super) struct TestEnv {
     pub(super) artifacts: Arc<TestArtifacts>,
     pub(super) files: BTreeMap<String, WorkspaceFile>,
+    pub(super) package_files: PackageFiles,
     pub(super) progress_reports: Arc<Mutex<Vec<ToolResult>>>,
     clock: Arc<ManualClock>,
     calls: AtomicU32,
@@ -104,6 +105,7 @@ impl TestEnv {
         Self {
             artifacts: Arc::default(),
             files: BTreeMap::new(),
+            package_files: PackageFiles::default(),
             progress_reports: Arc::default(),
             clock: Arc::new(ManualClock::new(Timestamp(1_000_000))),
             calls: AtomicU32::new(0),
@@ -129,6 +131,7 @@ impl TestEnv {
             artifacts: Arc::clone(&self.artifacts) as Arc<dyn Artifacts>,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             workspace: Arc::new(self.files.clone()),
+            package_files: self.package_files.clone(),
             deadline: self.clock.now().plus(Duration::from_mins(1)),
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial| {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::agent::request::Effect;
+use crate::agent::user_skills::ListedSkill;
 use crate::ids::{ConversationKey, EffectId};
 use crate::tools::ToolResult;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError};
@@ -45,6 +46,9 @@ pub trait UserSkillStore: Send + Sync + fmt::Debug {
         conversation: &ConversationKey,
         skill: NewSkill<'_>,
     ) -> Result<(), String>;
+
+    /// All skills of the user, the oldest first.
+    async fn list(&self, conversation: &ConversationKey) -> Result<Vec<ListedSkill>, String>;
 
     /// `None`: the user has no such skill.
     async fn load(

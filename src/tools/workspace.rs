@@ -11,6 +11,7 @@ mod find;
 mod fuzz;
 mod grep;
 mod ls;
+mod package_files;
 mod path;
 mod read;
 mod text;
@@ -25,6 +26,7 @@ use crate::tools::CallableTool;
 use crate::tools::code::{Tool, build_code_tool};
 
 pub(crate) use files::{FILE_BYTES_MAX, Files};
+pub(crate) use package_files::{PackageFile, PackageFiles, read_file_below};
 pub(crate) use path::{FolderPath, WorkspacePath};
 pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix};
 
@@ -51,6 +53,12 @@ fn build_builtin(tool: impl Tool) -> Option<Arc<dyn CallableTool>> {
 /// The built-in tools `read`, `write`, `edit`, `ls`, `find` and `grep`.
 pub fn builtins() -> Vec<Arc<dyn CallableTool>> {
     BUILTINS.clone()
+}
+
+/// True for the built-in tool of that name, and not for another one with its name.
+pub(crate) fn is_builtin(tool: &Arc<dyn CallableTool>, name: &str) -> bool {
+    let mut named = BUILTINS.iter().filter(|known| known.definition().name == name);
+    named.any(|known| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(tool)))
 }
 
 /// Returns the built-in tool of that name, if there is one.

@@ -57,6 +57,7 @@ impl LeasedConversation<'_> {
             messages: of_prompt().filter_map(|entry| entry.body.message()).collect(),
         };
         let documents = self.load_user_documents(context, &prompt).await?;
+        let workspace_context = self.load_workspace_context(context, run.from_seq).await?;
         let (mut states, mut items_bytes) = (self.state.head.plugin_state.clone(), 0);
         for plugin in plugins {
             let cx = HookContext::new(Arc::clone(&site), plugin.hook());
@@ -68,6 +69,8 @@ impl LeasedConversation<'_> {
                 history,
                 prompt: &prompt,
                 user: &run.user,
+                active_tools: context.tools(),
+                workspace_context: workspace_context.as_deref(),
                 user_documents: documents.as_deref(),
                 items_bytes,
             };

@@ -185,7 +185,7 @@ impl<'w> LeasedConversation<'w> {
             for index in started {
                 if !calls.contains(index) {
                     let abort = calls.abort.clone();
-                    let call = calls.run_alongside(self.send_call(index, &abort)).await?;
+                    let call = calls.run_alongside(Box::pin(self.send_call(index, &abort))).await?;
                     calls.add(call);
                 }
             }

@@ -24,6 +24,7 @@ use crate::services::Services;
 use crate::tools::plugin_state::CallPluginState;
 use crate::tools::user_skills::UserSkillStore;
 use crate::tools::validate::INVALID_JSON;
+use crate::tools::workspace::PackageFiles;
 use crate::tools::{Arguments, ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::late_result::LateResultWriter;
@@ -117,6 +118,8 @@ impl<'w> LeasedConversation<'w> {
         let finished = CancellationToken::new();
         let context =
             self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
+        let of_agent = turn_context.agent.as_ref().map(|agent| agent.package_files.clone());
+        let context = ToolContext { package_files: of_agent.unwrap_or_default(), ..context };
         self.ensure_lease().await?;
         // Counts from now: the commit of the intent may have taken time, and the tool gets its
         // whole time-out.
@@ -176,6 +179,7 @@ impl<'w> LeasedConversation<'w> {
             artifacts: Arc::clone(&self.services.artifacts),
             clock: Arc::clone(&self.services.clock),
             workspace: Arc::new(workspace_before(&path, &self.state.buffered, index)),
+            package_files: PackageFiles::default(),
             deadline: self.lease.until,
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial: &ToolResult| {

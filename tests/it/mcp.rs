@@ -120,21 +120,33 @@ async fn changed_definition_of_a_server_needs_another_approval() {
     assert_eq!(tool_results(&app, "c").await[0][0]["text"], "sent hello");
 }
 
-#[tokio::test]
-async fn example_agent_reads_its_documents() {
+/// Copies the example, with the pinned installation instead of npx, which would load the package.
+fn copy_example(folder: &Path) {
     let servers = install_servers();
-    let folder = tempfile::tempdir().unwrap();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/mcp-servers");
-    for path in ["mcp.json", "agents/librarian.agent.md", "documents/turnwheel.txt"] {
-        let target = folder.path().join(path);
+    for path in [
+        "mcp.json",
+        "agents/librarian.agent.md",
+        "documents/turnwheel.txt",
+        "prompts/find.md",
+        "skills/citing/SKILL.md",
+        "skills/citing/forms.md",
+        "skills/summaries.skill.md",
+    ] {
+        let target = folder.join(path);
         std::fs::create_dir_all(target.parent().unwrap()).unwrap();
         let text = std::fs::read_to_string(example.join(path)).unwrap();
-        // The pinned installation instead of npx, which would load the package.
         let package = "\"-y\", \"@modelcontextprotocol/server-filesystem@2026.8.31\"";
         let installed = json!(servers.join(FILES)).to_string();
         let text = text.replace("\"npx\"", "\"node\"").replace(package, &installed);
         std::fs::write(target, text).unwrap();
     }
+}
+
+#[tokio::test]
+async fn example_agent_reads_its_documents() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_example(folder.path());
     let app = start_in(folder.path());
     let input = r#"use mcp__files__read_text_file with {"path": "turnwheel.txt"} then use mcp__files__write_file with {"path": "note.txt", "content": "seen"} then say done"#;
     let prompt = app.prompt("c", input).await;
@@ -174,6 +186,38 @@ async fn doctor_reports_a_changed_definition() {
     reqwest::get(changing.url("/change")).await.unwrap();
     let text = doctor(folder.path(), &arguments);
     assert!(text.contains("changed since") && text.contains(": send."), "{text}");
+}
+
+#[tokio::test]
+async fn example_agent_has_skills_a_template_and_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_example(folder.path());
+    let app = start_in(folder.path());
+    let prompt = app.prompt("c", "/find wheel").await;
+    assert_eq!(prompt["state"], "completed", "{prompt}\n{}", app.dev.log());
+    let found = tool_results(&app, "c").await[0].to_string();
+    assert!(found.contains("turnwheel.txt"), "{found}");
+    // A skill of each shape, and the file that the first one refers to.
+    let read = |path: &str| format!("use read with {{\"path\": \"/.turnwheel/skills/{path}\"}}");
+    let paths = ["citing/SKILL.md", "citing/forms.md", "summaries/SKILL.md"].map(read);
+    app.prompt("d", &format!("{} then say done", paths.join(" then "))).await;
+    let results = tool_results(&app, "d").await;
+    for (result, expected) in results.iter().zip(["name: citing", "`turnwheel.txt:3`", "Write one"])
+    {
+        assert!(result.to_string().contains(expected), "{result}");
+    }
+    assert_eq!(results.len(), 3);
+    let entries = app.get("/api/conversations/d/entries?limit=100").await.to_string();
+    assert!(entries.contains("<location>/.turnwheel/skills/summaries/SKILL.md</location>"));
+    app.prompt("e", "/skill:citing then say done").await;
+    let messages = app.get("/api/conversations/e/messages").await.to_string();
+    let expected = "References are relative to /.turnwheel/skills/citing.";
+    assert!(messages.contains(expected), "{messages}");
+    app.prompt("f", r#"use remember with {"text": "cites by line"} then say done"#).await;
+    app.decide("f", "approve").await;
+    app.wait_until_idle("f").await;
+    let memory = app.get("/api/memory?project=library").await;
+    assert_eq!(memory["items"][0]["text"], "cites by line");
 }
 
 #[test]

@@ -52,6 +52,9 @@ async fn example_remembers_and_creates_skills_after_approval() {
     let stored = app.get("/api/skills/closing").await;
     assert_eq!(stored["instructions"], "Count the till.");
     assert_eq!(stored["by"], "agent");
+    let commands = app.get("/api/commands").await;
+    let of_user = json!({"name": "skill:closing", "description": "How to close.", "kind": "skill"});
+    assert_eq!(commands["items"].as_array().unwrap().last(), Some(&of_user));
     app.prompt("f", r#"use load_skill with {"name": "closing"} then say done"#).await;
     assert!(contributions(&app, "f").await.contains("- closing: How to close."));
     let messages = app.get("/api/conversations/f/messages").await.to_string();

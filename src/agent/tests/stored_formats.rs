@@ -5,15 +5,18 @@ use crate::agent::action::StoredActions;
 use crate::agent::entry::Entry;
 use crate::agent::head::READER_VERSION;
 use crate::agent::inbox::Receipt;
+use crate::agent::memory::Memory;
 use crate::agent::notification::Notification;
 use crate::agent::raw::RawJson;
 use crate::agent::run_prompt;
 use crate::agent::step::is_supported;
+use crate::agent::user_skills::{SkillList, UserSkill};
 use crate::agent::waiting_command::AskingRequest;
 
 const ENTRIES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
 const HEADS: &str = include_str!("../../../tests/fixtures/heads-v1.jsonl");
 const INBOX: &str = include_str!("../../../tests/fixtures/inbox-v1.jsonl");
+const USER_DOCUMENTS: &str = include_str!("../../../tests/fixtures/user-documents-v1.jsonl");
 const EVENTS: &str = include_str!("../../../tests/fixtures/events-v1.jsonl");
 
 fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(lines: &str) -> usize {
@@ -106,6 +109,24 @@ fn inbox_item_kinds_round_trip() {
 #[test]
 fn events_round_trip() {
     assert_eq!(assert_round_trips::<Event>(EVENTS), 37);
+}
+
+#[test]
+fn documents_of_users_round_trip() {
+    let bodies = |kind: &str| {
+        let lines = USER_DOCUMENTS.lines().map(|line| RawJson::from_text(line.to_owned()).unwrap());
+        let of_kind = lines.filter(|line| line.string_member("document").as_deref() == Some(kind));
+        // The body as written, with the digits of its numbers.
+        let prefix = format!("{{\"document\":\"{kind}\",\"body\":");
+        let body = |line: RawJson| {
+            line.text().strip_prefix(&prefix).unwrap().strip_suffix('}').unwrap().to_owned()
+        };
+        of_kind.map(body).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(assert_round_trips::<Memory>(&bodies("memory")), 2);
+    assert_eq!(assert_round_trips::<SkillList>(&bodies("skills")), 1);
+    assert_eq!(assert_round_trips::<UserSkill>(&bodies("skill")), 2);
+    assert_eq!(USER_DOCUMENTS.lines().count(), 5);
 }
 
 #[test]

@@ -29,15 +29,20 @@ fn list(skills: &[UserSkill]) -> SkillList {
 fn list_has_one_line_per_skill_and_respects_its_bound() {
     let skills = list(&[skill("a", "About a."), skill("b", "About b."), skill("c", "About c.")]);
     let three: Vec<&ListedSkill> = skills.items.iter().collect();
-    let all = render_user_skills(&three, 1_000);
+    let rest = |count: usize| format!("{count} more.\n");
+    let lines = |skills: &[&ListedSkill], bound: usize| {
+        let lines = UserSkillLines::new(skills, bound, rest);
+        (lines.text, lines.unlisted)
+    };
+    let (all, unlisted) = lines(&three, 1_000);
+    assert_eq!(unlisted, 0);
     assert_eq!(all, format!("{HEADING}- a: About a.\n- b: About b.\n- c: About c.\n"));
-    let rest = "1 more skills are not listed.\n";
-    let bound = all.len() - 1 + rest.len();
-    let cut = render_user_skills(&three, bound);
-    assert_eq!(cut, format!("{HEADING}- a: About a.\n- b: About b.\n{rest}"));
-    assert!(cut.len() <= bound);
-    assert_eq!(render_user_skills(&three, 10), "");
-    assert_eq!(render_user_skills(&[], 1_000), "");
+    let bound = all.len() - 1 + rest(1).len();
+    let (cut, unlisted) = lines(&three, bound);
+    assert_eq!(cut, format!("{HEADING}- a: About a.\n- b: About b.\n1 more.\n"));
+    assert!(cut.len() <= bound && unlisted == 1);
+    assert_eq!(lines(&three, 10), (String::new(), 3));
+    assert_eq!(lines(&[], 1_000), (String::new(), 0));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::agent::request::Effect;
-use crate::agents::skills::{LOAD_SKILL, LoadedSkills, Skill, add_loaded};
+use crate::agents::skills::plugin::{LoadedSkills, add_loaded};
+use crate::agents::skills::{LOAD_SKILL, Skill};
 use crate::agents::text_file::read_text_file;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};

@@ -204,3 +204,26 @@ fn wrong_parts_are_reported_with_their_line() {
     let mistake = load(&long).mistakes[0].to_string();
     assert!(mistake.contains("`systemPrompt` has 262145 bytes: at most 262144"), "{mistake}");
 }
+
+#[test]
+fn file_of_the_workspace_is_opt_in() {
+    for (value, files, has_workspace) in [
+        ("all", 2, false),
+        ("[style.md]", 1, false),
+        ("workspace", 0, true),
+        ("[workspace, style.md]", 1, true),
+    ] {
+        let agent = load_agent(&format!(
+            "---\nsystemPrompt: {{ contextFiles: {value} }}\nplugins: []\n---\nBe good."
+        ));
+        assert_eq!(agent.context_files.len(), files, "{value}");
+        assert_eq!(agent.reads_workspace_context(), has_workspace, "{value}");
+        let expected: &[&str] =
+            if has_workspace { &[WORKSPACE_PLUGIN, PLUGIN_NAME] } else { &[PLUGIN_NAME] };
+        assert_eq!(plugin_names(&agent), expected, "{value}");
+    }
+    let assembled = load_agent("---\nsystemPrompt: assembled\n---\nBe good.");
+    assert!(!assembled.reads_workspace_context());
+    let mistakes = load("---\nsystemPrompt: { contextFiles: workspce }\n---\nBe good.").mistakes;
+    assert!(mistakes[0].to_string().contains("`all`, `workspace`, or a list"), "{mistakes:?}");
+}

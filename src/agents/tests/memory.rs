@@ -17,6 +17,8 @@ fn load_agent(front_matter: &str) -> Arc<Agent> {
 /// The tools of the memory, each with true if it needs an approval.
 fn approvals(agent: &Agent) -> Vec<(String, bool)> {
     let tools = agent.plugins.iter().flat_map(|plugin| plugin.tools());
+    let is_own = |name: &str| ["remember", "forget"].contains(&name);
+    let tools = tools.filter(|tool| is_own(&tool.definition().name));
     let needs = tools.map(|tool| {
         let given = arguments(json!({"text": "likes tea"}));
         (tool.definition().name.clone(), tool.required_approval(&given).is_some())
@@ -34,6 +36,8 @@ fn agents_with_tools_ask_before_they_write() {
         ("memory: { project: p }\ntools: [read, write]", true),
         ("memory: true\ntools: [read]\nactiveTools: []", true),
         ("memory: { write: auto }\ntools: [read]", false),
+        // The tools of skills return texts of the app and the user.
+        ("memory: true\nuserSkills: true", false),
         ("memory: { write: ask }", true),
     ] {
         let tools = approvals(&load_agent(front_matter));

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
+use crate::agents::SystemPromptParts;
 use crate::app::agent::{Agent, AgentError};
 use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;
@@ -26,6 +27,10 @@ pub struct AgentBuilder {
     pub(super) extensions: Vec<Arc<dyn Extension>>,
     pub(super) plugins: Vec<Arc<RegisteredPlugin>>,
     pub(super) extension_error_listeners: ErrorListeners,
+    pub(super) prompt_parts: SystemPromptParts,
+    pub(super) has_default_prompt: bool,
+    /// Folders.
+    pub(super) skills: Vec<PathBuf>,
     services: ServiceRegistry,
     pub(super) messages: Vec<Message>,
     pub(super) models: Option<Arc<dyn Model>>,

@@ -6,7 +6,7 @@ use crate::app::agent::{Agent, AgentConfig, AgentError, lock, setup};
 use crate::tools::code::{DynTool, Tool, build_code_tool};
 
 impl Agent {
-    /// Sets the system prompt from the next model call on.
+    /// Sets the system prompt from the next model call on. Its other parts stay.
     pub fn set_system_prompt(&self, text: impl Into<String>) {
         self.update_config(|config| config.system_prompt = text.into());
     }
@@ -49,8 +49,7 @@ impl Agent {
     /// Two tools, plugins included, have the same name: rename one. The tools stay unchanged.
     pub fn set_tools(&self, tools: Vec<DynTool>) -> Result<(), AgentError> {
         let tools: Vec<_> = tools.into_iter().map(|DynTool(tool)| tool).collect();
-        let plugins = lock(&self.inner.config).plugins.clone();
-        let conflicts = setup::find_tool_conflicts(&tools, &plugins);
+        let conflicts = setup::find_conflicts(&lock(&self.inner.config), &tools);
         if !conflicts.is_empty() {
             return Err(AgentError::Mistakes(conflicts));
         }
@@ -70,8 +69,8 @@ impl Agent {
     /// the fix.
     pub fn add_tool<T: Tool>(&self, tool: T) -> Result<(), AgentError> {
         let tool = build_code_tool(tool).map_err(|mistake| AgentError::Mistakes(vec![mistake]))?;
-        let plugins = lock(&self.inner.config).plugins.clone();
-        let conflicts = setup::find_tool_conflicts(std::slice::from_ref(&tool), &plugins);
+        let conflicts =
+            setup::find_conflicts(&lock(&self.inner.config), std::slice::from_ref(&tool));
         if !conflicts.is_empty() {
             return Err(AgentError::Mistakes(conflicts));
         }

@@ -1,6 +1,7 @@
 //! Start of an agent: services over a data folder, and its conversation.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +13,7 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::projection::synthetic_message;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings as Wanted};
-use crate::agents::{self, Catalog, SharedCatalog, declared_permissions};
+use crate::agents::{self, Catalog, SharedCatalog, declared_permissions, list_skill_plugin};
 use crate::app::agent::state::ObservedState;
 use crate::app::agent::{
     Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, CurrentConversation, RunState,
@@ -51,18 +52,29 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     let tool_revisions: Vec<&str> =
         config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
     let settings = RawJson::from_value(&config.settings);
-    let plugins: Vec<&str> = config.plugins.iter().map(|plugin| plugin.name()).collect();
-    let revision_source =
-        format!("{:?}", (&config.system_prompt, tool_revisions, settings.text(), plugins));
+    let instructions = config.prompt_parts.append_to(&config.system_prompt);
+    let mut plugins = config.plugins.clone();
+    // Conflicts were reported when the agent started, or when its tools were set.
+    plugins.extend(skill_plugin(config, &config.tools).unwrap_or_default());
+    plugins.extend(config.prompt_parts.plugin.clone());
+    let names: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
+    let mut revision_source =
+        format!("{:?}", (&instructions, tool_revisions, settings.text(), names));
+    for skill in &config.skills {
+        let _infallible = write!(revision_source, "{skill:?}");
+    }
     let agent = agents::Agent {
         name: AGENT_NAME.to_owned(),
         settings: config.settings.clone(),
-        instructions: config.system_prompt.as_str().into(),
+        has_default_prompt: config.has_default_prompt && config.system_prompt.is_empty(),
+        instructions: instructions.into(),
+        skills: config.skills.clone(),
+        context_files: config.prompt_parts.context_files.clone(),
         mcp: Vec::new(),
         tools: config.tools.clone(),
         extension_settings: Arc::clone(&config.extension_settings),
         has_automatic_title: config.has_automatic_title,
-        plugins: config.plugins.clone(),
+        plugins,
         session_id: config.session_id.clone(),
         revision: sha256_hex(revision_source.as_bytes()),
         ..agents::Agent::default()
@@ -84,7 +96,7 @@ fn with_agent_loop(settings: Wanted) -> Wanted {
 }
 
 /// Returns one sentence for each tool that has the name of an earlier one.
-pub(super) fn find_tool_conflicts(
+fn find_tool_conflicts(
     tools: &[Arc<dyn CallableTool>],
     plugins: &[Arc<RegisteredPlugin>],
 ) -> Vec<String> {
@@ -92,9 +104,35 @@ pub(super) fn find_tool_conflicts(
     find_name_conflicts(&tools.iter().chain(of_plugins).cloned().collect::<Vec<_>>())
 }
 
+/// The plugin of the skills beside these tools. `None`: there are no skills.
+///
+/// # Errors
+/// One sentence for each conflict.
+pub(super) fn skill_plugin(
+    config: &AgentConfig,
+    tools: &[Arc<dyn CallableTool>],
+) -> Result<Option<Arc<RegisteredPlugin>>, Vec<String>> {
+    if config.skills.is_empty() {
+        return Ok(None);
+    }
+    list_skill_plugin(&config.skills, tools, &config.plugins).map(Some)
+}
+
+/// One sentence for each conflict of the tools with each other, with plugins and with skills.
+pub(super) fn find_conflicts(config: &AgentConfig, tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
+    let mut conflicts = find_tool_conflicts(tools, &config.plugins);
+    conflicts.extend(skill_plugin(config, tools).err().into_iter().flatten());
+    conflicts
+}
+
 /// Returns one sentence for each mistake in the tools and settings.
 fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
-    let mut mistakes = find_tool_conflicts(&config.tools, &config.plugins);
+    let mut mistakes = find_conflicts(config, &config.tools);
+    if let Some(date) = &config.prompt_parts.plugin
+        && config.plugins.iter().any(|plugin| plugin.name() == date.name())
+    {
+        mistakes.push(format!("The date is a plugin `{}`: rename the other one.", date.name()));
+    }
     let Ok(agent) = services.agents.find(None) else { return mistakes };
     let errors = validate_settings(services, &agent, &config.settings);
     mistakes.extend(errors.into_iter().map(|error| error.detail));
@@ -140,6 +178,7 @@ impl Agent {
         let declared = declared_permissions(&builder.extensions, &builder.plugins);
         builder.mistakes.extend(find_setting_mistakes(&builder.extension_settings, &declared));
         builder.mistakes.extend(find_command_mistakes(&builder.extensions));
+        let skills = builder.load_skills();
         if !builder.mistakes.is_empty() {
             return Err(AgentError::Mistakes(builder.mistakes));
         }
@@ -158,6 +197,9 @@ impl Agent {
             settings: with_agent_loop(builder.settings),
             tools: builder.tools,
             plugins: builder.plugins,
+            prompt_parts: builder.prompt_parts,
+            has_default_prompt: builder.has_default_prompt,
+            skills,
             session_id: builder.session_id,
             has_automatic_title: builder.has_automatic_title,
             extension_settings: Arc::new(builder.extension_settings),

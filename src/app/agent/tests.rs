@@ -30,6 +30,7 @@ mod replace_messages;
 mod runs;
 mod session;
 mod session_hooks;
+mod system_prompt;
 
 /// Model that returns scripted responses in order and records its requests.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ impl CallContext {
         services: ServiceRegistry,
         plugin: Option<ToolPlugin>,
     ) -> Self {
-        let files = Files::new(Arc::clone(&context.workspace));
+        let files = Files::new(Arc::clone(&context.workspace), context.package_files.clone());
         let over = context.abort.child_token();
         let made = Arc::new(Mutex::new(CallOutput { files, outputs: Vec::new() }));
         Self { context, output: made, finished: over, services, plugin }
@@ -252,7 +252,7 @@ pub struct Workspace<'a> {
 impl Workspace<'_> {
     /// Every path and its size in bytes, in byte order of the paths.
     pub fn list(&self) -> Vec<(String, u64)> {
-        self.files().iter().map(|(path, file)| (path.to_owned(), file.size)).collect()
+        self.files().iter().map(|(path, size)| (path.to_owned(), size)).collect()
     }
 
     /// # Errors

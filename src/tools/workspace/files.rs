@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::package_files::PackageFiles;
 use super::path::{FolderPath, WorkspacePath};
 use super::text::format_size;
 use crate::agent::message::WorkspaceFile;
@@ -27,36 +28,43 @@ const OUTPUTS_FOLDER: &str = ".turnwheel/outputs/";
 pub(crate) struct Files {
     before: Arc<BTreeMap<String, WorkspaceFile>>,
     changes: BTreeMap<String, Option<WorkspaceFile>>,
+    package: PackageFiles,
 }
 
 impl Files {
-    pub(crate) fn new(before: Arc<BTreeMap<String, WorkspaceFile>>) -> Self {
-        Self::with_changes(before, BTreeMap::new())
+    /// `package` hides stored files at its paths.
+    pub(crate) fn new(before: Arc<BTreeMap<String, WorkspaceFile>>, package: PackageFiles) -> Self {
+        Self { package, ..Self::with_changes(before, BTreeMap::new()) }
     }
 
     pub(crate) fn with_changes(
         before: Arc<BTreeMap<String, WorkspaceFile>>,
         changes: BTreeMap<String, Option<WorkspaceFile>>,
     ) -> Self {
-        Self { before, changes }
+        Self { before, changes, package: PackageFiles::default() }
     }
 
-    pub(crate) fn get(&self, path: &str) -> Option<&WorkspaceFile> {
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        self.package.get(path).is_some() || self.get(path).is_some()
+    }
+
+    /// The stored file of that path.
+    fn get(&self, path: &str) -> Option<&WorkspaceFile> {
         match self.changes.get(path) {
             Some(change) => change.as_ref(),
             None => self.before.get(path),
         }
     }
 
-    /// All files, in byte order of their paths.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &WorkspaceFile)> {
-        let all: BTreeMap<&str, Option<&WorkspaceFile>> = self
-            .before
-            .iter()
-            .map(|(path, file)| (path.as_str(), Some(file)))
-            .chain(self.changes.iter().map(|(path, change)| (path.as_str(), change.as_ref())))
-            .collect();
-        all.into_iter().filter_map(|(path, file)| Some((path, file?)))
+    /// Paths and sizes of all files, in byte order of the paths.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        let size = |file: &WorkspaceFile| file.size;
+        let before = self.before.iter().map(|(path, file)| (path.as_str(), Some(file.size)));
+        let changes = self.changes.iter();
+        let changes = changes.map(|(path, change)| (path.as_str(), change.as_ref().map(size)));
+        let package = self.package.iter().map(|(path, size)| (path, Some(size)));
+        let all: BTreeMap<&str, Option<u64>> = before.chain(changes).chain(package).collect();
+        all.into_iter().filter_map(|(path, size)| Some((path, size?)))
     }
 
     pub(crate) fn is_folder(&self, folder: &FolderPath) -> bool {
@@ -72,6 +80,10 @@ impl Files {
         context: &ToolContext,
         path: &WorkspacePath,
     ) -> Result<Bytes, String> {
+        if let Some(file) = self.package.get(path.as_str()) {
+            let read = file.read(FILE_BYTES_MAX).await;
+            return read.map_err(|reason| format!("{path} could not be read: {reason}."));
+        }
         let file = self.get(path.as_str()).ok_or_else(|| self.not_found_error(path.as_str()))?;
         if file.size > FILE_BYTES_MAX {
             return Err(format!(
@@ -105,7 +117,7 @@ impl Files {
         if self.is_folder(&FolderPath::parse(path.as_str())?) {
             return Err(format!("{path} is a folder: choose another name for the file."));
         }
-        if let Some(file) = path.parent_folders().find(|folder| self.get(folder).is_some()) {
+        if let Some(file) = path.parent_folders().find(|folder| self.contains(folder)) {
             return Err(format!("{file} is a file, so {path} cannot be below it."));
         }
         self.check_limits(path.as_str(), size)
@@ -129,7 +141,7 @@ impl Files {
         if others().count() >= FILES_MAX {
             return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
         }
-        let total = others().map(|(_, file)| file.size).sum::<u64>().saturating_add(size);
+        let total = others().map(|(_, size)| size).sum::<u64>().saturating_add(size);
         if total > TOTAL_BYTES_MAX {
             return Err(format!(
                 "The workspace would have {}: at most {} are allowed. Write less, or make another file smaller.",
@@ -172,7 +184,7 @@ impl Files {
         let mut others: Vec<(Vec<u64>, String, u64)> = self
             .iter()
             .filter(|(other, _)| is_call_output(other) && *other != path)
-            .map(|(other, file)| (age_key(other), other.to_owned(), file.size))
+            .map(|(other, size)| (age_key(other), other.to_owned(), size))
             .collect();
         others.sort_unstable();
         let mut total = others.iter().map(|(_, _, size)| size).sum::<u64>().saturating_add(size);
@@ -192,6 +204,9 @@ impl Files {
     /// # Errors
     /// The file does not exist. Return the text to the model; it suggests a similar path.
     pub(crate) fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
+        if self.package.get(path.as_str()).is_some() {
+            return Err(format!("{path} is a file of the app, which cannot be removed."));
+        }
         if self.get(path.as_str()).is_none() {
             return Err(self.not_found_error(path.as_str()));
         }

@@ -129,7 +129,7 @@ fn select_paths(
     folder: &FolderPath,
     glob: Option<&PathGlob>,
 ) -> Result<Vec<Result<WorkspacePath, String>>, String> {
-    let is_file = files.get(folder.as_str()).is_some();
+    let is_file = files.contains(folder.as_str());
     if !is_file && !files.is_folder(folder) {
         return Err(format!("Path not found: {folder}"));
     }

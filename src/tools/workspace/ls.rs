@@ -42,7 +42,7 @@ impl Tool for LsTool {
     async fn call(&self, args: LsArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let folder = Workspace::parse_folder(args.path.as_deref())?;
         let files = cx.workspace().files();
-        if files.get(folder.as_str()).is_some() {
+        if files.contains(folder.as_str()) {
             return Err(ToolError::failed(format!(
                 "Not a directory: {folder}. The read tool shows it."
             )));

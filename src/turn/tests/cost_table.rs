@@ -12,6 +12,7 @@ use super::store_requests::{
     calls_gated, calls_look_twice, handle_next_nudge, new_env, queued_nudges, replies_hello,
 };
 use super::test_env::{Script, TestEnv, idempotency, owner};
+use super::user_skills::{creates_and_loads, loads_mine, new_user_skill_env};
 use crate::fail_points::NoFailPoints;
 use crate::ids::ScheduleId;
 use crate::schedules::create::{NewSchedule, accept_schedule};
@@ -136,6 +137,7 @@ async fn cost_rows() -> Vec<CostRow> {
     rows.push(row("model call that fails and is retried", sent, 1));
     rows.extend(hook_rows(&warm).await);
     rows.extend(memory_rows().await);
+    rows.extend(user_skill_rows().await);
     rows.extend(schedule_rows().await);
     rows.extend(ledger_rows().await);
     rows
@@ -170,6 +172,23 @@ async fn memory_rows() -> [CostRow; 3] {
         row("first turn with one tool call, of an agent with memory", plain),
         row("the same, if the call is `remember`", change),
         row("further turn with one tool call, after `remember`", after),
+    ]
+}
+
+async fn user_skill_rows() -> [CostRow; 2] {
+    let row = |operation, requests| CostRow { operation, requests, nudges: 1 };
+    let (env, services, counting) = new_user_skill_env(loads_mine).await;
+    let load = handle_next_nudge(&env, &services, &counting).await;
+    let (mut env, services, counting) = new_user_skill_env(creates_and_loads).await;
+    handle_next_nudge(&env, &services, &counting).await;
+    env.decide_all("approve").await;
+    let create = handle_next_nudge(&env, &services, &counting).await;
+    [
+        row("first turn with one call of `load_skill` for a skill of the user", load),
+        row(
+            "turn after the decision, if the call is `create_skill` and `load_skill` follows",
+            create,
+        ),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! Skills of a user: they are written after an approval, reach no other user, offer no tool that the
-//! agent does not have, and survive kills and concurrent writes as one skill each.
+//! Skills of a user: they are written after an approval, reach no other user, and offer no tool that
+//! the agent does not have.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,28 +8,26 @@ use serde_json::{Value, json};
 use super::frame::{RecordingModel, tool_names};
 use super::parallel_calls::result_texts;
 use super::store_requests::{handle_next_nudge, queued_nudges};
-use super::test_env::{
-    PauseFailPoint, RequestLogStore, Script, TestEnv, call, kill_at, owner, text,
-};
+use super::test_env::{RequestLogStore, Script, TestEnv, call, owner, text};
 use crate::agents::{Skill, user_skill_plugin};
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::delete_user::delete_user_data;
 use crate::commands::user_skills::{SkillChange, SkillTarget, put_skill};
 use crate::fail_points::NoFailPoints;
-use crate::ids::{ConversationKey, EffectId, UserId};
+use crate::ids::UserId;
 use crate::queries::approvals::pending_approvals;
+use crate::queries::commands::list_commands;
 use crate::queries::user_skills::{read_list, read_skill};
 use crate::queue;
 use crate::services::Services;
 use crate::store::cosmos::testing::{connect_store, start_in_process};
-use crate::store::memory::StoreFaults;
 use crate::tools::CallableTool;
-use crate::tools::user_skills::{NewSkill, UserSkillStore};
+use crate::tools::user_skills::UserSkillStore;
 use crate::turn::delivery::handle;
 
 const INSTRUCTIONS: &str = "# Closing\n\n1. Count the till.\n2. Write \"closed\" — <b>exactly</b>.";
 
-fn create(name: &str, tools: &[&str]) -> Value {
+pub(super) fn create(name: &str, tools: &[&str]) -> Value {
     let arguments = json!({
         "name": name, "description": "How to close\nthe shop.", "instructions": INSTRUCTIONS,
         "tools": tools,
@@ -41,7 +39,7 @@ fn load(name: &str) -> Value {
     json!({"type": "toolCall", "id": "l1", "name": "load_skill", "arguments": {"name": name}})
 }
 
-fn creates_and_loads(results: usize, _input: &str) -> Vec<Value> {
+pub(super) fn creates_and_loads(results: usize, _input: &str) -> Vec<Value> {
     match results {
         0 => vec![create("closing", &["put"])],
         1 => vec![load("closing")],
@@ -57,6 +55,7 @@ fn skills_of_app() -> [Arc<Skill>; 1] {
         description: "How to restart.".to_owned(),
         location: "skills/restart/SKILL.md".to_owned(),
         folder: None,
+        files: Vec::new(),
         tools: vec!["pay".to_owned()],
         is_hidden: false,
         body: "Restart.".to_owned(),
@@ -66,7 +65,7 @@ fn skills_of_app() -> [Arc<Skill>; 1] {
 impl TestEnv {
     /// The agent of all workers has skills of its users. It offers `look`; it also has `put` and
     /// `gated`, but not `pay`.
-    fn set_user_skills(&mut self) {
+    pub(super) fn set_user_skills(&mut self) {
         self.settings.active_tools = Some(vec!["look".to_owned()]);
         self.change_agent(|agent| {
             let is = |tool: &&Arc<dyn CallableTool>, names: &[&str]| {
@@ -82,6 +81,28 @@ impl TestEnv {
             agent.has_user_skills = true;
         });
     }
+}
+
+pub(super) fn loads_mine(results: usize, _input: &str) -> Vec<Value> {
+    match results {
+        0 => vec![load("mine")],
+        1 => vec![call("c2", "look", 0)],
+        _ => vec![text("done")],
+    }
+}
+
+/// An environment that records store requests, whose user has the skill `mine`.
+pub(super) async fn new_user_skill_env(
+    script: Script,
+) -> (TestEnv, Services, Arc<RequestLogStore>) {
+    let mut env = TestEnv::with_script(1, script);
+    env.set_user_skills();
+    let counting = RequestLogStore::wrap(env.store.clone());
+    env.worker_store = counting.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    env.send_prompt(&services).await;
+    (env, services, counting)
 }
 
 struct Recorded {
@@ -123,19 +144,19 @@ fn system(body: &Value) -> String {
 }
 
 /// Handles nudges until the prompt waits or ends.
-async fn handle_nudges(env: &TestEnv, services: &Services) {
+pub(super) async fn handle_nudges(env: &TestEnv, services: &Services) {
     while queued_nudges(env).await > 0 {
         env.queue.drop_queue(queue::TURNS);
         handle(services, &TestEnv::nudge()).await.unwrap();
     }
 }
 
-async fn names(services: &Services, owner: &Owner) -> Vec<String> {
+pub(super) async fn names(services: &Services, owner: &Owner) -> Vec<String> {
     let list = read_list(services, owner).await.unwrap();
     list.items.into_iter().map(|skill| skill.name).collect()
 }
 
-async fn put(services: &Services, name: &str, tools: &[&str]) {
+pub(super) async fn put(services: &Services, name: &str, tools: &[&str]) {
     let tools = tools.iter().map(|&tool| tool.to_owned()).collect();
     let change = SkillChange {
         description: format!("About {name}."),
@@ -145,14 +166,6 @@ async fn put(services: &Services, name: &str, tools: &[&str]) {
     let owner = owner();
     let target = SkillTarget { owner: &owner, name, is_wanted: &|_| true };
     put_skill(services, &target, change).await.unwrap();
-}
-
-fn new_skill<'a>(effect: &'a EffectId, name: &'a str) -> NewSkill<'a> {
-    NewSkill { effect, name, description: "d", instructions: "i", tools: &[] }
-}
-
-fn effect(key: &ConversationKey, number: usize) -> EffectId {
-    EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number)
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,14 +275,7 @@ async fn user_loads_own_skill_by_name() {
 
 #[tokio::test(start_paused = true)]
 async fn skills_cost_one_read_per_prompt_and_one_per_load() {
-    fn loads(results: usize, _input: &str) -> Vec<Value> {
-        match results {
-            0 => vec![load("mine")],
-            1 => vec![call("c2", "look", 0)],
-            _ => vec![text("done")],
-        }
-    }
-    let mut env = TestEnv::with_script(1, loads);
+    let mut env = TestEnv::with_script(1, loads_mine);
     env.set_user_skills();
     let emulator = start_in_process(1);
     let log = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
@@ -304,71 +310,6 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kill_around_create_leaves_one_skill() {
-    for fail_point in ["tool.before", "user.write", "user.written", "result.before"] {
-        let mut env = TestEnv::with_script(33, creates_and_loads);
-        env.set_user_skills();
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        env.send_prompt(&services).await;
-        handle_nudges(&env, &services).await;
-        env.decide_all("approve").await;
-        let pause = Arc::new(PauseFailPoint::new(fail_point));
-        let victim = env.new_worker(pause.clone());
-        kill_at(victim, &pause).await;
-        env.run_until_idle().await;
-        assert_eq!(names(&services, &owner()).await, ["closing"], "{fail_point}");
-        let results = result_texts(&env).await;
-        assert_eq!(results[0], "Created the skill `closing`.", "{fail_point}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_response_of_the_write_leaves_one_skill() {
-    for faults in [
-        StoreFaults { unavailable_after: 0.5, ..Default::default() },
-        StoreFaults { conflict_after: 0.5, ..Default::default() },
-    ] {
-        let mut env = TestEnv::with_script(7, creates_and_loads);
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        env.store.set_faults(faults);
-        let key = TestEnv::key();
-        for number in 0..20 {
-            let (effect, name) = (effect(&key, number), format!("s{number}"));
-            while let Err(reason) =
-                UserSkillStore::create(&services, &key, new_skill(&effect, &name)).await
-            {
-                assert!(!reason.contains("The user has a skill"), "{reason}");
-            }
-        }
-        env.store.set_faults(StoreFaults::default());
-        assert_eq!(names(&services, &owner()).await.len(), 20);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn concurrent_writes_of_two_conversations_keep_both_skills() {
-    let mut env = TestEnv::with_script(1, creates_and_loads);
-    let pause = Arc::new(PauseFailPoint::new("user.write"));
-    let (slow, quick) = (env.new_worker(pause.clone()), env.new_worker(Arc::new(NoFailPoints)));
-    let (key, other) = (TestEnv::key(), owner().conversation_key("other"));
-    let (of_slow, of_quick) = (effect(&key, 0), effect(&other, 0));
-    let (slow_result, ()) =
-        tokio::join!(UserSkillStore::create(&slow, &key, new_skill(&of_slow, "slow")), async {
-            pause.reached.notified().await;
-            let created = UserSkillStore::create(&quick, &other, new_skill(&of_quick, "quick"));
-            created.await.unwrap();
-            pause.resume.notify_one();
-        });
-    slow_result.unwrap();
-    assert_eq!(names(&quick, &owner()).await, ["quick", "slow"]);
-    // The second skill of a name is an error, and the first stays.
-    let repeated = UserSkillStore::create(&quick, &other, new_skill(&of_quick, "quick")).await;
-    assert_eq!(repeated, Ok(()), "the same call");
-    let second = UserSkillStore::create(&quick, &other, new_skill(&of_slow, "quick")).await;
-    assert!(second.unwrap_err().contains("The user has a skill `quick`"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn skill_reaches_no_other_user() {
     let mut env = TestEnv::with_script(1, creates_and_loads);
     let services = env.new_worker(Arc::new(NoFailPoints));
@@ -384,6 +325,27 @@ async fn skill_reaches_no_other_user() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn commands_list_skills_of_the_app_and_of_the_user() {
+    async fn list(services: &Services, owner: &Owner) -> Vec<(String, String, bool)> {
+        let listed = list_commands(services, owner, Some("clerk")).await.unwrap().items;
+        let views = listed.into_iter().filter(|it| it.kind == "skill");
+        views.map(|it| (it.name, it.description, it.location.is_some())).collect()
+    }
+    let mut env = TestEnv::with_script(1, creates_and_loads);
+    env.set_user_skills();
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    put(&services, "mine", &[]).await;
+    put(&services, "restart", &[]).await;
+    let eve = Owner { user: UserId::new("eve"), ..owner() };
+    let of_app = ("skill:restart".to_owned(), "How to restart.".to_owned(), true);
+    let own = ("skill:mine".to_owned(), "About mine.".to_owned(), false);
+    assert_eq!(list(&services, &owner()).await, [of_app.clone(), own]);
+    assert_eq!(list(&services, &eve).await, std::slice::from_ref(&of_app));
+    services.limits.has_shared_user = true;
+    assert_eq!(list(&services, &owner()).await, [of_app]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn user_skills_are_off_when_all_callers_are_one_user() {
     let mut app = Recorded::new(|results, _| match results {
         0 => vec![load("mine")],
@@ -395,36 +357,4 @@ async fn user_skills_are_off_when_all_callers_are_one_user() {
     assert_eq!(tool_names(&bodies[0]), ["look", "load_skill"]);
     assert!(!system(&bodies[0]).contains("mine"));
     assert!(result_texts(&app.env).await[0].contains("Skill not found"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn bounds_of_skills_are_errors_that_keep_everything() {
-    let mut env = TestEnv::with_script(1, creates_and_loads);
-    let services = env.new_worker(Arc::new(NoFailPoints));
-    for number in 0..200 {
-        put(&services, &format!("s{number}"), &[]).await;
-    }
-    let owner = owner();
-    let change = |description: &str| SkillChange {
-        description: description.to_owned(),
-        instructions: "i".to_owned(),
-        tools: Vec::new(),
-    };
-    let target = SkillTarget { owner: &owner, name: "one-more", is_wanted: &|_| true };
-    let refused = put_skill(&services, &target, change("d")).await;
-    assert!(matches!(refused, Err(CommandError::TooLarge(_))), "{refused:?}");
-    assert_eq!(names(&services, &owner).await.len(), 200);
-    let long = "d".repeat(1_024);
-    let mut refused = None;
-    for number in 0..200 {
-        let name = format!("s{number}");
-        let target = SkillTarget { name: &name, ..target };
-        refused = put_skill(&services, &target, change(&long)).await.err();
-        if refused.is_some() {
-            break;
-        }
-    }
-    let Some(CommandError::TooLarge(reason)) = refused else { panic!("{refused:?}") };
-    assert!(reason.contains("at most 65536 are allowed"), "{reason}");
-    assert_eq!(names(&services, &owner).await.len(), 200);
 }

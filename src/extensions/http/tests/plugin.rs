@@ -41,6 +41,8 @@ async fn prepare(reply: Reply) -> (Result<PrepareOutput, PluginError>, Option<Va
             },
             user: &UserId::new("ann"),
             user_documents: None,
+            active_tools: &[],
+            workspace_context: None,
             items_bytes: 0,
         })
         .await;
