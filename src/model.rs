@@ -1,6 +1,7 @@
 //! The model port: one request, one model response. Failures are part of the response.
 
 pub(crate) mod catalogue;
+pub(crate) mod chat;
 pub(crate) mod compat;
 pub(crate) mod payload;
 pub(crate) mod responses;

@@ -1,6 +1,7 @@
-//! Client of Azure OpenAI's Responses API over server-sent events. Building requests, parsing
-//! events and classifying errors are pure; only the client does I/O.
+//! Azure OpenAI's Responses API over server-sent events, and the client of both APIs. Building
+//! requests, parsing events and classifying errors are pure; only the client does I/O.
 
+mod api_fold;
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod config;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::read_json_response;
+use super::api_fold::read_json_response;
 use super::event::ProviderEvent;
 use super::fold::{FoldedResponse, ResponseFold};
 use super::names::ToolNames;

@@ -1,0 +1,1 @@
+//! Fuzz targets of the Chat Completions parser.
