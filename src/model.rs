@@ -204,6 +204,9 @@ pub trait Model: Send + Sync + fmt::Debug {
     }
 }
 
+/// Member of a recorded response whose usage is an estimate, because the service reported none.
+pub(crate) const USAGE_ESTIMATED: &str = "usageEstimated";
+
 /// Names that select a model by the settings of the app.
 pub(crate) const TIERS: [&str; 2] = [DEFAULT_MODEL, "high"];
 

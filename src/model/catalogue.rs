@@ -224,9 +224,8 @@ fn strip_date(model: &str) -> Option<&str> {
 }
 
 fn is_reasoning_model_name(model: &str) -> bool {
-    let is_new_gpt = has_version(model, "gpt-")
-        && !model.starts_with("gpt-3")
-        && !model.starts_with("gpt-4");
+    let is_new_gpt =
+        has_version(model, "gpt-") && !model.starts_with("gpt-3") && !model.starts_with("gpt-4");
     (is_new_gpt && !model.starts_with("gpt-5-chat")) || has_version(model, "o")
 }
 

@@ -51,7 +51,10 @@ impl Compat {
     /// response since version 4.
     pub(crate) fn of_model(id: &str) -> Self {
         let needs_reasoning = id.to_ascii_lowercase().starts_with("deepseek-v4");
-        Self { requires_reasoning_content_on_assistant_messages: needs_reasoning, ..Self::default() }
+        Self {
+            requires_reasoning_content_on_assistant_messages: needs_reasoning,
+            ..Self::default()
+        }
     }
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -10,7 +10,7 @@ pub(crate) mod effort;
 pub(crate) mod event;
 pub(crate) mod fold;
 #[cfg(test)]
-mod fuzz;
+pub(crate) mod fuzz;
 pub(crate) mod headers;
 pub(crate) mod ids;
 pub(crate) mod input;

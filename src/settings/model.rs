@@ -59,7 +59,9 @@ impl ModelApis {
             let earlier = match part.rsplit_once('=') {
                 // Tiers name models, and the models have APIs.
                 Some(("" | "scripted" | "normal" | "high", _)) => return None,
-                Some((model, api)) => by_model.insert(model.trim().to_owned(), parse_api(api.trim())?),
+                Some((model, api)) => {
+                    by_model.insert(model.trim().to_owned(), parse_api(api.trim())?)
+                }
                 None => default.replace(parse_api(part)?),
             };
             if earlier.is_some() {

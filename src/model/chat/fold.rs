@@ -90,7 +90,9 @@ impl ChatFold {
         let repaired = repair_surrogates(data);
         let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(&repaired) else {
             // Nothing repeats a lost delta, so the response is lost with it.
-            self.fail(ProviderError::connection_lost("a chunk of the response could not be parsed"));
+            self.fail(ProviderError::connection_lost(
+                "a chunk of the response could not be parsed",
+            ));
             return Vec::new();
         };
         let is_error_object = non_empty_text(chunk.object).is_some_and(|kind| kind == "error");
@@ -261,7 +263,10 @@ impl ChatFold {
             model: self.model,
             usage: usage.into(),
             stop_reason,
-            error_message: error.as_ref().map(|fault| fault.text.clone()).or(note.map(str::to_owned)),
+            error_message: error
+                .as_ref()
+                .map(|fault| fault.text.clone())
+                .or(note.map(str::to_owned)),
             timestamp: Timestamp(0),
             extra: Extra::new(),
         };

@@ -15,10 +15,7 @@ use crate::model::responses::fold::{FoldedResponse, ResponseFold};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
 use crate::model::tokens::count_tokens;
-use crate::model::{Listener, ModelRecord, ModelRequest};
-
-/// Member of a recorded message whose usage is an estimate.
-const ESTIMATED: &str = "usageEstimated";
+use crate::model::{Listener, ModelRecord, ModelRequest, USAGE_ESTIMATED};
 
 #[derive(Debug)]
 pub(super) enum ApiFold {
@@ -113,11 +110,10 @@ pub(super) fn record_estimated_usage(request: &ModelRequest<'_>, message: &mut A
     });
     let input = messages.chain(tools).sum::<u64>() + request.system.map_or(0, count_tokens);
     let output = count_message(&Message::Assistant(message.clone()), &count_tokens);
-    let mut usage =
-        Usage { input, output, total_tokens: input + output, ..Usage::default() };
+    let mut usage = Usage { input, output, total_tokens: input + output, ..Usage::default() };
     usage.cost = find_tariff(request.model).cost(&usage);
     message.usage = usage.into();
-    message.extra.insert(ESTIMATED.to_owned(), Value::Bool(true));
+    message.extra.insert(USAGE_ESTIMATED.to_owned(), Value::Bool(true));
 }
 
 fn no_response() -> ProviderError {

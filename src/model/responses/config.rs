@@ -249,10 +249,7 @@ fn complete_address(name: &str, text: &str) -> Result<Url, String> {
     if is_azure_host(&url)
         && matches!(
             path.as_str(),
-            "" | "/openai"
-                | "/openai/v1"
-                | "/openai/v1/responses"
-                | "/openai/v1/chat/completions"
+            "" | "/openai" | "/openai/v1" | "/openai/v1/responses" | "/openai/v1/chat/completions"
         )
     {
         url.set_path("/openai/v1");
@@ -334,7 +331,11 @@ mod tests {
     #[test]
     fn chat_address_keeps_path_and_version() {
         let cases = [
-            ("https://r.openai.azure.com", "v1", "https://r.openai.azure.com/openai/v1/chat/completions"),
+            (
+                "https://r.openai.azure.com",
+                "v1",
+                "https://r.openai.azure.com/openai/v1/chat/completions",
+            ),
             (
                 "https://r.openai.azure.com/openai/v1/chat/completions?x=y",
                 "",
@@ -348,8 +349,7 @@ mod tests {
             ("http://127.0.0.1:11434/v1/", "v1", "http://127.0.0.1:11434/v1/chat/completions"),
         ];
         for (base, version, expected) in cases {
-            let config =
-                ResponsesConfig { api_version: Some(version.to_owned()), ..config(base) };
+            let config = ResponsesConfig { api_version: Some(version.to_owned()), ..config(base) };
             let address = config.resolve_address(false).unwrap();
             assert_eq!(address.chat_url.as_str(), expected);
             assert_eq!(address.is_azure, base.contains("azure"));

@@ -15,8 +15,8 @@ use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
 
 mod slot;
-pub(crate) use slot::{REPLAYABLE_ITEMS, tool_call};
 use slot::{ItemSlot, SlotContent};
+pub(crate) use slot::{REPLAYABLE_ITEMS, tool_call};
 
 /// Items of one response. Each event is matched by a linear search.
 pub(crate) const ITEMS_MAX: usize = 1_024;
