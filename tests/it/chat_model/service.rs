@@ -1,5 +1,7 @@
 //! Prompts of the whole service with a model behind Chat Completions: tool rounds, retries, images.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 use turnwheel::App;
 
@@ -43,7 +45,7 @@ impl TestApp {
         let path = "/api/conversations/c/prompts";
         let (status, prompt) = self.service.post(path, &json!({"input": input})).await;
         assert_eq!(status, 202, "{prompt}");
-        self.service.wait_for_prompt("c", prompt["id"].as_str().unwrap()).await
+        self.service.wait_for_prompt("c", prompt["promptId"].as_str().unwrap()).await
     }
 
     fn sent_messages(&self, request: usize) -> Value {
@@ -136,4 +138,36 @@ async fn rejected_prompt_fails_without_retry() {
     assert!(prompt["error"]["message"].as_str().unwrap().contains("content_filter"), "{prompt}");
     assert_eq!(app.model.request_bodies().len(), 1);
     app.service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_calls_each_api_of_tiers() {
+    let mut chunks = ResponseScript::text("ok").chat_chunks();
+    chunks.retain(|chunk| chunk.get("usage").is_none());
+    let model = FakeModel::start([
+        ScriptedResponse::SseEvents(chunks),
+        ScriptedResponse::Response(ResponseScript::text("ok")),
+    ])
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let models = format!("normal={MODEL},high=gpt-5.1");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
+    command
+        .arg("doctor")
+        .current_dir(folder.path())
+        .env_clear()
+        .env("AZURE_OPENAI_BASE_URL", &model.url)
+        .env("AZURE_OPENAI_API_KEY", "a-key")
+        .env("TURNWHEEL_MODEL", models)
+        .env("TURNWHEEL_MODEL_API", format!("{MODEL}=chat"))
+        .stdin(Stdio::null());
+    #[expect(clippy::disallowed_methods, reason = "the process needs the fake model meanwhile")]
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("model")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    let estimated = "over Chat Completions, without usage: its costs are estimates";
+    assert!(lines[0].contains(&format!("normal: {MODEL} responds {estimated}")), "{text}");
+    assert!(lines[1].ends_with("high: gpt-5.1 responds"), "{text}");
+    assert_eq!(model.request_bodies().len(), 2);
 }
