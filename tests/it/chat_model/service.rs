@@ -69,7 +69,7 @@ async fn image_and_parallel_calls_make_one_round() {
     let image = json!({"type": "image", "data": PIXEL, "mimeType": "image/png"});
     let prompt = app.run_prompt(&json!([{"type": "text", "text": "Look"}, image])).await;
     assert_eq!(prompt["state"], "completed", "{prompt}");
-    assert_eq!(prompt["output"][0]["content"], "Both are done.", "{prompt}");
+    assert_eq!(prompt["output"][2]["content"], "Both are done.", "{prompt}");
 
     assert_eq!(app.model.request_bodies().len(), 2, "one request for each model call");
     let (first, second) = (app.sent_messages(0), app.sent_messages(1));
@@ -134,7 +134,7 @@ async fn rejected_prompt_fails_without_retry() {
     let rejected = ScriptedResponse::Http { status: 400, headers, body: body.to_string() };
     let app = TestApp::start(vec![rejected]).await;
     let prompt = app.run_prompt(&json!("go")).await;
-    assert_eq!(prompt["state"], "error", "{prompt}");
+    assert_eq!(prompt["state"], "failed", "{prompt}");
     assert!(prompt["error"]["message"].as_str().unwrap().contains("content_filter"), "{prompt}");
     assert_eq!(app.model.request_bodies().len(), 1);
     app.service.stop().await;
