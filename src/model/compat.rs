@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// An absent member has the value of [`Compat::default`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent members of the sources")]
 pub struct Compat {
     /// With `false`, the system prompt of a reasoning model has the role `system`.
     pub supports_developer_role: bool,
@@ -47,8 +48,8 @@ impl Default for Compat {
 }
 
 impl Compat {
-    /// Abilities by the model's name. DeepSeek rejects a tool round without the reasoning of its
-    /// response since version 4.
+    /// Abilities by the model's name. Version 4 of `DeepSeek` requires the reasoning of a response
+    /// with its tool results.
     pub(crate) fn of_model(id: &str) -> Self {
         let needs_reasoning = id.to_ascii_lowercase().starts_with("deepseek-v4");
         Self {

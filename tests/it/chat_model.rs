@@ -230,7 +230,8 @@ async fn missing_usage_is_estimated_and_marked() {
         let usage = *response.message.usage;
         assert!((90..120).contains(&usage.output) && (5..40).contains(&usage.input), "{usage:?}");
         assert_eq!(usage.total_tokens, usage.input + usage.output);
-        let cost = 0.000_001 * usage.input as f64 + 0.000_002 * usage.output as f64;
+        let tokens = |count: u64| f64::from(u32::try_from(count).unwrap());
+        let cost = 0.000_001 * tokens(usage.input) + 0.000_002 * tokens(usage.output);
         assert!((usage.cost.total - cost).abs() < 1e-9, "{usage:?}");
         assert_eq!(response.message.extra["usageEstimated"], true);
     }

@@ -148,7 +148,7 @@ fn add_parts<'a>(raw: &'a RawValue, pieces: &mut Vec<Piece<'a>>) {
 }
 
 /// The string, if the value is one and not empty.
-pub(super) fn non_empty_text<'a>(raw: Option<&'a RawValue>) -> Option<Cow<'a, str>> {
+pub(super) fn non_empty_text(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
     let json = raw?.get();
     let Text(text) = serde_json::from_str(json).ok()?;
     (!text.is_empty()).then_some(text)

@@ -127,7 +127,7 @@ impl ChatFold {
             self.push_choice(choice, &mut events);
         }
         let usages = choices.iter().map(|choice| choice.usage).chain([chunk.usage]);
-        if let Some(usage) = usages.flatten().filter_map(parse_usage).last() {
+        if let Some(usage) = usages.flatten().filter_map(parse_usage).next_back() {
             self.usage = Some(usage);
         }
         events
@@ -164,14 +164,12 @@ impl ChatFold {
     fn push_call(&mut self, call: &CallDelta<'_>, events: &mut Vec<AssistantMessageEvent>) {
         let id = non_empty_text(call.id);
         let name = call.function.as_ref().and_then(|function| non_empty_text(function.name));
-        let known = self.find_call(call.index, id.as_deref(), name.is_some());
-        let at = match known {
-            Some(at) => at,
-            None => {
-                self.close_last_text(events);
-                let Some(at) = self.add_slot(BlockSlot::of_call(call.index)) else { return };
-                at
-            }
+        let at = if let Some(at) = self.find_call(call.index, id.as_deref(), name.is_some()) {
+            at
+        } else {
+            self.close_last_text(events);
+            let Some(at) = self.add_slot(BlockSlot::of_call(call.index)) else { return };
+            at
         };
         let arguments = call.function.as_ref().and_then(FunctionDelta::arguments);
         if let Some(slot) = self.slots.get_mut(at) {

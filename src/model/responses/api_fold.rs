@@ -55,7 +55,9 @@ impl ApiFold {
             Self::Responses(fold) => read_json_response(body, fold, listener),
             Self::Chat(fold) => {
                 let (is_response, events) = fold.push_whole(body);
-                events.into_iter().for_each(|event| listener.on_event(event));
+                for event in events {
+                    listener.on_event(event);
+                }
                 if is_response { Ok(()) } else { Err(no_response().into()) }
             }
         }

@@ -62,7 +62,7 @@ async fn image_and_parallel_calls_make_one_round() {
     let calls = vec![echo_call("call_a", "one"), echo_call("call_b", "two")];
     let thinking = vec!["Hm".to_owned()];
     let app = TestApp::start(vec![
-        ScriptedResponse::Response(ResponseScript { calls, thinking, ..ResponseScript::default() }),
+        ScriptedResponse::Response(ResponseScript { thinking, calls, ..ResponseScript::default() }),
         ScriptedResponse::Response(ResponseScript::text("Both are done.")),
     ])
     .await;
@@ -161,7 +161,6 @@ async fn doctor_calls_each_api_of_tiers() {
         .env("TURNWHEEL_MODEL", models)
         .env("TURNWHEEL_MODEL_API", format!("{MODEL}=chat"))
         .stdin(Stdio::null());
-    #[expect(clippy::disallowed_methods, reason = "the process needs the fake model meanwhile")]
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("model")).collect();

@@ -147,7 +147,7 @@ async fn truncated_chat_streams_are_failures() {
         let bytes = std::fs::read(&path).unwrap();
         let text = String::from_utf8_lossy(&bytes);
         let finish = text.find("\"finish_reason\":\"").unwrap();
-        let end = text[..finish].rfind("data:").unwrap();
+        let end = text.get(..finish).unwrap().rfind("data:").unwrap();
         for part in [1, 2, 5] {
             let folded = fold_chat(&bytes[..end / part], 997).await.finish();
             assert!(folded.error.is_some(), "{} cut at {}", file_name(&path), end / part);

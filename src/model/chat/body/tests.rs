@@ -1,5 +1,7 @@
 //! Members of a Chat Completions request, and its messages compared with the Responses input.
 
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better without `&`")]
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -263,7 +265,7 @@ fn texts(value: &Value) -> Vec<String> {
                 _ => texts(value),
             })
             .collect(),
-        _ => Vec::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
     }
 }
 
