@@ -20,6 +20,7 @@ use turnwheel::testing::agent::step::{FailureKind, Input, ResponseInput, step};
 use turnwheel::testing::agent::transition::{Policy, Transition};
 use turnwheel::testing::clock::Timestamp;
 use turnwheel::testing::model::catalogue::{Catalogue, find_tariff};
+use turnwheel::testing::model::chat::fold::ChatFold;
 use turnwheel::testing::model::responses::body::build_request_body;
 use turnwheel::testing::model::responses::fold::ResponseFold;
 use turnwheel::testing::model::responses::names::ToolNames;
@@ -169,6 +170,17 @@ fn fold_thousand_deltas(bencher: Bencher<'_, '_>) {
     bencher.bench(|| {
         let mut fold = ResponseFold::new("gpt-4.1", find_tariff(&record), ToolNames::new(&[]));
         fold.push_frame(None, begin);
+        (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
+    });
+}
+
+/// The same over Chat Completions.
+#[divan::bench]
+fn fold_thousand_chat_deltas(bencher: Bencher<'_, '_>) {
+    let record = Catalogue::default().record("gpt-4.1", "gpt-4.1");
+    let delta = r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"gpt-4.1","choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}"#;
+    bencher.bench(|| {
+        let mut fold = ChatFold::new("gpt-4.1", find_tariff(&record), ToolNames::new(&[]));
         (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
     });
 }

@@ -117,7 +117,7 @@ pub mod messages {
 
 /// The model port. Implement [`Model`](models::Model) to connect another model service.
 pub mod models {
-    pub use crate::model::compat::Compat;
+    pub use crate::model::compat::{Compat, MaxTokensField};
     pub use crate::model::responses::headers::ModelHeaders;
     pub use crate::model::scripted::ScriptedModel;
     pub use crate::model::*;

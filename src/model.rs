@@ -1,6 +1,7 @@
 //! The model port: one request, one model response. Failures are part of the response.
 
 pub(crate) mod catalogue;
+pub(crate) mod chat;
 pub(crate) mod compat;
 pub(crate) mod payload;
 pub(crate) mod responses;
@@ -202,6 +203,9 @@ pub trait Model: Send + Sync + fmt::Debug {
         distinct_records(self, TIERS)
     }
 }
+
+/// Member of a recorded response whose usage is an estimate, because the service reported none.
+pub(crate) const USAGE_ESTIMATED: &str = "usageEstimated";
 
 /// Names that select a model by the settings of the app.
 pub(crate) const TIERS: [&str; 2] = [DEFAULT_MODEL, "high"];

@@ -128,6 +128,14 @@ pub mod model {
     pub mod catalogue {
         pub use crate::model::catalogue::{Catalogue, Tariff, find_tariff};
     }
+    pub mod chat {
+        pub mod body {
+            pub use crate::model::chat::body::build_chat_body;
+        }
+        pub mod fold {
+            pub use crate::model::chat::fold::ChatFold;
+        }
+    }
     pub mod responses {
         pub use crate::model::responses::{AzureResponses, ResponsesConfig, Secret};
         pub mod body {
@@ -137,7 +145,7 @@ pub mod model {
             pub use crate::model::responses::client::AzureResponses;
         }
         pub mod config {
-            pub use crate::model::responses::config::{ResponsesConfig, Secret};
+            pub use crate::model::responses::config::{CacheRetention, ResponsesConfig, Secret};
         }
         pub mod fold {
             pub use crate::model::responses::fold::{FoldedResponse, ResponseFold};
@@ -186,6 +194,9 @@ pub mod settings {
     }
     pub mod links {
         pub use crate::settings::links::Auth;
+    }
+    pub mod model {
+        pub use crate::settings::model::{ModelApi, ModelApis};
     }
     pub mod origins {
         pub use crate::settings::origins::AllowedOrigins;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::agent::message::AssistantMessage;
 use crate::agents::{self, Agent, Catalog, LoadedAgents};
 use crate::app::service::has_shared_user;
 use crate::app::{model, ports, prices};
@@ -14,6 +15,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{self, Area, Check};
 use crate::error_chain::error_chain;
 use crate::ids::{Ids as _, SystemIds};
+use crate::model::{Model, ModelRecord, USAGE_ESTIMATED, chat};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
 use crate::settings::links::is_loopback;
@@ -54,29 +56,45 @@ fn agent_file_checks(
     mistakes.iter().map(|mistake| Check::from_agent_mistake(mistake)).collect()
 }
 
-pub(super) fn model_check(
+/// Sends a request to the model of `normal`, and to that of `high` if it uses another API.
+pub(super) fn model_checks(
     settings: &Settings,
     credentials: &Credentials,
     is_offline: bool,
-) -> Check {
+) -> Vec<Check> {
     let model = match model::create_model(settings, credentials) {
         Ok(model) => model,
-        Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
+        Err(mistakes) => return vec![Check::fix(Area::Model, "model", mistakes.join(" "))],
     };
-    let record = match model.record("normal") {
+    let normal = match model.record("normal") {
         Ok(record) => record,
-        Err(mistake) => return Check::fix(Area::Model, "normal", mistake),
+        Err(mistake) => return vec![Check::fix(Area::Model, "normal", mistake)],
     };
+    let high = model.record("high").ok().filter(|high| high.api != normal.api);
+    let mut checks = vec![tier_check(&*model, "normal", &normal, is_offline)];
+    checks.extend(high.map(|high| tier_check(&*model, "high", &high, is_offline)));
+    checks
+}
+
+fn tier_check(model: &dyn Model, tier: &str, record: &ModelRecord, is_offline: bool) -> Check {
     if is_offline || record.api == "scripted" {
-        return Check::ok(Area::Model, "normal", format!("{} ({})", record.id, record.api));
+        return Check::ok(Area::Model, tier, format!("{} ({})", record.id, record.api));
     }
-    let response = block_on_value(send_test_request(&*model, &record));
-    match response.and_then(|response| response.message.error_message) {
-        None => Check::ok(Area::Model, "normal", format!("{} responds", record.id)),
+    let response = block_on_value(send_test_request(model, record)).map(|it| it.message);
+    let is_estimated = |message: &AssistantMessage| message.extra.contains_key(USAGE_ESTIMATED);
+    let note = match &response {
+        Some(message) if is_estimated(message) => {
+            ", without usage: its costs are estimates (docs/models.md)"
+        }
+        Some(_) | None => "",
+    };
+    let api = if record.api == chat::API { " over Chat Completions" } else { "" };
+    match response.and_then(|message| message.error_message) {
+        None => Check::ok(Area::Model, tier, format!("{} responds{api}{note}", record.id)),
         Some(error) => Check::fix(
             Area::Model,
-            "normal",
-            format!("the request to {} failed: {error}", record.id),
+            tier,
+            format!("the request to {}{api} failed: {error}", record.id),
         ),
     }
 }
@@ -116,10 +134,7 @@ pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Che
 }
 
 /// Sends the model a minimal request.
-async fn send_test_request(
-    model: &dyn crate::model::Model,
-    record: &crate::model::ModelRecord,
-) -> crate::model::ModelResponse {
+async fn send_test_request(model: &dyn Model, record: &ModelRecord) -> crate::model::ModelResponse {
     use crate::agent::content::Content;
     use crate::agent::message::{Message, UserMessage};
     struct NullListener;

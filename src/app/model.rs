@@ -91,6 +91,7 @@ fn responses_config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig
         default_model: settings.model.normal.clone(),
         normal_model: settings.model.normal.clone(),
         high_model: settings.model.high.clone(),
+        apis: settings.model.apis.clone(),
         prices: settings.model.prices.as_ref().map(|text| Secret::new(text.reveal().clone())),
         headers: azure.headers.as_ref().map(|headers| Secret::new(headers.reveal().clone())),
         cache_retention: match azure.cache_retention.as_deref() {

@@ -102,7 +102,7 @@ struct ModelOverride {
     reasoning: Option<bool>,
     images: Option<bool>,
     headers: ModelHeaders,
-    compat: Compat,
+    compat: Option<Compat>,
 }
 
 impl ModelOverride {
@@ -161,7 +161,7 @@ impl Catalogue {
             max_tokens: row.map_or(DEFAULT_OUTPUT_MAX, |row| row.4),
             deployment_name: deployment.to_owned(),
             headers: ModelHeaders::default(),
-            compat: Compat::default(),
+            compat: Compat::of_model(model),
         };
         if let Some(change) = self.overrides.get(model) {
             record.cost = Prices {
@@ -175,7 +175,7 @@ impl Catalogue {
             record.reasoning = change.reasoning.unwrap_or(record.reasoning);
             record.images = change.images.unwrap_or(record.images);
             record.headers = change.headers.clone();
-            record.compat = change.compat;
+            record.compat = change.compat.unwrap_or(record.compat);
         }
         record
     }
@@ -224,21 +224,23 @@ fn strip_date(model: &str) -> Option<&str> {
 }
 
 fn is_reasoning_model_name(model: &str) -> bool {
-    let follows_digit = |prefix: &str| {
-        model
-            .strip_prefix(prefix)
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
     let is_new_gpt =
-        follows_digit("gpt-") && !model.starts_with("gpt-3") && !model.starts_with("gpt-4");
-    (is_new_gpt && !model.starts_with("gpt-5-chat")) || follows_digit("o")
+        has_version(model, "gpt-") && !model.starts_with("gpt-3") && !model.starts_with("gpt-4");
+    (is_new_gpt && !model.starts_with("gpt-5-chat")) || has_version(model, "o")
 }
 
 fn is_image_model_name(model: &str) -> bool {
-    let is_gpt = model
-        .strip_prefix("gpt-")
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    is_gpt && !model.starts_with("gpt-3")
+    has_version(model, "gpt-") && !model.starts_with("gpt-3")
+}
+
+/// True for a name of a model of OpenAI, such as `gpt-5.1` and `o3`; false for its open models.
+pub(crate) fn is_openai_model_name(model: &str) -> bool {
+    has_version(model, "gpt-") || has_version(model, "o")
+}
+
+/// True if a digit follows the prefix.
+fn has_version(model: &str, prefix: &str) -> bool {
+    model.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 #[cfg(test)]

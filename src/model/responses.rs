@@ -1,6 +1,7 @@
-//! Client of Azure OpenAI's Responses API over server-sent events. Building requests, parsing
-//! events and classifying errors are pure; only the client does I/O.
+//! Azure OpenAI's Responses API over server-sent events, and the client of both APIs. Building
+//! requests, parsing events and classifying errors are pure; only the client does I/O.
 
+mod api_fold;
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod config;
@@ -9,7 +10,7 @@ pub(crate) mod effort;
 pub(crate) mod event;
 pub(crate) mod fold;
 #[cfg(test)]
-mod fuzz;
+pub(crate) mod fuzz;
 pub(crate) mod headers;
 pub(crate) mod ids;
 pub(crate) mod input;

@@ -1,5 +1,6 @@
 //! Model provider, model ids and access to the model API.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::azure::KeyVaultSecret;
@@ -23,8 +24,60 @@ pub struct ModelSettings {
     pub normal: Option<String>,
     /// Model id of the tier `high`.
     pub high: Option<String>,
+    pub apis: ModelApis,
     /// A JSON object as configured. Secret, because headers of models in it may contain keys.
     pub prices: Option<Secret<String>>,
+}
+
+/// The API of a model's endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelApi {
+    #[default]
+    Responses,
+    ChatCompletions,
+}
+
+/// The APIs of the models, from `TURNWHEEL_MODEL_API`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelApis {
+    /// API of the models that are not in `by_model`.
+    default: ModelApi,
+    by_model: BTreeMap<String, ModelApi>,
+}
+
+impl ModelApis {
+    /// The API of a model id.
+    pub fn find(&self, model: &str) -> ModelApi {
+        self.by_model.get(model).copied().unwrap_or(self.default)
+    }
+
+    /// Parses `responses`, `chat`, and pairs `MODEL=API`, separated by commas. `None` for another
+    /// form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (mut default, mut by_model) = (None, BTreeMap::new());
+        for part in split_list(text) {
+            let earlier = match part.rsplit_once('=') {
+                // Tiers name models, and the models have APIs.
+                Some(("" | "scripted" | "normal" | "high", _)) => return None,
+                Some((model, api)) => {
+                    by_model.insert(model.trim().to_owned(), parse_api(api.trim())?)
+                }
+                None => default.replace(parse_api(part)?),
+            };
+            if earlier.is_some() {
+                return None;
+            }
+        }
+        Some(Self { default: default.unwrap_or_default(), by_model })
+    }
+}
+
+fn parse_api(text: &str) -> Option<ModelApi> {
+    match text {
+        "responses" => Some(ModelApi::Responses),
+        "chat" => Some(ModelApi::ChatCompletions),
+        _ => None,
+    }
 }
 
 /// The source of model responses.
@@ -94,6 +147,13 @@ impl ModelSettings {
                 parse_models,
             )
             .unwrap_or_default();
+        let apis = reader
+            .parse(
+                "TURNWHEEL_MODEL_API",
+                "`responses`, `chat`, or a list of `MODEL=API` such as `DeepSeek-V3.2=chat`",
+                ModelApis::parse,
+            )
+            .unwrap_or_default();
         let prices = reader.parse(
             "TURNWHEEL_PRICES",
             r#"a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}"#,
@@ -126,7 +186,7 @@ impl ModelSettings {
             }
             Provider::Unset
         };
-        Self { provider, normal: models.normal, high: models.high, prices }
+        Self { provider, normal: models.normal, high: models.high, apis, prices }
     }
 
     /// The error of an app that is served without a model.

@@ -281,6 +281,28 @@ fn setting_samples_and_examples_are_valid() {
 }
 
 #[test]
+fn model_api_is_chosen_per_model() {
+    use super::model::ModelApi::{ChatCompletions, Responses};
+    let found = |text: &str| {
+        let apis = read(&[("TURNWHEEL_MODEL_API", text)]).unwrap().model.apis;
+        ["gpt-5.1", "DeepSeek-V3.2"].map(|model| apis.find(model))
+    };
+    for (text, expected) in [
+        ("", [Responses, Responses]),
+        ("responses", [Responses, Responses]),
+        ("chat", [ChatCompletions, ChatCompletions]),
+        ("DeepSeek-V3.2=chat", [Responses, ChatCompletions]),
+        ("chat, gpt-5.1=responses", [Responses, ChatCompletions]),
+    ] {
+        assert_eq!(found(text), expected, "{text}");
+    }
+    for wrong in ["completions", "high=chat", "a=b", "=chat", "chat,responses", "a=chat,a=chat"] {
+        let text = mistakes(&[("TURNWHEEL_MODEL_API", wrong)]);
+        assert!(text.contains("`responses`, `chat`, or a list of `MODEL=API`"), "{wrong}: {text}");
+    }
+}
+
+#[test]
 fn agent_file_settings_are_readable() {
     let settings = read(&[("PAYMENTS_TENANT", "t-1"), ("EMPTY", " ")]).unwrap();
     assert_eq!(settings.app_setting("PAYMENTS_TENANT").as_deref(), Some("t-1"));

@@ -42,7 +42,7 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         let location = doctor_checks::StoreLocation { settings, credentials, data };
         let servers = servers.map(|mcp| doctor_checks::mcp_checks(mcp, is_offline, &location));
         checks.extend(servers.ok().and_then(doctor_checks::block_on_value).unwrap_or_default());
-        checks.push(doctor_checks::model_check(settings, credentials, is_offline));
+        checks.extend(doctor_checks::model_checks(settings, credentials, is_offline));
         if let Ok(loaded) = agents {
             let catalog = &loaded.catalog;
             checks.extend(doctor_checks::memory_check(settings, catalog));

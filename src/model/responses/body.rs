@@ -18,9 +18,11 @@ use crate::model::responses::validate::find_violation;
 use crate::model::{ModelRequest, ToolOffer};
 
 /// Estimated bytes of an item's names and ids.
-const ITEM_OVERHEAD_BYTES: usize = 160;
+pub(crate) const ITEM_OVERHEAD_BYTES: usize = 160;
 /// Estimated bytes of the body without its items.
-const BODY_OVERHEAD_BYTES: usize = 4 * 1024;
+pub(crate) const BODY_OVERHEAD_BYTES: usize = 4 * 1024;
+/// Name of the schema of a final response.
+pub(crate) const RESPONSE_SCHEMA_NAME: &str = "answer";
 
 /// The request body. It borrows the history and the tools. Members are serialised in this order.
 #[derive(Serialize)]
@@ -156,7 +158,7 @@ impl<'a> FunctionTool<'a> {
 }
 
 /// A tool's schema; `None` if it is not an object.
-struct ToolParameters<'a>(Option<&'a Map<String, Value>>);
+pub(crate) struct ToolParameters<'a>(pub(crate) Option<&'a Map<String, Value>>);
 
 impl Serialize for ToolParameters<'_> {
     /// Adds missing `type` and `properties`: the service rejects an object schema without them.
@@ -196,12 +198,12 @@ struct SchemaFormat<'a> {
 
 impl<'a> TextOptions<'a> {
     fn from_schema(schema: &'a Value) -> Self {
-        Self { format: SchemaFormat { name: "answer", schema, strict: false } }
+        Self { format: SchemaFormat { name: RESPONSE_SCHEMA_NAME, schema, strict: false } }
     }
 }
 
 /// Returns the prompt cache key; `None` without a session.
-fn cache_key(session_id: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn cache_key(session_id: &str) -> Option<Cow<'_, str>> {
     match session_id.len() {
         0 => None,
         1..=WIRE_ID_MAX => Some(Cow::Borrowed(session_id)),

@@ -1,5 +1,5 @@
-//! HTTP client of the Responses API: sends a request, reads the response as it streams, and reports
-//! errors in the response.
+//! HTTP client of both APIs: sends a request, reads the response as it streams, and reports errors
+//! in the response.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,47 +8,52 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use serde_json::{Value, json};
+use serde::Serialize;
 use url::Url;
 
 use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::error_chain::error_chain;
-use crate::model::catalogue::{Catalogue, find_tariff};
-use crate::model::payload::ModelPayload;
+use crate::model::catalogue::Catalogue;
+use crate::model::chat;
+use crate::model::chat::body::{ChatBody, build_chat_body};
+use crate::model::payload::{ModelPayload, PayloadHook};
 use crate::model::responses::PROVIDER;
-use crate::model::responses::body::build_request_body;
+use crate::model::responses::api_fold::{ApiFold, record_estimated_usage};
+use crate::model::responses::body::{RequestBody, build_request_body};
 use crate::model::responses::config::{
-    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, trim_non_blank,
+    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, ServiceAddress, trim_non_blank,
 };
-use crate::model::responses::credential::ApiCredential;
-use crate::model::responses::event::ProviderEvent;
-use crate::model::responses::fold::{FoldedResponse, ResponseFold};
+use crate::model::responses::credential::{ApiCredential, KEY_HEADER};
+use crate::model::responses::fold::FoldedResponse;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
 use crate::model::responses::stream::{SseReader, StreamError};
 use crate::model::{
     Listener, Model, ModelRecord, ModelRequest, ModelResponse, TIERS, distinct_records,
 };
+use crate::settings::model::{ModelApi, ModelApis};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Wait for the reason that may follow a failure without one.
-const REASON_TIMEOUT: Duration = Duration::from_secs(5);
+/// Wait for the data that may follow the end of a response: the reason of a failure, or the usage.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a response that is not a stream.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Client of one endpoint. `TURNWHEEL_MODEL_API` selects the API of each model.
 #[derive(Debug)]
 pub struct AzureResponses {
     http: reqwest::Client,
-    url: Url,
+    address: ServiceAddress,
     access: ApiCredential,
     catalogue: Catalogue,
     deployments: BTreeMap<String, String>,
     normal_model: Option<String>,
     high_model: Option<String>,
+    apis: ModelApis,
     idle_timeout: Duration,
     /// Headers of the app, sent with every request.
     headers: HeaderMap,
@@ -110,7 +115,7 @@ impl AzureResponses {
         let access = match (config.key().cloned(), credential) {
             (Some(key), _) => ApiCredential::Key(key),
             (None, Some(CredentialSource::Token(credential))) => {
-                ApiCredential::Entra { credential, scope: address.scope }
+                ApiCredential::Entra { credential, scope: address.scope.clone() }
             }
             (None, Some(CredentialSource::Vault(key))) => ApiCredential::Vault(key),
             (None, None) => return Err(mistakes),
@@ -125,12 +130,13 @@ impl AzureResponses {
         let idle = config.idle_timeout.unwrap_or(IDLE_DEFAULT);
         Ok(Self {
             http,
-            url: address.url,
+            address,
             access,
             catalogue,
             deployments,
             normal_model: normal,
             high_model: high,
+            apis: config.apis.clone(),
             idle_timeout: idle,
             headers,
             retention: config.cache_retention,
@@ -188,8 +194,17 @@ impl AzureResponses {
             lost(ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
         })?;
         value.set_sensitive(true);
+        let is_chat = request.model.api == chat::API;
+        if is_chat && !self.address.is_azure && name == KEY_HEADER {
+            // Compatible services read the key here; gateways in front of Azure read `api-key`.
+            let mut bearer = HeaderValue::from_str(&format!("Bearer {}", secret.expose()))
+                .unwrap_or_else(|_| value.clone());
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
         headers.insert(name, value);
-        let sent = self.http.post(self.url.clone()).headers(headers).body(body.clone()).send();
+        let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
+        let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
         match tokio::time::timeout(self.idle_timeout, sent).await {
             Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),
             Ok(Err(error)) => Err(lost(transport_error(error))),
@@ -222,7 +237,7 @@ impl AzureResponses {
     async fn read_response(
         &self,
         response: reqwest::Response,
-        fold: &mut ResponseFold,
+        fold: &mut ApiFold,
         listener: &dyn Listener,
     ) -> Result<(), Box<ProviderError>> {
         let kind = response
@@ -232,12 +247,12 @@ impl AzureResponses {
             .unwrap_or_default();
         if kind.starts_with("application/json") {
             let body = self.read_body(response).await?;
-            return read_json_response(&body, fold, listener);
+            return fold.push_whole(&body, listener);
         }
         let mut events = SseReader::new(response.bytes_stream(), self.idle_timeout);
         while !fold.is_finished() {
-            let next = if fold.is_awaiting_reason() {
-                match tokio::time::timeout(REASON_TIMEOUT, events.next_event()).await {
+            let next = if fold.is_awaiting_end() {
+                match tokio::time::timeout(END_TIMEOUT, events.next_event()).await {
                     Err(_) | Ok(Err(_)) => return Ok(()),
                     Ok(next) => next,
                 }
@@ -262,8 +277,7 @@ impl AzureResponses {
 impl Model for AzureResponses {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
         let names = ToolNames::new(request.tools);
-        let mut fold =
-            ResponseFold::new(request.model.id.as_str(), find_tariff(request.model), names.clone());
+        let mut fold = ApiFold::new(request.model, names.clone());
         let headers = match Box::pin(self.send(&request, &names)).await {
             Err((fault, headers)) => {
                 fold.fail(fault);
@@ -279,7 +293,12 @@ impl Model for AzureResponses {
                 headers
             }
         };
+        let lacks_usage = fold.lacks_usage();
         let FoldedResponse { mut message, error: fault, metadata: reply } = fold.finish();
+        if lacks_usage {
+            tracing::warn!(model = %request.model.id, "model response without usage; usage estimated");
+            record_estimated_usage(&request, &mut message);
+        }
         let failure = fault.map(|fault| {
             log_failure(&fault, &headers);
             classify(&fault, &headers, self.clock.now())
@@ -302,8 +321,12 @@ impl Model for AzureResponses {
             id => id,
         };
         let deployment = self.deployments.get(id).map_or(id, String::as_str);
-        let base_url = base_url(&self.url);
-        Ok(ModelRecord { base_url, ..self.catalogue.record(id, deployment) })
+        let base_url = base_url(&self.address.responses_url);
+        let mut record = ModelRecord { base_url, ..self.catalogue.record(id, deployment) };
+        if self.apis.find(id) == ModelApi::ChatCompletions {
+            chat::API.clone_into(&mut record.api);
+        }
+        Ok(record)
     }
 
     fn models(&self) -> Vec<ModelRecord> {
@@ -338,52 +361,44 @@ async fn serialise_body(
     names: &ToolNames,
     retention: CacheRetention,
 ) -> Result<Bytes, Box<ProviderError>> {
+    if request.model.api == chat::API {
+        let body = build_chat_body(request, names, retention);
+        check_body(body.find_violation())?;
+        return apply_hook(&body, ChatBody::to_bytes, request.payload).await;
+    }
     let body =
         build_request_body(request, names).with_cache_retention(retention, request.model.compat);
-    if let Some(violation) = body.find_violation() {
-        let text =
-            format!("The request was not sent, because the service would reject it: {violation}");
-        return Err(ProviderError::permanent(text).into());
-    }
+    check_body(body.find_violation())?;
+    apply_hook(&body, RequestBody::to_bytes, request.payload).await
+}
+
+fn check_body(violation: Option<String>) -> Result<(), Box<ProviderError>> {
+    let Some(violation) = violation else { return Ok(()) };
+    let text =
+        format!("The request was not sent, because the service would reject it: {violation}");
+    Err(ProviderError::permanent(text).into())
+}
+
+async fn apply_hook<T: Serialize + Send + Sync>(
+    body: &T,
+    to_bytes: fn(&T) -> serde_json::Result<Vec<u8>>,
+    hook: Option<&dyn PayloadHook>,
+) -> Result<Bytes, Box<ProviderError>> {
     let unwritten =
         |error| ProviderError::permanent(format!("the request could not be serialised: {error}"));
-    let Some(hook) = request.payload else {
-        return Ok(body.to_bytes().map_err(unwritten)?.into());
+    let Some(hook) = hook else {
+        return Ok(to_bytes(body).map_err(unwritten)?.into());
     };
-    let mut payload = ModelPayload::new(&body);
+    let mut payload = ModelPayload::new(body);
     hook.on_payload(&mut payload).await.map_err(|text| ProviderError {
         kind: Some("hook_failed".to_owned()),
         ..ProviderError::connection_lost(format!("The request was not sent: {text}"))
     })?;
     let bytes = match payload.into_json() {
         Some(changed) => serde_json::to_vec(&changed),
-        None => body.to_bytes(),
+        None => to_bytes(body),
     };
     Ok(bytes.map_err(unwritten)?.into())
-}
-
-/// Reads a response of a gateway that does not stream: the whole response, or an error, with status
-/// 200.
-pub(super) fn read_json_response(
-    body: &str,
-    fold: &mut ResponseFold,
-    listener: &dyn Listener,
-) -> Result<(), Box<ProviderError>> {
-    let json: Value = serde_json::from_str(body)
-        .map_err(|_| ProviderError::connection_lost("the model response is not valid JSON"))?;
-    if json.get("object").and_then(Value::as_str) != Some("response") {
-        let fault = ProviderError::from_error_event(&json).unwrap_or_else(|| {
-            ProviderError::permanent(
-                "the server did not return a model response: check AZURE_OPENAI_BASE_URL",
-            )
-        });
-        return Err(fault.into());
-    }
-    let event = ProviderEvent::from_json(json!({ "type": "response.completed", "response": json }));
-    for event in event.iter().flat_map(|event| fold.push_event(event)) {
-        listener.on_event(event);
-    }
-    Ok(())
 }
 
 fn read_error(error: &StreamError) -> ProviderError {

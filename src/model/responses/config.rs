@@ -10,6 +10,7 @@ use url::Url;
 
 use crate::model::responses::headers::{HeaderError, parse_header};
 use crate::settings::links::is_loopback;
+use crate::settings::model::ModelApis;
 
 /// Text of the source (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
@@ -47,6 +48,8 @@ pub struct ResponsesConfig {
     pub default_model: Option<String>,
     pub normal_model: Option<String>,
     pub high_model: Option<String>,
+    /// `TURNWHEEL_MODEL_API`.
+    pub apis: ModelApis,
     /// `TURNWHEEL_PRICES`, see [`crate::model::catalogue::Catalogue::new`].
     pub prices: Option<Secret>,
     /// `AZURE_OPENAI_HEADERS`: `name=value,…`, sent with every request.
@@ -96,7 +99,11 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug)]
 pub(super) struct ServiceAddress {
     /// The `…/responses` URL with its query.
-    pub(super) url: Url,
+    pub(super) responses_url: Url,
+    /// The `…/chat/completions` URL with its query.
+    pub(super) chat_url: Url,
+    /// False for a gateway or another compatible service.
+    pub(super) is_azure: bool,
     pub(super) scope: String,
 }
 
@@ -135,20 +142,29 @@ impl ResponsesConfig {
         {
             mistakes.push(format!("the address of the model, {base}, must begin with https://"));
         }
-        let Some(mut url) = base.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
-        let default_scope = default_scope(&url);
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().push("responses");
+        let Some(base) = base.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let scope = trim_non_blank(self.scope.as_deref())
+            .map_or_else(|| default_scope(&base), ToOwned::to_owned);
+        Ok(ServiceAddress {
+            responses_url: self.operation_url(&base, &["responses"]),
+            chat_url: self.operation_url(&base, &["chat", "completions"]),
+            is_azure: is_azure_host(&base),
+            scope,
+        })
+    }
+
+    /// Appends the path and the API version.
+    fn operation_url(&self, base: &Url, path: &[&str]) -> Url {
+        let mut url = base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
         }
         if let Some(version) =
             trim_non_blank(self.api_version.as_deref()).filter(|version| *version != "v1")
         {
             url.query_pairs_mut().append_pair("api-version", version);
         }
-        Ok(ServiceAddress {
-            url,
-            scope: trim_non_blank(self.scope.as_deref()).map_or(default_scope, ToOwned::to_owned),
-        })
+        url
     }
 
     fn parse_base_url(&self) -> Result<Url, String> {
@@ -231,7 +247,10 @@ fn complete_address(name: &str, text: &str) -> Result<Url, String> {
     url.set_fragment(None);
     let path = url.path().trim_end_matches('/').to_owned();
     if is_azure_host(&url)
-        && matches!(path.as_str(), "" | "/openai" | "/openai/v1" | "/openai/v1/responses")
+        && matches!(
+            path.as_str(),
+            "" | "/openai" | "/openai/v1" | "/openai/v1/responses" | "/openai/v1/chat/completions"
+        )
     {
         url.set_path("/openai/v1");
         url.set_query(None);
@@ -274,7 +293,7 @@ mod tests {
     }
 
     fn url(config: &ResponsesConfig) -> String {
-        config.resolve_address(false).unwrap().url.to_string()
+        config.resolve_address(false).unwrap().responses_url.to_string()
     }
 
     #[test]
@@ -310,6 +329,34 @@ mod tests {
     }
 
     #[test]
+    fn chat_address_keeps_path_and_version() {
+        let cases = [
+            (
+                "https://r.openai.azure.com",
+                "v1",
+                "https://r.openai.azure.com/openai/v1/chat/completions",
+            ),
+            (
+                "https://r.openai.azure.com/openai/v1/chat/completions?x=y",
+                "",
+                "https://r.openai.azure.com/openai/v1/chat/completions",
+            ),
+            (
+                "https://r.services.ai.azure.com/models",
+                "2024-05-01-preview",
+                "https://r.services.ai.azure.com/models/chat/completions?api-version=2024-05-01-preview",
+            ),
+            ("http://127.0.0.1:11434/v1/", "v1", "http://127.0.0.1:11434/v1/chat/completions"),
+        ];
+        for (base, version, expected) in cases {
+            let config = ResponsesConfig { api_version: Some(version.to_owned()), ..config(base) };
+            let address = config.resolve_address(false).unwrap();
+            assert_eq!(address.chat_url.as_str(), expected);
+            assert_eq!(address.is_azure, base.contains("azure"));
+        }
+    }
+
+    #[test]
     fn resource_name_gives_address() {
         let config = ResponsesConfig {
             base_url: Some(" ".to_owned()),
@@ -328,7 +375,7 @@ mod tests {
                 api_version: Some(version.to_owned()),
                 ..config("https://r.openai.azure.com")
             };
-            assert_eq!(config.resolve_address(false).unwrap().url.query(), expected);
+            assert_eq!(config.resolve_address(false).unwrap().responses_url.query(), expected);
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) enum ApiCredential {
     Entra { credential: Arc<dyn TokenCredential>, scope: String },
 }
 
-const KEY_HEADER: &str = "api-key";
+pub(super) const KEY_HEADER: &str = "api-key";
 
 impl ApiCredential {
     /// Returns the name and value of the authentication header.

@@ -15,11 +15,14 @@ use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
 
 mod slot;
-pub(crate) use slot::REPLAYABLE_ITEMS;
 use slot::{ItemSlot, SlotContent};
+pub(crate) use slot::{REPLAYABLE_ITEMS, tool_call};
 
 /// Items of one response. Each event is matched by a linear search.
-const ITEMS_MAX: usize = 1_024;
+pub(crate) const ITEMS_MAX: usize = 1_024;
+/// Note of a response that the content filter cut off; it appears in `incompleteDetails`.
+pub(crate) const CONTENT_FILTER_NOTE: &str =
+    "The content filter of the service cut off this response.";
 
 /// A response that is being received.
 #[derive(Debug)]
@@ -358,8 +361,7 @@ fn error_outcome(fault: ProviderError) -> (StopReason, Option<String>, Option<Pr
 /// Ends a truncated response with `length`. A note names the content filter as the reason.
 fn truncated_end(response: &Value) -> ResponseEnd {
     let reason = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
-    let note = (reason == Some("content_filter"))
-        .then(|| "The content filter of the service cut off this response.".to_owned());
+    let note = (reason == Some("content_filter")).then(|| CONTENT_FILTER_NOTE.to_owned());
     ResponseEnd::Completed { stop: StopReason::Length, note }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::read_json_response;
+use super::api_fold::read_json_response;
 use super::event::ProviderEvent;
 use super::fold::{FoldedResponse, ResponseFold};
 use super::names::ToolNames;
@@ -28,7 +28,7 @@ use crate::model::{Listener, ModelRequest, Prices};
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().unwrap());
 
-type Frames = Vec<(Option<String>, String)>;
+pub(crate) type Frames = Vec<(Option<String>, String)>;
 
 #[derive(Debug)]
 struct NullListener;
@@ -44,7 +44,7 @@ fn new_fold() -> ResponseFold {
 
 /// Returns the events of the input, read in chunks of `size` bytes. The flag is false if reading
 /// failed before the end.
-fn read_frames(input: &[u8], size: usize) -> (Frames, bool) {
+pub(crate) fn read_frames(input: &[u8], size: usize) -> (Frames, bool) {
     let chunks: Vec<Result<Bytes, Infallible>> =
         input.chunks(size.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
     let mut events = SseReader::new(futures_util::stream::iter(chunks), Duration::from_mins(1));
@@ -62,7 +62,7 @@ fn read_frames(input: &[u8], size: usize) -> (Frames, bool) {
 
 /// Asserts that a response can be stored, metered and sent back to the model, and that its size is
 /// bounded by the input.
-fn assert_valid_response(folded: &FoldedResponse, input: &[u8]) {
+pub(crate) fn assert_valid_response(folded: &FoldedResponse, input: &[u8]) {
     let message = &folded.message;
     assert_eq!(message.is_failed(), folded.error.is_some());
     let text = serde_json::to_string(message).unwrap();

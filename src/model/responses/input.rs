@@ -11,6 +11,7 @@ use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMe
 use crate::agent::projection::render::{FileAccess, render_file};
 use crate::agent::raw::RawJson;
 use crate::agent::text::repair_surrogates;
+use crate::model::chat;
 use crate::model::responses::fold::REPLAYABLE_ITEMS;
 use crate::model::responses::ids::{WIRE_ID_MAX, plain_id, short_hash, split_call_id};
 use crate::model::responses::item::{ContentPart, InputItem, MessageContent, Role};
@@ -20,6 +21,7 @@ use crate::model::{ModelRecord, ModelRequest};
 /// Output of a tool that returned no content.
 const NO_OUTPUT: &str = "(no output)";
 const UNSUPPORTED_IMAGE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
+const FOREIGN_CALL_ID_CHARS: usize = 9;
 const IMAGES_NOT_ACCEPTED: &str = "(image omitted: this model takes no images)";
 
 /// Builds the input: the system prompt first, then each message's items in order.
@@ -29,7 +31,9 @@ pub(crate) fn build_input<'a>(
 ) -> Vec<InputItem<'a>> {
     let mut builder = InputBuilder::new(request, names);
     if let Some(system) = request.system.filter(|system| !system.is_empty()) {
-        let is_developer = request.model.reasoning && request.model.compat.supports_developer_role;
+        let is_developer = request.model.reasoning
+            && request.model.compat.supports_developer_role
+            && !builder.is_chat;
         let role = if is_developer { Role::Developer } else { Role::System };
         builder.items.push(InputItem::InputMessage { role, content: MessageContent::Text(system) });
     }
@@ -42,6 +46,9 @@ pub(crate) fn build_input<'a>(
 
 struct InputBuilder<'a> {
     model: &'a ModelRecord,
+    /// True if Chat Completions messages are made of the items. They contain no reasoning, unless
+    /// the endpoint requires it.
+    is_chat: bool,
     names: &'a ToolNames,
     /// Access to files that are not sent as images.
     file_access: FileAccess,
@@ -64,6 +71,7 @@ impl<'a> InputBuilder<'a> {
         let can_read = request.tools.iter().any(|tool| tool.name == "read");
         Self {
             model: request.model,
+            is_chat: request.model.api == chat::API,
             names,
             file_access: if can_read { FileAccess::ReadTool } else { FileAccess::Unavailable },
             items: Vec::with_capacity(about + about / 2),
@@ -163,10 +171,16 @@ impl<'a> InputBuilder<'a> {
         self.open_calls.clear();
         for (block, replayed) in answer.content.iter().zip(replayed) {
             let item = match block {
+                Block::Thinking(thinking) if self.is_chat => {
+                    is_from_model.then(|| self.reasoning_text(thinking)).flatten()
+                }
                 Block::Thinking(_) if keeps_reasoning => self.with_unique_id(replayed),
                 // Reasoning of another model is sent as its output text.
                 Block::Thinking(thinking) if !is_from_model => self.foreign_reasoning(thinking),
                 Block::Text(text) => self.text_item(text, is_from_model, keeps_reasoning),
+                Block::ToolCall(call) if self.is_chat && !is_from_model => {
+                    Some(self.foreign_call_item(call))
+                }
                 Block::ToolCall(call) => Some(self.call_item(call, keeps_reasoning)),
                 Block::Other(_) => self.with_unique_id(replayed),
                 Block::Thinking(_) | Block::Image(_) | Block::File(_) => None,
@@ -199,6 +213,12 @@ impl<'a> InputBuilder<'a> {
         Some(if is_usable { item } else { item.without_id() })
     }
 
+    fn reasoning_text(&self, thinking: &'a Thinking) -> Option<InputItem<'a>> {
+        let text = thinking.thinking.as_str();
+        let is_sent = self.model.compat.requires_reasoning_content_on_assistant_messages;
+        (is_sent && !text.is_empty()).then_some(InputItem::ReasoningText { text })
+    }
+
     fn foreign_reasoning(&mut self, thinking: &'a Thinking) -> Option<InputItem<'a>> {
         let is_redacted = thinking.extra.get("redacted").and_then(Value::as_bool) == Some(true);
         if is_redacted || thinking.thinking.trim().is_empty() {
@@ -227,6 +247,29 @@ impl<'a> InputBuilder<'a> {
             None => format!("msg_{}", self.message_number).into(),
         };
         Some(InputItem::output_message(&text.text, reserve_id(&mut self.item_ids, id), phase))
+    }
+
+    /// A call of another model, for Chat Completions. Mistral's models accept only ids of nine
+    /// letters and digits.
+    fn foreign_call_item(&mut self, call: &'a ToolCall) -> InputItem<'a> {
+        let short_id = |number: usize| {
+            let mut id = short_hash(&format!("{number} {}", call.id));
+            id.truncate(FOREIGN_CALL_ID_CHARS);
+            Cow::Owned(id)
+        };
+        let mut number = 0;
+        let mut call_id: Cow<'a, str> = short_id(number);
+        while !self.call_ids.insert(call_id.clone()) {
+            number += 1;
+            call_id = short_id(number);
+        }
+        self.open_calls.push((call.id.as_str(), call_id.clone()));
+        InputItem::FunctionCall {
+            id: None,
+            call_id,
+            name: self.names.wire_name(&call.name),
+            arguments: arguments_text(&call.arguments),
+        }
     }
 
     fn call_item(&mut self, call: &'a ToolCall, keeps_reasoning: bool) -> InputItem<'a> {

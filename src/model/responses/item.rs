@@ -40,6 +40,10 @@ pub(crate) enum InputItem<'a> {
         call_id: Cow<'a, str>,
         output: Cow<'a, str>,
     },
+    /// Reasoning that a Chat Completions endpoint requires; never in a request of the Responses API.
+    ReasoningText {
+        text: &'a str,
+    },
     /// Instructions, or a user message.
     #[serde(untagged)]
     #[serde(rename = "told")]
@@ -78,7 +82,7 @@ pub(crate) enum ContentPart<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "output_text")]
 pub(crate) struct OutputText<'a> {
-    text: &'a str,
+    pub(crate) text: &'a str,
     annotations: [(); 0],
 }
 
@@ -103,7 +107,9 @@ impl<'a> InputItem<'a> {
             Self::Reasoning { id, .. } => id.as_deref(),
             Self::Message { id, .. } => Some(id),
             Self::FunctionCall { id, .. } => *id,
-            Self::FunctionCallOutput { .. } | Self::InputMessage { .. } => None,
+            Self::FunctionCallOutput { .. }
+            | Self::InputMessage { .. }
+            | Self::ReasoningText { .. } => None,
             Self::ProviderItem(item) => item.get("id")?.as_str(),
         }
     }
@@ -118,6 +124,7 @@ impl<'a> InputItem<'a> {
             Self::Message { .. }
             | Self::FunctionCall { .. }
             | Self::FunctionCallOutput { .. }
+            | Self::ReasoningText { .. }
             | Self::InputMessage { .. } => {}
         }
         self
@@ -130,7 +137,8 @@ impl<'a> InputItem<'a> {
             Self::Message { content: [said], .. } => said.text.len(),
             Self::FunctionCall { arguments, .. } => arguments.len(),
             Self::FunctionCallOutput { output, .. } => output.len(),
-            Self::InputMessage { content: MessageContent::Text(text), .. } => text.len(),
+            Self::InputMessage { content: MessageContent::Text(text), .. }
+            | Self::ReasoningText { text } => text.len(),
             Self::InputMessage { content: MessageContent::Parts(parts), .. } => {
                 parts.iter().map(ContentPart::text_bytes).sum()
             }

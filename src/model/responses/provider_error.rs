@@ -333,7 +333,7 @@ fn advice_for(status: u16, fault: &ProviderError) -> Option<&'static str> {
         }
         400 if fault.message_contains(&["model not supported", "api version not supported"]) => {
             Some(
-                "This deployment or API version has no Responses API: deploy another model or unset AZURE_OPENAI_API_VERSION.",
+                "This deployment or API version has no Responses API: add `MODEL=chat` to TURNWHEEL_MODEL_API, or unset AZURE_OPENAI_API_VERSION.",
             )
         }
         _ => None,

@@ -58,6 +58,7 @@ impl<'a> InputChecker<'a> {
             }
             // Output text of the model and items of the service are replayed unchanged.
             InputItem::Reasoning { .. }
+            | InputItem::ReasoningText { .. }
             | InputItem::Message { .. }
             | InputItem::ProviderItem(_) => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Fake model on loopback that sends scripted responses of the Responses API.
+//! Fake model on loopback that sends scripted responses of the Responses API, or of Chat Completions.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -81,7 +81,8 @@ impl FakeModel {
             ..FakeModelState::default()
         });
         let router = Router::new()
-            .route("/openai/v1/responses", post(handle_request))
+            .route("/openai/v1/responses", post(handle_responses))
+            .route("/openai/v1/chat/completions", post(handle_chat))
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
@@ -205,14 +206,49 @@ impl ResponseScript {
             output.push(item(&arguments));
             events.push(close(index, &output[index]));
         }
-        events.extend(self.end(&output));
+        events.extend(self.terminal_event(&output));
         for (number, event) in events.iter_mut().enumerate() {
             event["sequence_number"] = json!(number);
         }
         events
     }
 
-    fn end(&self, output: &[Value]) -> Option<Value> {
+    /// The chunks of this response in a Chat Completions stream.
+    pub(crate) fn chat_chunks(&self) -> Vec<Value> {
+        let chunk = |delta: Value| json!({ "id": "chatcmpl-1", "model": "fake", "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] });
+        let mut chunks = vec![
+            json!({ "choices": [], "id": "", "model": "", "prompt_filter_results": [] }),
+            chunk(json!({ "role": "assistant", "content": "" })),
+        ];
+        chunks.extend(self.thinking.iter().map(|text| chunk(json!({ "reasoning_content": text }))));
+        chunks.extend(self.text.iter().map(|text| chunk(json!({ "content": text }))));
+        for (index, call) in self.calls.iter().enumerate() {
+            let name = call.name.replace('.', "_");
+            let function = json!({ "name": name, "arguments": "" });
+            chunks.push(chunk(json!({ "tool_calls": [{ "index": index, "id": call.id, "type": "function", "function": function }] })));
+            let function = json!({ "arguments": call.arguments.to_string() });
+            chunks.push(chunk(json!({ "tool_calls": [{ "index": index, "function": function }] })));
+        }
+        if self.is_unending {
+            return chunks;
+        }
+        if let Some(message) = &self.error {
+            chunks.push(json!({ "error": { "code": null, "message": message } }));
+            return chunks;
+        }
+        let default = if self.calls.is_empty() { "stop" } else { "tool_calls" };
+        let reason = self.stop.as_deref().unwrap_or(default);
+        chunks.push(json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] }));
+        chunks.push(json!({ "choices": [], "usage": { "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15 } }));
+        chunks.push(json!("[DONE]"));
+        chunks
+    }
+
+    const fn end(&self) -> StreamEnd {
+        if self.is_unending { StreamEnd::Hang } else { StreamEnd::End }
+    }
+
+    fn terminal_event(&self, output: &[Value]) -> Option<Value> {
         if self.is_unending {
             return None;
         }
@@ -239,12 +275,29 @@ impl ResponseScript {
     }
 }
 
-async fn handle_request(
+async fn handle_responses(
     State(state): State<Arc<FakeModelState>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    respond(&state, headers, &body, ResponseScript::events).await
+}
+
+async fn handle_chat(
+    State(state): State<Arc<FakeModelState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    respond(&state, headers, &body, ResponseScript::chat_chunks).await
+}
+
+async fn respond(
+    state: &FakeModelState,
+    headers: HeaderMap,
+    body: &Bytes,
+    to_events: fn(&ResponseScript) -> Vec<Value>,
+) -> Response {
+    let body = serde_json::from_slice(body).unwrap_or(Value::Null);
     state.received.lock().unwrap().push(ReceivedRequest { headers, body });
     let response = state.responses.lock().unwrap().pop_front();
     match response {
@@ -269,15 +322,12 @@ async fn handle_request(
                 }
             }))
         }
-        Some(ScriptedResponse::Response(script)) => stream_script(&script),
+        Some(ScriptedResponse::Response(script)) => stream_events(&to_events(&script), script.end()),
     }
 }
 
 pub(crate) fn stream_script(script: &ResponseScript) -> Response {
-    stream_events(
-        &script.events(),
-        if script.is_unending { StreamEnd::Hang } else { StreamEnd::End },
-    )
+    stream_events(&script.events(), script.end())
 }
 
 #[derive(Clone, Copy)]
@@ -291,8 +341,12 @@ type Chunk = Result<Bytes, std::io::Error>;
 
 fn event_chunks(events: &[Value]) -> Vec<Chunk> {
     let chunk = |event: &Value| {
-        let name = event.get("type").and_then(Value::as_str).unwrap_or("message");
-        Ok(Bytes::from(format!("event: {name}\ndata: {event}\n\n")))
+        Ok(Bytes::from(match (event.get("type").and_then(Value::as_str), event) {
+            (Some(name), _) => format!("event: {name}\ndata: {event}\n\n"),
+            // A string is sent without quotes: `[DONE]`.
+            (None, Value::String(text)) => format!("data: {text}\n\n"),
+            (None, _) => format!("data: {event}\n\n"),
+        }))
     };
     events.iter().map(chunk).collect()
 }

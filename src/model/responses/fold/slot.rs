@@ -300,7 +300,7 @@ fn join_texts(item: &Value, list: &str) -> Option<String> {
 
 /// Builds the tool call. Arguments that are not JSON become a JSON string of the received text, so
 /// that validation can quote it.
-fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
+pub(crate) fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
     // Surrogates within the arguments are escaped once more than those of the event.
     let repaired = repair_surrogates(arguments);
     let text = if repaired.trim().is_empty() { "{}" } else { repaired.as_ref() };

@@ -12,10 +12,12 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::projection::{project_messages, to_model_messages};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::text::repair_surrogates;
-use crate::model::ModelRequest;
 use crate::model::catalogue::Catalogue;
+use crate::model::chat::body::build_chat_body;
 use crate::model::responses::body::build_request_body;
+use crate::model::responses::config::CacheRetention;
 use crate::model::responses::names::ToolNames;
+use crate::model::{ModelRecord, ModelRequest, chat};
 
 fn user_item(parts: Vec<ContentPart<'_>>) -> InputItem<'_> {
     InputItem::InputMessage { role: Role::User, content: MessageContent::Parts(parts) }
@@ -257,5 +259,50 @@ proptest! {
             item["arguments"].as_str().is_some_and(|arguments| arguments.contains("ud83d"))
         });
         prop_assert!(!is_halved, "{:#}", body);
+
+        let mut chat_record = ModelRecord { api: chat::API.to_owned(), ..record.clone() };
+        chat_record.compat.requires_reasoning_content_on_assistant_messages = model == 0;
+        let request = ModelRequest { model: &chat_record, ..request };
+        let body = build_chat_body(&request, &names, CacheRetention::Short);
+        prop_assert_eq!(body.find_violation(), None);
+        let text = String::from_utf8(body.to_bytes().unwrap()).unwrap();
+        prop_assert!(repair_surrogates(&text) == text, "{}", text);
+        let body: Value = serde_json::from_str(&text).unwrap();
+        let violation = find_chat_violation(body["messages"].as_array().unwrap(), model == 0);
+        prop_assert_eq!(violation, None, "{:#}", body);
     }
+}
+
+/// The first reason why a Chat Completions service would reject the messages.
+fn find_chat_violation(messages: &[Value], needs_reasoning: bool) -> Option<String> {
+    let mut open: Vec<&str> = Vec::new();
+    let mut last_role = "";
+    for message in messages {
+        let role = message["role"].as_str().unwrap();
+        let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_empty = message["content"].as_str() == Some("") || message["content"] == json!([]);
+        let problem = match role {
+            "tool" => {
+                let id = message["tool_call_id"].as_str().unwrap();
+                let Some(at) = open.iter().position(|open| *open == id) else {
+                    return Some(format!("{message} has no call"));
+                };
+                open.remove(at);
+                is_empty
+            }
+            _ if !open.is_empty() => true,
+            "assistant" => {
+                last_role == "assistant"
+                    || (message["content"].is_null() && calls.is_empty())
+                    || message.get("reasoning_content").is_some() != needs_reasoning
+            }
+            _ => is_empty,
+        };
+        if problem {
+            return Some(message.to_string());
+        }
+        open.extend(calls.iter().map(|call| call["id"].as_str().unwrap()));
+        last_role = role;
+    }
+    (!open.is_empty()).then(|| format!("calls without result: {open:?}"))
 }
