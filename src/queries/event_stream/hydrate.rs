@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
-    CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, SessionTree,
+    AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, SessionTree,
     ToolExecutionEnd,
 };
 use crate::agent::message::Message;
@@ -99,17 +99,15 @@ impl Hydrator {
                     (request.request_id.clone(), self.approval_members(request, true).await?);
                 return Ok(EventPayload::ApprovalSettled { request_id, members });
             }
-            EventBody::SummarizationRetryFinished(empty) => to_value(empty),
-            EventBody::BranchSummaryStart(empty) => to_value(empty),
+            EventBody::SummarizationRetryFinished(_) | EventBody::BranchSummaryStart(_) => {
+                json!({})
+            }
             EventBody::BranchSummaryEnd(end) => to_value(end),
             EventBody::CommandEnd(end) => to_value(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
-            EventBody::AutoRetryStart(start) => json!({
-                "attempt": start.attempt, "maxAttempts": start.max_attempts,
-                "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
-            }),
+            EventBody::AutoRetryStart(start) => self.retry_members(start),
             EventBody::AutoRetryEnd(end) => to_value(end),
             EventBody::Notify(notification) => to_value(notification),
             EventBody::ToolDefinitionChanged(change) => to_value(change),
@@ -125,6 +123,13 @@ impl Hydrator {
             EventBody::Other(raw) => raw.to_value(),
         };
         Ok(EventPayload::Other { kind: event.body.kind(), members })
+    }
+
+    fn retry_members(&self, start: &AutoRetryStart) -> Value {
+        json!({
+            "attempt": start.attempt, "maxAttempts": start.max_attempts,
+            "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
+        })
     }
 
     /// Loads the entries that an event refers to.

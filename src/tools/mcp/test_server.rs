@@ -128,7 +128,9 @@ impl TestServer {
     pub(crate) fn forget_sessions(&self) {
         let mut state = self.state.lock().unwrap();
         let sessions = state.sessions.as_mut().unwrap();
-        sessions.values_mut().for_each(|calls| *calls = u32::MAX);
+        for calls in sessions.values_mut() {
+            *calls = u32::MAX;
+        }
     }
 
     pub(crate) fn set_session_prefix(&self, prefix: &str) {
@@ -221,8 +223,8 @@ impl Reply {
             Self::Stream(messages) => {
                 let id = id.to_string();
                 let messages = messages.iter().map(|it| it.to_string().replace("\"ID\"", &id));
-                let body: String = messages.map(|it| format!("data: {it}\n\n")).collect();
-                (EVENTS, body).into_response()
+                let events: Vec<String> = messages.map(|it| format!("data: {it}\n\n")).collect();
+                (EVENTS, events.concat()).into_response()
             }
             Self::Status(status) => {
                 let status = StatusCode::from_u16(status).unwrap();

@@ -126,7 +126,7 @@ fn source_with_identity(server: &TestServer, fake: &Arc<FakeCredential>) -> McpT
     let connector = server.connector();
     let client = connector.client.clone().with_identity(tokens.token_source(&identity));
     let auth = Some(Authorization::Entra("api://desk/.default".to_owned()));
-    let connector = HttpConnector { client, auth, ..connector };
+    let connector = HttpConnector { auth, client, ..connector };
     McpToolSource::new(new_server(false, connector), rules(None))
 }
 
