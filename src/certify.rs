@@ -19,6 +19,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::extensions::Extension;
 use crate::store::embedded::OpenError;
@@ -248,7 +249,8 @@ async fn certify_agent(
         faultless(StoreKind::LeaseInHead).await?;
     let calls = outcome.calls_by_tool.clone();
     let plugins = agent.plugins.iter().filter(|plugin| options.runs_hooks_of(&*plugin.hook()));
-    let tools = agent.tools.iter().chain(plugins.flat_map(|plugin| plugin.tools()));
+    let own = agent.active_tools(&Settings::default());
+    let tools = own.iter().chain(plugins.flat_map(|plugin| plugin.tools()));
     let names = tools.map(|tool| tool.definition().name.clone());
     let uncalled_tools = names.filter(|name| !calls.contains_key(name)).collect();
     let mut report = AgentReport {

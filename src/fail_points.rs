@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 65] = [
+pub const FAIL_POINTS: [&str; 67] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -23,6 +23,8 @@ pub const FAIL_POINTS: [&str; 65] = [
     "hold.before",
     "hold.after",
     "model.before",
+    "definitions.before",
+    "definitions.after",
     "prepare.before",
     "prepare.after",
     "model.after",

@@ -170,7 +170,8 @@ pub struct ToolContext {
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
-    /// `None` if the tool belongs to no plugin.
+    /// `None` if the tool belongs to no plugin, and to no MCP server with a session for each
+    /// conversation.
     pub plugin_state: Option<CallPluginState>,
 }
 

@@ -87,6 +87,8 @@ event_kinds! {
         "message_reset" => MessageReset(MessageReset),
         "tool_execution_start" => ToolExecutionStart(ToolExecutionStart),
         "tool_execution_end" => ToolExecutionEnd(ToolExecutionEnd),
+        /// Tools differ from those that the model or an approver has seen before.
+        "tool_definition_changed" => ToolDefinitionChanged(ToolDefinitionChange),
         /// Start of a compaction, automatic or requested.
         "auto_compaction_start" => AutoCompactionStart(CompactionStart),
         "auto_compaction_end" => AutoCompactionEnd(CompactionEnd),
@@ -206,6 +208,16 @@ pub struct ToolExecutionEnd {
     pub is_error: bool,
     /// `seq` of the result.
     pub result: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolDefinitionChange {
+    /// Names; never empty.
+    pub tools: Vec<String>,
+    /// The approved call that needs another approval. Absent: the model receives the new definitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -64,4 +64,6 @@ pub struct CurrentFrame {
 pub struct FrameInput {
     pub entry: FrameEntry,
     pub tokens: u64,
+    /// Names of tools of MCP servers whose definitions differ from those in the previous frame.
+    pub changed_tools: Vec<String>,
 }

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::agent::entry::{Custom, Entry, EntryBody};
 use crate::agent::raw::RawJson;
 
+/// Prefix of the names of states that hold the session of a conversation with an MCP server. No
+/// plugin has such a name.
+pub(crate) const MCP_PREFIX: &str = "mcp:";
+
 /// Type of the custom entries that hold a change.
 const STATE_ENTRY: &str = "turnwheel/state";
 /// Maximum bytes of one plugin's state as JSON.

@@ -26,6 +26,7 @@ mod questions;
 mod retry;
 mod steering;
 mod stored_formats;
+mod waiting_commands;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ use crate::agent::step::{
 };
 use crate::agent::transition::{PendingItem, Policy, Transition};
 use crate::clock::Timestamp;
-use crate::ids::RequestId;
+use crate::ids::{InputId, RequestId};
 
 pub(super) const NOW: Timestamp = Timestamp(1_795_292_349_669);
 

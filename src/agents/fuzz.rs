@@ -1,11 +1,12 @@
-//! Fuzz test of agent files: any text is an agent or mistakes, and never reveals a setting.
+//! Fuzz tests of agent files and `mcp.json`: any text is an agent or servers, or mistakes, and never
+//! reveals a setting.
 
 use std::sync::LazyLock;
 
 use super::file::parse_agent_file;
-use super::mistakes::Findings;
+use super::mistakes::{Findings, Mistake};
 use super::yaml::{self, Node, Yaml};
-use super::{McpServers, ToolSet};
+use super::{McpFile, McpServers, ToolSet};
 use crate::agents::file_context::AgentFileContext;
 use crate::fuzz::{SECRET, check};
 use crate::tools::http::address_rules::AddressRules;
@@ -46,30 +47,59 @@ fn agent_file(input: &[u8]) {
         assert!(expanded_size(&node) <= 2 * (text.len() + yaml::REPEATED_BYTES_MAX));
     }
     let tools = ToolSet::new();
-    let sources = AgentFileContext {
+    let sources = context(&tools);
+    let mut findings = Findings::new("agents/a.agent.md");
+    let agent = parse_agent_file("a", text, &sources, &mut findings);
+    assert_eq!(agent.is_none(), !findings.is_empty(), "either an agent or findings");
+    check_mistakes(text, &findings.into_sorted());
+    if let Some(agent) = agent {
+        assert!(text.contains(SECRET) || !format!("{agent:?}").contains(SECRET), "{agent:?}");
+    }
+}
+
+fn context(tools: &ToolSet) -> AgentFileContext<'_> {
+    AgentFileContext {
         plugins: &[],
         extensions: &[],
         skills: &[],
         context_files: &[],
         mcp: McpServers::none(),
-        tools: &tools,
+        tools,
         app_settings: &app_settings,
         client: &CLIENT,
-    };
-    let mut findings = Findings::new("agents/a.agent.md");
-    let agent = parse_agent_file("a", text, &sources, &mut findings);
-    assert_eq!(agent.is_none(), !findings.is_empty(), "either an agent or findings");
+    }
+}
+
+/// Each mistake has a line of the text, and reveals no setting.
+fn check_mistakes(text: &str, mistakes: &[Mistake]) {
     // A carriage return alone ends a line in YAML, as in many editors.
     let line_ends = text.replace("\r\n", "\n").matches(['\r', '\n']).count() as u64;
     let lines = line_ends + 1;
-    let input_has_secret = text.contains(SECRET);
-    for mistake in findings.into_sorted() {
+    for mistake in mistakes {
         assert!((1..=lines).contains(&mistake.line), "line {} of {lines}", mistake.line);
-        assert!(input_has_secret || !mistake.reason.contains(SECRET), "{mistake}");
+        assert!(text.contains(SECRET) || !mistake.reason.contains(SECRET), "{mistake}");
     }
-    if let Some(agent) = agent {
-        assert!(input_has_secret || !format!("{agent:?}").contains(SECRET), "{agent:?}");
+}
+
+fn mcp_file(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let tools = ToolSet::new();
+    for may_start_programs in [false, true] {
+        let stdio = vec!["files".to_owned()];
+        let file = McpFile { path: "mcp.json".into(), stdio, may_start_programs };
+        let (servers, mistakes) = file.parse(text, &context(&tools));
+        check_mistakes(text, &mistakes);
+        assert!(may_start_programs || servers.iter().all(|server| !server.is_program()));
+        for server in servers.iter() {
+            let shown = format!("{server:?} {}", server.document_id());
+            assert!(text.contains(SECRET) || !shown.contains(SECRET), "{shown}");
+        }
     }
+}
+
+#[test]
+fn fuzz_mcp_file() {
+    check("mcp_file", mcp_file);
 }
 
 #[test]

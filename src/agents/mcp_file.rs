@@ -17,7 +17,7 @@ pub(crate) const MCP_FILE: &str = "mcp.json";
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 const NAME_BYTES_MAX: usize = 32;
 
-const HTTP_KEYS: [&str; 6] = ["type", "transport", "url", "headers", "auth", "trusted"];
+const HTTP_KEYS: [&str; 7] = ["type", "transport", "url", "headers", "auth", "session", "trusted"];
 const STDIO_KEYS: [&str; 6] = ["type", "transport", "command", "args", "env", "trusted"];
 
 /// Servers of `mcp.json` by name.
@@ -106,30 +106,45 @@ impl McpFile {
         if !self.path.exists() {
             return (McpServers::default(), Vec::new());
         }
-        let mut findings = Findings::new(MCP_FILE);
-        let text = read_text_file(self.folder(), Path::new(MCP_FILE), FILE_BYTES_MAX)
-            .map_err(|reason| findings.add(Position::START, reason));
-        let mut mistakes = Vec::new();
-        let mut servers = McpServers::default();
-        if let Some(members) = text.ok().and_then(|text| read_servers(&text, &mut findings)) {
-            for member in &members {
-                let mut of_server = Findings::new(MCP_FILE);
-                let server = self.read_server(member, context, &mut of_server);
-                let of_server = of_server.into_sorted();
-                let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
-                let missing: Option<Vec<String>> = missing.collect();
-                let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
-                    (Some(server), _) if of_server.is_empty() => self
-                        .refusal(&server)
-                        .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
-                    (_, Some(name)) => McpEntry::MissingSetting(name),
-                    (_, None) => McpEntry::Broken,
-                };
-                servers.0.insert(member.key.clone(), entry);
-                mistakes.extend(of_server);
+        match read_text_file(self.folder(), Path::new(MCP_FILE), FILE_BYTES_MAX) {
+            Ok(text) => {
+                let (mut servers, mistakes) = self.parse(&text, context);
+                servers.keep_unchanged(earlier);
+                (servers, mistakes)
+            }
+            Err(reason) => {
+                let mut findings = Findings::new(MCP_FILE);
+                findings.add(Position::START, reason);
+                (McpServers::default(), findings.into_sorted())
             }
         }
-        servers.keep_unchanged(earlier);
+    }
+
+    /// The servers in the text of the file.
+    pub(super) fn parse(
+        &self,
+        text: &str,
+        context: &AgentFileContext<'_>,
+    ) -> (McpServers, Vec<Mistake>) {
+        let mut findings = Findings::new(MCP_FILE);
+        let mut mistakes = Vec::new();
+        let mut servers = McpServers::default();
+        for member in read_servers(text, &mut findings).unwrap_or_default() {
+            let mut of_server = Findings::new(MCP_FILE);
+            let server = self.read_server(&member, context, &mut of_server);
+            let of_server = of_server.into_sorted();
+            let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
+            let missing: Option<Vec<String>> = missing.collect();
+            let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
+                (Some(server), _) if of_server.is_empty() => self
+                    .refusal(&server)
+                    .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
+                (_, Some(name)) => McpEntry::MissingSetting(name),
+                (_, None) => McpEntry::Broken,
+            };
+            servers.0.insert(member.key.clone(), entry);
+            mistakes.extend(of_server);
+        }
         mistakes.extend(findings.into_sorted());
         (servers, mistakes)
     }
@@ -155,9 +170,12 @@ impl McpFile {
         }
         let node = &member.value;
         let is_stdio = is_stdio(node, findings)?;
-        let (kind, keys) =
-            if is_stdio { ("a stdio server", STDIO_KEYS) } else { ("an http server", HTTP_KEYS) };
-        fields::read_members(node, kind, &keys, findings);
+        let (kind, keys) = if is_stdio {
+            ("a stdio server", &STDIO_KEYS[..])
+        } else {
+            ("an http server", &HTTP_KEYS[..])
+        };
+        fields::read_members(node, kind, keys, findings);
         let is_trusted = node.find_member("trusted").and_then(|it| fields::read_bool(it, findings));
         let mut texts = Texts::new(context);
         let connector = if is_stdio {

@@ -21,6 +21,9 @@ use crate::tools::http::url_template::UrlTemplate;
 use crate::tools::mcp::HttpConnector;
 use crate::tools::mcp::authorization::{Authorization, OAuthClient};
 
+/// Values of `session`: true if each conversation has a session of its own.
+const SESSIONS: [(&str, bool); 2] = [("process", false), ("conversation", true)];
+
 const OAUTH_KEYS: [&str; 5] = ["tokenUrl", "clientId", "clientSecret", "scope", "resource"];
 
 /// Texts with app settings. It collects their values, which servers may echo.
@@ -84,8 +87,16 @@ pub(super) fn read_http(
         Some((_, auth)) => Some(auth?),
         None => None,
     };
-    let redactor = Redactor::new(texts.secrets.iter());
-    Some(HttpConnector { url, headers, auth, client: texts.context.client.clone(), redactor })
+    let session = node.find_member("session");
+    let session = session.and_then(|it| fields::read_choice(it, &SESSIONS, findings));
+    Some(HttpConnector {
+        url,
+        headers,
+        auth,
+        client: texts.context.client.clone(),
+        redactor: Redactor::new(texts.secrets.iter()),
+        has_conversation_sessions: session.unwrap_or_default(),
+    })
 }
 
 fn read_url(member: &Member, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<Url> {

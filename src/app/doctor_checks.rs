@@ -1,10 +1,12 @@
 //! Checks of `doctor` that read agent files and send requests to the configured services.
 
+mod mcp;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agents::{self, Agent, Catalog, LoadedAgents, McpServers};
+use crate::agents::{self, Agent, Catalog, LoadedAgents};
 use crate::app::service::has_shared_user;
 use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
@@ -15,6 +17,8 @@ use crate::ids::{Ids as _, SystemIds};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
 use crate::settings::links::is_loopback;
+
+pub(super) use self::mcp::{StoreLocation, mcp_checks};
 
 /// Time limit of a check. An available service responds much sooner.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(45);
@@ -48,30 +52,6 @@ fn agent_file_checks(
         return checks;
     }
     mistakes.iter().map(|mistake| Check::from_agent_mistake(mistake)).collect()
-}
-
-/// Reads the tools of each MCP server.
-pub(super) async fn mcp_checks(servers: &McpServers, is_offline: bool) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for server in servers.iter() {
-        let name = format!("MCP server {}", server.name);
-        if is_offline {
-            checks.push(Check::skipped(Area::Agents, name, "not checked (--offline)"));
-            continue;
-        }
-        match server.refresh(SystemClock::default().now()).await {
-            Ok(definitions) => {
-                let tools = format!("lists {} usable tools", definitions.tools.len());
-                checks.push(Check::ok(Area::Agents, &*name, tools));
-                checks.extend(definitions.rejected.iter().map(|tool| {
-                    let reason = format!("the tool `{}` is left out: {}", tool.name, tool.reason);
-                    Check::fix(Area::Agents, &*name, reason)
-                }));
-            }
-            Err(reason) => checks.push(Check::fix(Area::Agents, name, reason)),
-        }
-    }
-    checks
 }
 
 pub(super) fn model_check(

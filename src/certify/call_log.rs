@@ -12,6 +12,7 @@ use crate::agent::request::Effect;
 use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::digest::sha256_hex;
+use crate::tools::mcp::McpServer;
 use crate::tools::plugin_state::ToolPlugin;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
@@ -175,6 +176,10 @@ impl CallableTool for CountedTool {
 
     fn plugin(&self) -> Option<&ToolPlugin> {
         self.inner.plugin()
+    }
+
+    fn mcp_server(&self) -> Option<&Arc<McpServer>> {
+        self.inner.mcp_server()
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {

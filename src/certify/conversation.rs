@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::model::scripted::sample;
 
@@ -123,7 +124,8 @@ impl Conversation {
         let responses = self.prompts.iter().flat_map(|prompt| &prompt.responses);
         let mut calls = responses.flat_map(|answer| &answer.calls);
         let of_plugins = agent.plugins.iter().flat_map(|plugin| plugin.tools());
-        let tools = agent.tools.iter().chain(of_plugins);
+        let own = agent.active_tools(&Settings::default());
+        let tools = own.iter().chain(of_plugins);
         let names: Vec<&str> = tools.map(|tool| tool.definition().name.as_str()).collect();
         let Some(unknown) = calls.find(|call| !names.contains(&call.tool.as_str())) else {
             return Ok(self);
@@ -137,7 +139,8 @@ impl Conversation {
 
     /// One response that calls every tool, and one that ends the prompt.
     fn default_for(agent: &Agent) -> Self {
-        let calls = agent.tools.iter().map(|tool| {
+        let tools = agent.active_tools(&Settings::default());
+        let calls = tools.iter().map(|tool| {
             let definition = tool.definition();
             let arguments = sample::sample_value(&definition.parameters, "certify");
             format!("use {} with {arguments}", definition.name)

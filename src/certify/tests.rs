@@ -2,6 +2,7 @@
 
 mod conversation;
 mod extensions;
+mod mcp;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
-use crate::agent::settings::{Settings, ToolExecution};
+use crate::agent::settings::ToolExecution;
 use crate::extensions::{CallBlock, HookContext, HookError, PendingToolCall, ToolCallDecision};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,

@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::head::Head;
+use crate::agent::plugin_state::MCP_PREFIX;
 use crate::agent::raw::RawJson;
 
 /// The stored state of one plugin.
@@ -19,7 +20,7 @@ pub(crate) struct PluginView {
 
 /// The plugins that have a state, by name.
 pub(crate) fn list_plugins(head: &Head) -> Vec<PluginView> {
-    let states = head.plugin_state.iter();
+    let states = head.plugin_state.iter().filter(|(name, _)| !name.starts_with(MCP_PREFIX));
     let view = |(name, stored): (&String, &crate::agent::plugin_state::PluginState)| PluginView {
         name: name.clone(),
         schema: stored.schema,

@@ -23,14 +23,18 @@ use crate::clock::Timestamp;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::template::Redactor;
 use crate::tools::mcp::authorization::Authorization;
+use crate::tools::mcp::conversation_session::SessionSlot;
 use crate::tools::mcp::definitions::{Definitions, PAGES_MAX};
 use crate::tools::mcp::failure::RequestFailure;
 pub(crate) use crate::tools::mcp::stdio::Command;
 use crate::tools::mcp::transport::{Exchange, GuardedTransport};
 
 pub(crate) mod authorization;
+mod conversation_session;
 pub(crate) mod definitions;
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod result;
 mod stdio;
 #[cfg(test)]
@@ -65,6 +69,8 @@ pub(crate) struct HttpConnector {
     pub(crate) auth: Option<Authorization>,
     pub(crate) client: HttpClient,
     pub(crate) redactor: Redactor,
+    /// True if each conversation has a session of its own.
+    pub(crate) has_conversation_sessions: bool,
 }
 
 /// A server of `mcp.json`.
@@ -122,6 +128,11 @@ impl McpServer {
     /// True for a server that is a child process.
     pub(crate) fn is_program(&self) -> bool {
         matches!(self.connector, Connector::Stdio(_))
+    }
+
+    /// True if the session of a call belongs to its conversation, and not to this process.
+    pub(crate) fn has_conversation_sessions(&self) -> bool {
+        matches!(&self.connector, Connector::Http(http) if http.has_conversation_sessions)
     }
 
     /// True once the stored definitions were looked up in this process.
@@ -238,17 +249,11 @@ impl McpServer {
         until: Instant,
     ) -> Result<ServerResult, RequestFailure> {
         let session = self.session(until).await?;
-        match timeout_at(until, session.send_request(request)).await {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => {
-                let failure = RequestFailure::from_service(error);
-                if failure.ends_session() {
-                    self.drop_session(&session).await;
-                }
-                Err(failure)
-            }
-            Err(_) => Err(RequestFailure::Lost("there was no response in time".to_owned())),
+        let response = send(&session, request, until).await;
+        if response.as_ref().is_err_and(RequestFailure::ends_session) {
+            self.drop_session(&session).await;
         }
+        response
     }
 
     async fn session(&self, until: Instant) -> Result<Arc<Session>, RequestFailure> {
@@ -258,17 +263,15 @@ impl McpServer {
                 return Ok(Arc::clone(session));
             }
             // A trait object: the compiler would not check the SDK's whole future for `Send`.
-            let opened: BoxFuture<'_, _> = Box::pin(self.open(until));
+            let opened: BoxFuture<'_, _> = Box::pin(self.open(until, SessionSlot::default()));
             let session = Arc::new(opened.await?);
             *pooled = Some(Arc::clone(&session));
             Ok(session)
         };
-        timeout_at(until, opening).await.unwrap_or_else(|_| {
-            Err(RequestFailure::NotSent("it did not answer the handshake in time".to_owned()))
-        })
+        timeout_at(until, opening).await.unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))
     }
 
-    async fn open(&self, until: Instant) -> Result<Session, RequestFailure> {
+    async fn open(&self, until: Instant, slot: SessionSlot) -> Result<Session, RequestFailure> {
         let implementation = Implementation::new("turnwheel", env!("CARGO_PKG_VERSION"));
         // Without capabilities: sampling, elicitation and roots are declined.
         let client = ClientConfig::new(ClientCapabilities::default(), implementation);
@@ -276,7 +279,7 @@ impl McpServer {
             Connector::Http(connector) => {
                 let config = StreamableHttpClientTransportConfig::with_uri(connector.url.as_str())
                     .reinit_on_expired_session(true);
-                let guarded = GuardedTransport::new((**connector).clone(), until);
+                let guarded = GuardedTransport::new((**connector).clone(), until, slot);
                 let transport = StreamableHttpClientTransport::with_client(guarded, config);
                 serve_client(client, transport).await
             }
@@ -291,5 +294,17 @@ impl McpServer {
         if pooled.as_ref().is_some_and(|it| Arc::ptr_eq(it, session)) {
             *pooled = None;
         }
+    }
+}
+
+/// Sends a request in this session.
+async fn send(
+    session: &Session,
+    request: ClientRequest,
+    until: Instant,
+) -> Result<ServerResult, RequestFailure> {
+    match timeout_at(until, session.send_request(request)).await {
+        Ok(response) => response.map_err(RequestFailure::from_service),
+        Err(_) => Err(RequestFailure::Lost("there was no response in time".to_owned())),
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::agent::plugin_state::{PluginStateChange, PluginStates};
+use crate::agent::plugin_state::{PluginState, PluginStateChange, PluginStates};
 
 /// Reads and sets the state of one plugin.
 pub(crate) trait StateAccess: Send + Sync + fmt::Debug {
@@ -43,6 +43,25 @@ impl CallPluginState {
     /// The change that the call has made.
     pub(crate) fn change(&self) -> Option<PluginStateChange> {
         self.lock().change.clone()
+    }
+
+    /// The state under this name, with the change of this call.
+    pub(crate) fn find(&self, name: &str) -> Option<PluginState> {
+        self.lock().states.get(name).cloned()
+    }
+
+    /// Sets the change of this call.
+    ///
+    /// # Errors
+    /// The state is larger than allowed: report the text.
+    pub(crate) fn set(&self, change: PluginStateChange) -> Result<(), String> {
+        let mut call = self.lock();
+        if let Some(error) = change.size_error(&call.states) {
+            return Err(error);
+        }
+        change.set(&mut call.states);
+        call.change = Some(change);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, StateOfCall> {

@@ -173,7 +173,7 @@ impl<'c> Frame<'c> {
             tools,
             contributions: self.contributions.clone(),
         };
-        Some(FrameInput { entry, tokens })
+        Some(FrameInput { entry, tokens, changed_tools: Vec::new() })
     }
 
     pub(crate) fn tokens(&self, count: TokenCounter<'_>) -> u64 {

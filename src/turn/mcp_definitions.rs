@@ -5,11 +5,17 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
+use crate::agent::entry::EntryBody;
+use crate::agent::frame_entry::FrameInput;
 use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
 use crate::tools::mcp::McpServer;
 use crate::tools::mcp::definitions::Definitions;
 use crate::turn::context::TurnContext;
+use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
+
+/// Names in one event.
+const CHANGED_TOOLS_MAX: usize = 32;
 
 impl LeasedConversation<'_> {
     /// Loads the stored definitions of the agent's servers. Costs nothing once this process knows
@@ -76,11 +82,40 @@ impl LeasedConversation<'_> {
         })
     }
 
+    /// Lists in a new frame the tools whose definitions differ from those in the previous frame.
+    ///
+    /// # Errors
+    /// The previous frame cannot be read: do not call the model.
+    pub(crate) async fn list_changed_mcp_tools(
+        &self,
+        context: &TurnContext,
+        frame: Option<&mut FrameInput>,
+    ) -> Result<(), TurnError> {
+        let (Some(frame), Some(current)) = (frame, &self.state.head.frame) else { return Ok(()) };
+        let has_mcp = context.tools().iter().any(|tool| tool.mcp_server().is_some());
+        if frame.entry.hash == current.hash || !has_mcp {
+            return Ok(());
+        }
+        let previous = self.state.load_entry(self.services, current.seq).await?;
+        let Some(EntryBody::Frame(previous)) = previous.as_ref().map(|entry| &entry.body) else {
+            return Ok(());
+        };
+        let tools = context.tools().iter().filter(|tool| tool.mcp_server().is_some());
+        let changed = tools.map(|tool| tool.definition()).filter(|tool| {
+            previous.tools.iter().any(|old| old.name == tool.name && old.revision != tool.revision)
+        });
+        frame.changed_tools =
+            changed.take(CHANGED_TOOLS_MAX).map(|tool| tool.name.clone()).collect();
+        Ok(())
+    }
+
     async fn refresh_mcp_server(&self, server: &Arc<McpServer>) -> Result<(), String> {
         // A trait object: the compiler would not check the SDK's whole future for `Send`.
         let refreshed: BoxFuture<'_, _> = Box::pin(server.refresh(self.services.clock.now()));
         let definitions = refreshed.await?;
+        self.services.fail_points.hit("definitions.before").await;
         let stored = self.store_mcp_definitions(server, &definitions).await;
+        self.services.fail_points.hit("definitions.after").await;
         if let Err(error) = stored {
             // Another process reads the server itself.
             tracing::warn!(server = %server.name, %error, "MCP definitions not stored");

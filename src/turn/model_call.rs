@@ -137,6 +137,8 @@ impl LeasedConversation<'_> {
                 Ok(prepared) => prepared,
                 Err(unsent) => return Ok(unsent),
             };
+        let mut frame_input = frame.to_input(&self.state.head, &agent.revision);
+        self.list_changed_mcp_tools(context, frame_input.as_mut()).await?;
         let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
         let traceparent = run.and_then(|run| run.traceparent);
@@ -177,9 +179,8 @@ impl LeasedConversation<'_> {
         if response.is_err() {
             publisher.publish_reset();
         }
-        let frame = frame.to_input(&self.state.head, &agent.revision);
         let outcome = CallOutcome::unsent(response?, &agent.revision);
-        Ok(CallOutcome { frame, plugin_state: changes, ..outcome })
+        Ok(CallOutcome { frame: frame_input, plugin_state: changes, ..outcome })
     }
 
     /// The messages of the next call with its frame, or the failure of a plugin or extension.

@@ -321,7 +321,7 @@ mod tests {
             tools: Vec::new(),
             contributions: vec![contribution],
         };
-        answered.frame = Some(FrameInput { entry, tokens: 1 });
+        answered.frame = Some(FrameInput { entry, tokens: 1, changed_tools: Vec::new() });
         answered.plugin_state =
             vec![PluginStateChange { plugin: "skills".to_owned(), state: None }];
         let mut inputs = vec![Input::FinishTurn(FinishTurn::End), input];

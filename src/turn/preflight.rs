@@ -371,8 +371,8 @@ fn resolve_call(
 }
 
 /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
-/// calls modify workspace files or the state of plugins, or both are the same `write` with equal
-/// arguments. The model may have requested the second write by mistake; it is rejected if the first
+/// calls modify workspace files or the state of plugins, or use one session of the conversation with
+/// an MCP server, or both are the same `write` with equal arguments. The model may have requested the second write by mistake; it is rejected if the first
 /// one's outcome stays unknown.
 fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) -> Option<usize> {
     let (transition, context) = (plan.transition(), plan.context());
@@ -388,6 +388,7 @@ fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) 
         };
         are_both(|it| it.changes_workspace())
             || are_both(writes_state)
+            || share_session(tool, context.find_tool(&other.name).map(|other| &**other))
             || (tool.definition().effect == Effect::Write && is_same())
     };
     earlier.iter().enumerate().rev().find_map(|(index, other)| {
@@ -398,6 +399,15 @@ fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) 
 
 fn writes_state(tool: &dyn CallableTool) -> bool {
     tool.plugin().is_some_and(|plugin| plugin.writes_state)
+}
+
+/// True if both use the session of the conversation with one MCP server.
+fn share_session(tool: &dyn CallableTool, other: Option<&dyn CallableTool>) -> bool {
+    let server = |tool: &dyn CallableTool| {
+        let server = tool.mcp_server().filter(|server| server.has_conversation_sessions());
+        server.map(|server| server.name.clone())
+    };
+    server(tool).is_some_and(|name| other.and_then(server) == Some(name))
 }
 
 /// The binding that the call was approved for.

@@ -126,8 +126,9 @@ impl<'w> LeasedConversation<'w> {
         let deadline = services.clock.now().plus(tool.definition().timeout);
         let traceparent = call_span.span.traceparent().or(context.traceparent);
         let abort = abort.clone();
-        let plugin_state =
-            tool.plugin().map(|_| CallPluginState::new(self.state.head.plugin_state.clone()));
+        let has_session = tool.mcp_server().is_some_and(|it| it.has_conversation_sessions());
+        let plugin_state = (has_session || tool.plugin().is_some())
+            .then(|| CallPluginState::new(self.state.head.plugin_state.clone()));
         let outcome_context = OutcomeContext { state: plugin_state.clone(), ..outcome_context };
         let context = ToolContext { deadline, abort, traceparent, plugin_state, ..context };
         let read_access = turn_context.read_access();

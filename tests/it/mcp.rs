@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use self::node_server::{NodeServer, install_servers};
 use crate::support::dev_client::DevClient;
 
+mod kills;
 mod node_server;
 
 const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
@@ -189,6 +190,36 @@ async fn example_agent_has_skills_a_template_and_memory() {
     assert_eq!(memory["items"][0]["text"], "cites by line");
 }
 
+/// Output of `doctor` in the folder, with the fake model.
+fn doctor(folder: &Path, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+        .arg("doctor")
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .env("TURNWHEEL_MODEL", "scripted")
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn doctor_reports_a_changed_definition() {
+    let servers = install_servers();
+    let changing = NodeServer::start(&servers.join("changing.mjs"), &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let entry = json!({ "desk": { "url": changing.url("/mcp") } });
+    let app = start(folder.path(), "---\ntools:\n  - mcp: desk\n---\nWork.", &entry);
+    app.prompt("c", "say hello").await;
+    let data = app.stop();
+    let arguments = ["--data", data.path().to_str().unwrap()];
+    let text = doctor(folder.path(), &arguments);
+    assert!(text.contains("lists 1 usable tools") && !text.contains("changed since"), "{text}");
+    reqwest::get(changing.url("/change")).await.unwrap();
+    let text = doctor(folder.path(), &arguments);
+    assert!(text.contains("changed since") && text.contains(": send."), "{text}");
+}
+
 #[test]
 fn doctor_reads_each_server() {
     let servers = install_servers();
@@ -199,17 +230,7 @@ fn doctor_reads_each_server() {
         .unwrap();
     let file = json!({ "servers": { "desk": { "url": changing.url("/mcp") } } }).to_string();
     std::fs::write(folder.path().join("mcp.json"), file).unwrap();
-    let doctor = |arguments: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_turnwheel"))
-            .arg("doctor")
-            .args(arguments)
-            .current_dir(folder.path())
-            .env_clear()
-            .env("TURNWHEEL_MODEL", "scripted")
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let doctor = |arguments: &[&str]| doctor(folder.path(), arguments);
     let text = doctor(&[]);
     assert!(text.contains("MCP server desk") && text.contains("lists 1 usable tools"), "{text}");
     changing.stop();

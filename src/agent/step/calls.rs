@@ -3,7 +3,9 @@
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::entry::{EntryBody, ToolStarted};
-use crate::agent::event::{EventBody, MessageReset, OutputRef, ToolExecutionStart};
+use crate::agent::event::{
+    EventBody, MessageReset, OutputRef, ToolDefinitionChange, ToolExecutionStart,
+};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
 use crate::agent::raw::RawJson;
@@ -156,6 +158,10 @@ fn request_approval(
     let has_changed =
         approved.is_some_and(|approved| !approval_binding::is_same_call(approved, &plan.binding));
     let reason = if has_changed {
+        transition.emit(EventBody::ToolDefinitionChanged(ToolDefinitionChange {
+            tools: vec![open_call.tool_call.name.clone()],
+            tool_call_id: Some(open_call.tool_call.id.clone()),
+        }));
         format!("{TOOL_CHANGED} {}", approval.reason)
     } else {
         approval.reason.clone()

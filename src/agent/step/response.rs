@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::agent::content::Block;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry};
-use crate::agent::event::{EventBody, OutputRef};
+use crate::agent::event::{EventBody, OutputRef, ToolDefinitionChange};
 use crate::agent::frame_entry::{CurrentFrame, FrameInput};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
@@ -138,7 +138,8 @@ fn append_response(
 }
 
 /// Records the frame of a response if it differs from the previous one.
-fn set_frame(transition: &mut Transition, FrameInput { entry, tokens }: &FrameInput) {
+fn set_frame(transition: &mut Transition, frame: &FrameInput) {
+    let FrameInput { entry, tokens, changed_tools } = frame;
     if transition.head.frame.as_ref().is_some_and(|frame| frame.hash == entry.hash) {
         return;
     }
@@ -149,6 +150,11 @@ fn set_frame(transition: &mut Transition, FrameInput { entry, tokens }: &FrameIn
         tokens: *tokens,
         system_prompt_seq: entry.system_prompt_seq,
     });
+    if !changed_tools.is_empty() {
+        let tools = changed_tools.clone();
+        let change = ToolDefinitionChange { tools, tool_call_id: None };
+        transition.emit(EventBody::ToolDefinitionChanged(change));
+    }
 }
 
 fn set_plugin_state(transition: &mut Transition, changes: &[PluginStateChange]) {

@@ -13,7 +13,7 @@ use crate::ids::PromptId;
 /// Maximum operations of one commit.
 const OPERATIONS_MAX: usize = 80;
 
-fn inserted(id: &str, output: &serde_json::Value) -> InboxItem {
+pub(super) fn inserted(id: &str, output: &serde_json::Value) -> InboxItem {
     let prompt = json!({
         "promptId": format!("pr_{id}"), "user": "default", "input": format!("ask {id}"),
         "output": output, "source": "schedule", "startedAt": NOW.0 - 5_000,

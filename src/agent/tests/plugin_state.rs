@@ -23,7 +23,7 @@ fn prepared(mut input: Input, hash: &str, changes: &[PluginStateChange]) -> Inpu
         tools: Vec::new(),
         contributions: Vec::new(),
     };
-    response.frame = Some(FrameInput { entry, tokens: 7 });
+    response.frame = Some(FrameInput { entry, tokens: 7, changed_tools: Vec::new() });
     response.plugin_state = changes.to_vec();
     input
 }

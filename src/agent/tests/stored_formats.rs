@@ -108,7 +108,7 @@ fn inbox_item_kinds_round_trip() {
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 35);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 37);
 }
 
 #[test]

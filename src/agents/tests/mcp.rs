@@ -37,7 +37,7 @@ const SERVERS: &str = r#"{
       "type": "http", "url": "${PAYMENTS_URL}/mcp", "trusted": true,
       "headers": { "x-key": "${KEY}" }
     },
-    "ledger": { "url": "https://l.example/mcp", "auth": { "entra": "api://ledger/.default" } },
+    "ledger": { "url": "https://l.example/mcp", "auth": { "entra": "api://ledger/.default" }, "session": "conversation" },
     "crm": {
       "url": "https://c.example/mcp",
       "auth": { "oauth": { "tokenUrl": "https://id.example/token", "clientId": "a", "clientSecret": "${KEY}", "scope": "read" } }
@@ -58,6 +58,8 @@ fn both_shapes_of_the_file_are_read() {
         assert!(mistakes[0].starts_with("mcp.json:14: the app setting GONE is not set"));
         let desk = servers.iter().find(|server| server.name == "desk").unwrap();
         assert!(desk.is_trusted);
+        let with_sessions = servers.iter().filter(|server| server.has_conversation_sessions());
+        assert_eq!(with_sessions.map(|server| &*server.name).collect::<Vec<_>>(), ["ledger"]);
     }
 }
 
@@ -87,7 +89,8 @@ fn mistakes_of_the_file_have_their_lines() {
     "twice": { "url": "https://a.example/", "headers": { "Authorization": "x" }, "auth": { "entra": "api://a/.default" } },
     "oauth": { "url": "https://a.example/", "auth": { "oauth": { "tokenUrl": "http://169.254.169.254/token", "clientId": "a", "key": "b" } } },
     "program": { "command": "${KEY}", "args": "x" },
-    "text": "x"
+    "text": "x",
+    "user": { "url": "https://a.example/", "session": "user" }
   },
   "server": {}
 }"#;
@@ -96,7 +99,7 @@ fn mistakes_of_the_file_have_their_lines() {
     assert_snapshot!(mistakes.join("\n"), @r"
     mcp.json:3: a server's name is 1 to 32 of A-Z, a-z, 0-9 and `-`
     mcp.json:4: a server needs `url`, or `command` for a program
-    mcp.json:5: unknown key `command` of an http server: the nearest is `trusted`; there are: type, transport, url, headers, auth, trusted
+    mcp.json:5: unknown key `command` of an http server: the nearest is `trusted`; there are: type, transport, url, headers, auth, session, trusted
     mcp.json:6: the transport `sse` is obsolete: use the server's streamable HTTP url and `http`
     mcp.json:7: tools may not call this url: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
     mcp.json:8: there is no `{x}` here: a server has no arguments
@@ -111,7 +114,8 @@ fn mistakes_of_the_file_have_their_lines() {
     mcp.json:13: `command` is without app settings: write them into `args` or `env`
     mcp.json:13: `args` is a list of arguments
     mcp.json:14: a server is a map, not text
-    mcp.json:16: unknown key `server` of mcp.json: did you mean `servers`?
+    mcp.json:15: `user` is not a value of `session`: the nearest is `process`; there are: process, conversation
+    mcp.json:17: unknown key `server` of mcp.json: did you mean `servers`?
     ");
     for (text, expected) in [
         ("{\n  \"servers\": {,}\n}", "mcp.json:2: the file is not JSON"),

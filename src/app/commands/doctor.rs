@@ -38,13 +38,15 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);
         checks.extend(doctor_checks::agent_checks(settings, folder, &agents));
         let servers = agents.as_ref().map(|loaded| &loaded.mcp);
-        let servers = servers.map(|mcp| doctor_checks::mcp_checks(mcp, is_offline));
+        let (credentials, data) = (&credentials, options.data.as_path());
+        let location = doctor_checks::StoreLocation { settings, credentials, data };
+        let servers = servers.map(|mcp| doctor_checks::mcp_checks(mcp, is_offline, &location));
         checks.extend(servers.ok().and_then(doctor_checks::block_on_value).unwrap_or_default());
-        checks.push(doctor_checks::model_check(settings, &credentials, is_offline));
+        checks.push(doctor_checks::model_check(settings, credentials, is_offline));
         if let Ok(loaded) = agents {
             let catalog = &loaded.catalog;
             checks.extend(doctor_checks::memory_check(settings, catalog));
-            checks.extend(doctor_checks::price_check(settings, &credentials, catalog));
+            checks.extend(doctor_checks::price_check(settings, credentials, catalog));
         }
     }
     let report = doctor::Report::new(checks);

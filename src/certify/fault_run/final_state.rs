@@ -10,7 +10,7 @@ use crate::agent::message::Message;
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::request::Effect;
-use crate::agent::settings::ToolExecution;
+use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::Agent;
 use crate::certify::ToolMode;
 use crate::certify::client::fork_key;
@@ -117,7 +117,8 @@ impl FaultRun<'_> {
             !notice.is_ok_and(|notice| self.environment.notifications.has_sent(&notice.id))
         });
         let unsent = unsent.count();
-        let writes = agent.tools.iter().map(|tool| tool.definition());
+        let tools = agent.active_tools(&Settings::default());
+        let writes = tools.iter().map(|tool| tool.definition());
         let writes = writes.filter(|tool| tool.effect == Effect::Write);
         Outcome {
             fail_points: self.environment.trap.hits(),

@@ -99,9 +99,8 @@ impl Hydrator {
                     (request.request_id.clone(), self.approval_members(request, true).await?);
                 return Ok(EventPayload::ApprovalSettled { request_id, members });
             }
-            EventBody::SummarizationRetryFinished(_) | EventBody::BranchSummaryStart(_) => {
-                json!({})
-            }
+            EventBody::SummarizationRetryFinished(empty) => to_value(empty),
+            EventBody::BranchSummaryStart(empty) => to_value(empty),
             EventBody::BranchSummaryEnd(end) => to_value(end),
             EventBody::CommandEnd(end) => to_value(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
@@ -113,6 +112,7 @@ impl Hydrator {
             }),
             EventBody::AutoRetryEnd(end) => to_value(end),
             EventBody::Notify(notification) => to_value(notification),
+            EventBody::ToolDefinitionChanged(change) => to_value(change),
             EventBody::SessionInfoChanged(info) => to_value(info),
             EventBody::SessionTree(moved) => self.session_tree_members(moved),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
@@ -153,6 +153,7 @@ impl Hydrator {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::Notify(_)
+            | EventBody::ToolDefinitionChanged(_)
             | EventBody::SessionInfoChanged(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)

@@ -1,6 +1,7 @@
 //! Access tokens for MCP servers: of the app's Entra identity, or by the OAuth 2.0 client
 //! credentials grant (RFC 6749 §4.4).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
@@ -25,6 +26,8 @@ use crate::tools::mcp::transport::read_all;
 const LIFE_DEFAULT: Duration = Duration::from_mins(5);
 /// A token is not used in the last part of its life.
 const LIFE_MARGIN: Duration = Duration::from_mins(1);
+/// A shorter token would match by accident.
+const TOKEN_BYTES_MIN: usize = 8;
 /// Characters of the error code of an authorization server.
 const ERROR_CHARS_MAX: usize = 64;
 
@@ -77,7 +80,13 @@ impl Authorization {
         let (name, token) = match self {
             Self::Entra(scope) => {
                 let fetched = async {
-                    let token = client.token(scope).await.map_err(RequestFailure::NoToken)?;
+                    let token = client.token(scope).await.map_err(|cause| {
+                        // The model and users do not read the cause, which the operator needs.
+                        tracing::warn!(scope, cause, "no Entra token for an MCP server");
+                        RequestFailure::NoToken(format!(
+                            "there is no token of the app's identity for {scope}, so nothing was sent"
+                        ))
+                    })?;
                     bearer_header(token.reveal())
                 };
                 (format!("the Entra token for {scope}"), timeout_at(until, fetched).await)
@@ -189,6 +198,15 @@ impl OAuthClient {
         ]);
         let (method, url) = (Method::POST, self.token_url.clone());
         Ok(ToolRequest { method, url, headers, body: Some(Bytes::from(form.finish())) })
+    }
+}
+
+/// Replaces the access token in a text of the server, which may echo it.
+pub(super) fn hide_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow<'t, str> {
+    let token = bearer.and_then(|it| it.to_str().ok()).and_then(|it| it.strip_prefix("Bearer "));
+    match token.filter(|token| token.len() >= TOKEN_BYTES_MIN && text.contains(*token)) {
+        Some(token) => Cow::Owned(text.replace(token, "[token]")),
+        None => Cow::Borrowed(text),
     }
 }
 

@@ -35,6 +35,10 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
+    pub(super) fn slow_handshake() -> Self {
+        Self::NotSent("it did not answer the handshake in time".to_owned())
+    }
+
     pub(super) fn from_service(error: ServiceError) -> Self {
         if let ServiceError::McpError(ErrorData { code, message, .. }) = error {
             return Self::Refused { code: code.0, text: message.into_owned() };

@@ -1,6 +1,6 @@
 //! A hostile MCP server for tests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -25,10 +25,14 @@ pub(crate) enum Reply {
     Stream(Vec<Value>),
     Status(u16),
     Error(i32),
+    /// A body of JSON.
+    Text(String),
     /// A body of that many bytes.
     Bytes(usize),
     /// No response.
     Hang,
+    /// Events without an end and without a response.
+    EndlessEvents,
     /// The session is unknown.
     SessionLost,
 }
@@ -39,6 +43,14 @@ struct ServerState {
     replies: VecDeque<Reply>,
     requests: Vec<(String, HeaderMap, Value)>,
     is_down: bool,
+    /// Number of calls by session, if the server needs sessions.
+    sessions: Option<BTreeMap<String, u32>>,
+    /// Prefix of the ids of sessions.
+    session_prefix: String,
+    /// True if each page of the list of tools has a next one.
+    has_endless_list: bool,
+    /// Requests to other paths.
+    other_requests: usize,
     /// Headers and bodies of the token requests.
     token_requests: Vec<(HeaderMap, String)>,
     /// The only access token that the server accepts.
@@ -66,6 +78,7 @@ impl TestServer {
         let router = Router::new()
             .route("/mcp", post(answer))
             .route("/token", post(issue_token))
+            .fallback(count_other)
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -87,20 +100,43 @@ impl TestServer {
         is_trusted: bool,
         auth: Option<Authorization>,
     ) -> Arc<McpServer> {
+        let connector = HttpConnector { auth, ..self.connector() };
+        new_server(is_trusted, connector)
+    }
+
+    /// Needs a session in each request from now on. Its entry in `mcp.json` has a session for each
+    /// conversation.
+    pub(crate) fn connect_conversations(&self) -> Arc<McpServer> {
+        self.state.lock().unwrap().sessions.get_or_insert_default();
+        let connector = HttpConnector { has_conversation_sessions: true, ..self.connector() };
+        new_server(false, connector)
+    }
+
+    pub(crate) fn connector(&self) -> HttpConnector {
         let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
-        let connector = HttpConnector {
+        HttpConnector {
             url: self.url.parse().unwrap(),
             headers: Vec::new(),
-            auth,
+            auth: None,
             client: HttpClient::new(AddressRules::default().with_loopback()).unwrap(),
             redactor: Redactor::new([&secret].into_iter()),
-        };
-        Arc::new(McpServer::new(
-            "desk",
-            "i".to_owned(),
-            is_trusted,
-            Connector::Http(Box::new(connector)),
-        ))
+            has_conversation_sessions: false,
+        }
+    }
+
+    /// The server has lost all sessions.
+    pub(crate) fn forget_sessions(&self) {
+        let mut state = self.state.lock().unwrap();
+        let sessions = state.sessions.as_mut().unwrap();
+        sessions.values_mut().for_each(|calls| *calls = u32::MAX);
+    }
+
+    pub(crate) fn set_session_prefix(&self, prefix: &str) {
+        prefix.clone_into(&mut self.state.lock().unwrap().session_prefix);
+    }
+
+    pub(crate) fn set_endless_list(&self) {
+        self.state.lock().unwrap().has_endless_list = true;
     }
 
     pub(crate) fn set_tools(&self, tools: Value) {
@@ -120,6 +156,10 @@ impl TestServer {
         self.state.lock().unwrap().token_requests.clone()
     }
 
+    pub(crate) fn other_requests(&self) -> usize {
+        self.state.lock().unwrap().other_requests
+    }
+
     pub(crate) fn reply(&self, reply: Reply) {
         self.state.lock().unwrap().replies.push_back(reply);
     }
@@ -133,11 +173,84 @@ impl TestServer {
         self.methods().iter().filter(|it| *it == method).count()
     }
 
+    /// Headers of all requests of that method.
+    pub(crate) fn requests_of(&self, method: &str) -> Vec<HeaderMap> {
+        let state = self.state.lock().unwrap();
+        state.requests.iter().filter(|it| it.0 == method).map(|it| it.1.clone()).collect()
+    }
+
     /// Headers and message of the last request of that method.
     pub(crate) fn last(&self, method: &str) -> (HeaderMap, Value) {
         let state = self.state.lock().unwrap();
         let found = state.requests.iter().rev().find(|it| it.0 == method);
         found.map(|it| (it.1.clone(), it.2.clone())).unwrap()
+    }
+}
+
+pub(crate) fn new_server(is_trusted: bool, connector: HttpConnector) -> Arc<McpServer> {
+    let connector = Connector::Http(Box::new(connector));
+    Arc::new(McpServer::new("desk", "i".to_owned(), is_trusted, connector))
+}
+
+impl ServerState {
+    /// The session of a request. `None`: it is unknown.
+    fn find_session(&mut self, method: &str, headers: &HeaderMap) -> Option<String> {
+        let Some(sessions) = &mut self.sessions else { return Some("s1".to_owned()) };
+        if method == "initialize" {
+            let id = format!("{}s{}", self.session_prefix, sessions.len() + 1);
+            sessions.insert(id.clone(), 0);
+            return Some(id);
+        }
+        let id = headers.get("mcp-session-id")?.to_str().ok()?.to_owned();
+        let calls = sessions.get_mut(&id).filter(|calls| **calls < u32::MAX)?;
+        *calls += u32::from(method == "tools/call");
+        Some(id)
+    }
+}
+
+impl Reply {
+    /// The response to the request with the id.
+    fn into_response_of(self, id: &Value, session: String) -> Response {
+        const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+        const EVENTS: [(&str, &str); 1] = [("content-type", "text/event-stream")];
+        match self {
+            Self::Result(result) => {
+                let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+                (JSON, [("mcp-session-id", session)], body).into_response()
+            }
+            Self::Stream(messages) => {
+                let id = id.to_string();
+                let messages = messages.iter().map(|it| it.to_string().replace("\"ID\"", &id));
+                let body: String = messages.map(|it| format!("data: {it}\n\n")).collect();
+                (EVENTS, body).into_response()
+            }
+            Self::Status(status) => {
+                let status = StatusCode::from_u16(status).unwrap();
+                (status, [("location", "/other")], "no: s3cret-value").into_response()
+            }
+            Self::Error(code) => {
+                let error = json!({ "code": code, "message": "refused" });
+                let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+                (JSON, body).into_response()
+            }
+            Self::Text(body) => (JSON, body).into_response(),
+            Self::Bytes(count) => (JSON, vec![b' '; count]).into_response(),
+            Self::Hang => {
+                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                (EVENTS, Body::from_stream(never)).into_response()
+            }
+            Self::EndlessEvents => {
+                let params = json!({ "level": "info", "data": "x".repeat(60_000) });
+                let method = "notifications/message";
+                let event = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+                let event = Bytes::from(format!("data: {event}\n\n"));
+                let events = futures_util::stream::repeat_with(move || {
+                    Ok::<_, std::io::Error>(event.clone())
+                });
+                (EVENTS, Body::from_stream(events)).into_response()
+            }
+            Self::SessionLost => StatusCode::NOT_FOUND.into_response(),
+        }
     }
 }
 
@@ -148,12 +261,13 @@ async fn answer(
 ) -> Response {
     let message: Value = serde_json::from_slice(&body).unwrap();
     let method = message["method"].as_str().unwrap_or("reply").to_owned();
-    let (tools, reply) = {
+    let (tools, reply, session, has_next_page) = {
         let mut state = state.lock().unwrap();
         let is_authorised = state.token.as_ref().is_none_or(|token| {
             let bearer = headers.get("authorization").and_then(|it| it.to_str().ok());
             bearer.and_then(|it| it.strip_prefix("Bearer ")) == Some(token)
         });
+        let session = state.find_session(&method, &headers);
         state.requests.push((method.clone(), headers, message.clone()));
         if !is_authorised {
             return StatusCode::UNAUTHORIZED.into_response();
@@ -161,56 +275,34 @@ async fn answer(
         if state.is_down {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
+        let Some(id) = session else { return StatusCode::NOT_FOUND.into_response() };
+        let calls = state.sessions.as_ref().and_then(|it| it.get(&id)).copied();
         let reply = if method == "tools/call" { state.replies.pop_front() } else { None };
-        (state.tools.clone(), reply)
+        (state.tools.clone(), reply, (id, calls), state.has_endless_list)
     };
-    let id = message["id"].clone();
     let result = match method.as_str() {
         "initialize" => json!({
             "protocolVersion": message["params"]["protocolVersion"],
             "capabilities": { "tools": {} },
             "serverInfo": { "name": "hostile", "version": "1" }
         }),
+        "tools/list" if has_next_page => json!({ "tools": tools, "nextCursor": "same" }),
         "tools/list" => json!({ "tools": tools }),
         "tools/call" => {
-            let name = &message["params"]["name"];
-            json!({ "content": [{ "type": "text", "text": format!("ran {name}") }] })
+            let text = match &session {
+                (id, Some(calls)) => format!("call {calls} of {id}"),
+                (_, None) => format!("ran {}", message["params"]["name"]),
+            };
+            json!({ "content": [{ "type": "text", "text": text }] })
         }
         _ => return StatusCode::ACCEPTED.into_response(),
     };
-    let respond = |result: Value| {
-        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-        ([("content-type", "application/json"), ("mcp-session-id", "s1")], body).into_response()
-    };
-    match reply {
-        None => respond(result),
-        Some(Reply::Result(result)) => respond(result),
-        Some(Reply::Stream(messages)) => {
-            let id = id.to_string();
-            let events = messages
-                .iter()
-                .map(|it| format!("data: {}\n\n", it.to_string().replace("\"ID\"", &id)));
-            let body: String = events.collect();
-            ([("content-type", "text/event-stream")], body).into_response()
-        }
-        Some(Reply::Status(status)) => {
-            let status = StatusCode::from_u16(status).unwrap();
-            (status, [("location", "/other")], "no: s3cret-value").into_response()
-        }
-        Some(Reply::Error(code)) => {
-            let error = json!({ "code": code, "message": "refused" });
-            let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
-            ([("content-type", "application/json")], body).into_response()
-        }
-        Some(Reply::Bytes(count)) => {
-            ([("content-type", "application/json")], vec![b' '; count]).into_response()
-        }
-        Some(Reply::Hang) => {
-            let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-            ([("content-type", "text/event-stream")], Body::from_stream(never)).into_response()
-        }
-        Some(Reply::SessionLost) => StatusCode::NOT_FOUND.into_response(),
-    }
+    reply.unwrap_or(Reply::Result(result)).into_response_of(&message["id"], session.0)
+}
+
+async fn count_other(State(state): State<Arc<Mutex<ServerState>>>) -> StatusCode {
+    state.lock().unwrap().other_requests += 1;
+    StatusCode::NOT_FOUND
 }
 
 async fn issue_token(

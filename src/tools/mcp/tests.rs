@@ -1,13 +1,15 @@
 //! Tests of the MCP client against a hostile server.
 
 mod authorization;
+mod hostile;
+mod sessions;
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::definitions::Definitions;
-use super::test_server::{Reply, TestServer, tool};
+use super::test_server::{Reply, TestServer, new_server, tool};
 use super::tool::{McpContent, McpRules, McpToolSource};
 use super::*;
 use crate::agent::content::{Block, joined_text};
@@ -288,27 +290,40 @@ async fn changed_definition_changes_the_revision() {
     assert_eq!(revisions(&source)[1], before.0[1]);
 }
 
+/// Fixtures of the documents of all versions.
 #[test]
-fn stored_definitions_load() {
+fn stored_definitions_round_trip() {
+    let lines = include_str!("../../../tests/fixtures/mcp-definitions-v1.jsonl").lines();
+    for line in lines.clone() {
+        let definitions: Definitions = serde_json::from_str(line).unwrap();
+        assert_eq!(json!(definitions), serde_json::from_str::<Value>(line).unwrap());
+    }
+    assert_eq!(lines.count(), 2);
+}
+
+#[test]
+fn stored_definitions_of_other_versions_load() {
     let stored = r#"{"fetchedAt":5,"tools":[{"name":"a","title":null,"description":"d","parameters":{"type":"object"},"later":1}]}"#;
     let definitions: Definitions = serde_json::from_str(stored).unwrap();
     assert_eq!(definitions.tools[0].name, "a");
 }
 
+/// Processor time that this thread has used.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+}
+
 /// Processor time of this thread, which runs client and server: more than that of the client.
 #[tokio::test]
 async fn call_costs_at_most_two_milliseconds_of_processor() {
-    let used = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
-    };
     let (_server, source) = connected(json!([tool("get", "x")]), Some(Effect::Read), false).await;
     let env = TestEnv::new();
     let mut cheapest = Duration::MAX;
     for _ in 0..40 {
-        let before = used();
+        let before = processor_time();
         call(&source, &env).await;
-        cheapest = cheapest.min(used().saturating_sub(before));
+        cheapest = cheapest.min(processor_time().saturating_sub(before));
     }
     assert!(cheapest <= Duration::from_millis(2), "{cheapest:?}");
 }

@@ -15,6 +15,7 @@ use crate::agent::request::Effect;
 use crate::tools::http::text::sanitize_line;
 use crate::tools::http::{ATTEMPTS_MAX, ApprovalRule, REASON_CHARS_MAX, RETRY_DELAY};
 use crate::tools::mcp::McpServer;
+use crate::tools::mcp::conversation_session::ConversationSession;
 use crate::tools::mcp::definitions::{Definitions, RemoteTool};
 use crate::tools::mcp::failure::RequestFailure;
 pub(crate) use crate::tools::mcp::result::McpContent;
@@ -180,13 +181,16 @@ impl McpTool {
         &self,
         arguments: &Arguments,
         until: Instant,
-        context: &ToolContext,
+        (context, session): (&ToolContext, Option<&mut ConversationSession<'_>>),
     ) -> Result<ToolResult, RequestFailure> {
         let exchange = Arc::new(self.exchange(until, context));
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
-        let request = self.request(arguments, &exchange);
-        let response = Box::pin(self.server.request(request.into(), until)).await?;
+        let request = self.request(arguments, &exchange).into();
+        let response = match session {
+            Some(session) => Box::pin(session.request(request, until)).await?,
+            None => Box::pin(self.server.request(request, until)).await?,
+        };
         if let ServerResult::CallToolResult(result) = response {
             return Ok(convert_result(result, self.rules.content, context).await);
         }
@@ -258,11 +262,18 @@ impl CallableTool for McpTool {
         // Attempts end shortly before the deadline, when the caller drops this future: only here is
         // it known whether the request was sent.
         let end = Instant::now() + time.saturating_sub((time / 20).min(Duration::from_millis(100)));
+        let mut session = ConversationSession::load(&self.server, &context);
         let mut number = 1;
         loop {
             let until = end.min(Instant::now() + self.rules.timeout);
-            let failure = match Box::pin(self.attempt(&arguments, until, &context)).await {
-                Ok(result) => return ToolOutcome::Returned(result),
+            let scope = (&context, session.as_mut());
+            let failure = match Box::pin(self.attempt(&arguments, until, scope)).await {
+                Ok(mut result) => {
+                    if let Some(session) = &session {
+                        session.report_loss(&mut result);
+                    }
+                    return ToolOutcome::Returned(result);
+                }
                 Err(failure) => failure,
             };
             self.log_failure(&failure, number, &context);

@@ -29,7 +29,12 @@ use crate::tools::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::tools::http::text::byte_prefix;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::HttpConnector;
+use crate::tools::mcp::authorization::hide_token;
+use crate::tools::mcp::conversation_session::SessionSlot;
 use crate::tools::mcp::failure::RequestFailure;
+
+#[cfg(test)]
+mod fuzz;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
@@ -75,11 +80,12 @@ pub(super) struct GuardedTransport {
     connector: HttpConnector,
     /// End of the handshake.
     until: Instant,
+    session: SessionSlot,
 }
 
 impl GuardedTransport {
-    pub(super) fn new(connector: HttpConnector, until: Instant) -> Self {
-        Self { connector, until }
+    pub(super) fn new(connector: HttpConnector, until: Instant, session: SessionSlot) -> Self {
+        Self { connector, until, session }
     }
 
     fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<Exchange> {
@@ -100,6 +106,9 @@ impl GuardedTransport {
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
     ) -> Result<StreamableHttpPostResponse, TransportError> {
+        if let Some(response) = self.session.answer(message) {
+            return Ok(response);
+        }
         let exchange = self.exchange(message);
         let posted = tokio::select! {
             biased;
@@ -117,13 +126,13 @@ impl GuardedTransport {
         headers: &HeaderMap,
         exchange: &Exchange,
     ) -> Result<StreamableHttpPostResponse, PostFailure> {
-        let (mut response, bearer) = self.send(message, headers, exchange).await?;
+        let (mut response, mut bearer) = self.send(message, headers, exchange).await?;
         // The server did nothing. An authorization server may have revoked the token.
         if response.status() == StatusCode::UNAUTHORIZED
             && let Some(auth) = &self.connector.auth
             && auth.discard(bearer.as_ref()).await
         {
-            response = self.send(message, headers, exchange).await?.0;
+            (response, bearer) = self.send(message, headers, exchange).await?;
         }
         let status = response.status();
         let session = response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok());
@@ -131,6 +140,7 @@ impl GuardedTransport {
         if !status.is_success() {
             let until = exchange.until.min(Instant::now() + ERROR_BODY_TIME_MAX);
             let body = read_error_body(response, until).await;
+            let body = hide_token(&String::from_utf8_lossy(&body), bearer.as_ref()).into_owned();
             return Err(self.status_failure(status, &body, headers.contains_key(SESSION_ID)));
         }
         let JsonRpcMessage::Request(request) = message else {
@@ -141,14 +151,16 @@ impl GuardedTransport {
         let chunks = Box::pin(response.bytes_stream());
         let reading = async {
             if is_stream {
-                let reader = StreamReader { transport: self, headers, exchange };
+                let bearer = bearer.as_ref();
+                let reader = StreamReader { transport: self, headers, exchange, bearer };
                 return reader.read(chunks, &request.id.to_string()).await;
             }
-            self.parse(&read_all(chunks).await?)
+            self.parse(&read_all(chunks).await?, bearer.as_ref())
         };
         let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
             Err(RequestFailure::Lost(format!("the response ({status}) did not end in time")))
         })?;
+        self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
 
@@ -190,8 +202,7 @@ impl GuardedTransport {
         })
     }
 
-    fn status_failure(&self, status: StatusCode, body: &[u8], has_session: bool) -> PostFailure {
-        let text = String::from_utf8_lossy(body);
+    fn status_failure(&self, status: StatusCode, text: &str, has_session: bool) -> PostFailure {
         // Servers disagree about the status of an unknown session.
         let names_session = || text.to_ascii_lowercase().contains("session");
         let is_expired = status == StatusCode::NOT_FOUND
@@ -207,12 +218,17 @@ impl GuardedTransport {
         RequestFailure::Status { status, text }.into()
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ServerJsonRpcMessage, RequestFailure> {
+    fn parse(
+        &self,
+        body: &[u8],
+        bearer: Option<&HeaderValue>,
+    ) -> Result<ServerJsonRpcMessage, RequestFailure> {
         let unreadable =
             || RequestFailure::Unreadable("its response is no message of MCP".to_owned());
         let text = std::str::from_utf8(body).map_err(|_| unreadable())?;
-        let redacted = self.connector.redactor.redact_non_urls(text);
-        serde_json::from_str(redacted.as_deref().unwrap_or(text)).map_err(|_| unreadable())
+        let text = hide_token(text, bearer);
+        let redacted = self.connector.redactor.redact_non_urls(&text);
+        serde_json::from_str(redacted.as_deref().unwrap_or(&text)).map_err(|_| unreadable())
     }
 
     /// Answers a request of the server: a ping, or a capability that is declined.
@@ -293,6 +309,8 @@ struct StreamReader<'t> {
     transport: &'t GuardedTransport,
     headers: &'t HeaderMap,
     exchange: &'t Exchange,
+    /// The access token of the request.
+    bearer: Option<&'t HeaderValue>,
 }
 
 impl StreamReader<'_> {
@@ -328,7 +346,8 @@ impl StreamReader<'_> {
             if data.trim().is_empty() {
                 continue;
             }
-            if let Some(response) = self.take(self.transport.parse(data.as_bytes())?, id).await {
+            let message = self.transport.parse(data.as_bytes(), self.bearer)?;
+            if let Some(response) = self.take(message, id).await {
                 return Ok(response);
             }
         }
@@ -380,7 +399,8 @@ impl StreamableHttpClient for GuardedTransport {
         Box::pin(self.post(&message, &headers)).await
     }
 
-    /// A pooled session ends with the process, and the server ends it.
+    /// A pooled session ends with the process, and that of a conversation may be continued: the
+    /// server ends both.
     async fn delete_session(
         &self,
         _uri: Arc<str>,

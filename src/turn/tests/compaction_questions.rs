@@ -139,7 +139,7 @@ async fn inserted_prompt_ends_the_compaction_that_waits_for_an_answer() {
     let (env, worker, before) = env_with_manual_compaction().await;
     assert_eq!(env.head().await.unwrap().requests.len(), 1);
     let request = json!({
-        "input": "What is due?", "output": [{"type": "text", "text": "Nothing."}], "source": "queue"
+        "input": "What is due?", "output": [{"type": "text", "content": "Nothing."}], "source": "queue"
     });
     let request = serde_json::from_value(request).unwrap();
     insert_prompt(&worker, &TestEnv::key(), request, &idempotency("insert")).await.unwrap();

@@ -21,6 +21,7 @@ pub(super) fn install_servers() -> PathBuf {
             ("package.json", include_str!("../../mcp-servers/package.json")),
             ("package-lock.json", include_str!("../../mcp-servers/package-lock.json")),
             ("changing.mjs", include_str!("../../mcp-servers/changing.mjs")),
+            ("stateful.mjs", include_str!("../../mcp-servers/stateful.mjs")),
         ],
     )
 }

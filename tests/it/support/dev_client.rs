@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 pub(crate) struct DevClient {
     pub(crate) dev: DevProcess,
     pub(crate) http: reqwest::Client,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl DevClient {
@@ -20,7 +20,13 @@ impl DevClient {
     pub(crate) fn start(folder: &Path, settings: &[(&str, String)]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let dev = DevProcess::start_in(folder, data.path(), settings);
-        Self { dev, http: reqwest::Client::new(), _data: data }
+        Self { dev, http: reqwest::Client::new(), data }
+    }
+
+    /// Ends the process. Returns its data folder.
+    pub(crate) fn stop(mut self) -> tempfile::TempDir {
+        self.dev.kill();
+        self.data
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

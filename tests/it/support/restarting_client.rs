@@ -10,7 +10,7 @@ use super::dev_process::{DevProcess, ProcessLog};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the process with a data folder and settings.
-type StartProcess = fn(&Path, &[(&str, String)]) -> DevProcess;
+type StartProcess = Box<dyn Fn(&Path, &[(&str, String)]) -> DevProcess + Send + Sync>;
 
 /// A client that repeats each request, with its key, until it succeeds. If the process halts at a
 /// fail point, it is killed and another one starts.
@@ -26,12 +26,16 @@ pub(crate) struct RestartingClient {
 }
 
 impl RestartingClient {
-    pub(crate) fn new(start: StartProcess, halt_at: Option<String>) -> Self {
+    pub(crate) fn new(
+        start: impl Fn(&Path, &[(&str, String)]) -> DevProcess + Send + Sync + 'static,
+        halt_at: Option<String>,
+    ) -> Self {
         let data = tempfile::tempdir().unwrap();
         let settings: Vec<_> =
             halt_at.map(|name| ("TURNWHEEL_HALT_AT", name)).into_iter().collect();
         let dev = start(data.path(), &settings);
         let (earlier_logs, hits) = (Vec::new(), Vec::new());
+        let start = Box::new(start);
         Self { start, http: reqwest::Client::new(), data, dev, earlier_logs, hits }
     }
 
@@ -39,12 +43,18 @@ impl RestartingClient {
         let halted = self.data.path().join("halted");
         if halted.exists() {
             self.dev.kill();
-            self.earlier_logs.push(self.dev.shared_log());
             let text = std::fs::read_to_string(&halted).unwrap();
             self.hits = text.lines().map(str::to_owned).collect();
             std::fs::remove_file(&halted).unwrap();
-            self.dev = (self.start)(self.data.path(), &[]);
+            self.restart();
         }
+    }
+
+    /// Kills the process, and starts another one with its data.
+    pub(crate) fn restart(&mut self) {
+        self.dev.kill();
+        self.earlier_logs.push(self.dev.shared_log());
+        self.dev = (self.start)(self.data.path(), &[]);
     }
 
     /// The response, and true if it is that of an earlier request with the key.
