@@ -31,6 +31,7 @@ pub(crate) mod plugin_state;
 pub(crate) mod projection;
 pub(crate) mod prompt_receipt;
 pub(crate) mod prompt_view;
+pub(crate) mod protocol_details;
 pub(crate) mod question;
 pub(crate) mod raw;
 pub(crate) mod request;

@@ -39,6 +39,7 @@ mod mistakes;
 mod plugins;
 mod prompt_template;
 mod resources;
+mod security;
 mod settings;
 mod skills;
 mod system_prompt;
@@ -61,6 +62,7 @@ pub(crate) use memory::is_project_name;
 #[cfg(test)]
 pub(crate) use memory::memory_plugin;
 pub use prompt_template::PromptTemplate;
+pub use security::SecuritySection;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{
     ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
@@ -100,6 +102,8 @@ pub struct Agent {
     pub extension_settings: Arc<ExtensionSettings>,
     /// Records of tool results (`audit`).
     pub audit: Audit,
+    /// The security section of the system prompt (`security`).
+    pub security: SecuritySection,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.

@@ -16,7 +16,7 @@ use crate::agent::plugin_state::PluginStates;
 use crate::agent::question::WaitingCommand;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
 use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
@@ -30,7 +30,7 @@ use crate::ids::{
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 7;
+pub(crate) const READER_VERSION: u32 = 8;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
@@ -263,6 +263,12 @@ pub struct PromptRun {
     /// Number of turns started in the agent run.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub run_turns: u32,
+    /// True if the last step used the loop `protocol`, whose model input is text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_protocol: bool,
+    /// Failed calls in a row, in the loop `protocol`.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub failures_in_row: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -381,7 +387,16 @@ impl Head {
     /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's. Also
     ///   while a branch is summarised: version 5 would summarise the path instead.
     /// - 7 while a command waits for an answer: version 6 would let the prompt wait for it.
+    /// - 8 while a prompt runs in the loop `protocol`, or the settings require that loop or a history
+    ///   window: version 7 would offer native tools, and does not know the window.
     pub fn required_reader(&self) -> u32 {
+        let is_protocol = |run: &PromptRun| run.is_protocol;
+        if self.prompt.as_ref().is_some_and(is_protocol)
+            || self.settings.loop_kind == Some(LoopKind::Protocol)
+            || self.settings.history_window.is_some()
+        {
+            return 8;
+        }
         if !self.waiting_commands.is_empty() {
             return 7;
         }

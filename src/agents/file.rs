@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, security, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -136,6 +136,7 @@ fn read_agent(
     let owners = (context.extensions, plugins.as_slice());
     let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
     let has_automatic_title = read_title(node, findings);
+    let security = node.find_member("security").map(|it| security::read_security(it, findings));
     let audit = node.find_member("audit").map(|it| audit::read_audit(it, findings));
     findings.is_empty().then(|| Agent {
         name: (*name).to_owned(),
@@ -147,6 +148,7 @@ fn read_agent(
         mcp,
         extensions,
         audit: audit.unwrap_or_default(),
+        security: security.unwrap_or_default(),
         has_automatic_title,
         extension_settings: Arc::new(extension_settings),
         plugins,
@@ -236,7 +238,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 14] = [
+    const OWN: [&str; 15] = [
         "description",
         "tools",
         "extensions",
@@ -248,6 +250,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "responseSchema",
         "guardrails",
         "audit",
+        "security",
         "title",
         "systemPrompt",
         "mcpContent",
