@@ -62,12 +62,12 @@ pub(crate) use memory::is_project_name;
 #[cfg(test)]
 pub(crate) use memory::memory_plugin;
 pub use prompt_template::PromptTemplate;
-pub use security::SecuritySection;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{
     ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
     parse_skill_text,
 };
+pub use security::SecuritySection;
 pub use skills::Skill;
 #[cfg(test)]
 pub(crate) use skills::user_skill_plugin;

@@ -13,8 +13,8 @@ use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{
-    CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS,
-    Settings, model_id_error,
+    CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+    model_id_error,
 };
 use crate::agent::strict;
 use crate::agent::suspicion::Suspicion;

@@ -22,6 +22,7 @@ use crate::model::{
 };
 
 mod payments;
+mod protocol;
 pub(crate) mod sample;
 mod script;
 
@@ -48,6 +49,9 @@ struct ScriptedResponse {
 #[async_trait]
 impl Model for ScriptedModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        if protocol::is_protocol(&request) {
+            return protocol::respond(request, listener).await;
+        }
         let context = ScriptContext::from_request(&request);
         let response = match context.next_response() {
             Ok(response) => response,

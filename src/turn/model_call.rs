@@ -25,7 +25,8 @@ use crate::model::catalogue::find_tariff;
 use crate::model::protocol::ProtocolModel;
 use crate::model::tokens::count_tokens;
 use crate::model::{
-    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
+    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
+    ToolOffer,
 };
 use crate::turn::abort_signal;
 use crate::turn::context::TurnContext;

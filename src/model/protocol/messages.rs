@@ -6,6 +6,7 @@ use super::python_json::{push_json, push_string};
 use crate::agent::content::{Block, Content, ToolCall, joined_text};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
 use crate::agent::projection::render::{FileAccess, render_file};
+use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
 use crate::clock::Timestamp;
 use crate::model::ModelRequest;
@@ -15,6 +16,9 @@ pub(crate) const RESULTS_END: &str = "\n</results>";
 /// Content of a result that has none.
 const NO_OUTPUT: &str = "(no output)";
 const IMAGES_FOLLOW: &str = "(the images follow)";
+/// Follows a response whose calls could not be read, because some services reject a request that
+/// ends with a response.
+const CORRECTION: &str = "Write the calls again as valid JSON, or respond without calls.";
 
 /// Converts the messages of a request. The results of a batch become one user message. Of the
 /// messages the newest `window` are kept; `None`: all.
@@ -24,13 +28,14 @@ pub(super) fn encode<'m>(request: &ModelRequest<'m>, window: Option<u32>) -> Vec
     let mut encoder = Encoder {
         messages: Vec::new(),
         results: Vec::new(),
+        needs_correction: false,
         file_access,
         accepts_images: request.model.images,
     };
     for message in request.messages {
         encoder.add(message);
     }
-    encoder.flush_results();
+    encoder.flush_pending();
     let mut messages = encoder.messages;
     if let Some(window) = window.and_then(|window| usize::try_from(window).ok()) {
         messages.drain(..messages.len().saturating_sub(window));
@@ -42,6 +47,8 @@ struct Encoder<'m> {
     messages: Vec<Cow<'m, Message>>,
     /// Results of the last response that are not converted yet.
     results: Vec<&'m ToolResultMessage>,
+    /// True if the last response has calls that could not be read.
+    needs_correction: bool,
     file_access: FileAccess,
     accepts_images: bool,
 }
@@ -51,7 +58,8 @@ impl<'m> Encoder<'m> {
         match message {
             Message::ToolResult(result) => self.results.push(result),
             Message::Assistant(response) => {
-                self.flush_results();
+                self.flush_pending();
+                self.needs_correction = ProtocolDetails::needs_correction(response);
                 let text = encode_response(response);
                 if !text.is_empty() {
                     self.messages.push(Cow::Owned(Message::Assistant(AssistantMessage {
@@ -61,7 +69,8 @@ impl<'m> Encoder<'m> {
                 }
             }
             Message::User(user) => {
-                self.flush_results();
+                self.needs_correction = false;
+                self.flush_pending();
                 self.messages.push(self.encode_user(message, user));
             }
             Message::BashExecution(_)
@@ -69,7 +78,7 @@ impl<'m> Encoder<'m> {
             | Message::BranchSummary(_)
             | Message::CompactionSummary(_)
             | Message::Other(_) => {
-                self.flush_results();
+                self.flush_pending();
                 self.messages.push(Cow::Borrowed(message));
             }
         }
@@ -96,7 +105,11 @@ impl<'m> Encoder<'m> {
         blocks.iter().zip(next).map(convert).collect()
     }
 
-    fn flush_results(&mut self) {
+    /// Adds the results and the correction that wait for the end of their turn.
+    fn flush_pending(&mut self) {
+        if std::mem::take(&mut self.needs_correction) {
+            self.push_user(vec![Block::text(CORRECTION)]);
+        }
         let results = std::mem::take(&mut self.results);
         if results.is_empty() {
             return;
@@ -107,6 +120,10 @@ impl<'m> Encoder<'m> {
             let others: Vec<Block> = others.cloned().collect();
             content.extend(self.without_files(&others));
         }
+        self.push_user(content);
+    }
+
+    fn push_user(&mut self, content: Vec<Block>) {
         self.messages.push(Cow::Owned(Message::User(UserMessage {
             content: Content::Blocks(content),
             timestamp: Timestamp(0),
@@ -117,7 +134,7 @@ impl<'m> Encoder<'m> {
 
 /// The text of a response: its blocks in order, with blank lines between them, and its calls as one
 /// execute block. Native reasoning of a model is not sent back.
-pub(super) fn encode_response(response: &AssistantMessage) -> String {
+pub(crate) fn encode_response(response: &AssistantMessage) -> String {
     let mut parts: Vec<String> = Vec::new();
     for block in &response.content {
         match block {

@@ -44,15 +44,14 @@ pub(super) async fn estimate_call_cost(
             known_tokens = response.usage.total_tokens;
             break;
         }
-        bytes += match &entry.body {
-            // Text in which non-ASCII characters are escaped.
-            EntryBody::Message(MessageEntry { message: Message::ToolResult(result), .. })
-                if context.loop_kind() == LoopKind::Protocol =>
-            {
-                result_bytes(result)
-            }
-            body => input_bytes(body),
-        };
+        bytes +=
+            match &entry.body {
+                // Text in which non-ASCII characters are escaped.
+                EntryBody::Message(MessageEntry {
+                    message: Message::ToolResult(result), ..
+                }) if context.loop_kind() == LoopKind::Protocol => result_bytes(result),
+                body => input_bytes(body),
+            };
         if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
             break;
         }
