@@ -127,27 +127,25 @@ impl<'c> Frame<'c> {
     /// The system prompt: the instructions and the texts of plugins, joined by blank lines. In the
     /// loop `protocol` the protocol and the tools, too. `None`: it is empty.
     pub(crate) fn system(&self) -> Option<Cow<'c, str>> {
-        let texts = |items: &'_ [Contribution]| -> Vec<&'_ str> {
-            items.iter().map(|item| item.text.as_str()).collect()
-        };
         let (stable, volatile) =
             self.contributions.split_at(self.stable_count.min(self.contributions.len()));
         let mut parts = vec![self.own_text];
-        parts.extend(texts(stable));
+        parts.extend(stable.iter().map(|item| item.text.as_str()));
+        let volatile = volatile.iter().map(|item| item.text.as_str());
         let system = if self.is_protocol {
             let prompt = PromptParts {
                 security: self.security,
                 instructions: parts,
                 tools: self.offers().collect(),
                 response_schema: self.response_schema,
-                volatile: texts(volatile),
+                volatile: volatile.collect(),
             };
             Cow::Owned(prompt.to_text())
         } else if self.contributions.is_empty() && self.security.is_none() {
             Cow::Borrowed(self.own_text)
         } else {
             parts.extend(self.security);
-            parts.extend(texts(volatile));
+            parts.extend(volatile);
             parts.retain(|text| !text.is_empty());
             Cow::Owned(parts.join("\n\n"))
         };

@@ -30,6 +30,16 @@ impl Case {
         self
     }
 
+    /// The case with a model without native tool calls, in the loop `protocol`.
+    pub(super) fn through_protocol(mut self) -> Self {
+        self.0["given"]["protocol"] = serde_json::json!(true);
+        self
+    }
+
+    pub(super) fn is_protocol(&self) -> bool {
+        self.given("protocol") == true
+    }
+
     /// True if its calls run in parallel.
     pub(super) fn is_parallel(&self) -> bool {
         self.given("ends").is_array()
