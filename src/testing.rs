@@ -128,6 +128,9 @@ pub mod model {
     pub mod catalogue {
         pub use crate::model::catalogue::{Catalogue, Tariff, find_tariff};
     }
+    pub mod protocol {
+        pub use crate::model::protocol::parser::ProtocolParser;
+    }
     pub mod responses {
         pub use crate::model::responses::{AzureResponses, ResponsesConfig, Secret};
         pub mod body {

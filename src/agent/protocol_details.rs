@@ -10,20 +10,20 @@ const MEMBER: &str = "protocolDetails";
 /// What the parser of the protocol text observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ProtocolDetails {
+pub(crate) struct ProtocolDetails {
     /// Characters that are no white space and that no block contains: after the calls, and in
     /// results that the model wrote.
     #[serde(skip_serializing_if = "is_zero")]
-    pub dropped_characters: u64,
+    pub(crate) dropped_characters: u64,
     /// True if an execute block was malformed. A text replaces it, and no call runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub has_malformed_calls: bool,
+    pub(crate) has_malformed_calls: bool,
     /// The tag that the response left open.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unclosed_tag: Option<String>,
+    pub(crate) unclosed_tag: Option<String>,
     /// True if the response has `<end>`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub has_end: bool,
+    pub(crate) has_end: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

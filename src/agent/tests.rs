@@ -22,6 +22,7 @@ mod plugin_state;
 mod projection;
 mod prompt_lifecycle;
 mod prompt_summary;
+mod protocol;
 mod questions;
 mod retry;
 mod steering;

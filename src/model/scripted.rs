@@ -22,7 +22,7 @@ use crate::model::{
 };
 
 mod payments;
-mod protocol;
+pub(crate) mod protocol;
 pub(crate) mod sample;
 mod script;
 
@@ -50,7 +50,10 @@ struct ScriptedResponse {
 impl Model for ScriptedModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
         if protocol::is_protocol(&request) {
-            return protocol::respond(request, listener).await;
+            let response = protocol::respond(self, &request, listener).await;
+            let usage = estimate_usage(&request, &response.message.content).into();
+            let message = AssistantMessage { usage, ..response.message };
+            return ModelResponse { message, ..response };
         }
         let context = ScriptContext::from_request(&request);
         let response = match context.next_response() {

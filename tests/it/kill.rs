@@ -125,7 +125,8 @@ impl Scenario<'_> {
 
     /// One round of the client. Returns the prompt once it has ended.
     async fn run_round(&self, dev: &DevProcess, observed: &mut Observations) -> Option<Value> {
-        let body = json!({"id": "story", "agent": "payments-clerk", "settings": {"loop": self.loop_kind}});
+        let body =
+            json!({"id": "story", "agent": "payments-clerk", "settings": {"loop": self.loop_kind}});
         self.post(dev, "/api/conversations", "create", &body).await?;
         let body = json!({"conversationId": "story", "input": "Pay 250 to Ada"});
         let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
@@ -173,10 +174,7 @@ impl Scenario<'_> {
     }
 }
 
-async fn run_scenario(
-    fail_point: Option<&str>,
-    loop_kind: &str,
-) -> (ScenarioResult, usize, u32) {
+async fn run_scenario(fail_point: Option<&str>, loop_kind: &str) -> (ScenarioResult, usize, u32) {
     let folder = tempfile::tempdir().unwrap();
     let payments = PaymentsServer::start().await.unwrap();
     let client = reqwest::Client::new();
@@ -222,7 +220,8 @@ async fn kill_at_any_fail_point_pays_once() {
     // The same concurrency as below, to measure the duration of a scenario under this load.
     let began = Instant::now();
     let references =
-        futures_util::future::join_all((0..CONCURRENCY).map(|_| run_scenario(None, "prompt"))).await;
+        futures_util::future::join_all((0..CONCURRENCY).map(|_| run_scenario(None, "prompt")))
+            .await;
     let scenario_time = began.elapsed();
     for (result, paid, _) in &references {
         assert_eq!(result.prompt["state"], "completed", "{}", result.prompt);
@@ -267,8 +266,10 @@ async fn kill_in_protocol_mode_pays_once() {
     let (reference, paid, _) = run_scenario(None, "protocol").await;
     assert_eq!((reference.prompt["state"].as_str(), paid), (Some("completed"), 1));
     let expected = Arc::new(normalise_entries(&reference.entries));
-    let points = ["model.before#1", "model.after#1", "take-in.after#2", "tool.after#1", "model.after#2"];
-    let checks = points.map(|at| check_fail_point(at.to_owned(), Arc::clone(&expected), "protocol"));
+    let points =
+        ["model.before#1", "model.after#1", "take-in.after#2", "tool.after#1", "model.after#2"];
+    let checks =
+        points.map(|at| check_fail_point(at.to_owned(), Arc::clone(&expected), "protocol"));
     let kills = futures_util::future::join_all(checks).await.into_iter().flatten().count();
     assert!(kills >= 4, "only {kills} kills");
 }

@@ -1,4 +1,4 @@
-//! The scripted model in protocol mode: it reads the protocol text of a request, responds as to a
+//! A native fake model in protocol mode: it reads the protocol text of a request, responds as to a
 //! native request, and writes its response as protocol text.
 
 use serde::Deserialize;
@@ -11,8 +11,8 @@ use crate::agent::raw::Extra;
 use crate::clock::Timestamp;
 use crate::model::protocol::system_prompt::{RESPONSE_FORMAT, RUNTIME_CONSTRAINT, TOOLS};
 use crate::model::protocol::{RESULTS_END, RESULTS_START, encode_response};
-use crate::model::scripted::{ScriptedModel, estimate_usage, stream_text};
-use crate::model::{Listener, Model as _, ModelRequest, ModelResponse, ToolOffer};
+use crate::model::scripted::stream_text;
+use crate::model::{Listener, Model, ModelRequest, ModelResponse, ToolOffer};
 
 struct SilentListener;
 
@@ -29,11 +29,16 @@ struct TextResult {
 }
 
 /// True if the request is in protocol mode.
-pub(super) fn is_protocol(request: &ModelRequest<'_>) -> bool {
+pub(crate) fn is_protocol(request: &ModelRequest<'_>) -> bool {
     request.system.is_some_and(|system| system.starts_with(RUNTIME_CONSTRAINT))
 }
 
-pub(super) async fn respond(request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+/// The protocol text of the response of `model`.
+pub(crate) async fn respond(
+    model: &dyn Model,
+    request: &ModelRequest<'_>,
+    listener: &dyn Listener,
+) -> ModelResponse {
     let system = request.system.unwrap_or_default();
     let messages: Vec<Message> = request.messages.iter().flat_map(|it| decode(it)).collect();
     let messages: Vec<&Message> = messages.iter().collect();
@@ -44,13 +49,19 @@ pub(super) async fn respond(request: ModelRequest<'_>, listener: &dyn Listener) 
         .collect();
     let schema = parse_schema(system);
     let native = ModelRequest {
+        model: request.model,
         system: None,
         messages: &messages,
         tools: &tools,
+        thinking: request.thinking,
+        temperature: request.temperature,
+        max_output_tokens: request.max_output_tokens,
         response_schema: schema.as_ref(),
-        ..request
+        session_id: request.session_id,
+        traceparent: request.traceparent,
+        payload: None,
     };
-    let response = ScriptedModel.respond(native, &SilentListener).await;
+    let response = model.respond(native, &SilentListener).await;
     if response.failure.is_some() {
         return response;
     }
@@ -64,8 +75,7 @@ pub(super) async fn respond(request: ModelRequest<'_>, listener: &dyn Listener) 
         | StopReason::Error
         | StopReason::Aborted) => reason,
     };
-    let usage = estimate_usage(&request, &content).into();
-    let message = AssistantMessage { content, stop_reason, usage, ..response.message };
+    let message = AssistantMessage { content, stop_reason, ..response.message };
     ModelResponse { message, ..response }
 }
 
