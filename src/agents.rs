@@ -67,7 +67,7 @@ pub(crate) use resources::{
     ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
     parse_skill_text,
 };
-pub(crate) use security::SecuritySection;
+pub use security::SecuritySection;
 pub use skills::Skill;
 #[cfg(test)]
 pub(crate) use skills::user_skill_plugin;
@@ -103,7 +103,7 @@ pub struct Agent {
     /// Records of tool results (`audit`).
     pub audit: Audit,
     /// The security section of the system prompt (`security`).
-    pub(crate) security: SecuritySection,
+    pub security: SecuritySection,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.

@@ -28,7 +28,8 @@ pub mod agent {
 }
 pub mod agents {
     pub use crate::agents::{
-        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, Skill, ToolSet, load_folder,
+        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, SecuritySection, Skill,
+        ToolSet, load_folder,
     };
 }
 pub mod app {

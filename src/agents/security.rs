@@ -11,7 +11,7 @@ const BYTES_MAX: usize = 16 * 1024;
 
 /// The security section of the system prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SecuritySection {
+pub enum SecuritySection {
     /// Only the loop `protocol` has the section of the source.
     #[default]
     Default,
