@@ -34,6 +34,7 @@ pub(crate) mod prompt_view;
 pub(crate) mod protocol_details;
 pub(crate) mod question;
 pub(crate) mod raw;
+mod reader_version;
 pub(crate) mod request;
 pub(crate) mod run_prompt;
 pub(crate) mod schedule;

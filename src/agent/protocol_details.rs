@@ -7,7 +7,7 @@ use crate::agent::message::AssistantMessage;
 /// Member of the message that holds the details.
 const MEMBER: &str = "protocolDetails";
 
-/// What the parser of the protocol text observed.
+/// Observations of the parser of the protocol text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ProtocolDetails {

@@ -128,7 +128,7 @@ impl Scenario<'_> {
         let body =
             json!({"id": "story", "agent": "payments-clerk", "settings": {"loop": self.loop_kind}});
         self.post(dev, "/api/conversations", "create", &body).await?;
-        let body = json!({"conversationId": "story", "input": "Pay 250 to Ada"});
+        let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
         let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
         let prompt =

@@ -156,7 +156,7 @@ pub(super) fn syntax_error(text: &str) -> String {
     }
 }
 
-/// What a scanner expects next.
+/// The next part that a scanner expects.
 #[derive(Clone, Copy, PartialEq)]
 enum Expected {
     Value,

@@ -1,3 +1,5 @@
+//! Protocol text and its blocks, whole, broken and in any deltas.
+
 use proptest::prelude::*;
 
 use super::*;
