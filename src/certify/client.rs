@@ -6,15 +6,19 @@ use serde_json::Value;
 
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
+use crate::agent::fork::ForkPosition;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Request, RequestKind};
 use crate::commands::contract::{CommandError, Decider, Owner};
 use crate::commands::decide::{DecisionRequest, decide};
+use crate::commands::fork::{ForkRequest, fork_conversation};
 use crate::commands::idempotency::Idempotency;
+use crate::commands::leaf::{LeafRequest, move_leaf};
 use crate::commands::prompt::{
-    FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+    FirstPromptRequest, PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt,
+    begin_conversation,
 };
-use crate::ids::{ConversationKey, TenantId, UserId};
+use crate::ids::{ConversationKey, EntryId, TenantId, UserId};
 use crate::notifications;
 use crate::queue;
 use crate::services::Services;
@@ -24,6 +28,11 @@ use crate::turn::nudge::Nudge;
 
 pub(super) fn owner() -> Owner {
     Owner { tenant: TenantId::new("certify"), user: UserId::new("certify") }
+}
+
+/// Key of the copy of the conversation.
+pub(super) fn fork_key() -> ConversationKey {
+    owner().conversation_key("certify-fork")
 }
 
 pub(super) fn idempotency_key(name: &str) -> Idempotency {
@@ -55,10 +64,35 @@ pub(super) fn find_decider(key: &ConversationKey, request: &Request) -> Option<D
 /// A unit of work of an instance: a request of the client, or a queue message.
 #[derive(Clone)]
 pub(super) enum Task {
-    Prompt { agent: String, key: ConversationKey, number: usize, text: Option<String> },
-    Decision { key: ConversationKey, request: Box<Request>, decision: &'static str },
+    Prompt(Box<PromptTask>),
+    /// Copies the conversation up to an entry.
+    Fork {
+        key: ConversationKey,
+        entry_id: EntryId,
+    },
+    /// Moves the leaf.
+    Move {
+        key: ConversationKey,
+        entry_id: EntryId,
+    },
+    Decision {
+        key: ConversationKey,
+        request: Box<Request>,
+        decision: &'static str,
+    },
     Turn(Nudge),
     Notify(Nudge),
+}
+
+/// A prompt of the conversation.
+#[derive(Clone)]
+pub(super) struct PromptTask {
+    pub(super) agent: String,
+    pub(super) key: ConversationKey,
+    /// From 0.
+    pub(super) number: usize,
+    pub(super) text: Option<String>,
+    pub(super) at: PromptPosition,
 }
 
 impl Task {
@@ -73,9 +107,25 @@ impl Task {
 /// The reason why the task must be repeated.
 pub(super) async fn run_task(services: Arc<Services>, task: Task) -> Result<(), String> {
     match task {
-        Task::Prompt { agent, key, number, text } => {
-            let result = send_prompt(&services, (&agent, &key), number, text).await;
-            result.map_err(|refusal| refusal.to_string())
+        Task::Prompt(prompt) => {
+            send_prompt(&services, *prompt).await.map_err(|refusal| refusal.to_string())
+        }
+        Task::Fork { key, entry_id } => {
+            let request = ForkRequest {
+                entry_id: entry_id.to_string(),
+                position: Some(ForkPosition::At),
+                conversation_id: Some(fork_key().conversation_id.to_string()),
+            };
+            let idempotency = idempotency_key("fork");
+            let forked = Box::pin(fork_conversation(&services, &key, request, &idempotency)).await;
+            forked.map(|_| ()).map_err(|refusal| refusal.to_string())
+        }
+        Task::Move { key, entry_id } => {
+            let entry_id = Some(entry_id.to_string());
+            let request = LeafRequest { entry_id, ..LeafRequest::default() };
+            let idempotency = idempotency_key("move");
+            let moved = Box::pin(move_leaf(&services, &key, &request, &idempotency)).await;
+            moved.map(|_| ()).map_err(|refusal| refusal.to_string())
         }
         Task::Decision { key, request, decision } => {
             let Some(decider) = find_decider(&key, &request) else { return Ok(()) };
@@ -111,26 +161,23 @@ fn choose_answer(request: &Request) -> RawJson {
     })
 }
 
-async fn send_prompt(
-    services: &Services,
-    (agent, key): (&str, &ConversationKey),
-    number: usize,
-    text: Option<String>,
-) -> Result<(), CommandError> {
+async fn send_prompt(services: &Services, prompt: PromptTask) -> Result<(), CommandError> {
+    let PromptTask { agent, key, number, text, at } = prompt;
     let input = text.map(Content::Text);
     let idempotency = idempotency_key(&format!("prompt {number}"));
     let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Queue };
     if number == 0 {
         let request = FirstPromptRequest {
-            agent: Some(agent.to_owned()),
+            agent: Some(agent),
             conversation_id: Some(key.conversation_id.as_str().to_owned()),
             input,
             ..FirstPromptRequest::default()
         };
-        return begin_conversation(services, &Owner::from_key(key), request, &idempotency, &sender)
+        let owner = Owner::from_key(&key);
+        return begin_conversation(services, &owner, request, &idempotency, &sender)
             .await
             .map(|_| ());
     }
-    let request = PromptRequest { input, ..PromptRequest::default() };
-    accept_prompt(services, key, request, &idempotency, &sender).await.map(|_| ())
+    let request = PromptRequest { input, at, ..PromptRequest::default() };
+    accept_prompt(services, &key, request, &idempotency, &sender).await.map(|_| ())
 }

@@ -30,6 +30,10 @@ pub(crate) struct Prompt {
     #[serde(default)]
     #[serde(rename = "decide")]
     pub decision: ApprovalDecision,
+    /// Number of an earlier prompt, from 1: the leaf moves before that prompt, and this one starts
+    /// there.
+    #[serde(default)]
+    pub replaces: Option<usize>,
 }
 
 /// A model response: text, calls, or both.
@@ -89,7 +93,7 @@ impl Conversation {
         let prompts: Vec<Prompt> = serde_saphyr::from_str(text).map_err(|error| {
             let whole = error.without_snippet().render();
             let reason = whole.lines().next().unwrap_or_default();
-            format!("{reason}: expected a list of `prompt: …`, each with `answers` (a list of `say` and `calls`) and `decide` (approve or reject) if needed")
+            format!("{reason}: expected a list of `prompt: …`, each with `answers` (a list of `say` and `calls`), `decide` (approve or reject) and `replaces` (the number of an earlier prompt) if needed")
         })?;
         if prompts.is_empty() {
             return Err("it contains no prompt".to_owned());
@@ -100,6 +104,16 @@ impl Conversation {
                 "`{}` occurs twice: change one of them, since answers are found by their prompt",
                 duplicate.prompt
             ));
+        }
+        for (index, prompt) in prompts.iter().enumerate() {
+            if let Some(number) = prompt.replaces
+                && !(1..=index).contains(&number)
+            {
+                return Err(format!(
+                    "`replaces: {number}` of prompt {}: name an earlier prompt by its number, from 1",
+                    index + 1
+                ));
+            }
         }
         Ok(Self { prompts })
     }
@@ -134,8 +148,12 @@ impl Conversation {
         } else {
             format!("{} then say done", calls.join(" and "))
         };
-        let prompt =
-            Prompt { prompt, responses: Vec::new(), decision: ApprovalDecision::default() };
+        let prompt = Prompt {
+            prompt,
+            responses: Vec::new(),
+            decision: ApprovalDecision::default(),
+            replaces: None,
+        };
         Self { prompts: vec![prompt] }
     }
 }

@@ -2,6 +2,7 @@
 //! minute, and one fault.
 
 mod final_state;
+mod late_nudges;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +10,18 @@ use std::time::Duration;
 use crate::agent::head::Head;
 use crate::agent::request::{Request, RequestKind};
 use crate::agents::Agent;
-use crate::certify::client::{Task, find_decider, idempotency_key, owner, run_task};
+use crate::certify::client::{PromptTask, Task, find_decider, idempotency_key, owner, run_task};
 use crate::certify::conversation::{ApprovalDecision, Conversation};
 use crate::certify::environment::Environment;
 use crate::certify::oracle::Outcome;
 use crate::certify::{CertifyOptions, Fault, StoreKind};
 use crate::clock::Clock as _;
 use crate::commands::patch::patch_conversation;
+use crate::commands::prompt::PromptPosition;
 use crate::ids::{ConversationKey, EffectId, RequestId};
-use crate::queue::{self, Queue as _};
+use crate::queue;
 use crate::services::Services;
 use crate::store::embedded::OpenError;
-use crate::turn::nudge::Nudge;
 use crate::turn::{crash_count, sweep};
 
 /// Steps of the driver after which a conversation counts as never idle.
@@ -107,17 +108,44 @@ impl FaultRun<'_> {
         for number in 0..self.conversation.prompts.len() {
             self.prompt_index = number;
             let prompt = self.conversation.prompts.get(number);
-            let task = Task::Prompt {
+            let at = match prompt.and_then(|prompt| prompt.replaces) {
+                Some(replaced) => {
+                    let input = self.find_prompt_input(replaced).await;
+                    PromptPosition::Entry(input.map(|entry_id| entry_id.to_string()))
+                }
+                None => PromptPosition::Leaf,
+            };
+            let task = Task::Prompt(Box::new(PromptTask {
                 agent: self.agent.to_owned(),
                 key: self.key.clone(),
                 number,
                 text: prompt.map(|prompt| prompt.prompt.clone()),
-            };
-            self.retry_until_accepted(&task).await?;
-            Box::pin(self.run_until(WaitGoal::Idle, "become idle")).await?;
+                at,
+            }));
+            self.complete(&task).await?;
         }
+        self.fork_and_move().await?;
         Box::pin(self.run_until(WaitGoal::NoPendingWork, "complete its pending work")).await?;
         self.send_late_nudges().await
+    }
+
+    /// Copies the conversation, then moves its leaf before the last prompt.
+    async fn fork_and_move(&mut self) -> Result<(), String> {
+        let key = self.key.clone();
+        let Some(head) = self.read_head().await else { return Ok(()) };
+        if let Some(entry_id) = head.leaf_id {
+            self.complete(&Task::Fork { key: key.clone(), entry_id }).await?;
+        }
+        if let Some(entry_id) = self.find_prompt_input(self.conversation.prompts.len()).await {
+            self.complete(&Task::Move { key, entry_id }).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request, and waits until the conversation is idle.
+    async fn complete(&mut self, task: &Task) -> Result<(), String> {
+        self.retry_until_accepted(task).await?;
+        Box::pin(self.run_until(WaitGoal::Idle, "become idle")).await
     }
 
     /// Repeats a request, as a client does, until it is accepted.
@@ -302,7 +330,9 @@ impl FaultRun<'_> {
 
     fn describe_task(&self, task: &Task) -> String {
         match task {
-            Task::Prompt { number, .. } => format!("prompt {}", number + 1),
+            Task::Prompt(prompt) => format!("prompt {}", prompt.number + 1),
+            Task::Fork { .. } => "the fork".to_owned(),
+            Task::Move { .. } => "the move of the leaf".to_owned(),
             Task::Decision { request, decision, .. } => {
                 format!("the decision {decision} on {}", request.id)
             }
@@ -346,45 +376,4 @@ impl FaultRun<'_> {
             Err(error) => self.problems.push(format!("the other writer was rejected: {error}")),
         }
     }
-
-    /// Removes all nudges from the queues, and keeps the one of the current delivery.
-    async fn withhold_nudges(&mut self, task: &Task) {
-        match task {
-            Task::Turn(nudge) => self.late_nudges.push((queue::TURNS, nudge_text(nudge))),
-            Task::Notify(nudge) => self.late_nudges.push((queue::NOTIFY, nudge_text(nudge))),
-            Task::Prompt { .. } | Task::Decision { .. } => {}
-        }
-        for name in [queue::TURNS, queue::NOTIFY] {
-            self.environment.clock.skip(NUDGE_DELAY_MAX);
-            for message in self.environment.receive(name, 32).await {
-                self.environment.delete(name, &message).await;
-                self.late_nudges.push((name, message.text));
-            }
-        }
-        self.log.push(format!("{} nudges are delayed", self.late_nudges.len()));
-    }
-
-    /// Sends the delayed nudges after everything else is done: they must find no pending work.
-    async fn send_late_nudges(&mut self) -> Result<(), String> {
-        if self.late_nudges.is_empty() {
-            return Ok(());
-        }
-        let before = self.environment.store.commits();
-        for (name, text) in std::mem::take(&mut self.late_nudges) {
-            let _ = self.environment.queue.send(name, text, Duration::ZERO).await;
-        }
-        while self.deliver_next().await {}
-        if self.environment.store.commits() == before {
-            Ok(())
-        } else {
-            Err("invariant 2 (queues are disposable): a late nudge changed the state".to_owned())
-        }
-    }
-}
-
-/// The longest delay of a nudge.
-const NUDGE_DELAY_MAX: Duration = Duration::from_secs(1);
-
-fn nudge_text(nudge: &Nudge) -> String {
-    serde_json::to_string(nudge).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Checks the result of a run against the invariants, and against the run without faults.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -8,6 +9,7 @@ use crate::agent::content::joined_text;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::Event;
 use crate::agent::head::Head;
+use crate::agent::path::path_to_leaf;
 use crate::agent::request::RequestKind;
 use crate::agent::step::UNKNOWN_OUTCOME;
 use crate::certify::Fault;
@@ -26,6 +28,8 @@ pub(super) struct Outcome {
     /// `None`: the conversation does not exist.
     pub(super) head: Option<Head>,
     pub(super) entries: Vec<Entry>,
+    /// The copy. `None`: an extension cancelled it.
+    pub(super) fork: Option<Fork>,
     pub(super) events: Vec<Event>,
     pub(super) inbox_count: usize,
     /// Number of notifications that were not sent.
@@ -47,10 +51,18 @@ pub(super) struct Outcome {
     pub(super) is_parallel: bool,
 }
 
+/// The copy of the conversation up to an entry.
+pub(super) struct Fork {
+    pub(super) head: Head,
+    pub(super) entries: Vec<Entry>,
+}
+
 /// The result of the run without faults, for comparison.
 pub(super) struct ExpectedRecord {
     entries: Vec<String>,
     shape: Vec<String>,
+    fork_entries: Vec<String>,
+    fork_shape: Vec<String>,
     responses: u32,
 }
 
@@ -59,18 +71,41 @@ impl ExpectedRecord {
         Self {
             entries: record_lines(outcome),
             shape: shape(&outcome.entries),
+            fork_entries: fork_lines(outcome),
+            fork_shape: fork_shape(outcome),
             responses: outcome.responses,
         }
     }
+
+    fn has_same_entries(&self, outcome: &Outcome) -> bool {
+        record_lines(outcome) == self.entries && fork_lines(outcome) == self.fork_entries
+    }
+
+    fn has_same_shape(&self, outcome: &Outcome) -> bool {
+        shape(&outcome.entries) == self.shape && fork_shape(outcome) == self.fork_shape
+    }
+}
+
+fn record_lines(outcome: &Outcome) -> Vec<String> {
+    let incarnation = outcome.head.as_ref().map_or("-", |head| head.incarnation.as_str());
+    lines_of(&outcome.entries, incarnation, outcome.is_parallel)
+}
+
+fn fork_lines(outcome: &Outcome) -> Vec<String> {
+    let Some(Fork { head, entries }) = &outcome.fork else { return Vec::new() };
+    lines_of(entries, head.incarnation.as_str(), outcome.is_parallel)
+}
+
+fn fork_shape(outcome: &Outcome) -> Vec<String> {
+    outcome.fork.as_ref().map(|fork| shape(&fork.entries)).unwrap_or_default()
 }
 
 /// The record; for parallel calls without the marks whose order is random. A conversation whose
 /// creation was repeated has another incarnation, which is part of its artifacts' ids.
-fn record_lines(outcome: &Outcome) -> Vec<String> {
-    let mut lines = normalise(&outcome.entries);
+fn lines_of(entries: &[Entry], incarnation: &str, is_parallel: bool) -> Vec<String> {
+    let mut lines = normalise(entries);
     let is_message = |entry: &Value| entry.get("type").is_some_and(|kind| kind == "message");
-    lines.retain(|entry| !outcome.is_parallel || is_message(entry));
-    let incarnation = outcome.head.as_ref().map_or("-", |head| head.incarnation.as_str());
+    lines.retain(|entry| !is_parallel || is_message(entry));
     lines.iter().map(|entry| entry.to_string().replace(incarnation, "incarnation")).collect()
 }
 
@@ -98,7 +133,25 @@ pub(super) fn check_invariants(outcome: &Outcome) -> Vec<String> {
     if outcome.unsent_notifications > 0 {
         problems.push(violation_text(2, "a notification was not sent"));
     }
+    if let Some(fork) = &outcome.fork
+        && !is_copy(fork, &outcome.entries)
+    {
+        problems.push(violation_text(3, "the fork differs from the path that it copies"));
+    }
     problems
+}
+
+/// True if the fork has the messages of the path to the entry that it names.
+fn is_copy(fork: &Fork, entries: &[Entry]) -> bool {
+    let source = fork.head.parent.as_ref().and_then(|parent| parent.entry_id.as_ref());
+    let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
+    let path = path_to_leaf(&entries, source);
+    let path: Vec<Entry> = path.iter().map(|entry| Entry::clone(entry)).collect();
+    shape(&path) == shape(&fork.entries) && fork.head.seq == last_number(&fork.entries)
+}
+
+fn last_number(entries: &[Entry]) -> u64 {
+    entries.last().map_or(0, |entry| entry.base.seq)
 }
 
 /// Checks the invariants, and compares the record with the run without faults: exactly, or only its
@@ -125,9 +178,9 @@ pub(super) fn compare_with_expected(
         || fault == Fault::TimeOut
         || outcome.entries.iter().any(|entry| has_unknown_outcome(&entry.body));
     let is_same = if has_variable_results {
-        shape(&outcome.entries) == expected.shape
+        expected.has_same_shape(outcome)
     } else {
-        record_lines(outcome) == expected.entries
+        expected.has_same_entries(outcome)
     };
     if !is_same {
         problems.push(violation_text(3, "the record differs from the run without faults"));

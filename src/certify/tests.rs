@@ -1,5 +1,6 @@
 //! Tests of certification: correct agents pass, and each kind of defect is reported.
 
+mod conversation;
 mod extensions;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,12 +109,29 @@ async fn sound_agent_passes_every_fault() {
         "admission.decided",
         "release.after",
         "settle.after",
+        "fork.begun",
+        "fork.commit",
+        "admission.patch",
     ] {
         assert!(
             agent.fail_points.iter().any(|(fail_point, _)| *fail_point == needed),
             "{needed}: {report}"
         );
     }
+}
+
+#[tokio::test]
+async fn prompt_that_replaces_an_earlier_one_passes_every_fault() {
+    let mut options = certify_options(Settings::default(), Vec::new());
+    options.agents[0].1 = Conversation::read(
+        "- prompt: use pay with {} then say paid\n\
+         - prompt: say thanks\n\
+         - prompt: use pay with {} and use tell with {} then say paid again\n  replaces: 1\n",
+    )
+    .unwrap();
+    let report = run_certify(&options).await.unwrap();
+    assert!(report.is_ok(), "{report}");
+    assert_eq!(report.agents[0].calls["pay"], 2, "{report}");
 }
 
 #[tokio::test]
@@ -315,19 +333,6 @@ async fn review_notes_name_careless_tools() {
     assert_eq!(report.json()["agents"][0]["notes"].as_array().unwrap().len(), 3);
 }
 
-#[test]
-fn conversation_with_unknown_tool_is_rejected() {
-    let options = certify_options(Settings::default(), Vec::new());
-    let folder = tempfile::tempdir().unwrap();
-    let file = "- prompt: Go.\n  answers: [{calls: [{tool: look}, {tool: loook}]}]\n";
-    std::fs::write(folder.path().join("clerk.certify.yaml"), file).unwrap();
-    let error = Conversation::for_agent(&options.agents[0].0, folder.path()).unwrap_err();
-    assert_eq!(
-        error,
-        "clerk.certify.yaml: `loook` is not a tool of the agent `clerk`; its tools: look, pay, gated, tell, put"
-    );
-}
-
 /// Changes the result of the run without faults, and returns the broken invariants.
 async fn violations_after_tampering(change: impl FnOnce(&mut Outcome)) -> Vec<String> {
     let options = certify_options(Settings::default(), Vec::new());
@@ -366,26 +371,16 @@ async fn violations_name_their_invariant() {
         lost.await,
         ["invariant 10 (events have consecutive numbers): event numbers have gaps"]
     );
+    let differs = "invariant 3 (one winner): the record differs from the run without faults";
+    let no_fork = violations_after_tampering(|outcome| outcome.fork = None).await;
+    assert_eq!(no_fork, [differs]);
+    let short_fork = violations_after_tampering(|outcome| {
+        outcome.fork.as_mut().unwrap().entries.pop();
+    });
+    let incomplete = "invariant 3 (one winner): the fork differs from the path that it copies";
+    assert_eq!(short_fork.await, [incomplete, differs]);
     let unsent = violations_after_tampering(|outcome| outcome.unsent_notifications = 1).await;
     assert_eq!(unsent, ["invariant 2 (queues are disposable): a notification was not sent"]);
-}
-
-#[test]
-fn conversation_file_is_parsed_or_rejected() {
-    let read = Conversation::read(
-        "- prompt: Hello\n  decide: reject\n  answers:\n    - say: Hm\n      calls: [{tool: look, arguments: {n: 1}}]\n",
-    );
-    let prompt = read.unwrap().prompts.remove(0);
-    assert_eq!((prompt.responses[0].text.as_str(), prompt.responses[0].calls.len()), ("Hm", 1));
-    for (text, expected) in [
-        ("[]", "it contains no prompt"),
-        ("- prompt: a\n- prompt: a\n", "`a` occurs twice"),
-        ("- say: a\n", "expected a list of `prompt: …`"),
-        ("prompt: a\n", "expected a list of `prompt: …`"),
-    ] {
-        let error = Conversation::read(text).unwrap_err();
-        assert!(error.contains(expected), "{error}");
-    }
 }
 
 #[test]

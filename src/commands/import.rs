@@ -1,7 +1,11 @@
 //! Writing of a conversation whose entries exceed one batch, or arrive one by one. They are written
 //! under a hidden head. Each batch is fenced by that head, so that two writers of one id never mix.
 
+use std::task::Poll;
 use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
@@ -33,14 +37,28 @@ pub(crate) fn is_importing(head: &Head) -> bool {
 }
 
 /// A conversation that is being written and that readers do not see yet.
-#[derive(Debug)]
 pub(crate) struct Import<'a> {
     services: &'a Services,
     key: ConversationKey,
-    hidden: Box<Head>,
-    etag: ETag,
+    incarnation: String,
+    last_write: LastWrite<'a>,
     batch: Vec<Write>,
     batch_bytes: usize,
+}
+
+/// The last write of an import.
+enum LastWrite<'a> {
+    Done(HiddenHead),
+    /// The store may work on it while the caller does something else.
+    Running(BoxFuture<'a, Result<HiddenHead, CommandError>>),
+    /// The import cannot go on.
+    Failed,
+}
+
+/// The hidden head as it is stored.
+struct HiddenHead {
+    head: Box<Head>,
+    etag: ETag,
 }
 
 impl<'a> Import<'a> {
@@ -57,16 +75,25 @@ impl<'a> Import<'a> {
         let key = head.key();
         let mut hidden = Box::new(build_hidden_head(services, head, input_id));
         let etag = begin_import(services, &key, &mut hidden, input_id).await?;
-        Ok(Self { services, key, hidden, etag, batch: Vec::new(), batch_bytes: 0 })
+        Ok(Self {
+            services,
+            key,
+            incarnation: hidden.incarnation.clone(),
+            last_write: LastWrite::Done(HiddenHead { head: hidden, etag }),
+            batch: Vec::new(),
+            batch_bytes: 0,
+        })
     }
 
     /// Namespace of the conversation's artifacts. A repeated request finds those of its first
     /// attempt in it.
     pub(crate) fn artifact_scope(&self) -> ArtifactScope {
-        ArtifactScope { key: self.key.clone(), incarnation: self.hidden.incarnation.clone() }
+        ArtifactScope { key: self.key.clone(), incarnation: self.incarnation.clone() }
     }
 
-    /// Writes one more entry: at once, or with later ones.
+    /// Writes one more entry: at once, or with later ones. The write of a full batch may run on while
+    /// the caller prepares the next entries. Call [`Import::settle`] before you wait for something
+    /// else.
     pub(crate) async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
         let write = Write::Create(documents::entry_document(entry));
         let size = write_size(&write);
@@ -74,7 +101,7 @@ impl<'a> Import<'a> {
         let is_full = self.batch.len() + 2 >= BATCH_OPERATIONS_MAX
             || self.batch_bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
         if is_full && !self.batch.is_empty() {
-            self.write_batch().await?;
+            self.start_write().await?;
         }
         self.batch_bytes += size;
         self.batch.push(write);
@@ -84,10 +111,37 @@ impl<'a> Import<'a> {
     /// Writes the batch. Without a write for a minute another request may take the id over, so
     /// long work between two entries calls this, too.
     pub(crate) async fn write_batch(&mut self) -> Result<(), CommandError> {
+        self.start_write().await?;
+        self.settle().await
+    }
+
+    /// Waits for the write that runs.
+    pub(crate) async fn settle(&mut self) -> Result<(), CommandError> {
+        if let LastWrite::Running(_) = self.last_write {
+            self.last_write = LastWrite::Done(self.finish_write().await?);
+        }
+        Ok(())
+    }
+
+    async fn finish_write(&mut self) -> Result<HiddenHead, CommandError> {
+        match std::mem::replace(&mut self.last_write, LastWrite::Failed) {
+            LastWrite::Done(hidden) => Ok(hidden),
+            LastWrite::Running(write) => write.await,
+            LastWrite::Failed => Err(CommandError::contended()),
+        }
+    }
+
+    /// Starts to write the batch, after the write before.
+    async fn start_write(&mut self) -> Result<(), CommandError> {
+        let hidden = self.finish_write().await?;
         let writes = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
-        let etag = self.etag.clone();
-        self.etag = write_batch(self.services, &self.key, &mut self.hidden, etag, writes).await?;
+        let (services, key) = (self.services, self.key.clone());
+        let mut write = async move { write_batch(services, &key, hidden, writes).await }.boxed();
+        self.last_write = match futures_util::poll!(write.as_mut()) {
+            Poll::Ready(hidden) => LastWrite::Done(hidden?),
+            Poll::Pending => LastWrite::Running(write),
+        };
         Ok(())
     }
 
@@ -101,7 +155,8 @@ impl<'a> Import<'a> {
             self.write_batch().await?;
         }
         self.batch.push(Write::Create(receipt));
-        commit_head(self.services, &self.key, &mut head, self.etag, self.batch).await.map(drop)
+        let HiddenHead { etag, .. } = self.finish_write().await?;
+        commit_head(self.services, &self.key, &mut head, etag, self.batch).await.map(drop)
     }
 }
 
@@ -191,7 +246,7 @@ async fn begin_import(
             .into_iter()
             .map(|stored| Write::Delete(stored.document.id, Some(stored.etag)))
             .collect();
-        etag = write_batch(services, key, hidden, etag, deletes).await?;
+        etag = write_under_head(services, key, (hidden, etag), deletes).await?;
     }
 }
 
@@ -199,8 +254,18 @@ async fn begin_import(
 async fn write_batch(
     services: &Services,
     key: &ConversationKey,
-    hidden: &mut Head,
-    etag: ETag,
+    hidden: HiddenHead,
+    writes: Vec<Write>,
+) -> Result<HiddenHead, CommandError> {
+    let HiddenHead { mut head, etag } = hidden;
+    let etag = write_under_head(services, key, (&mut head, etag), writes).await?;
+    Ok(HiddenHead { head, etag })
+}
+
+async fn write_under_head(
+    services: &Services,
+    key: &ConversationKey,
+    (hidden, etag): (&mut Head, ETag),
     writes: Vec<Write>,
 ) -> Result<ETag, CommandError> {
     services.fail_points.hit("admission.import").await;

@@ -1,5 +1,7 @@
 //! Command that creates a conversation from a session file, which arrives in parts.
 
+use std::task::Poll;
+
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
@@ -146,7 +148,7 @@ impl<'a> FileImport<'a> {
         import::check_id_available(services, key, &input_id).await?;
         let mut conversation = ImportedConversation::new(services);
         let mut splitter = LineSplitter::default();
-        while let Some(part) = file.next().await? {
+        while let Some(part) = conversation.next_part(&mut file).await? {
             let mut rest = part.as_ref();
             while let Some(line) = splitter.next_line(&mut rest) {
                 Box::pin(self.import_line(&mut conversation, &line)).await?;
@@ -265,6 +267,21 @@ impl<'a> ImportedConversation<'a> {
             skipped: Vec::new(),
             warnings: Vec::new(),
         }
+    }
+
+    /// The next part of the file. If it is not here yet, a write that runs is completed first.
+    async fn next_part<S>(&mut self, file: &mut FileParts<S>) -> Result<Option<Bytes>, CommandError>
+    where
+        S: Stream<Item = Result<Bytes, CommandError>> + Send + Unpin,
+    {
+        let mut part = std::pin::pin!(file.next());
+        if let Poll::Ready(part) = futures_util::poll!(part.as_mut()) {
+            return part;
+        }
+        if let Some((_, import)) = &mut self.target {
+            import.settle().await?;
+        }
+        part.await
     }
 
     fn skip(&mut self, reason: String) {

@@ -19,6 +19,7 @@ mod changed_arguments;
 mod cold_reads;
 mod command_questions;
 mod compaction;
+mod compaction_questions;
 mod cost_table;
 mod deliveries;
 mod delivery_cost;

@@ -1,6 +1,7 @@
 //! Aborting a prompt: it ends at once, and the abort's receipt lists the calls that already ran.
 
 use crate::agent::entry::PromptState;
+use crate::agent::finished_prompt::FinishedPrompt;
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome};
 use crate::agent::message::StopReason;
 use crate::agent::phase::{CallStatus, Phase};
@@ -98,12 +99,14 @@ pub(super) fn decide_next_request(transition: &mut Transition) -> Option<Next> {
     apply::apply_decision(transition, &decision)
 }
 
-/// Ends a compaction that waits for an answer, if an input waits for it that starts a prompt. The
-/// question is decided as aborted.
+/// Ends a compaction that waits for an answer, if an input waits for it that starts or inserts a
+/// prompt. The question is decided as aborted.
 pub(super) fn end_wait_for_prompt(transition: &mut Transition) -> Next {
     let head = &transition.head;
     let is_outside_prompt = head.prompt.is_none() && matches!(head.phase, Phase::Summary { .. });
-    if !is_outside_prompt || !queue::has_pending(transition, InboxItem::can_start_prompt) {
+    let has_prompt =
+        |item: &InboxItem| item.can_start_prompt() || FinishedPrompt::from_item(item).is_some();
+    if !is_outside_prompt || !queue::has_pending(transition, has_prompt) {
         return Next::Wait;
     }
     match decide_next_request(transition) {

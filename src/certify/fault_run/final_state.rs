@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::agent::entry::{Entry, EntryBody, Source};
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
+use crate::agent::message::Message;
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::request::Effect;
 use crate::agent::settings::ToolExecution;
 use crate::agents::Agent;
 use crate::certify::ToolMode;
+use crate::certify::client::fork_key;
 use crate::certify::fault_run::FaultRun;
-use crate::certify::oracle::Outcome;
+use crate::certify::oracle::{Fork, Outcome};
 use crate::clock::{Clock as _, Timestamp};
+use crate::ids::EntryId;
 use crate::store::{
     ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
 };
@@ -35,14 +39,45 @@ impl FaultRun<'_> {
 
     /// Reads all documents of a kind. An unreadable document shows up as missing.
     async fn read_all(&self, kind: DocumentKind) -> Vec<StoredDocument> {
+        self.read_all_of(&self.partition(), kind).await
+    }
+
+    async fn read_all_of(&self, partition: &Partition, kind: DocumentKind) -> Vec<StoredDocument> {
         let selection = Selection::all(kind);
-        let found = self.store().select(&self.partition(), &selection, Freshness::Latest).await;
+        let found = self.store().select(partition, &selection, Freshness::Latest).await;
         found.unwrap_or_default()
     }
 
+    async fn read_entries(&self, partition: &Partition) -> Vec<Entry> {
+        let entries = self.read_all_of(partition, DocumentKind::Entry).await;
+        entries.iter().filter_map(|stored| documents::read(&stored.document).ok()).collect()
+    }
+
+    /// The user message of the prompt with that number, from 1.
+    pub(super) async fn find_prompt_input(&self, number: usize) -> Option<EntryId> {
+        let entries = self.read_entries(&self.partition()).await;
+        let is_of_user = |entry: &&Entry| matches!(&entry.body, EntryBody::Prompt(prompt) if prompt.source == Source::User);
+        let prompt = entries.iter().filter(is_of_user).nth(number.checked_sub(1)?)?;
+        let is_input = |entry: &&Entry| {
+            entry.base.seq > prompt.base.seq
+                && matches!(entry.body.message(), Some(Message::User(_)))
+        };
+        entries.iter().find(is_input).map(|entry| entry.base.entry_id.clone())
+    }
+
     pub(super) async fn read_head(&self) -> Option<Head> {
-        let found = self.store().read(&self.partition(), HEAD_ID, Freshness::Latest).await;
+        self.read_head_of(&self.partition()).await
+    }
+
+    async fn read_head_of(&self, partition: &Partition) -> Option<Head> {
+        let found = self.store().read(partition, HEAD_ID, Freshness::Latest).await;
         documents::read_head(&found.ok()??).ok()
+    }
+
+    async fn read_fork(&self) -> Option<Fork> {
+        let partition = Partition::Conversation(fork_key());
+        let head = self.read_head_of(&partition).await?;
+        Some(Fork { head, entries: self.read_entries(&partition).await })
     }
 
     pub(super) async fn is_idle(&self, head: Option<&Head>) -> bool {
@@ -71,9 +106,8 @@ impl FaultRun<'_> {
         if self.injection.is_some() && !self.is_injected {
             self.skip_reason = Some("this run did not reach the fail point");
         }
-        let entries = self.read_all(DocumentKind::Entry).await;
-        let entries = entries.iter().filter_map(|stored| documents::read(&stored.document).ok());
-        let entries = entries.collect();
+        let entries = self.read_entries(&self.partition()).await;
+        let fork = self.read_fork().await;
         let events = self.read_all(DocumentKind::Events).await;
         let events = events.iter().filter_map(|stored| documents::read(&stored.document).ok());
         let events = events.flat_map(|body: EventsBody| body.events).collect();
@@ -109,6 +143,7 @@ impl FaultRun<'_> {
             has_variable_results: self.options.tools == ToolMode::Real,
             is_parallel: agent.settings.tool_execution == Some(ToolExecution::Parallel),
             entries,
+            fork,
             problems: self.problems,
             log: self.log,
         }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
@@ -11,7 +12,11 @@ use super::store_requests::calls_look_twice;
 use super::test_env::{TestEnv, idempotency};
 use crate::agent::schedule::zone::Zone;
 use crate::agents::date_plugin;
+use crate::commands::extension_command::{CommandRequest, run_extension_command};
 use crate::commands::patch::patch_conversation;
+use crate::extensions::{
+    CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
+};
 use crate::fail_points::NoFailPoints;
 use crate::services::Services;
 use crate::turn::context::TurnContext;
@@ -80,4 +85,42 @@ async fn default_prompt_has_the_active_tools() {
     let head = env.head().await.unwrap();
     let context = TurnContext::resolve(&services, &head, None);
     assert!(!context.system_prompt.contains("Guidelines"), "{}", context.system_prompt);
+}
+
+/// Keeps the system prompt that its command sees.
+#[derive(Debug, Default)]
+struct PromptReader(Mutex<String>);
+
+#[async_trait]
+impl Extension for PromptReader {
+    fn name(&self) -> &'static str {
+        "reader"
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("read", "")]
+    }
+
+    async fn run_command(
+        &self,
+        cx: &HookContext,
+        _call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        cx.system_prompt().clone_into(&mut self.0.lock().unwrap());
+        Ok(CommandOutcome::text("read"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_sees_the_assembled_prompt() {
+    let (mut env, _, model) = new_env().await;
+    let reader = Arc::<PromptReader>::default();
+    env.extensions = vec![Arc::clone(&reader) as Arc<dyn Extension>];
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let (key, command) = (idempotency("read"), ("read", CommandRequest { args: None }));
+    let run = run_extension_command(&services, &TestEnv::key(), command, &key, None).await;
+    assert_eq!(run.unwrap().status, 200);
+    let seen = reader.0.lock().unwrap().clone();
+    assert!(seen.contains("- read: ") && seen.contains("\n\nBe kind."), "{seen}");
+    assert!(system_text(&model.bodies.lock().unwrap()[0]).starts_with(&seen), "{seen}");
 }

@@ -1,5 +1,6 @@
 //! Failures: each names its reason and holds no text of a body.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -164,4 +165,22 @@ async fn errors_and_debug_output_hold_no_address_and_no_secret() {
     let call = pending_call(&arguments);
     let error = extension.before_tool_call(&context(Hook::ToolCall), &call).await.unwrap_err();
     assert!(!error.to_string().contains("key-in-path"), "{error}");
+}
+
+#[tokio::test]
+async fn extensions_of_one_server_share_a_connection() {
+    let server = HookServer::start(vec![Reply::json(&json!({"decision": "allow"}))]).await;
+    let first = extension(&server.url, SECONDS);
+    // An app has one client, and each agent file gets a clone of it.
+    let client = first.endpoint.client.clone();
+    let shared = HttpEndpoint { client, ..endpoint(&server.url, SECONDS) };
+    let second = HttpExtension { endpoint: shared, ..extension(&server.url, SECONDS) };
+    let arguments = pay();
+    for extension in [&first, &second].repeat(5) {
+        let cx = context(Hook::ToolCall);
+        extension.before_tool_call(&cx, &pending_call(&arguments)).await.unwrap();
+    }
+    let received = server.received();
+    let connections: HashSet<_> = received.iter().map(|request| request.peer).collect();
+    assert_eq!((received.len(), connections.len()), (10, 1));
 }

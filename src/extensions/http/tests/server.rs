@@ -1,9 +1,11 @@
 //! A server of hooks that responds as its script says.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -35,11 +37,12 @@ impl Reply {
     }
 }
 
-/// A received request: its `webhook-id` and its body.
+/// A received request: its `webhook-id`, its body, and the address of its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Received {
     pub(super) id: String,
     pub(super) body: Value,
+    pub(super) peer: SocketAddr,
 }
 
 pub(super) struct HookServer {
@@ -59,19 +62,23 @@ impl HookServer {
     pub(super) async fn start(replies: Vec<Reply>) -> Self {
         let received = Arc::<Mutex<Vec<Received>>>::default();
         let log = Arc::clone(&received);
-        let handler = move |headers: HeaderMap, body: Bytes| {
-            let request = read_request(&headers, &body);
-            let id = request.id.clone();
-            let mut log = log.lock().unwrap();
-            let reply = replies.get(log.len()).or(replies.last()).unwrap().clone();
-            log.push(request);
-            respond(reply, id, headers, body)
-        };
+        let handler =
+            move |ConnectInfo(peer): ConnectInfo<SocketAddr>, headers: HeaderMap, body: Bytes| {
+                let request = read_request(&headers, &body, peer);
+                let id = request.id.clone();
+                let mut log = log.lock().unwrap();
+                let reply = replies.get(log.len()).or(replies.last()).unwrap().clone();
+                log.push(request);
+                respond(reply, id, headers, body)
+            };
         let router = Router::new().route("/hook", axum::routing::post(handler));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
         #[expect(clippy::disallowed_methods, reason = "the server beside the test, ended with it")]
-        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let task = tokio::spawn(async move {
+            let service = router.into_make_service_with_connect_info::<SocketAddr>();
+            axum::serve(listener, service).await.unwrap();
+        });
         Self { url, received, task }
     }
 
@@ -81,7 +88,7 @@ impl HookServer {
 }
 
 /// Checks the signature of a request as a receiver does.
-fn read_request(headers: &HeaderMap, body: &Bytes) -> Received {
+fn read_request(headers: &HeaderMap, body: &Bytes, peer: SocketAddr) -> Received {
     let get = |name: &str| headers.get(name).unwrap().to_str().unwrap();
     let id = get("webhook-id");
     let signed = SignedHeaders {
@@ -93,7 +100,7 @@ fn read_request(headers: &HeaderMap, body: &Bytes) -> Received {
     assert_eq!(verify([&SECRET.to_vec()], signed, (id, now), body), Ok(()));
     let body: Value = serde_json::from_slice(body).unwrap();
     assert_eq!(body["hookId"], id);
-    Received { id: id.to_owned(), body }
+    Received { id: id.to_owned(), body, peer }
 }
 
 async fn respond(reply: Reply, id: String, headers: HeaderMap, request: Bytes) -> Response<Body> {
