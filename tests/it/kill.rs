@@ -128,8 +128,12 @@ impl Scenario<'_> {
         let body =
             json!({"id": "story", "agent": "payments-clerk", "settings": {"loop": self.loop_kind}});
         self.post(dev, "/api/conversations", "create", &body).await?;
-        let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
-        let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
+        let settings = json!({"loop": self.loop_kind});
+        let body = json!({"id": "story", "agent": "payments-clerk", "settings": settings});
+        self.post(dev, "/api/conversations", "create", &body).await?;
+        let path = "/api/conversations/story/prompts";
+        let body = json!({"input": "Pay 250 to Ada"});
+        let accepted = self.post(dev, path, "begin", &body).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
         let prompt =
             self.get(dev, &format!("/api/conversations/story/prompts/{prompt_id}?wait=1")).await?;
