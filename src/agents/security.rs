@@ -37,7 +37,9 @@ pub(super) fn read_security(member: &Member, findings: &mut Findings) -> Securit
         // YAML also reads `on` and `off` as true and false.
         Yaml::Bool(true) => return SecuritySection::On,
         Yaml::Bool(false) => return SecuritySection::Off,
-        _ => fields::read_text(member, findings).unwrap_or("off").trim(),
+        Yaml::Text(_) | Yaml::Null | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => {
+            fields::read_text(member, findings).unwrap_or("off").trim()
+        }
     };
     match section {
         "on" => SecuritySection::On,

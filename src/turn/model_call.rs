@@ -165,13 +165,8 @@ impl LeasedConversation<'_> {
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
         };
         call_span.set_request(&request);
-        let protocol_model = ProtocolModel::new(&*services.model, settings.history_window);
-        let model: &dyn Model = match context.loop_kind() {
-            LoopKind::Protocol => &protocol_model,
-            LoopKind::Prompt | LoopKind::Agent => &*services.model,
-        };
         let received =
-            call_span.span.run(Box::pin(self.await_response(model, request, &publisher))).await;
+            call_span.span.run(Box::pin(self.await_model(context, request, &publisher))).await;
         let response = received.map(|response| {
             response.unwrap_or_else(|| {
                 let sent =
@@ -266,6 +261,22 @@ impl LeasedConversation<'_> {
     /// The next response.
     pub(crate) fn response_anchor(&self) -> Anchor {
         Anchor::Response(self.state.head.response_count + 1)
+    }
+
+    /// Waits for the response to a request of the loop, in protocol mode through the codec.
+    async fn await_model(
+        &mut self,
+        context: &TurnContext,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Option<ModelResponse>, TurnError> {
+        let model = &*self.services.model;
+        let codec = ProtocolModel::new(model, context.settings.history_window);
+        let model: &dyn Model = match context.loop_kind() {
+            LoopKind::Protocol => &codec,
+            LoopKind::Prompt | LoopKind::Agent => model,
+        };
+        Box::pin(self.await_response(model, request, listener)).await
     }
 
     /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At

@@ -48,12 +48,21 @@ enum Position {
     Done,
 }
 
+/// Whether a position of JSON is in a string.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum StringState {
+    #[default]
+    Outside,
+    Inside,
+    /// After a backslash.
+    Escaped,
+}
+
 /// An execute block that is not closed yet.
 #[derive(Debug, Default)]
 struct ExecuteBlock {
     content: String,
-    is_in_string: bool,
-    is_escaped: bool,
+    string: StringState,
     /// True if an earlier block was malformed, so that this one does not run.
     is_dropped: bool,
     is_too_large: bool,
@@ -323,11 +332,13 @@ impl ExecuteBlock {
     /// Appends the content up to the closing tag, which is no part of a JSON string.
     fn scan<'t>(&mut self, text: &'t str) -> FoundTag<'t> {
         for (at, byte) in text.bytes().enumerate() {
-            match byte {
-                _ if self.is_escaped => self.is_escaped = false,
-                b'\\' if self.is_in_string => self.is_escaped = true,
-                b'"' => self.is_in_string = !self.is_in_string,
-                b'<' if !self.is_in_string => {
+            match (self.string, byte) {
+                (StringState::Escaped, _) | (StringState::Outside, b'"') => {
+                    self.string = StringState::Inside;
+                }
+                (StringState::Inside, b'\\') => self.string = StringState::Escaped,
+                (StringState::Inside, b'"') => self.string = StringState::Outside,
+                (StringState::Outside, b'<') => {
                     let (before, rest) = text.split_at(at);
                     if let Some(rest) = rest.strip_prefix(EXECUTE_CLOSING) {
                         self.append(before);
@@ -338,7 +349,7 @@ impl ExecuteBlock {
                         return FoundTag { before, tag: None, rest };
                     }
                 }
-                _ => {}
+                (StringState::Inside | StringState::Outside, _) => {}
             }
         }
         self.append(text);

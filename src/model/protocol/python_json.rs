@@ -147,7 +147,7 @@ pub(super) fn syntax_error(text: &str) -> String {
         Some((message, at)) => {
             let before = text.get(..at).unwrap_or(text);
             let line = before.matches('\n').count() + 1;
-            let of_line = before.rfind('\n').map_or(before, |end| &before[end + 1..]);
+            let of_line = before.rsplit('\n').next().unwrap_or(before);
             let (column, position) = (of_line.chars().count() + 1, before.chars().count());
             format!("{message}: line {line} column {column} (char {position})")
         }

@@ -1,7 +1,7 @@
 //! Upper bound of the next model call's cost, as far as it can be computed before the call.
 
 use crate::agent::compaction::prompts;
-use crate::agent::entry::{EntryBody, MessageEntry, Output};
+use crate::agent::entry::{EntryBody, Output};
 use crate::agent::message::Message;
 use crate::agent::path::path_from_leaf;
 use crate::agent::phase::Phase;
@@ -44,14 +44,11 @@ pub(super) async fn estimate_call_cost(
             known_tokens = response.usage.total_tokens;
             break;
         }
-        bytes +=
-            match &entry.body {
-                // Text in which non-ASCII characters are escaped.
-                EntryBody::Message(MessageEntry {
-                    message: Message::ToolResult(result), ..
-                }) if context.loop_kind() == LoopKind::Protocol => result_bytes(result),
-                body => input_bytes(body),
-            };
+        bytes += match entry.body.tool_result() {
+            // Text in which non-ASCII characters are escaped.
+            Some(result) if context.loop_kind() == LoopKind::Protocol => result_bytes(result),
+            Some(_) | None => input_bytes(&entry.body),
+        };
         if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
             break;
         }
