@@ -21,6 +21,7 @@ use turnwheel::testing::agent::transition::{Policy, Transition};
 use turnwheel::testing::clock::Timestamp;
 use turnwheel::testing::model::catalogue::{Catalogue, find_tariff};
 use turnwheel::testing::model::chat::fold::ChatFold;
+use turnwheel::testing::model::protocol::ProtocolParser;
 use turnwheel::testing::model::responses::body::build_request_body;
 use turnwheel::testing::model::responses::fold::ResponseFold;
 use turnwheel::testing::model::responses::names::ToolNames;
@@ -182,6 +183,22 @@ fn fold_thousand_chat_deltas(bencher: Bencher<'_, '_>) {
     bencher.bench(|| {
         let mut fold = ChatFold::new("gpt-4.1", find_tariff(&record), ToolNames::new(&[]));
         (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
+    });
+}
+
+/// Parsing of 1,000 deltas of protocol text, which should take at most 2 µs each.
+#[divan::bench]
+fn parse_thousand_protocol_deltas(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| {
+        let (mut parser, mut events) = (ProtocolParser::new("call_1"), Vec::new());
+        for delta in ["<think>", "I look. </think>", "Let me <b>look</b>. "] {
+            parser.push(delta, &mut events);
+        }
+        (0..500).for_each(|_| parser.push(black_box("word < "), &mut events));
+        parser.push("<execute>[{\"name\": \"look\", \"args\": {\"text\": \"", &mut events);
+        (0..500).for_each(|_| parser.push(black_box("word <b> "), &mut events));
+        parser.push("\"}}]</execute>", &mut events);
+        events.len()
     });
 }
 

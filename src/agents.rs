@@ -40,6 +40,7 @@ mod mistakes;
 mod plugins;
 mod prompt_template;
 mod resources;
+mod security;
 mod settings;
 mod skills;
 mod system_prompt;
@@ -67,6 +68,7 @@ pub(crate) use resources::{
     ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
     parse_skill_text,
 };
+pub use security::SecuritySection;
 pub use skills::Skill;
 #[cfg(test)]
 pub(crate) use skills::file_skill_plugin;
@@ -105,6 +107,8 @@ pub struct Agent {
     pub extension_settings: Arc<ExtensionSettings>,
     /// Records of tool results (`audit`).
     pub audit: Audit,
+    /// The security section of the system prompt (`security`).
+    pub security: SecuritySection,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
     /// In the order in which they prepare model calls. Names of all tools are unique.

@@ -4,6 +4,7 @@ pub(crate) mod catalogue;
 pub(crate) mod chat;
 pub(crate) mod compat;
 pub(crate) mod payload;
+pub(crate) mod protocol;
 pub(crate) mod responses;
 pub(crate) mod scripted;
 pub(crate) mod tokens;

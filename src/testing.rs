@@ -28,7 +28,8 @@ pub mod agent {
 }
 pub mod agents {
     pub use crate::agents::{
-        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, Skill, ToolSet, load_folder,
+        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, SecuritySection, Skill,
+        ToolSet, load_folder,
     };
 }
 pub mod app {
@@ -135,6 +136,9 @@ pub mod model {
         pub mod fold {
             pub use crate::model::chat::fold::ChatFold;
         }
+    }
+    pub mod protocol {
+        pub use crate::model::protocol::parser::ProtocolParser;
     }
     pub mod responses {
         pub use crate::model::responses::{AzureResponses, ResponsesConfig, Secret};

@@ -33,7 +33,7 @@ pub struct OfferedTool {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Contribution {
-    /// Name of the plugin, or `mcp` for a note about missing tools.
+    /// Name of the plugin, `mcp` for a note about missing tools, or `protocol` for a text of the loop.
     pub by: String,
     pub text: String,
 }

@@ -11,7 +11,7 @@ use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
-use crate::agent::phase::{CallState, Phase};
+use crate::agent::phase::Phase;
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::question::WaitingCommand;
 use crate::agent::raw::{Extra, RawJson};
@@ -30,7 +30,7 @@ use crate::ids::{
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 7;
+pub(crate) const READER_VERSION: u32 = 8;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.
@@ -263,6 +263,12 @@ pub struct PromptRun {
     /// Number of turns started in the agent run.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub run_turns: u32,
+    /// True if the last step used the loop `protocol`, whose model input is text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_protocol: bool,
+    /// Failed calls in a row, in the loop `protocol`.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub failures_in_row: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -364,53 +370,8 @@ impl Head {
     }
 
     /// True if a question of an extension is open, or an answer is recorded.
-    fn has_questions(&self) -> bool {
+    pub(super) fn has_questions(&self) -> bool {
         self.has_open_question() || self.phase.has_answers()
-    }
-
-    /// Minimum reader version for the current state. An older worker would mishandle it:
-    ///
-    /// - 2 for parallel calls, which version 1 would run one after the other; for a budget, which
-    ///   version 1 does not know; and for a compacted conversation, or one being compacted, which
-    ///   version 1 would send to the model in full.
-    /// - 3 while paused: version 2 does not know the pause.
-    /// - 4 while the step is suspect: version 3 would run it beside other turns, and fail it for
-    ///   deaths that other turns may have caused.
-    /// - 5 while an agent run has a system prompt of its own: version 4 would send the agent's. Also
-    ///   for questions of extensions, which version 4 would leave open after the answer.
-    /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's. Also
-    ///   while a branch is summarised: version 5 would summarise the path instead.
-    /// - 7 while a command waits for an answer: version 6 would let the prompt wait for it.
-    pub fn required_reader(&self) -> u32 {
-        if !self.waiting_commands.is_empty() {
-            return 7;
-        }
-        let is_changed = |call: &CallState| call.changed_arguments.is_some();
-        if self.phase.call_batch().calls.iter().any(is_changed) || self.phase.is_branch_summary() {
-            return 6;
-        }
-        let has_system_prompt = |run: &PromptRun| run.system_prompt_seq.is_some();
-        if self.prompt.as_ref().is_some_and(has_system_prompt) || self.has_questions() {
-            return 5;
-        }
-        // Version 3 would also drop a reservation that the cost report of a deleted conversation's
-        // call must end.
-        if self.is_suspect() || self.unreported_call.is_some() {
-            return 4;
-        }
-        if self.pause.is_some() {
-            return 3;
-        }
-        let is_bounded = self.settings.budget.is_some()
-            || self.reservation.is_some()
-            || self.is_waiting_for_budget();
-        match self.phase {
-            Phase::Calls { concurrency: 2.., .. } | Phase::Summary { .. } => 2,
-            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } if self.is_compacted => 2,
-            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
-                1 + u32::from(is_bounded)
-            }
-        }
     }
 
     pub fn state(&self) -> State {

@@ -48,6 +48,11 @@ pub struct Settings {
     pub compaction: Option<CompactionSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
+    /// Number of messages that the model receives in the loop `protocol`, the newest ones. Absent:
+    /// all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub history_window: Option<u32>,
     /// As given. A value that only an earlier version accepted as a budget limits nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Budget>)]
@@ -56,24 +61,12 @@ pub struct Settings {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-/// `protocol` is not available yet. Requests and agent files that set it are rejected.
+/// `protocol`: the model receives and writes tool calls as text.
 pub enum LoopKind {
     #[default]
     Prompt,
     Agent,
     Protocol,
-}
-
-impl LoopKind {
-    /// Error text of a kind that cannot be set.
-    pub(crate) fn validation_error(self) -> Option<&'static str> {
-        match self {
-            Self::Prompt | Self::Agent => None,
-            Self::Protocol => {
-                Some("`loop: protocol` is not available yet: use `prompt` or `agent`")
-            }
-        }
-    }
 }
 
 /// Reasoning effort of the model. `off` requests no reasoning.
@@ -204,6 +197,7 @@ impl Settings {
             retry: self.retry.clone().or_else(|| fallback.retry.clone()),
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
+            history_window: self.history_window.or(fallback.history_window),
             budget: merge_budgets(self.budget.as_ref(), fallback.budget.as_ref()),
         }
     }

@@ -14,6 +14,7 @@ mod budget_alerts;
 mod calls;
 mod compaction;
 mod continue_prompt;
+mod failures;
 mod finish;
 mod finish_turn;
 mod inbox;
@@ -50,7 +51,6 @@ pub use input::{Input, ResponseInput};
 pub(crate) use insert::OUTPUTS_MAX;
 pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
 pub(crate) use questions::has_room_for_question;
-#[cfg(test)]
 pub(crate) use response::CALLS_MAX;
 pub use retry::FailureKind;
 pub(crate) use waiting_commands::ready_commands;
@@ -66,6 +66,9 @@ pub fn step(transition: &mut Transition, input: &Input) {
 pub(crate) fn finish_commit(transition: &mut Transition) {
     if transition.is_abort_requested {
         abort_prompt(transition);
+    }
+    if let Some(run) = &mut transition.head.prompt {
+        run.is_protocol = transition.policy.is_protocol;
     }
     transition.finish();
     audit::notify_results(transition);
@@ -127,10 +130,13 @@ fn advance(transition: &mut Transition, outcome: Next) {
                     _ if transition.is_prompt_ending => Next::Wait,
                     Some(FinishTurn::End) => completed(),
                     None if is_end_requested => Next::PollQueues,
+                    Some(FinishTurn::Continue) | None if failures::is_limit_reached(transition) => {
+                        failures::end_prompt(transition)
+                    }
                     Some(FinishTurn::Continue) | None => Next::ContinueWithModel,
                 }
             }
-            Next::FinishResponse { schema_error } => {
+            Next::FinishResponse { schema_error, has_malformed_calls } => {
                 let decision = finish_turn::take_decision(transition);
                 // A waiting steer continues the prompt: this response was not its last.
                 let is_last = !queue::has_pending(transition, queue::is_steer);
@@ -147,6 +153,9 @@ fn advance(transition: &mut Transition, outcome: Next) {
                     (Some(FinishTurn::Continue), _) => {
                         transition.head.phase = Phase::MODEL_CALL;
                         Next::ContinueWithModel
+                    }
+                    (None, _) if has_malformed_calls && is_last => {
+                        failures::continue_after_malformed_calls(transition)
                     }
                     (None, _) => Next::PollQueues,
                 }

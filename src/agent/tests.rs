@@ -22,6 +22,7 @@ mod plugin_state;
 mod projection;
 mod prompt_lifecycle;
 mod prompt_summary;
+mod protocol;
 mod questions;
 mod retry;
 mod steering;
@@ -70,6 +71,7 @@ pub(super) fn view(transition: &Transition) -> serde_json::Value {
 pub(super) fn policy() -> Policy {
     Policy {
         has_start_hook: false,
+        is_protocol: false,
         rounds_max: Some(25),
         context_budget: crate::agent::compaction::ContextBudget::default(),
         hard_rounds_max: 200,

@@ -47,6 +47,8 @@ pub struct Policy {
     /// True if extensions may change an agent run before it starts. A waiting prompt then starts only
     /// after their changes.
     pub has_start_hook: bool,
+    /// True in the loop `protocol`: several failures in a row end a prompt.
+    pub is_protocol: bool,
     /// True if a receiver of notifications is configured.
     pub has_notification_receiver: bool,
     /// True if a notification reports tool results.

@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, security, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -138,6 +138,7 @@ fn read_agent(
     let owners = (context.extensions, plugins.as_slice());
     let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
     let has_automatic_title = read_title(node, findings);
+    let security = node.find_member("security").map(|it| security::read_security(it, findings));
     let audit = node.find_member("audit").map(|it| audit::read_audit(it, findings));
     findings.is_empty().then(|| Agent {
         name: (*name).to_owned(),
@@ -149,6 +150,7 @@ fn read_agent(
         mcp,
         extensions,
         audit: audit.unwrap_or_default(),
+        security: security.unwrap_or_default(),
         has_automatic_title,
         extension_settings: Arc::new(extension_settings),
         plugins,
@@ -253,6 +255,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "responseSchema",
         "guardrails",
         "audit",
+        "security",
         "title",
         "systemPrompt",
         "mcpContent",

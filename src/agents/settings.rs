@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::agent::settings::{
-    CONCURRENCY_MAX, LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error,
+    CONCURRENCY_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error,
 };
 use crate::agent::strict;
 use crate::agents::fields;
@@ -12,7 +12,7 @@ use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
 
 /// Keys of settings. `thinking` is an alias of `thinkingLevel`.
-pub(super) const KEYS: [&str; 18] = [
+pub(super) const KEYS: [&str; 19] = [
     "model",
     "thinking",
     "thinkingLevel",
@@ -30,6 +30,7 @@ pub(super) const KEYS: [&str; 18] = [
     "retry",
     "compaction",
     "continuation",
+    "historyWindow",
     "budget",
 ];
 
@@ -78,10 +79,6 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
         findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
         return None;
     }
-    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::validation_error) {
-        findings.add(at, mistake);
-        return None;
-    }
     if let Some(bound) = find_violated_range(name, &value) {
         findings.add(at, format!("`{}` must be {bound}", member.key));
         return None;
@@ -105,7 +102,7 @@ fn find_violated_range(name: &str, value: &Value) -> Option<&'static str> {
             Some("a model's id of 1 to 128 bytes, or normal or high")
         }
         "maxOutputTokens" if !(1.0..=1e6).contains(&number) => Some("from 1 to 1000000"),
-        "maxRounds" if number < 1.0 => Some("at least 1"),
+        "maxRounds" | "historyWindow" if number < 1.0 => Some("at least 1"),
         "retry" => {
             let is_above = |member: &str, max: f64| {
                 value.get(member).and_then(Value::as_f64).is_some_and(|given| given > max)

@@ -137,6 +137,7 @@ pub(super) fn with_counted_tools(
         extension_settings: Arc::clone(&agent.extension_settings),
         // No call of it is real.
         audit: crate::agents::Audit::default(),
+        security: agent.security.clone(),
         // The scripted model has no response for it.
         has_automatic_title: false,
         memory: agent.memory.clone(),

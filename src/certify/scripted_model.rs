@@ -11,7 +11,7 @@ use crate::agent::content::{Block, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::raw::{Extra, RawJson};
 use crate::certify::conversation::{Conversation, RecordedResponse};
-use crate::model::scripted::ScriptedModel;
+use crate::model::scripted::{ScriptedModel, protocol};
 use crate::model::{CallMetadata, Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 
 const NAME: &str = "recorded";
@@ -70,6 +70,9 @@ impl ConversationModel {
 #[async_trait]
 impl Model for ConversationModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        if protocol::is_protocol(&request) {
+            return protocol::respond(self, &request, listener).await;
+        }
         self.paid_responses.fetch_add(1, Ordering::SeqCst);
         match self.find_response(&request) {
             Some(response) => recorded_response(response, request.messages.len()),

@@ -13,8 +13,8 @@ use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{
-    CONCURRENCY_MAX, HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS,
-    Settings, model_id_error,
+    CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+    model_id_error,
 };
 use crate::agent::strict;
 use crate::agent::suspicion::Suspicion;
@@ -305,9 +305,6 @@ pub(crate) fn validate_settings(
     {
         add_error("model", why);
     }
-    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::validation_error) {
-        add_error("loop", mistake.to_owned());
-    }
     if settings.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)) {
         add_error("temperature", "`temperature` is 0 to 2".to_owned());
     }
@@ -316,6 +313,9 @@ pub(crate) fn validate_settings(
     }
     if settings.max_rounds == Some(0) {
         add_error("maxRounds", "`maxRounds` is at least 1".to_owned());
+    }
+    if settings.history_window == Some(0) {
+        add_error("historyWindow", "`historyWindow` is at least 1".to_owned());
     }
     if settings.hard_rounds_max.is_some_and(|rounds| !(1..=HARD_ROUNDS_MAX).contains(&rounds)) {
         add_error("hardRoundsMax", format!("`hardRoundsMax` is 1 to {HARD_ROUNDS_MAX}"));

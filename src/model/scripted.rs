@@ -22,6 +22,7 @@ use crate::model::{
 };
 
 mod payments;
+pub(crate) mod protocol;
 pub(crate) mod sample;
 mod script;
 
@@ -48,6 +49,12 @@ struct ScriptedResponse {
 #[async_trait]
 impl Model for ScriptedModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        if protocol::is_protocol(&request) {
+            let response = protocol::respond(self, &request, listener).await;
+            let usage = estimate_usage(&request, &response.message.content).into();
+            let message = AssistantMessage { usage, ..response.message };
+            return ModelResponse { message, ..response };
+        }
         let context = ScriptContext::from_request(&request);
         let response = match context.next_response() {
             Ok(response) => response,

@@ -123,6 +123,7 @@ impl TurnContext {
             has_start_hook: services
                 .extensions_of(self.agent.as_deref().ok())
                 .any(|extension| extension.events().contains(Hook::BeforeAgentStart)),
+            is_protocol: self.loop_kind() == LoopKind::Protocol,
             should_notify_results: self.agent.as_ref().is_ok_and(|agent| agent.audit.is_notified),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,

@@ -9,15 +9,19 @@ use serde_json::Value;
 use crate::agent::compaction::TokenCounter;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
+use crate::agent::settings::LoopKind;
 use crate::digest::sha256_hex;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, PrepareOutput};
 use crate::model::ToolOffer;
+use crate::model::protocol::system_prompt::{FINAL_ITERATION, PromptParts};
 use crate::model::tokens::count_tokens;
 use crate::tools::CallableTool;
 use crate::tools::mcp::tool::McpToolSource;
 use crate::turn::context::TurnContext;
 
+/// Author of the texts of the loop `protocol`.
+const PROTOCOL: &str = "protocol";
 /// Hex digits of a frame's hash.
 const HASH_DIGITS: usize = 16;
 
@@ -34,6 +38,10 @@ pub(crate) struct Frame<'c> {
     /// Number of contributions that are not volatile.
     stable_count: usize,
     response_schema: Option<&'c Value>,
+    /// True in the loop `protocol`: the system prompt describes the tools.
+    is_protocol: bool,
+    /// `None`: no security section.
+    security: Option<&'c str>,
     /// True if the agent has tools of MCP servers, whose definitions may change.
     has_mcp: bool,
 }
@@ -63,6 +71,8 @@ impl TurnContext {
                 .map(|text| Contribution { by: "mcp".to_owned(), text })
                 .collect(),
             stable_count: 0,
+            is_protocol: self.loop_kind() == LoopKind::Protocol,
+            security: agent.and_then(|agent| agent.security.text(self.loop_kind())),
             has_mcp: !mcp.is_empty(),
             response_schema: agent.and_then(|agent| agent.response_schema.as_ref()),
         }
@@ -114,18 +124,38 @@ impl<'c> Frame<'c> {
         self.plugin_tools.extend(tools.filter(|tool| !is_own(&tool.definition().name)));
     }
 
-    /// The system prompt: the instructions and the texts of plugins, joined by blank lines. `None`:
-    /// it is empty.
+    /// The system prompt: the instructions and the texts of plugins, joined by blank lines. In the
+    /// loop `protocol` the protocol and the tools, too. `None`: it is empty.
     pub(crate) fn system(&self) -> Option<Cow<'c, str>> {
-        let system = if self.contributions.is_empty() {
+        let (stable, volatile) =
+            self.contributions.split_at(self.stable_count.min(self.contributions.len()));
+        let mut parts = vec![self.own_text];
+        parts.extend(stable.iter().map(|item| item.text.as_str()));
+        let volatile = volatile.iter().map(|item| item.text.as_str());
+        let system = if self.is_protocol {
+            let prompt = PromptParts {
+                security: self.security,
+                instructions: parts,
+                tools: self.offers().collect(),
+                response_schema: self.response_schema,
+                volatile: volatile.collect(),
+            };
+            Cow::Owned(prompt.to_text())
+        } else if self.contributions.is_empty() && self.security.is_none() {
             Cow::Borrowed(self.own_text)
         } else {
-            let texts = self.contributions.iter().map(|item| item.text.as_str());
-            let parts = [self.own_text].into_iter().chain(texts);
-            let parts: Vec<&str> = parts.filter(|text| !text.is_empty()).collect();
+            parts.extend(self.security);
+            parts.extend(volatile);
+            parts.retain(|text| !text.is_empty());
             Cow::Owned(parts.join("\n\n"))
         };
         Some(system).filter(|text| !text.is_empty())
+    }
+
+    /// Adds the text of the last iteration (PC-15).
+    pub(crate) fn add_final_iteration(&mut self) {
+        let (by, text) = (PROTOCOL.to_owned(), FINAL_ITERATION.to_owned());
+        self.contributions.push(Contribution { by, text });
     }
 
     fn tools(&self) -> impl Iterator<Item = &'c Arc<dyn CallableTool>> {
@@ -142,6 +172,11 @@ impl<'c> Frame<'c> {
         })
     }
 
+    /// The tools that are not part of the system prompt.
+    fn native_offers(&self) -> impl Iterator<Item = ToolOffer<'c>> {
+        self.offers().filter(|_| !self.is_protocol)
+    }
+
     /// JSON Schema of the final response.
     pub(crate) fn response_schema(&self) -> Option<&'c Value> {
         self.response_schema
@@ -152,6 +187,7 @@ impl<'c> Frame<'c> {
     pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
         let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
         let is_own = !self.has_mcp
+            && !self.is_protocol
             && self.contributions.is_empty()
             && self.plugin_tools.is_empty()
             && system_prompt_seq.is_none();
@@ -177,14 +213,14 @@ impl<'c> Frame<'c> {
     }
 
     pub(crate) fn tokens(&self, count: TokenCounter<'_>) -> u64 {
-        let tools = self.offers().map(|offer| {
+        let tools = self.native_offers().map(|offer| {
             count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
         });
         count(&self.system().unwrap_or_default()) + tools.sum::<u64>()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let tools = self.offers().map(|offer| {
+        let tools = self.native_offers().map(|offer| {
             offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
         });
         let schema_bytes = self.response_schema.map_or(0, |schema| schema.to_string().len());

@@ -22,9 +22,11 @@ use crate::extensions::runner::{FailureCause, HookFailure};
 use crate::ids::{EntryId, Ids, PromptId};
 use crate::live::{LiveResponse, ModelIdentity};
 use crate::model::catalogue::find_tariff;
+use crate::model::protocol::ProtocolModel;
 use crate::model::tokens::count_tokens;
 use crate::model::{
-    CallMetadata, Listener, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
+    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
+    ToolOffer,
 };
 use crate::turn::abort_signal;
 use crate::turn::context::TurnContext;
@@ -166,7 +168,7 @@ impl LeasedConversation<'_> {
         };
         call_span.set_request(&request);
         let received =
-            call_span.span.run(Box::pin(self.await_response(&record, request, &publisher))).await;
+            call_span.span.run(Box::pin(self.await_model(context, request, &publisher))).await;
         let response = received.map(|response| {
             response.unwrap_or_else(|| {
                 let sent =
@@ -199,12 +201,24 @@ impl LeasedConversation<'_> {
                 return Ok(Err(CallOutcome { error_type: "plugin", ..unsent }));
             }
         };
+        let mut prepared = prepared;
+        if self.is_final_iteration(context) {
+            prepared.frame.add_final_iteration();
+        }
         Ok(match Box::pin(self.transform_messages(context, projected)).await? {
             Ok(messages) => Ok((model_messages(messages, context.loop_kind()), prepared)),
             Err(failure) => {
                 Err(CallOutcome::unsent(hook_failure_response(&failure), &agent.revision))
             }
         })
+    }
+
+    /// True if the next response is the last one that the prompt may have, in the loop `protocol`.
+    fn is_final_iteration(&self, context: &TurnContext) -> bool {
+        let settings = &context.settings;
+        let max = settings.rounds_max().unwrap_or(u32::MAX).min(settings.hard_rounds_limit());
+        let run = self.state.head.prompt.as_ref();
+        context.loop_kind() == LoopKind::Protocol && run.is_some_and(|run| run.rounds + 1 >= max)
     }
 
     /// The next response as readers of the delta stream see it.
@@ -250,12 +264,28 @@ impl LeasedConversation<'_> {
         Anchor::Response(self.state.head.response_count + 1)
     }
 
+    /// Waits for the response to a request of the loop, in protocol mode through the codec.
+    async fn await_model(
+        &mut self,
+        context: &TurnContext,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Option<ModelResponse>, TurnError> {
+        let model = &*self.services.model;
+        let codec = ProtocolModel::new(model, context.settings.history_window);
+        let model: &dyn Model = match context.loop_kind() {
+            LoopKind::Protocol => &codec,
+            LoopKind::Prompt | LoopKind::Agent => model,
+        };
+        Box::pin(self.await_response(model, request, listener)).await
+    }
+
     /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
     /// the turn deadline returns a time-out failure, retryable if the model had less than half of
     /// the turn (the worker was stalled).
     pub(crate) async fn await_response(
         &mut self,
-        record: &ModelRecord,
+        model: &dyn Model,
         request: ModelRequest<'_>,
         listener: &dyn Listener,
     ) -> Result<Option<ModelResponse>, TurnError> {
@@ -266,7 +296,8 @@ impl LeasedConversation<'_> {
             self.state.prompt_id()
         ));
         let left = self.progress.time_left(&*services.clock);
-        let mut answering = std::pin::pin!(services.model.respond(request, listener));
+        let model_id = request.model.id.clone();
+        let mut answering = std::pin::pin!(model.respond(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
         tokio::select! {
             biased;
@@ -280,7 +311,7 @@ impl LeasedConversation<'_> {
                     ModelFailure::Permanent
                 };
                 let failure = Some(failure);
-                Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&record.id, text) }))
+                Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&model_id, text) }))
             }
             () = &mut stopped => Ok(None),
             error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key).await {

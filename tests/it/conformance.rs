@@ -11,6 +11,7 @@ mod in_process;
 mod loops;
 mod notation;
 mod parallel;
+mod protocol;
 mod sessions;
 mod test_app;
 mod trees;
@@ -36,6 +37,7 @@ async fn run_case(case: &Case) {
             Box::pin(conversions::run_case(case)).await;
         }
         "approvals" => Box::pin(approvals::run_case(case)).await,
+        "protocol" => Box::pin(protocol::run_case(case)).await,
         _ if case.is_parallel() => Box::pin(parallel::run_case(case)).await,
         _ => {
             Box::pin(loops::run_case(case)).await;
@@ -78,6 +80,8 @@ cases! {
     a04_history_becomes_input_items "A04";
     p01_gated_call_waits_and_runs_once_approved "P01";
     p02_rejected_call_never_runs "P02";
+    g01_protocol_text_becomes_calls_and_results "G01";
+    g02_malformed_protocol_text_becomes_text "G02";
     m01_messages_of_applications_reach_the_model "M01";
     s02_first_version_of_session_file_is_migrated "S02";
     s05_branches_have_the_contexts_of_the_source "S05";
@@ -108,6 +112,16 @@ async fn loop_is_unchanged_with_three_workers() {
 async fn l03_two_calls_run_in_parallel_when_enabled() {
     if let Some(case) = Case::with_parallel_calls("L03", &["c2", "c1"]) {
         run_case(&case).await;
+    }
+}
+
+/// The loop gives the same events, messages and tool runs over protocol text.
+#[tokio::test]
+async fn loop_is_unchanged_in_protocol_mode() {
+    let Some(cases) = Case::load_shared() else { return };
+    let of_loop = |case: &Case| case.id().starts_with('L') && !case.is_parallel();
+    for case in cases.into_iter().filter(of_loop) {
+        Box::pin(loops::run_case(&case.through_protocol())).await;
     }
 }
 

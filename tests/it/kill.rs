@@ -34,6 +34,7 @@ struct Scenario<'a> {
     data: &'a Path,
     payments: &'a PaymentsServer,
     client: reqwest::Client,
+    loop_kind: &'a str,
 }
 
 /// Observations of the client.
@@ -124,8 +125,15 @@ impl Scenario<'_> {
 
     /// One round of the client. Returns the prompt once it has ended.
     async fn run_round(&self, dev: &DevProcess, observed: &mut Observations) -> Option<Value> {
-        let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
-        let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
+        let body =
+            json!({"id": "story", "agent": "payments-clerk", "settings": {"loop": self.loop_kind}});
+        self.post(dev, "/api/conversations", "create", &body).await?;
+        let settings = json!({"loop": self.loop_kind});
+        let body = json!({"id": "story", "agent": "payments-clerk", "settings": settings});
+        self.post(dev, "/api/conversations", "create", &body).await?;
+        let path = "/api/conversations/story/prompts";
+        let body = json!({"input": "Pay 250 to Ada"});
+        let accepted = self.post(dev, path, "begin", &body).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
         let prompt =
             self.get(dev, &format!("/api/conversations/story/prompts/{prompt_id}?wait=1")).await?;
@@ -170,11 +178,11 @@ impl Scenario<'_> {
     }
 }
 
-async fn run_scenario(fail_point: Option<&str>) -> (ScenarioResult, usize, u32) {
+async fn run_scenario(fail_point: Option<&str>, loop_kind: &str) -> (ScenarioResult, usize, u32) {
     let folder = tempfile::tempdir().unwrap();
     let payments = PaymentsServer::start().await.unwrap();
-    let scenario =
-        Scenario { data: folder.path(), payments: &payments, client: reqwest::Client::new() };
+    let client = reqwest::Client::new();
+    let scenario = Scenario { data: folder.path(), payments: &payments, client, loop_kind };
     let result = scenario.run(fail_point).await;
     let payments_made = payments.payments();
     let requests = payments_made.iter().map(|payment| payment.requests).max().unwrap_or(0);
@@ -185,8 +193,12 @@ async fn run_scenario(fail_point: Option<&str>) -> (ScenarioResult, usize, u32) 
 const CONCURRENCY: usize = 6;
 
 /// Runs a scenario with a kill at a fail point. Returns the recovery time; `None` without a kill.
-async fn check_fail_point(at: String, expected: Arc<Vec<Value>>) -> Option<Duration> {
-    let (result, paid, requests) = run_scenario(Some(&at)).await;
+async fn check_fail_point(
+    at: String,
+    expected: Arc<Vec<Value>>,
+    loop_kind: &str,
+) -> Option<Duration> {
+    let (result, paid, requests) = run_scenario(Some(&at), loop_kind).await;
     assert!(requests <= 1, "{at}: the payment was sent {requests} times");
     assert_eq!(result.prompt["state"], "completed", "{at}: {}", result.prompt);
     if result.has_outcome_request {
@@ -212,7 +224,8 @@ async fn kill_at_any_fail_point_pays_once() {
     // The same concurrency as below, to measure the duration of a scenario under this load.
     let began = Instant::now();
     let references =
-        futures_util::future::join_all((0..CONCURRENCY).map(|_| run_scenario(None))).await;
+        futures_util::future::join_all((0..CONCURRENCY).map(|_| run_scenario(None, "prompt")))
+            .await;
     let scenario_time = began.elapsed();
     for (result, paid, _) in &references {
         assert_eq!(result.prompt["state"], "completed", "{}", result.prompt);
@@ -227,7 +240,7 @@ async fn kill_at_any_fail_point_pays_once() {
                 let mut recoveries = Vec::new();
                 loop {
                     let at = format!("{fail_point}#{}", recoveries.len() + 1);
-                    match check_fail_point(at.clone(), Arc::clone(&expected)).await {
+                    match check_fail_point(at.clone(), Arc::clone(&expected), "prompt").await {
                         Some(took) => recoveries.push((took, at)),
                         None => return recoveries,
                     }
@@ -249,4 +262,18 @@ async fn kill_at_any_fail_point_pays_once() {
     // The bound adds the duration of a scenario, which depends on the load. `turn::tests::take_over_latency`
     // checks the recovery alone.
     assert!(*p99 <= RECOVERY_MAX + scenario_time, "{report}");
+}
+
+/// The fake model of `dev` reads and writes protocol text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_in_protocol_mode_pays_once() {
+    let (reference, paid, _) = run_scenario(None, "protocol").await;
+    assert_eq!((reference.prompt["state"].as_str(), paid), (Some("completed"), 1));
+    let expected = Arc::new(normalise_entries(&reference.entries));
+    let points =
+        ["model.before#1", "model.after#1", "take-in.after#2", "tool.after#1", "model.after#2"];
+    let checks =
+        points.map(|at| check_fail_point(at.to_owned(), Arc::clone(&expected), "protocol"));
+    let kills = futures_util::future::join_all(checks).await.into_iter().flatten().count();
+    assert!(kills >= 4, "only {kills} kills");
 }

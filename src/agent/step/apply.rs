@@ -91,6 +91,8 @@ pub(super) fn open_prompt(
         alert_marks: Vec::new(),
         system_prompt_seq,
         run_turns,
+        is_protocol: transition.policy.is_protocol,
+        failures_in_row: 0,
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),

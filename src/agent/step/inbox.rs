@@ -212,6 +212,7 @@ pub(super) fn append_steers(transition: &mut Transition) {
         append_input(transition, &item);
         if let Some(run) = &mut transition.head.prompt {
             run.is_steered = true;
+            run.failures_in_row = 0;
         }
     }
 }

@@ -16,6 +16,8 @@ pub(super) enum Next {
     /// agent's response schema.
     FinishResponse {
         schema_error: Option<String>,
+        /// True in the loop `protocol` if the response has calls that could not be read.
+        has_malformed_calls: bool,
     },
     /// The model is called again, unless a round limit is reached.
     ContinueWithModel,

@@ -9,6 +9,7 @@ use crate::agent::frame_entry::{CurrentFrame, FrameInput};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStateChange;
+use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
@@ -69,7 +70,11 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     emit_text_outputs(transition, &entry, message);
     if calls_count == 0 {
         turn::end_turn(transition, entry.base.seq, Vec::new());
-        return Next::FinishResponse { schema_error: response.schema_error.clone() };
+        let has_malformed_calls =
+            transition.policy.is_protocol && ProtocolDetails::needs_correction(message);
+        // The text of the error fits no schema.
+        let schema_error = response.schema_error.clone().filter(|_| !has_malformed_calls);
+        return Next::FinishResponse { schema_error, has_malformed_calls };
     }
     transition.head.phase = Phase::Calls {
         response_seq: entry.base.seq,

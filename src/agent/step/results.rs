@@ -12,6 +12,7 @@ use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::CallStatus;
 use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;
+use crate::agent::step::failures;
 use crate::agent::step::next::Next;
 use crate::agent::transition::Transition;
 
@@ -161,6 +162,7 @@ fn append_result_message(
     call: CallRef,
     message: ToolResultMessage,
 ) -> Arc<Entry> {
+    failures::record_result(transition, &message);
     let entry = transition.append(EntryBody::Message(MessageEntry {
         call: Some(call),
         ..MessageEntry::new(Message::ToolResult(message))

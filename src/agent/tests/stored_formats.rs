@@ -47,7 +47,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 17);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 18);
 }
 
 #[test]
@@ -59,6 +59,7 @@ fn heads_of_newer_readers_require_them() {
         of_version.map(Head::required_reader).collect::<Vec<u32>>()
     };
     assert_eq!((required(5), required(6), required(7)), (vec![5; 3], vec![6; 3], vec![7]));
+    assert_eq!(required(8), [8]);
     let newest = newer.iter().map(|head| head.min_reader).max();
     assert_eq!(newest, Some(READER_VERSION), "a fixture of the newest version");
 }

@@ -183,10 +183,11 @@ fn parallel_tools_max_is_bounded() {
 }
 
 #[test]
-fn protocol_loop_and_invalid_strict_schema_are_mistakes() {
-    assert_snapshot!(mistakes("---\nloop: protocol\ntools:\n  - http: { name: a, url: 'https://a.example', strict: true, parameters: { properties: { q: {} } } }\n---\nx"), @r"
-    agents/clerk.agent.md:2: `loop: protocol` is not available yet: use `prompt` or `agent`
-    agents/clerk.agent.md:4: `strict` needs every property in `required`: at # `q` is not (let it be null instead)
+fn invalid_window_security_and_strict_schema_are_mistakes() {
+    assert_snapshot!(mistakes("---\nloop: protocol\nhistoryWindow: 0\nsecurity: {}\ntools:\n  - http: { name: a, url: 'https://a.example', strict: true, parameters: { properties: { q: {} } } }\n---\nx"), @r"
+    agents/clerk.agent.md:3: `historyWindow` must be at least 1
+    agents/clerk.agent.md:4: `security` must be text and is a map
+    agents/clerk.agent.md:6: `strict` needs every property in `required`: at # `q` is not (let it be null instead)
     ");
 }
 

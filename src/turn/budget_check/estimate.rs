@@ -7,9 +7,11 @@ use crate::agent::path::path_from_leaf;
 use crate::agent::phase::Phase;
 use crate::agent::projection::render::{render_branch_summary, render_compaction_summary};
 use crate::agent::raw::RawJson;
+use crate::agent::settings::LoopKind;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
+use crate::model::protocol::result_bytes;
 use crate::services::Services;
 use crate::turn::compaction::{branch_output_max, summary_output_max};
 use crate::turn::conversation_state::ConversationState;
@@ -42,7 +44,11 @@ pub(super) async fn estimate_call_cost(
             known_tokens = response.usage.total_tokens;
             break;
         }
-        bytes += input_bytes(&entry.body);
+        bytes += match entry.body.tool_result() {
+            // Text in which non-ASCII characters are escaped.
+            Some(result) if context.loop_kind() == LoopKind::Protocol => result_bytes(result),
+            Some(_) | None => input_bytes(&entry.body),
+        };
         if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {
             break;
         }

@@ -163,8 +163,10 @@ impl LeasedConversation<'_> {
             traceparent: traceparent.as_deref(),
         };
         call_span.set_request(&request);
-        let received =
-            call_span.span.run(Box::pin(self.await_response(record, request, &NullListener))).await;
+        let received = call_span
+            .span
+            .run(Box::pin(self.await_response(&*self.services.model, request, &NullListener)))
+            .await;
         let response = received.map(|response| {
             response.unwrap_or_else(|| {
                 let input = count_tokens(prompts::SYSTEM_PROMPT)

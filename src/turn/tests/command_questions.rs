@@ -15,7 +15,7 @@ use super::test_env::{
 };
 use super::why::why_view;
 use crate::agent::entry::EntryBody;
-use crate::agent::head::{READER_VERSION, State};
+use crate::agent::head::State;
 use crate::agent::phase::Phase;
 use crate::agent::request::RequestKind;
 use crate::commands::abort::{AbortRequest, abort};
@@ -127,7 +127,7 @@ async fn command_runs_again_after_restart_and_days() {
         assert_eq!(request.title, "The extension \"desk\" asks about the command /note.");
         assert_eq!((request.kind, request.running_prompt()), (RequestKind::Question, None));
         assert_eq!((head.state(), head.listed_state()), (State::Idle, State::WaitingForApproval));
-        assert_eq!((head.lease.is_none(), head.min_reader), (true, READER_VERSION));
+        assert_eq!((head.lease.is_none(), head.min_reader), (true, 7));
         let next = head.next_step_due(head.updated_at);
         assert_eq!(next, request.expires_at, "nothing wakes a worker before");
         assert_eq!((result(&worker).await, notes(&env).await), (None, vec![]));
@@ -145,7 +145,7 @@ async fn command_runs_again_after_restart_and_days() {
         let head = env.head().await.unwrap();
         assert!(head.waiting_commands.is_empty() && head.requests.is_empty());
         assert_eq!(head.next_step_due(head.updated_at), None);
-        assert!(head.min_reader < READER_VERSION, "a turn lowers it again");
+        assert!(head.min_reader < 7, "a turn lowers it again");
         assert_eq!(run(&restarted, "note", "k").await.status, 202, "the first response again");
         assert_eq!(*desk.calls.lock().unwrap(), 3);
     }
@@ -290,7 +290,7 @@ async fn why_names_the_prompt_before_a_waiting_command() {
 async fn older_version_leaves_a_waiting_command() {
     let (mut env, worker, _) = env_with_command("note").await;
     env.answer_all(&json!(true)).await;
-    let limits = Limits { reader_version: READER_VERSION - 1, ..worker.limits };
+    let limits = Limits { reader_version: 6, ..worker.limits };
     let older = Services { limits, ..env.new_worker(Arc::new(NoFailPoints)) };
     let before = env.head().await.unwrap();
     handle(&older, &TestEnv::nudge()).await.unwrap();

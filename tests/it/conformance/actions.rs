@@ -25,7 +25,7 @@ pub(super) async fn perform_actions(
     stream: EventStream,
 ) -> ActionResults {
     let mut runner =
-        ActionRunner { app, stream, live: Vec::new(), errors: Vec::new(), is_running: false };
+        ActionRunner { case, app, stream, live: Vec::new(), errors: Vec::new(), is_running: false };
     for (given, mode) in QUEUED_BEFORE {
         for text in case.given(given).as_array().into_iter().flatten() {
             let body = json!({"input": text, "mode": mode, "whenIdle": "hold"});
@@ -34,7 +34,7 @@ pub(super) async fn perform_actions(
     }
     // Calls are blocked before the first run; otherwise a call could end before its action.
     for call in case.actions().iter().filter_map(during_call) {
-        app.gate.block(call);
+        app.gate.block(&case.call_id(call));
     }
     for action in case.actions() {
         runner.perform_when_due(action).await;
@@ -50,6 +50,7 @@ pub(super) fn during_call(action: &Value) -> Option<&str> {
 }
 
 struct ActionRunner<'a> {
+    case: &'a Case,
     app: &'a TestApp,
     stream: EventStream,
     live: Vec<Frame>,
@@ -70,12 +71,12 @@ impl ActionRunner<'_> {
             }
             Some(when) => {
                 let call = during_call(action).unwrap_or_else(|| panic!("unknown moment: {when}"));
-                self.app.gate.started(call).await;
+                self.app.gate.started(&self.case.call_id(call)).await;
             }
         }
         let outcome = self.perform(action).await;
         if let Some(call) = during_call(action) {
-            self.app.gate.release(call);
+            self.app.gate.release(&self.case.call_id(call));
         }
         match (outcome, action.get("expect_error_index")) {
             (Ok(()), None) => self.is_running |= starts_run,

@@ -30,6 +30,31 @@ impl Case {
         self
     }
 
+    /// The case with a model without native tool calls, in the loop `protocol`.
+    pub(super) fn through_protocol(mut self) -> Self {
+        self.0["given"]["protocol"] = serde_json::json!(true);
+        self
+    }
+
+    /// The id that a call of the case has in the run. In protocol mode the model gives none, and
+    /// the id has the number of messages of the request.
+    pub(super) fn call_id(&self, id: &str) -> String {
+        let script = self.given("model_script").as_array().cloned().unwrap_or_default();
+        let position = script.iter().enumerate().find_map(|(request, item)| {
+            let calls = item["calls"].as_array()?;
+            Some((request, calls.iter().position(|call| call["id"] == id)? + 1))
+        });
+        let Some((request, number)) = position.filter(|_| self.is_protocol()) else {
+            return id.to_owned();
+        };
+        let messages = self.expected()["model_requests"][request].as_array().unwrap().len();
+        format!("call_{messages}_{number}")
+    }
+
+    pub(super) fn is_protocol(&self) -> bool {
+        self.given("protocol") == true
+    }
+
     /// True if its calls run in parallel.
     pub(super) fn is_parallel(&self) -> bool {
         self.given("ends").is_array()

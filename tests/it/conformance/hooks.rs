@@ -37,7 +37,11 @@ pub(super) fn register_hooks<A: ExtensionRegistry>(app: A, case: &Case) -> A {
     };
     match hooks["tool_call"].as_str() {
         None => app,
-        Some(text) => app.extension(BlockCalls(text.split(';').map(parse_block).collect())),
+        Some(text) => {
+            let blocks = text.split(';').map(parse_block);
+            let blocks = blocks.map(|(id, reason)| (case.call_id(&id), reason));
+            app.extension(BlockCalls(blocks.collect()))
+        }
     }
 }
 

@@ -6,13 +6,14 @@ use super::actions::{self, ActionResults};
 use super::case::Case;
 use super::compare::assert_same;
 use super::notation::{self, is_live_only, sequential_order};
+use super::protocol::{self, Translation};
 use super::test_app::{CONVERSATION, CaseConfig, TestApp};
 use crate::support::event_stream::{EventStream, Frame, frame_ids};
-use crate::support::fake_model::ScriptedResponse;
 
 pub(super) async fn run_case(case: &Case) {
-    let plays = ScriptedResponse::parse_script(case.given("model_script"));
-    let config = CaseConfig { messages: history(case), ..CaseConfig::for_loop("agent") };
+    let plays = protocol::model_script(case);
+    let loop_kind = if case.is_protocol() { "protocol" } else { "agent" };
+    let config = CaseConfig { messages: history(case), ..CaseConfig::for_loop(loop_kind) };
     let app = TestApp::start(case, plays, config).await;
     let stream = EventStream::open(&app.service, CONVERSATION, "", None).await;
     let ActionResults { live, errors } = actions::perform_actions(case, &app, stream).await;
@@ -40,12 +41,15 @@ pub(super) async fn check_results(case: &Case, app: &TestApp, live: &[Frame], er
         .read_rest()
         .await;
 
-    let expected = &with_http_error_text(case);
+    let translation = Translation::new(case, &app.messages().await);
+    let expected = &translation.expected(&with_http_error_text(case));
     let events = expected_events(case, expected);
-    assert_same(&format!("{id}: events as they happen"), &notation::events(live), &events);
+    let live_events = translation.restore_ids(&notation::events(live));
+    assert_same(&format!("{id}: events as they happen"), &live_events, &events);
     let stored_events: Vec<Value> =
         events.iter().filter(|event| !is_live_only(event)).cloned().collect();
-    assert_same(&format!("{id}: stored events"), &notation::events(&stored), &stored_events);
+    let actual_events = translation.restore_ids(&notation::events(&stored));
+    assert_same(&format!("{id}: stored events"), &actual_events, &stored_events);
     let count = stored.len() as u64;
     assert_eq!(frame_ids(&stored), (1..=count).collect::<Vec<_>>(), "{id}: stored event numbers");
     assert_eq!(frame_ids(live), (1..=count).collect::<Vec<_>>(), "{id}: live event numbers");
@@ -60,9 +64,11 @@ pub(super) async fn check_results(case: &Case, app: &TestApp, live: &[Frame], er
             "{id}: {actual} does not contain {expected_errors}"
         );
     }
-    let requests: Vec<Value> = app.model.request_bodies().iter().map(notation::request).collect();
+    let bodies = app.model.request_bodies();
+    let requests: Vec<Value> = bodies.iter().map(|body| translation.request(body)).collect();
     assert_same(&format!("{id}: requests"), &requests, &list("model_requests"));
     let messages: Vec<Value> = app.messages().await.iter().map(notation::message).collect();
+    let messages = translation.restore_ids(&messages);
     assert_same(&format!("{id}: messages"), &messages, &list("messages_after"));
     let mut runs: Vec<Value> = list("tool_runs").iter().map(tool_run).collect();
     // The cases do not list the runs of `prog`.

@@ -113,6 +113,14 @@ impl ScriptedResponse {
         model_script.as_array().unwrap().iter().map(Self::parse).collect()
     }
 
+    /// The script for a model without native tool calls.
+    pub(crate) fn to_protocol_text(&self) -> Self {
+        match self {
+            Self::Response(script) => Self::Response(script.to_protocol_text()),
+            other => other.clone(),
+        }
+    }
+
     fn parse(item: &Value) -> Self {
         if let Some(text) = item.as_str() {
             let message = text.strip_prefix("throws: ").unwrap_or(text);
@@ -156,6 +164,23 @@ impl ResponseScript {
             calls: vec![Call { id: id.to_owned(), name: name.to_owned(), arguments }],
             ..Self::default()
         }
+    }
+
+    /// The response as the protocol text of a model without native tool calls.
+    pub(crate) fn to_protocol_text(&self) -> Self {
+        let mut text = Vec::new();
+        if !self.thinking.is_empty() {
+            text.push("<think>".to_owned());
+            text.extend(self.thinking.iter().cloned());
+            text.push("</think>".to_owned());
+        }
+        text.extend(self.text.iter().cloned());
+        if !self.calls.is_empty() {
+            let call = |call: &Call| json!({"name": call.name, "args": call.arguments});
+            let calls: Vec<Value> = self.calls.iter().map(call).collect();
+            text.push(format!("<execute>\n{}\n</execute>", json!(calls)));
+        }
+        Self { thinking: Vec::new(), text, calls: Vec::new(), ..self.clone() }
     }
 
     /// The events of this response, numbered.
