@@ -72,7 +72,7 @@ impl Translation {
                 .map(|(name, value)| (name.clone(), self.restore_id(value)))
                 .collect::<serde_json::Map<_, _>>()
                 .into(),
-            other => other.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
     }
 

@@ -117,7 +117,11 @@ impl ScriptedResponse {
     pub(crate) fn to_protocol_text(&self) -> Self {
         match self {
             Self::Response(script) => Self::Response(script.to_protocol_text()),
-            other => other.clone(),
+            Self::SseEvents(_)
+            | Self::Http { .. }
+            | Self::Hang
+            | Self::CutAfter(..)
+            | Self::Paced(..) => self.clone(),
         }
     }
 
