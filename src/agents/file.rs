@@ -124,10 +124,8 @@ fn read_agent(
     let memory = node
         .find_member("memory")
         .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
-    let memory = memory.map(|(memory, plugin)| {
-        plugins.push(plugin);
-        memory
-    });
+    let (memory, memory_plugin) = memory.unzip();
+    plugins.extend(memory_plugin);
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -242,7 +240,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 15] = [
+    const OWN: [&str; 16] = [
         "description",
         "tools",
         "extensions",
