@@ -126,9 +126,9 @@ async fn respond(
     };
     let recorder = EventRecorder::default();
     let response = ProtocolModel::new(model, window).respond(request, &recorder).await;
-    let text = |content: &Value| match content {
-        Value::Array(blocks) => blocks.iter().filter_map(|it| it["text"].as_str()).collect(),
-        content => content.as_str().unwrap_or_default().to_owned(),
+    let text = |content: &Value| match content.as_array() {
+        Some(blocks) => blocks.iter().filter_map(|it| it["text"].as_str()).collect(),
+        None => content.as_str().unwrap_or_default().to_owned(),
     };
     let sent = model.messages.lock().unwrap();
     let sent =

@@ -105,7 +105,7 @@ async fn env_with_manual_compaction() -> (TestEnv, Services, usize) {
 #[tokio::test(start_paused = true)]
 async fn compaction_without_a_prompt_waits_for_the_answer() {
     for (value, summaries) in [(json!(true), 1), (json!(false), 0)] {
-        let (mut env, worker, before) = env_with_manual_compaction().await;
+        let (mut env, worker, before) = Box::pin(env_with_manual_compaction()).await;
         let (head, request) = (env.head().await.unwrap(), only_request(&env).await);
         assert_eq!((head.prompt.clone(), head.state()), (None, State::WaitingForApproval));
         assert_eq!(head.next_step_due(head.updated_at), request.expires_at);
@@ -119,7 +119,7 @@ async fn compaction_without_a_prompt_waits_for_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn prompt_ends_the_compaction_that_waits_for_an_answer() {
-    let (env, worker, before) = env_with_manual_compaction().await;
+    let (env, worker, before) = Box::pin(env_with_manual_compaction()).await;
     let asked = only_request(&env).await.id;
     env.queue_prompt(&worker, &TestEnv::key(), "next").await.unwrap();
     handle_nudges(&env, &worker).await;
@@ -136,7 +136,7 @@ async fn prompt_ends_the_compaction_that_waits_for_an_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn inserted_prompt_ends_the_compaction_that_waits_for_an_answer() {
-    let (env, worker, before) = env_with_manual_compaction().await;
+    let (env, worker, before) = Box::pin(env_with_manual_compaction()).await;
     assert_eq!(env.head().await.unwrap().requests.len(), 1);
     let request = json!({
         "input": "What is due?", "output": [{"type": "text", "content": "Nothing."}], "source": "queue"

@@ -35,9 +35,9 @@ async fn repeated_decision_succeeds_and_different_one_fails() {
     agent.prompt("go").await.unwrap();
     let error = agent.decide("1_echo", decision_request("perhaps")).await.unwrap_err();
     assert!(matches!(error, AgentError::Refused(CommandError::Invalid(_))), "{error}");
-    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    Box::pin(with_timeout(agent.decide("1_echo", decision_request("approve")))).await.unwrap();
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
-    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    Box::pin(with_timeout(agent.decide("1_echo", decision_request("approve")))).await.unwrap();
     let error = agent.decide("1_echo", decision_request("reject")).await.unwrap_err();
     assert!(matches!(error, AgentError::Refused(CommandError::AlreadyDecided(_))), "{error}");
     with_timeout(agent.prompt("again")).await.unwrap();
@@ -86,7 +86,7 @@ async fn question_of_an_extension_is_answered_or_declined() {
             (question.reason.as_str(), question.extension.as_deref()),
             ("Why?", Some("asks"))
         );
-        with_timeout(agent.decide(question.id.as_str(), decision)).await.unwrap();
+        Box::pin(with_timeout(agent.decide(question.id.as_str(), decision))).await.unwrap();
         let texts = message_texts(&agent.state());
         assert_eq!(texts.last().unwrap(), "assistant:done", "{texts:?}");
         assert!(texts.iter().any(|text| text.ends_with(result)), "{texts:?}");
@@ -106,11 +106,11 @@ async fn parallel_approvals_are_decided_separately() {
     let prompt = with_timeout(agent.prompt("go")).await.unwrap();
     assert_eq!(prompt.state, PromptState::WaitingForApproval);
     wait_for_approvals(&agent, 2).await;
-    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    Box::pin(with_timeout(agent.decide("1_echo", decision_request("approve")))).await.unwrap();
     assert!(!agent.state().is_streaming, "the other approval is pending");
     wait_for_approvals(&agent, 1).await;
     assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
-    with_timeout(agent.decide("2_echo", decision_request("reject"))).await.unwrap();
+    Box::pin(with_timeout(agent.decide("2_echo", decision_request("reject")))).await.unwrap();
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
     with_timeout(agent.wait_for_idle()).await;
 }
@@ -134,6 +134,6 @@ async fn restarted_agent_keeps_pending_approval() {
     let agent = start_agent_in(folder.path(), &model).await;
     assert!(!agent.state().is_streaming);
     assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
-    with_timeout(agent.decide("1_echo", decision_request("approve"))).await.unwrap();
+    Box::pin(with_timeout(agent.decide("1_echo", decision_request("approve")))).await.unwrap();
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
 }

@@ -101,7 +101,13 @@ fn parser_holds_back_only_a_possible_tag() {
         let deltas = events.into_iter().filter_map(|event| match event {
             AssistantMessageEvent::TextDelta { delta, .. }
             | AssistantMessageEvent::ThinkingDelta { delta, .. } => Some(delta),
-            _ => None,
+            AssistantMessageEvent::TextStart { .. }
+            | AssistantMessageEvent::TextEnd { .. }
+            | AssistantMessageEvent::ThinkingStart { .. }
+            | AssistantMessageEvent::ThinkingEnd { .. }
+            | AssistantMessageEvent::ToolcallStart { .. }
+            | AssistantMessageEvent::ToolcallDelta { .. }
+            | AssistantMessageEvent::ToolcallEnd { .. } => None,
         });
         deltas.collect::<Vec<_>>()
     };
