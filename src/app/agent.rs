@@ -421,7 +421,7 @@ impl Agent {
             user: owner.user.clone(),
             roles: Vec::new(),
         };
-        let outcome = decide(services, &key, id, request, &decider).await?;
+        let outcome = Box::pin(decide(services, &key, id, request, &decider)).await?;
         let id = outcome.body.and_then(|outcome| outcome.string_member("id")).unwrap_or_default();
         let id = RequestId::new(id);
         let mut run_state = self.inner.run_state.subscribe();

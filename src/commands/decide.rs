@@ -96,7 +96,7 @@ pub(crate) async fn decide(
         wake_worker(services, key, prompt_traceparent(&head)).await;
         return Err(CommandError::Expired { at: request.expires_at });
     }
-    create_decision(services, &head, &approval, decision).await
+    Box::pin(create_decision(services, &head, &approval, decision)).await
 }
 
 fn prompt_traceparent(head: &Head) -> Option<&str> {

@@ -91,14 +91,16 @@ async fn expired_or_aborted_question_ends_the_wait_of_a_compaction() {
 
 /// A compaction outside a prompt that asks first, and the number of summaries before it.
 async fn env_with_manual_compaction() -> (TestEnv, Services, usize) {
-    let (mut env, mut worker, _) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
-    handle_nudges(&env, &worker).await;
+    let env = env_with_full_window(SmallWindowModel::new(WINDOW));
+    let (mut env, mut worker, _) = Box::pin(env).await;
+    Box::pin(handle_nudges(&env, &worker)).await;
     let before = find_compactions(&env.entries().await).len();
     env.extensions = vec![Arc::new(CompactionGuard { asks_when_idle: true })];
     worker.extensions.clone_from(&env.extensions);
     let request = CompactRequest::default();
-    compact(&worker, &TestEnv::key(), request, &idempotency("compact")).await.unwrap();
-    handle_nudges(&env, &worker).await;
+    let idempotency = idempotency("compact");
+    Box::pin(compact(&worker, &TestEnv::key(), request, &idempotency)).await.unwrap();
+    Box::pin(handle_nudges(&env, &worker)).await;
     (env, worker, before)
 }
 
