@@ -87,13 +87,12 @@ impl ExpectedRecord {
 }
 
 fn record_lines(outcome: &Outcome) -> Vec<String> {
-    let incarnation = outcome.head.as_ref().map_or("-", |head| head.incarnation.as_str());
-    lines_of(&outcome.entries, incarnation, outcome.is_parallel)
+    lines_of(&outcome.entries, outcome, outcome.head.as_ref())
 }
 
 fn fork_lines(outcome: &Outcome) -> Vec<String> {
     let Some(Fork { head, entries }) = &outcome.fork else { return Vec::new() };
-    lines_of(entries, head.incarnation.as_str(), outcome.is_parallel)
+    lines_of(entries, outcome, [outcome.head.as_ref(), Some(head)].into_iter().flatten())
 }
 
 fn fork_shape(outcome: &Outcome) -> Vec<String> {
@@ -101,12 +100,20 @@ fn fork_shape(outcome: &Outcome) -> Vec<String> {
 }
 
 /// The record; for parallel calls without the marks whose order is random. A conversation whose
-/// creation was repeated has another incarnation, which is part of its artifacts' ids.
-fn lines_of(entries: &[Entry], incarnation: &str, is_parallel: bool) -> Vec<String> {
+/// creation was repeated has another incarnation, which is part of ids of its artifacts, and of those
+/// that its copy names.
+fn lines_of<'h>(
+    entries: &[Entry],
+    outcome: &Outcome,
+    heads: impl IntoIterator<Item = &'h Head>,
+) -> Vec<String> {
     let mut lines = normalise(entries);
     let is_message = |entry: &Value| entry.get("type").is_some_and(|kind| kind == "message");
-    lines.retain(|entry| !is_parallel || is_message(entry));
-    lines.iter().map(|entry| entry.to_string().replace(incarnation, "incarnation")).collect()
+    lines.retain(|entry| !outcome.is_parallel || is_message(entry));
+    let incarnations: Vec<&str> =
+        heads.into_iter().map(|head| head.incarnation.as_str()).collect();
+    let replace = |line: String, incarnation: &&str| line.replace(incarnation, "incarnation");
+    lines.iter().map(|entry| incarnations.iter().fold(entry.to_string(), replace)).collect()
 }
 
 fn violation_text(invariant: u8, text: &str) -> String {

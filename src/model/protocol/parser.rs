@@ -48,7 +48,7 @@ enum Position {
     Done,
 }
 
-/// Whether a position of JSON is in a string.
+/// Place in JSON text: in a string or outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum StringState {
     #[default]

@@ -417,7 +417,7 @@ async fn patch_changes_named_members_and_checks_version() {
         (json!({"settings": {"nope": 1}}), "/settings/nope"),
         (json!({"metadata": {"a": 1}}), "/metadata/a"),
         (json!({"name": 1}), "/name"),
-        (json!({"settings": {"loop": "protocol"}}), "/settings/loop"),
+        (json!({"settings": {"loop": "endless"}}), "/settings/loop"),
     ] {
         let problem =
             app.patch("/api/conversations/c", &bad).send().await.expect_problem(400, "bad-request");
