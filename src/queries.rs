@@ -12,6 +12,7 @@ pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod plugins;
 pub(crate) mod prompts;
+pub(crate) mod protocol_events;
 pub(crate) mod schedules;
 pub(crate) mod session_export;
 pub(crate) mod tree;

@@ -17,6 +17,7 @@ use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
+use crate::http::problem::Problem;
 use crate::http::prompts::parse_wait;
 use crate::http::{
     HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll, precondition,
@@ -24,6 +25,7 @@ use crate::http::{
 use crate::ids::UserId;
 use crate::queries::conversation::{ConversationView, current_view, entry_view, read_messages};
 use crate::queries::conversation_list::list_conversations;
+use crate::queries::protocol_events::read_history;
 use crate::queries::{conversation_etag, load};
 use crate::store::HeadQuery;
 
@@ -199,6 +201,32 @@ pub(crate) async fn list_messages(
     let binding = format!("messages {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// List the history on the path to the leaf, as events of the streaming text protocol.
+#[utoipa::path(
+    get, path = "/conversations/{id}/history", operation_id = "listHistory", tag = "conversations",
+    params(
+        ("id" = String, Path), ("format" = String, Query, description = "`protocol`"),
+        ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query),
+    ),
+    responses((status = 200, body = crate::http::schema::History))
+)]
+pub(crate) async fn list_history(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
+    if params.get("format") != Some("protocol") {
+        return Err(Problem::bad_request("`format` must be `protocol`."));
+    }
+    let binding = format!("history {key} {}", head.incarnation);
+    let (after, limit) = (params.continuation(&binding)?, params.limit()?);
+    let (items, next) = read_history(&api.services, &head, after.as_deref(), limit).await?;
     Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }
 

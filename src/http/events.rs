@@ -15,10 +15,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::http::auth::Caller;
+use crate::http::events::frame::FrameFormat;
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::http::{SharedApi, access};
 use crate::queries::event_stream::{EventReader, StreamEnd, is_settled};
+use crate::queries::protocol_events::{ProtocolEvents, TextUnit};
 
 /// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
 /// and buffers up to 1 MB for a slow reader.
@@ -35,6 +37,8 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
         ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event received. Overrides `after`."),
         ("follow" = Option<bool>, Query, description = "`false`: end after the stored events."),
         ("until" = Option<String>, Query, description = "`settled`: end after `agent_settled`. Later requests get 204."),
+        ("format" = Option<String>, Query, description = "`protocol`: the events of the streaming text protocol."),
+        ("stream" = Option<String>, Query, description = "With `format=protocol`: `token` sends texts as they are written, `event` (default) when they are complete."),
     ),
     responses(
         (status = 200, body = String, content_type = "text/event-stream"),
@@ -67,6 +71,7 @@ pub(crate) async fn stream(
         (_, None) => StreamEnd::AtMaxDuration,
         (_, Some(_)) => return Err(Problem::bad_request("`until` must be `settled`.")),
     };
+    let format = read_format(&params)?;
     let has_all = after == head.event_seq;
     if until == StreamEnd::WhenSettled && has_all && is_settled(&api.services, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -75,7 +80,25 @@ pub(crate) async fn stream(
         return Err(too_many_streams());
     };
     let reader = EventReader::new(api.services.clone(), key, after, until);
-    Ok(stream_response(reader, slot))
+    Ok(stream_response(reader, format, slot))
+}
+
+/// # Errors
+/// `format` or `stream` is invalid.
+fn read_format(params: &QueryParams) -> Result<FrameFormat, Problem> {
+    let unit = match params.get("stream") {
+        None | Some("event") => TextUnit::Event,
+        Some("token") => TextUnit::Token,
+        Some(_) => return Err(Problem::bad_request("`stream` must be `token` or `event`.")),
+    };
+    match params.get("format") {
+        Some("protocol") => Ok(FrameFormat::Protocol(ProtocolEvents::new(unit))),
+        Some(_) => Err(Problem::bad_request("`format` must be `protocol`.")),
+        None if params.get("stream").is_some() => {
+            Err(Problem::bad_request("`stream` needs `format=protocol`."))
+        }
+        None => Ok(FrameFormat::Own),
+    }
 }
 
 fn too_many_streams() -> Problem {
@@ -92,18 +115,30 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 
 /// Renders the events as the response body. The stream's slot is free again when the body is
 /// dropped.
-fn stream_response(reader: EventReader, slot: OwnedSemaphorePermit) -> Response {
+fn stream_response(
+    reader: EventReader,
+    format: FrameFormat,
+    slot: OwnedSemaphorePermit,
+) -> Response {
     let items = stream::unfold(reader, |mut reader| async move {
         let item = reader.next().await?;
         Some((item, reader))
     });
     // The stream of items keeps a read that is in progress when a comment is due.
-    let events = stream::unfold((Box::pin(items), slot), |(mut items, slot)| async move {
-        let frame = match tokio::time::timeout(COMMENT_INTERVAL, items.next()).await {
-            Ok(item) => frame::render(&item?),
-            Err(_) => frame::COMMENT.to_owned(),
+    let start = (Box::pin(items), format, slot);
+    let events = stream::unfold(start, |(mut items, mut format, slot)| async move {
+        let frames = loop {
+            match tokio::time::timeout(COMMENT_INTERVAL, items.next()).await {
+                Ok(item) => {
+                    let frames = format.render(&item?);
+                    if !frames.is_empty() {
+                        break frames;
+                    }
+                }
+                Err(_) => break frame::COMMENT.to_owned(),
+            }
         };
-        Some((Bytes::from(frame), (items, slot)))
+        Some((Bytes::from(frames), (items, format, slot)))
     });
     let retry = stream::iter([Bytes::from_static(frame::RETRY.as_bytes())]);
     let frames = retry.chain(events).map(Ok::<_, Infallible>);

@@ -35,6 +35,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(why::read))
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))
+        .routes(routes!(conversations::list_history))
         .routes(routes!(conversations::list_entries))
         .routes(routes!(branches::move_to))
         .routes(routes!(branches::label))

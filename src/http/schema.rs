@@ -57,6 +57,8 @@ schema_only! {
     Plugins { items: Vec<PluginView>, }
     ForkPoints { items: Vec<ForkPoint>, continuation: Option<String>, }
     Messages { items: Vec<Value>, continuation: Option<String>, }
+    /// Events `user`, `think`, `call`, `respond`, `result` and `cancelled` of the streaming text protocol.
+    History { items: Vec<Value>, continuation: Option<String>, }
     Entries { items: Vec<Value>, continuation: Option<String>, }
     /// One execution of a prompt: its input and its outputs.
     Prompt {

@@ -22,7 +22,9 @@ use crate::agent::message::{Message, StopReason};
 use crate::agent::raw::Extra;
 use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 
-pub(crate) use self::messages::{RESULTS_END, RESULTS_START, encode_response, result_bytes};
+pub(crate) use self::messages::{
+    RESULTS_END, RESULTS_START, encode_call, encode_response, encode_results, result_bytes,
+};
 use self::parser::{ParsedResponse, ProtocolParser};
 
 /// A model that is called in protocol mode. The request's system prompt is that of

@@ -229,7 +229,7 @@ pub(crate) async fn read_messages(
     Ok((page.into_iter().map(|(_, message)| message).collect(), next))
 }
 
-const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
+pub(crate) const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
 /// Message of an entry; `None` for entries without one.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only these kinds have a message")]

@@ -30,6 +30,7 @@ mod problems;
 mod prompt_expansion;
 mod prompt_queue;
 mod prompt_steps;
+mod protocol_events;
 mod questions;
 mod read_models;
 mod response_schemas;

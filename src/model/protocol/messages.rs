@@ -160,19 +160,21 @@ pub(crate) fn encode_response(response: &AssistantMessage) -> String {
 }
 
 fn encode_calls(calls: &[&ToolCall]) -> String {
-    let mut text = String::from("<execute>[");
-    for (number, call) in calls.iter().enumerate() {
-        text.push_str(if number == 0 { "{\"name\": " } else { ", {\"name\": " });
-        push_string(&mut text, &call.name);
-        text.push_str(", \"args\": ");
-        push_json(&mut text, call.arguments.text());
-        text.push('}');
-    }
-    text + "]</execute>"
+    let calls: Vec<String> = calls.iter().map(|call| encode_call(call)).collect();
+    format!("<execute>[{}]</execute>", calls.join(", "))
+}
+
+/// One call, as in an execute block.
+pub(crate) fn encode_call(call: &ToolCall) -> String {
+    let mut text = String::from("{\"name\": ");
+    push_string(&mut text, &call.name);
+    text.push_str(", \"args\": ");
+    push_json(&mut text, call.arguments.text());
+    text + "}"
 }
 
 /// The results in the order of their calls (PC-08).
-fn encode_results(results: &[&ToolResultMessage]) -> String {
+pub(crate) fn encode_results(results: &[&ToolResultMessage]) -> String {
     let mut text = format!("{RESULTS_START}[");
     for (number, result) in results.iter().enumerate() {
         text.push_str(if number == 0 { "{\"tool\": " } else { ", {\"tool\": " });

@@ -228,6 +228,7 @@ async fn run_batch(case: &Case) {
         call["content"] = json!(json.to_string());
     }
     assert_same(&format!("{}: stored", case.id()), &stored, &expected);
+    assert_history(case, &run).await;
     let calls = input[input.len() - 2]["content"][0]["text"].as_str().unwrap();
     let source = case.expected()["stored"].as_array().unwrap();
     let source = source.iter().filter(|record| record["type"] == "call");
@@ -239,6 +240,23 @@ async fn run_batch(case: &Case) {
     assert!(system.as_str().unwrap().contains("\n\nINSTRUCTIONS: Be kind.\n\nTOOLS:\necho("));
     assert_eq!(bodies[0]["input"][0], bodies[1]["input"][0], "the frame is stable");
     run.service.stop().await;
+}
+
+/// The history has the stored events of the source, byte for byte, between the input and the answer.
+async fn assert_history(case: &Case, run: &Run) {
+    let path = format!("/api/conversations/{CONVERSATION}/history?format=protocol&limit=100");
+    let history = run.service.get(&path).await["items"].as_array().unwrap().clone();
+    let of_round: Vec<Value> = history[1..history.len() - 1]
+        .iter()
+        .map(|event| json!({"type": event["type"], "content": event["content"]}))
+        .collect();
+    let mut expected = case.expected()["stored"].as_array().unwrap().clone();
+    let text = expected.remove(5);
+    expected.insert(1, text);
+    assert_same(&format!("{}: history", case.id()), &of_round, &expected);
+    let result = history.iter().find(|event| event["type"] == "result").unwrap();
+    let events = case.expected()["events"].as_array().unwrap();
+    assert_eq!(result["payload"], events.last().unwrap()["payload"]);
 }
 
 async fn run_malformed(case: &Case, name: &str, text: &str) {

@@ -21,6 +21,7 @@ async fn deleted_conversation_is_gone_and_id_reserved() {
     for path in [
         "",
         "/messages",
+        "/history?format=protocol",
         "/entries",
         "/prompts",
         "/artifacts",

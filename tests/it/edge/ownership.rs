@@ -15,6 +15,7 @@ async fn foreign_conversation_is_not_found() {
     let reads = [
         "",
         "/messages",
+        "/history?format=protocol",
         "/entries",
         "/prompts",
         "/events",
