@@ -110,8 +110,7 @@ fn lines_of<'h>(
     let mut lines = normalise(entries);
     let is_message = |entry: &Value| entry.get("type").is_some_and(|kind| kind == "message");
     lines.retain(|entry| !outcome.is_parallel || is_message(entry));
-    let incarnations: Vec<&str> =
-        heads.into_iter().map(|head| head.incarnation.as_str()).collect();
+    let incarnations: Vec<&str> = heads.into_iter().map(|head| head.incarnation.as_str()).collect();
     let replace = |line: String, incarnation: &&str| line.replace(incarnation, "incarnation");
     lines.iter().map(|entry| incarnations.iter().fold(entry.to_string(), replace)).collect()
 }

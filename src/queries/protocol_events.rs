@@ -103,7 +103,7 @@ fn result_event(results: &[&ToolResultMessage], at: Timestamp) -> Option<Value> 
 #[derive(Debug)]
 pub(crate) struct ProtocolEvents {
     unit: TextUnit,
-    /// What was sent of the current response, by index of the block, as in [`response_events`].
+    /// Sent parts of the current response, by index of the block, as in [`response_events`].
     sent: BTreeMap<usize, usize>,
     /// Tokens of the prompt: input and output. `None`: it started before the stream.
     total: Option<(u64, u64)>,
