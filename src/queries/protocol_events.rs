@@ -202,13 +202,14 @@ impl ProtocolEvents {
     fn metric(&mut self, response: &AssistantMessage, at: Timestamp) -> Value {
         let usage = &response.usage;
         let input = usage.input + usage.cache_read + usage.cache_write;
-        let mut members = json!({"step": {"input": input, "output": usage.output}});
-        if let Some((total_input, total_output)) = &mut self.total {
-            *total_input += input;
-            *total_output += usage.output;
-            members["total"] = json!({"input": total_input, "output": total_output});
-        }
-        event("metric", at, members)
+        let step = json!({"input": input, "output": usage.output});
+        let Some((total_input, total_output)) = &mut self.total else {
+            return event("metric", at, json!({"step": step}));
+        };
+        *total_input += input;
+        *total_output += usage.output;
+        let total = json!({"input": total_input, "output": total_output});
+        event("metric", at, json!({"step": step, "total": total}))
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the protocol has no other events")]
@@ -219,13 +220,13 @@ impl ProtocolEvents {
                 Vec::new()
             }
             EventKind::MessageSnapshot => self.snapshot(members, at),
-            EventKind::PromptCompleted if members["state"] == "aborted" => {
+            EventKind::PromptCompleted if text_member(members, "state") == Some("aborted") => {
                 vec![text_event("interrupt", at, INTERRUPTED)]
             }
             EventKind::PromptCompleted => vec![event("end", at, json!({}))],
             EventKind::PromptError => {
-                let text = members["error"]["message"].as_str().unwrap_or_default();
-                vec![text_event("error", at, text)]
+                let text = members.pointer("/error/message").and_then(Value::as_str);
+                vec![text_event("error", at, text.unwrap_or_default())]
             }
             _ => Vec::new(),
         }
@@ -237,19 +238,24 @@ impl ProtocolEvents {
             return Vec::new();
         }
         let mut events = Vec::new();
-        for (index, block) in members["content"].as_array().into_iter().flatten().enumerate() {
-            let (kind, text) = match block["type"].as_str() {
-                Some("text") => ("respond", &block["text"]),
-                Some("thinking") => ("think", &block["thinking"]),
+        let content = members.get("content").and_then(Value::as_array);
+        for (index, block) in content.into_iter().flatten().enumerate() {
+            let (kind, text) = match text_member(block, "type") {
+                Some("text") => ("respond", text_member(block, "text")),
+                Some("thinking") => ("think", text_member(block, "thinking")),
                 _ => continue,
             };
-            let text = text.as_str().unwrap_or_default();
+            let text = text.unwrap_or_default();
             let sent = self.sent.entry(index).or_default();
             push_rest(&mut events, (kind, text), at, *sent);
             *sent = (*sent).max(text.len());
         }
         events
     }
+}
+
+fn text_member<'v>(value: &'v Value, name: &str) -> Option<&'v str> {
+    value.get(name).and_then(Value::as_str)
 }
 
 fn tool_results_of(messages: &[Message]) -> Vec<&ToolResultMessage> {
