@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
-use crate::agent::settings::ToolExecution;
+use crate::agent::settings::{LoopKind, ToolExecution};
 use crate::extensions::{CallBlock, HookContext, HookError, PendingToolCall, ToolCallDecision};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
@@ -133,6 +133,14 @@ async fn prompt_that_replaces_an_earlier_one_passes_every_fault() {
     let report = run_certify(&options).await.unwrap();
     assert!(report.is_ok(), "{report}");
     assert_eq!(report.agents[0].calls["pay"], 2, "{report}");
+}
+
+#[tokio::test]
+async fn agent_in_protocol_mode_passes_certification() {
+    let settings = Settings { loop_kind: Some(LoopKind::Protocol), ..Settings::default() };
+    let report = run_certify(&certify_options(settings, Vec::new())).await.unwrap();
+    assert!(report.is_ok(), "{report}");
+    assert_eq!(report.agents[0].calls.len(), 5, "{report}");
 }
 
 #[tokio::test]

@@ -103,6 +103,19 @@ fn rejected_calls_and_steers_are_no_failures() {
 }
 
 #[test]
+fn steer_starts_the_count_of_failures_anew() {
+    let mut transition = protocol_transition();
+    apply_inputs(&mut transition, &[prompt("go")]);
+    apply_inputs(&mut transition, &[malformed_response(false), malformed_response(false)]);
+    let body = json!({"steer": {"promptId": "pr_2", "user": "default", "input": "try", "visible": true, "source": "user"}});
+    apply_inputs(&mut transition, &[inbox_read_one(item("in_2", body))]);
+    apply_inputs(&mut transition, &[malformed_response(false), malformed_response(false)]);
+    assert_eq!(state(&transition), PromptState::Running);
+    apply_inputs(&mut transition, &[malformed_response(false)]);
+    assert_eq!(state(&transition), PromptState::Failed);
+}
+
+#[test]
 fn model_is_called_again_after_malformed_calls() {
     let mut transition = protocol_transition();
     let events = apply_inputs(&mut transition, &[prompt("go"), malformed_response(false)]);

@@ -80,6 +80,26 @@ async fn history_is_read_in_pages() {
     assert_eq!(executed, [2, 2, 2]);
 }
 
+/// The results of a response are stored together: a page never has a part of them.
+#[tokio::test]
+async fn history_leaves_out_results_of_an_open_batch() {
+    let app = TestApp::new();
+    app.run("use pay with {\"amount\": 5} and use pay with {\"amount\": 500} then say done").await;
+    let kinds = |history: &Value| {
+        let items = history["items"].as_array().unwrap();
+        items.iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&app.get_json(HISTORY).await), ["user", "call", "call"]);
+    let approval = app.get_json("/api/conversations/c").await["pendingApprovals"][0].clone();
+    let path = format!("/api/conversations/c/approvals/{}", approval["id"].as_str().unwrap());
+    app.post(&path, &json!({"decision": "reject"})).send().await.expect_status(200);
+    app.work().await;
+    let history = app.get_json(HISTORY).await;
+    assert_eq!(kinds(&history), ["user", "call", "call", "result", "respond"]);
+    let counts = json!({"tools_executed": 2, "success_count": 1, "failure_count": 1});
+    assert_eq!(history["items"][3]["payload"], counts);
+}
+
 #[tokio::test]
 async fn invalid_formats_are_refused() {
     let app = TestApp::new();
