@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -213,13 +215,7 @@ pub(crate) async fn read_messages(
 ) -> Result<(Vec<Value>, Option<String>), CommandError> {
     let entries = load::all_entries(services, head).await?;
     let path = path_to_leaf(&entries, head.leaf_id.as_ref());
-    let start = match after {
-        None => 0,
-        Some(after) => {
-            let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
-            1 + last.ok_or_else(|| CommandError::invalid("?continuation", LEAF_MOVED))?
-        }
-    };
+    let start = page_start(&path, after)?;
     let mut rest = path
         .iter()
         .skip(start)
@@ -229,7 +225,17 @@ pub(crate) async fn read_messages(
     Ok((page.into_iter().map(|(_, message)| message).collect(), next))
 }
 
-pub(crate) const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
+/// Index of the first entry of a page, which follows the entry `after`.
+///
+/// # Errors
+/// The entry is not on the path.
+pub(crate) fn page_start(path: &[Arc<Entry>], after: Option<&str>) -> Result<usize, CommandError> {
+    let Some(after) = after else { return Ok(0) };
+    let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
+    Ok(1 + last.ok_or_else(|| CommandError::invalid("?continuation", LEAF_MOVED))?)
+}
+
+const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
 /// Message of an entry; `None` for entries without one.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only these kinds have a message")]

@@ -18,7 +18,7 @@ use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::commands::contract::CommandError;
 use crate::model::protocol::{encode_call, encode_results};
-use crate::queries::conversation::LEAF_MOVED;
+use crate::queries::conversation::page_start;
 use crate::queries::event_stream::{EventMessage, EventPayload, StreamEvent};
 use crate::queries::load;
 use crate::services::Services;
@@ -278,13 +278,7 @@ pub(crate) async fn read_history(
 ) -> Result<(Vec<Value>, Option<String>), CommandError> {
     let entries = load::all_entries(services, head).await?;
     let path = path_to_leaf(&entries, head.leaf_id.as_ref());
-    let start = match after {
-        None => 0,
-        Some(after) => {
-            let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
-            1 + last.ok_or_else(|| CommandError::invalid("?continuation", LEAF_MOVED))?
-        }
-    };
+    let start = page_start(&path, after)?;
     let mut rest = path.iter().skip(start).map(AsRef::as_ref).peekable();
     // Results are stored together, once all calls of the response have one.
     let is_batch_open = matches!(head.phase, Phase::Calls { .. });
@@ -294,11 +288,8 @@ pub(crate) async fn read_history(
     {
         let mut results: Vec<&ToolResultMessage> = result_of(entry).into_iter().collect();
         let mut newest = entry;
-        // Entries without a message may be between the results of a response.
         while !results.is_empty()
-            && let Some(next) = rest.next_if(|next| {
-                next.body.message().is_none_or(|message| matches!(message, Message::ToolResult(_)))
-            })
+            && let Some(next) = rest.next_if(|next| is_in_batch(next))
         {
             results.extend(result_of(next));
             newest = next;
@@ -317,6 +308,14 @@ pub(crate) async fn read_history(
     }
     let has_more = rest.peek().is_some();
     Ok((items, last.filter(|_| has_more)))
+}
+
+/// True for results, and for entries that may be between the results of a response.
+fn is_in_batch(entry: &Entry) -> bool {
+    match &entry.body {
+        EntryBody::PromptEnd(_) => false,
+        body => body.message().is_none_or(|message| matches!(message, Message::ToolResult(_))),
+    }
 }
 
 fn result_of(entry: &Entry) -> Option<&ToolResultMessage> {

@@ -101,6 +101,21 @@ async fn history_leaves_out_results_of_an_open_batch() {
 }
 
 #[tokio::test]
+async fn aborted_prompt_is_interrupted_and_cancelled() {
+    let app = TestApp::new();
+    app.run("use pay with {\"amount\": 500} then say done").await;
+    app.post("/api/conversations/c/abort", &json!({})).send().await.expect_status(202);
+    app.work().await;
+    let interrupted = events(&app, "").await.into_iter().find(|frame| frame.name == "interrupt");
+    let text = "Task interrupted by user";
+    assert_eq!(interrupted.unwrap().data["content"], text);
+    let history = app.get_json(HISTORY).await["items"].as_array().unwrap().clone();
+    let kinds: Vec<&str> = history.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["user", "call", "result", "cancelled"]);
+    assert_eq!(history[3]["content"], text);
+}
+
+#[tokio::test]
 async fn invalid_formats_are_refused() {
     let app = TestApp::new();
     app.run("say done").await;
