@@ -312,10 +312,10 @@ pub(crate) async fn read_history(
 
 /// True for results, and for entries that may be between the results of a response.
 fn is_in_batch(entry: &Entry) -> bool {
-    match &entry.body {
-        EntryBody::PromptEnd(_) => false,
-        body => body.message().is_none_or(|message| matches!(message, Message::ToolResult(_))),
+    if let EntryBody::PromptEnd(_) = &entry.body {
+        return false;
     }
+    entry.body.message().is_none_or(|message| matches!(message, Message::ToolResult(_)))
 }
 
 fn result_of(entry: &Entry) -> Option<&ToolResultMessage> {
