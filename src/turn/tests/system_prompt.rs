@@ -11,13 +11,14 @@ use super::frame::RecordingModel;
 use super::store_requests::calls_look_twice;
 use super::test_env::{TestEnv, idempotency};
 use crate::agent::schedule::zone::Zone;
-use crate::agents::date_plugin;
+use crate::agents::{SecuritySection, date_plugin};
 use crate::commands::extension_command::{CommandRequest, run_extension_command};
 use crate::commands::patch::patch_conversation;
 use crate::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
 };
 use crate::fail_points::NoFailPoints;
+use crate::model::protocol::system_prompt::SECURITY;
 use crate::services::Services;
 use crate::turn::context::TurnContext;
 use crate::turn::delivery::handle;
@@ -85,6 +86,27 @@ async fn default_prompt_has_the_active_tools() {
     let head = env.head().await.unwrap();
     let context = TurnContext::resolve(&services, &head, None);
     assert!(!context.system_prompt.contains("Guidelines"), "{}", context.system_prompt);
+}
+
+/// The key `security` in the loop that has no section by default.
+#[tokio::test(start_paused = true)]
+async fn security_section_follows_the_agent_file() {
+    let sections = [
+        (SecuritySection::Default, None),
+        (SecuritySection::Off, None),
+        (SecuritySection::On, Some(SECURITY)),
+        (SecuritySection::Text("Never delete.".to_owned()), Some("Never delete.")),
+    ];
+    for (section, expected) in sections {
+        let (mut env, _, model) = new_env().await;
+        env.change_agent(|agent| agent.security = section.clone());
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        handle_until_idle(&env, &services).await;
+        let bodies = model.bodies.lock().unwrap().clone();
+        let text = system_text(bodies.last().unwrap());
+        let parts: Vec<&str> = ["Be good."].into_iter().chain(expected).collect();
+        assert_eq!(text, parts.join("\n\n"), "{section:?}");
+    }
 }
 
 /// Keeps the system prompt that its command sees.

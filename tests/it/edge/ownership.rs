@@ -19,6 +19,7 @@ async fn foreign_conversation_is_not_found() {
         "/entries",
         "/prompts",
         "/events",
+        "/events?format=protocol",
         "/artifacts",
         "/tree",
         "/fork-points",
