@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use divan::Bencher;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use turnwheel::agent_settings::ThinkingLevel;
 use turnwheel::events::AssistantMessageEvent;
 use turnwheel::messages::Message;
 use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ToolOffer};
@@ -142,17 +141,10 @@ fn respond(bencher: Bencher<'_, '_>, model: &dyn Model) {
         [ToolOffer { name: "look", description: "Looks.", parameters: &parameters, strict: false }];
     let call = || {
         let request = ModelRequest {
-            model: &record,
             system: Some("Look."),
-            messages: &messages,
             tools: &tools,
-            thinking: ThinkingLevel::Off,
-            temperature: None,
-            max_output_tokens: None,
-            response_schema: None,
             session_id: "c",
-            traceparent: None,
-            payload: None,
+            ..ModelRequest::new(&record, &messages)
         };
         model.respond(black_box(request), &Ignore).now_or_never()
     };

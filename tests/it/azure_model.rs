@@ -75,17 +75,12 @@ async fn call_model(
         strict: false,
     }];
     let request = ModelRequest {
-        payload: None,
-        model: record,
         system: Some("SYS"),
-        messages: &messages,
         tools: &tools,
         thinking: ThinkingLevel::Low,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
         session_id: "conversation-1",
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ..ModelRequest::new(record, &messages)
     };
     model.respond(request, listener).await
 }

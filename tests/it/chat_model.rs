@@ -63,17 +63,11 @@ async fn call_config(config: &ResponsesConfig) -> (ModelResponse, Vec<String>) {
         strict: false,
     }];
     let request = ModelRequest {
-        payload: None,
-        model: &record,
         system: Some("SYS"),
-        messages: &[&question],
         tools: &tools,
         thinking: ThinkingLevel::Low,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
         session_id: "conversation-1",
-        traceparent: None,
+        ..ModelRequest::new(&record, &[&question])
     };
     let response = model.respond(request, &listener).await;
     (response, listener.kinds())
