@@ -142,12 +142,12 @@ pub mod model {
         pub use crate::model::protocol::parser::ProtocolParser;
     }
     pub mod responses {
-        pub use crate::model::responses::{AzureResponses, ResponsesConfig, Secret};
+        pub use crate::model::responses::{ModelApiClient, ResponsesConfig, Secret};
         pub mod body {
             pub use crate::model::responses::body::build_request_body;
         }
         pub mod client {
-            pub use crate::model::responses::client::AzureResponses;
+            pub use crate::model::responses::client::ModelApiClient;
         }
         pub mod config {
             pub use crate::model::responses::config::{CacheRetention, ResponsesConfig, Secret};

@@ -8,7 +8,7 @@ use crate::app::start_error::StartError;
 use crate::azure::credential::Credentials;
 use crate::azure::vault::VaultSecret;
 use crate::model::Model;
-use crate::model::responses::client::AzureResponses;
+use crate::model::responses::client::ModelApiClient;
 use crate::model::responses::config::{CacheRetention, ResponsesConfig, Secret};
 use crate::model::scripted::ScriptedModel;
 use crate::settings::Settings;
@@ -30,12 +30,12 @@ pub(super) fn create_model(
         || credentials.get_or_create(&settings.identity).map_err(|mistake| vec![mistake]);
     let config = responses_config(settings, azure);
     let model = match (&azure.api_key, &azure.key_vault_secret) {
-        (Some(_), _) => AzureResponses::new(&config, None),
+        (Some(_), _) => ModelApiClient::new(&config, None),
         (None, Some(place)) => {
             let key = VaultSecret::new(place.clone(), credential()?);
-            AzureResponses::with_vault_key(&config, Arc::new(key.map_err(|mistake| vec![mistake])?))
+            ModelApiClient::with_vault_key(&config, Arc::new(key.map_err(|mistake| vec![mistake])?))
         }
-        (None, None) => AzureResponses::new(&config, Some(credential()?)),
+        (None, None) => ModelApiClient::new(&config, Some(credential()?)),
     };
     model.map(|model| Arc::new(model) as Arc<dyn Model>)
 }
@@ -112,7 +112,7 @@ mod tests {
         let settings = Settings::read(|_| None).unwrap();
         let missing = settings.missing_required();
         let shown: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        let client = AzureResponses::new(&ResponsesConfig::default(), None).unwrap_err();
+        let client = ModelApiClient::new(&ResponsesConfig::default(), None).unwrap_err();
         assert!(shown.iter().any(|text| text.contains(&client[0])), "{shown:?} {client:?}");
         assert_eq!(client.len(), 2, "address and key: {client:?}");
     }

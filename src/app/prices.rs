@@ -66,7 +66,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::responses::client::AzureResponses;
+    use crate::model::responses::client::ModelApiClient;
     use crate::model::responses::config::{ResponsesConfig, Secret};
     use crate::model::scripted::ScriptedModel;
 
@@ -80,7 +80,7 @@ mod tests {
         Catalog { agents, ..Catalog::default() }
     }
 
-    fn azure(model: &str, prices: Option<&str>) -> AzureResponses {
+    fn azure(model: &str, prices: Option<&str>) -> ModelApiClient {
         let config = ResponsesConfig {
             base_url: Some("https://models.example/openai/v1".to_owned()),
             api_key: Some(Secret::new("key".to_owned())),
@@ -88,7 +88,7 @@ mod tests {
             prices: prices.map(Secret::new),
             ..ResponsesConfig::default()
         };
-        AzureResponses::new(&config, None).unwrap()
+        ModelApiClient::new(&config, None).unwrap()
     }
 
     fn unpriced_for(

@@ -20,7 +20,7 @@ pub(crate) mod provider_error;
 pub(crate) mod stream;
 pub(crate) mod validate;
 
-pub use client::AzureResponses;
+pub use client::ModelApiClient;
 pub use config::{ResponsesConfig, Secret};
 
 /// API name in recorded messages. The newer provider name is `azure`; the older one equals the API

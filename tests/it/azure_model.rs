@@ -15,7 +15,7 @@ use turnwheel::models::{
     Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
 };
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
@@ -62,7 +62,7 @@ fn user_message(text: &str) -> Message {
 }
 
 async fn call_model(
-    model: &AzureResponses,
+    model: &ModelApiClient,
     record: &ModelRecord,
     messages: &[Message],
     listener: &RecordingListener,
@@ -90,7 +90,7 @@ async fn call_fake(fake: &FakeModel) -> (ModelResponse, RecordingListener) {
 }
 
 async fn call_with_config(config: &ResponsesConfig) -> (ModelResponse, RecordingListener) {
-    let model = AzureResponses::new(config, None).unwrap();
+    let model = ModelApiClient::new(config, None).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
     let listener = RecordingListener::default();
     let response = call_model(&model, &record, &[user_message("hi")], &listener).await;
@@ -291,7 +291,7 @@ async fn deltas_arrive_while_response_streams() {
     let mut script = ResponseScript::text("first words");
     script.is_unending = true;
     let fake = FakeModel::start([ScriptedResponse::Response(script)]).await;
-    let model = AzureResponses::new(&config(&fake.url), None).unwrap();
+    let model = ModelApiClient::new(&config(&fake.url), None).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
     let listener = RecordingListener::default();
     let messages = [user_message("hi")];
@@ -378,7 +378,7 @@ async fn every_call_sends_entra_token_without_key() {
         ..config(&fake.url)
     };
     let credential: Arc<dyn TokenCredential> = Arc::clone(&tokens) as Arc<dyn TokenCredential>;
-    let model = AzureResponses::new(&config, Some(credential)).unwrap();
+    let model = ModelApiClient::new(&config, Some(credential)).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
     for expected in ["a", "b"] {
         let response =
@@ -406,10 +406,10 @@ async fn every_call_sends_entra_token_without_key() {
 fn tiers_and_deployments_come_from_settings() {
     let mut config = config("https://r.openai.azure.com");
     config.default_model = Some("gpt-5.1".to_owned());
-    let error = AzureResponses::new(&config, None).unwrap().record("high").unwrap_err();
+    let error = ModelApiClient::new(&config, None).unwrap().record("high").unwrap_err();
     assert!(error.contains("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"), "{error}");
     config.deployment_map = Some("gpt-5.1=daily,high=gpt-6-sol,gpt-6-sol=big".to_owned());
-    let model = AzureResponses::new(&config, None).unwrap();
+    let model = ModelApiClient::new(&config, None).unwrap();
     let named = |id: &str| {
         let record = model.record(id).unwrap();
         (record.id, record.deployment_name)
@@ -422,6 +422,6 @@ fn tiers_and_deployments_come_from_settings() {
 #[test]
 fn settings_errors_are_reported_together() {
     let config = ResponsesConfig { prices: Some(Secret::new("{")), ..ResponsesConfig::default() };
-    let error = AzureResponses::new(&config, None).unwrap_err();
+    let error = ModelApiClient::new(&config, None).unwrap_err();
     assert_eq!(error.len(), 3, "{error:?}");
 }

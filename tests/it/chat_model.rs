@@ -10,7 +10,7 @@ use turnwheel::events::AssistantMessageEvent;
 use turnwheel::messages::{Message, StopReason};
 use turnwheel::models::{Listener, Model, ModelFailure, ModelRequest, ModelResponse, ToolOffer};
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
 use turnwheel::testing::settings::model::ModelApis;
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
@@ -50,7 +50,7 @@ fn config(base_url: &str) -> ResponsesConfig {
 }
 
 async fn call_config(config: &ResponsesConfig) -> (ModelResponse, Vec<String>) {
-    let model = AzureResponses::new(config, None).unwrap();
+    let model = ModelApiClient::new(config, None).unwrap();
     let record = model.record(MODEL).unwrap();
     let listener = RecordingListener::default();
     let question: Message =
@@ -129,7 +129,7 @@ async fn chat_call_sends_request_and_emits_events() {
 
 #[test]
 fn api_is_chosen_per_model() {
-    let model = AzureResponses::new(&config("https://r.openai.azure.com"), None).unwrap();
+    let model = ModelApiClient::new(&config("https://r.openai.azure.com"), None).unwrap();
     let api = |id: &str| model.record(id).unwrap().api;
     assert_eq!(api(MODEL), "openai-completions");
     assert_eq!(api("gpt-5.1"), "azure-openai-responses");

@@ -45,7 +45,7 @@ const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Client of one endpoint. `TURNWHEEL_MODEL_API` selects the API of each model.
 #[derive(Debug)]
-pub struct AzureResponses {
+pub struct ModelApiClient {
     http: reqwest::Client,
     address: ServiceAddress,
     access: ApiCredential,
@@ -61,7 +61,7 @@ pub struct AzureResponses {
     clock: SystemClock,
 }
 
-impl AzureResponses {
+impl ModelApiClient {
     /// Creates a client with a token credential, or with the key of the settings.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl AzureResponses {
     /// Creates a client with a key from a Key Vault.
     ///
     /// # Errors
-    /// As [`AzureResponses::new`].
+    /// As [`ModelApiClient::new`].
     pub fn with_vault_key(
         config: &ResponsesConfig,
         key: Arc<VaultSecret>,
@@ -274,7 +274,7 @@ impl AzureResponses {
 }
 
 #[async_trait]
-impl Model for AzureResponses {
+impl Model for ModelApiClient {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
         let names = ToolNames::new(request.tools);
         let mut fold = ApiFold::new(request.model, names.clone());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use turnwheel::messages::Message;
 use turnwheel::models::{Model, ModelRecord, Prices};
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::model::responses::AzureResponses;
+use turnwheel::testing::model::responses::ModelApiClient;
 
 use super::{RecordingListener, call_fake, call_model, config, expect_failure, user_message};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
@@ -50,7 +50,7 @@ fn find_case(id: &str) -> Option<Value> {
 }
 
 fn record_with_prices(case: &Value, id: &str) -> ModelRecord {
-    let model = AzureResponses::new(&config("http://127.0.0.1:1"), None).unwrap();
+    let model = ModelApiClient::new(&config("http://127.0.0.1:1"), None).unwrap();
     let cost: Prices =
         serde_json::from_value(case["given"]["model_cost_per_million"].clone()).unwrap_or_default();
     ModelRecord { cost, ..model.record(id).unwrap() }
@@ -61,7 +61,7 @@ async fn conformance_a01_events_message_and_cost() {
     let Some(case) = find_case("A01") else { return };
     let events = case["given"]["sse_events"].as_array().unwrap().clone();
     let fake = FakeModel::start([ScriptedResponse::SseEvents(events)]).await;
-    let model = AzureResponses::new(&config(&fake.url), None).unwrap();
+    let model = ModelApiClient::new(&config(&fake.url), None).unwrap();
     let listener = RecordingListener::default();
     let response = call_model(
         &model,
@@ -119,7 +119,7 @@ async fn conformance_a04_history_as_input() {
         ScriptedResponse::Response(ResponseScript::text("x")),
     ])
     .await;
-    let model = AzureResponses::new(&config(&fake.url), None).unwrap();
+    let model = ModelApiClient::new(&config(&fake.url), None).unwrap();
     let rich = record_with_prices(&case, "gpt-5-mini");
     let plain = ModelRecord { reasoning: false, images: false, ..rich.clone() };
     for record in [&rich, &plain] {

@@ -10,7 +10,7 @@ use azure_core::http::{
 use turnwheel::models::{Model, ModelFailure, ModelResponse};
 use turnwheel::testing::agent::content::joined_text;
 use turnwheel::testing::azure::vault::VaultSecret;
-use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig};
 use turnwheel::testing::settings::azure::KeyVaultSecret;
 
 use super::{RecordingListener, call_model, config, expect_failure, user_message};
@@ -59,7 +59,7 @@ async fn call_with_vault_keys(
         ClientOptions { transport: Some(Transport::new(vault)), ..ClientOptions::default() };
     let key = VaultSecret::with_options(location, Arc::new(UnusedCredential), options).unwrap();
     let config = ResponsesConfig { api_key: None, ..config(&fake.url) };
-    let model = AzureResponses::with_vault_key(&config, Arc::new(key)).unwrap();
+    let model = ModelApiClient::with_vault_key(&config, Arc::new(key)).unwrap();
     let record = model.record("gpt-5-mini").unwrap();
     let mut responses = Vec::new();
     for _ in 0..call_count {

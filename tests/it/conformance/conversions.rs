@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use turnwheel::Agent;
 use turnwheel::agent_settings::Settings;
 use turnwheel::messages::Message;
-use turnwheel::testing::model::responses::client::AzureResponses;
+use turnwheel::testing::model::responses::client::ModelApiClient;
 use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
 
 use super::case::Case;
@@ -70,7 +70,7 @@ async fn run_in_process(case: &Case, messages: &[Value]) {
     let agent = Agent::builder()
         .settings(settings)
         .messages(messages.iter().map(message).collect())
-        .models(Arc::new(AzureResponses::new(&config, None).unwrap()))
+        .models(Arc::new(ModelApiClient::new(&config, None).unwrap()))
         .start()
         .await
         .unwrap();

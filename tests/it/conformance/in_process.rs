@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use turnwheel::agent_settings::{LoopKind, RetrySettings, Settings};
 use turnwheel::messages::Message;
-use turnwheel::testing::model::responses::client::AzureResponses;
+use turnwheel::testing::model::responses::client::ModelApiClient;
 use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
 use turnwheel::{Agent, AgentBuilder, AgentError, Tool};
 
@@ -112,7 +112,7 @@ async fn start_env(case: &Case) -> TestEnv {
         .system_prompt(case.given("system_prompt").as_str().unwrap_or("You are helpful."))
         .settings(settings)
         .messages(history(case).iter().map(message).collect())
-        .models(Arc::new(AzureResponses::new(&config, None).unwrap()));
+        .models(Arc::new(ModelApiClient::new(&config, None).unwrap()));
     for tool in case.given("tools").as_array().into_iter().flatten() {
         let runs_handle = || Arc::clone(&runs);
         builder = match tool["name"].as_str().unwrap() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use turnwheel::testing::model::responses::{AzureResponses, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
 
 use super::test_app::TestApp;
 
@@ -16,7 +16,7 @@ fn app_with_models(default_model: Option<&str>, deployments: &str) -> TestApp {
         deployment_map: Some(deployments.to_owned()),
         ..ResponsesConfig::default()
     };
-    let model = Arc::new(AzureResponses::new(&config, None).unwrap());
+    let model = Arc::new(ModelApiClient::new(&config, None).unwrap());
     TestApp::new().with_services(|services| services.model = model)
 }
 
