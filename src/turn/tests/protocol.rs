@@ -1,15 +1,15 @@
 //! Prompts in the loop `protocol`: the model receives text, and all other parts work as with native
 //! calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::budgets::limit_users;
 use super::compaction::handle_until_idle;
-use super::frame::RecordingModel;
 use super::parallel_calls::{end_and_result_order, result_texts, three_short_naps};
+use super::recorded_requests::RecordingModel;
 use super::test_env::{PauseFailPoint, Script, TestEnv, call, text};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::settings::LoopKind;
@@ -49,8 +49,7 @@ fn protocol_env(seed: u64) -> (TestEnv, Arc<RecordingModel>) {
     let mut env = TestEnv::new(seed);
     env.settings.loop_kind = Some(LoopKind::Protocol);
     let model: Arc<dyn Model> = Arc::new(TextModel(env.model.clone()));
-    let model = Arc::new(RecordingModel { model, bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install(&mut env, model);
     (env, model)
 }
 
@@ -61,7 +60,7 @@ async fn run_prompt(max_rounds: u32) -> (TestEnv, Services, Vec<Value>) {
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     assert_eq!(bodies.len(), 2);
     (env, services, bodies)
 }
@@ -114,7 +113,7 @@ async fn parallel_results_are_in_the_order_of_the_calls() {
     let (ends, results) = end_and_result_order(&env).await;
     assert_eq!(ends, ["call_1_2", "call_1_3", "call_1_1"]);
     assert_eq!(results, ["call_1_1", "call_1_2", "call_1_3"]);
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     let message = bodies[1]["input"].as_array().unwrap().last().unwrap();
     let contents = message["content"][0]["text"].as_str().unwrap().split("\"content\": ").skip(1);
     let contents: Vec<&str> = contents.map(|rest| rest.split('}').next().unwrap()).collect();
