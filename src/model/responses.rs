@@ -27,7 +27,6 @@ pub(crate) mod validate;
 
 pub use client::ModelApiClient;
 pub use config::{ResponsesConfig, Secret};
-pub use connection::ModelConnection;
 
 /// API name in recorded messages. The newer provider name is `azure`; the older one equals the API
 /// name.

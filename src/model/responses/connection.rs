@@ -25,7 +25,8 @@ const HTTP_MEMBERS: [&str; 2] = ["stream", "background"];
 pub struct ModelConnection(Mutex<ConnectionState>);
 
 impl ModelConnection {
-    pub(crate) fn new(mode: ProtocolMode) -> Self {
+    /// A connection that the first call opens. Drop it at the end of the delivery.
+    pub fn new(mode: ProtocolMode) -> Self {
         Self(Mutex::new(ConnectionState::new(mode)))
     }
 
