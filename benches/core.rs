@@ -132,6 +132,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
     let input = Input::ResponseReceived(Box::new(response));
     let policy = Policy {
         is_protocol: false,
+        is_resume: false,
         context_budget: ContextBudget::default(),
         rounds_max: None,
         hard_rounds_max: 200,

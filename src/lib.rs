@@ -56,8 +56,8 @@ pub use tools::{Arguments, ToolResult};
 /// Settings of an embedded agent.
 pub mod agent_settings {
     pub use crate::agent::settings::{
-        CompactionSettings, Continuation, LoopKind, QueueMode, RetrySettings, Settings,
-        ThinkingLevel, ToolExecution,
+        CompactionSettings, Continuation, LoopKind, ProtocolMode, QueueMode, RetrySettings,
+        Settings, ThinkingLevel, ToolExecution,
     };
 }
 

@@ -23,6 +23,7 @@ use crate::agent::settings::{DEFAULT_MODEL, ThinkingLevel};
 use crate::agent::usage::{Cost, Usage};
 use crate::model::compat::Compat;
 pub use crate::model::payload::{ModelPayload, PayloadHook};
+pub use crate::model::responses::connection::ModelConnection;
 use crate::model::responses::effort::supported_levels;
 use crate::model::responses::headers::ModelHeaders;
 
@@ -211,6 +212,17 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// Calls the model once. Dropping the future cancels the call. The message's `timestamp` stays
     /// 0: the driver sets it.
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse;
+
+    /// As [`Model::respond`], over the connection of a delivery if the model's API has such
+    /// connections, and otherwise as without one. The default has none.
+    async fn respond_on_connection(
+        &self,
+        _connection: &ModelConnection,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> ModelResponse {
+        self.respond(request, listener).await
+    }
 
     /// Returns the record of a model id or of a tier (`normal`, `high`).
     ///

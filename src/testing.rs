@@ -141,6 +141,9 @@ pub mod model {
         pub use crate::model::protocol::ProtocolModel;
         pub use crate::model::protocol::parser::ProtocolParser;
     }
+    pub mod tokens {
+        pub use crate::model::tokens::count_tokens;
+    }
     pub mod responses {
         pub use crate::model::responses::{ModelApiClient, ResponsesConfig, Secret};
         pub mod body {

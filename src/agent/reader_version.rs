@@ -18,13 +18,14 @@ impl Head {
     /// - 6 while an extension has changed the arguments of a call: version 5 would send the model's. Also
     ///   while a branch is summarised: version 5 would summarise the path instead.
     /// - 7 while a command waits for an answer: version 6 would let the prompt wait for it.
-    /// - 8 while a prompt runs in the loop `protocol`, or the settings require that loop or a history
-    ///   window: version 7 would offer native tools, and does not know the window.
+    /// - 8 while a prompt runs in the loop `protocol`, or the settings require that loop, a history
+    ///   window or a mode: version 7 would offer native tools, and does not know the others.
     pub fn required_reader(&self) -> u32 {
         let is_protocol = |run: &PromptRun| run.is_protocol;
         if self.prompt.as_ref().is_some_and(is_protocol)
             || self.settings.loop_kind == Some(LoopKind::Protocol)
             || self.settings.history_window.is_some()
+            || self.settings.protocol_mode.is_some()
         {
             return 8;
         }

@@ -53,6 +53,9 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub history_window: Option<u32>,
+    /// How the loop `protocol` sends the rounds of a prompt. `resume` needs the continuation `inline`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol_mode: Option<ProtocolMode>,
     /// As given. A value that only an earlier version accepted as a budget limits nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Budget>)]
@@ -108,6 +111,18 @@ pub enum Continuation {
     #[default]
     Queue,
     Inline,
+}
+
+/// How the loop `protocol` sends the rounds of a prompt. `replay`: each request has the whole input.
+/// `resume`: the rounds of a delivery use one WebSocket, and a request has only what is new. `auto`:
+/// as `resume`, without further attempts for ten minutes after a failed connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProtocolMode {
+    Auto,
+    Resume,
+    #[default]
+    Replay,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -198,6 +213,7 @@ impl Settings {
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
             history_window: self.history_window.or(fallback.history_window),
+            protocol_mode: self.protocol_mode.or(fallback.protocol_mode),
             budget: merge_budgets(self.budget.as_ref(), fallback.budget.as_ref()),
         }
     }
@@ -209,6 +225,27 @@ impl Settings {
             LoopKind::Agent => None,
             LoopKind::Protocol => Some(10),
         })
+    }
+
+    /// How the next rounds are sent. A connection lasts one delivery, so it needs the continuation
+    /// `inline`.
+    pub(crate) fn effective_protocol_mode(&self) -> ProtocolMode {
+        let may_connect = self.loop_kind == Some(LoopKind::Protocol)
+            && self.continuation == Some(Continuation::Inline);
+        self.protocol_mode.filter(|_| may_connect).unwrap_or_default()
+    }
+
+    /// Why the mode does not fit the other settings.
+    pub(crate) fn protocol_mode_error(&self) -> Option<&'static str> {
+        let mode = self.protocol_mode?;
+        if self.loop_kind != Some(LoopKind::Protocol) {
+            return Some("`protocolMode` needs `loop: protocol`: set the loop or remove the mode");
+        }
+        let is_inline = self.continuation == Some(Continuation::Inline);
+        (mode == ProtocolMode::Resume && !is_inline).then_some(
+            "`protocolMode: resume` needs `continuation: inline`, because its connection lasts one delivery: \
+             set the continuation, or the mode `auto` or `replay`",
+        )
     }
 
     /// The budget. `None`: unlimited.

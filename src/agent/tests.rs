@@ -72,6 +72,7 @@ pub(super) fn policy() -> Policy {
     Policy {
         has_start_hook: false,
         is_protocol: false,
+        is_resume: false,
         rounds_max: Some(25),
         context_budget: crate::agent::compaction::ContextBudget::default(),
         hard_rounds_max: 200,

@@ -49,6 +49,8 @@ pub struct Policy {
     pub has_start_hook: bool,
     /// True in the loop `protocol`: several failures in a row end a prompt.
     pub is_protocol: bool,
+    /// True in the protocol mode `resume`, which has its own text at the round limit.
+    pub is_resume: bool,
     /// True if a receiver of notifications is configured.
     pub has_notification_receiver: bool,
     /// True if a notification reports tool results.

@@ -12,7 +12,7 @@ use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
 
 /// Keys of settings. `thinking` is an alias of `thinkingLevel`.
-pub(super) const KEYS: [&str; 19] = [
+pub(super) const KEYS: [&str; 20] = [
     "model",
     "thinking",
     "thinkingLevel",
@@ -31,6 +31,7 @@ pub(super) const KEYS: [&str; 19] = [
     "compaction",
     "continuation",
     "historyWindow",
+    "protocolMode",
     "budget",
 ];
 
@@ -46,7 +47,14 @@ pub(super) fn read_settings(members: &[Member], findings: &mut Findings) -> Sett
             valid_settings.insert(name.to_owned(), value);
         }
     }
-    serde_json::from_value(Value::Object(valid_settings)).unwrap_or_default()
+    let settings: Settings =
+        serde_json::from_value(Value::Object(valid_settings)).unwrap_or_default();
+    if let (Some(mistake), Some(member)) =
+        (settings.protocol_mode_error(), members.iter().find(|it| it.key == "protocolMode"))
+    {
+        findings.add(member.position, mistake);
+    }
+    settings
 }
 
 fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option<Value> {

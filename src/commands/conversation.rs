@@ -317,6 +317,11 @@ pub(crate) fn validate_settings(
     if settings.history_window == Some(0) {
         add_error("historyWindow", "`historyWindow` is at least 1".to_owned());
     }
+    if settings.protocol_mode.is_some()
+        && let Some(mistake) = settings.with_fallback(&agent.settings).protocol_mode_error()
+    {
+        add_error("protocolMode", mistake.to_owned());
+    }
     if settings.hard_rounds_max.is_some_and(|rounds| !(1..=HARD_ROUNDS_MAX).contains(&rounds)) {
         add_error("hardRoundsMax", format!("`hardRoundsMax` is 1 to {HARD_ROUNDS_MAX}"));
     }

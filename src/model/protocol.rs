@@ -19,8 +19,9 @@ use async_trait::async_trait;
 use crate::agent::content::{Block, Thinking};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, StopReason};
+use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
-use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use crate::model::{Listener, Model, ModelConnection, ModelRecord, ModelRequest, ModelResponse};
 
 pub(crate) use self::messages::{
     RESULTS_END, RESULTS_START, call_escape_bytes, encode_call, encode_response, encode_results,
@@ -35,11 +36,18 @@ pub struct ProtocolModel<'m> {
     model: &'m dyn Model,
     /// Number of messages that the model receives, the newest ones. `None`: all.
     history_window: Option<u32>,
+    /// The delivery's connection. `None`: each request has the whole input.
+    connection: Option<&'m ModelConnection>,
 }
 
 impl<'m> ProtocolModel<'m> {
     pub fn new(model: &'m dyn Model, history_window: Option<u32>) -> Self {
-        Self { model, history_window }
+        Self { model, history_window, connection: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_connection(self, connection: Option<&'m ModelConnection>) -> Self {
+        Self { connection, ..self }
     }
 }
 
@@ -54,8 +62,16 @@ impl Model for ProtocolModel<'_> {
         // The system prompt has the tools and the response schema.
         let request =
             ModelRequest { messages: &messages, tools: &[], response_schema: None, ..request };
-        let response = self.model.respond(request, &decoder).await;
-        decoder.finish(response, &call_prefix)
+        let Some(connection) = self.connection else {
+            let response = self.model.respond(request, &decoder).await;
+            return decoder.finish(response, &call_prefix).0;
+        };
+        let response = self.model.respond_on_connection(connection, request, &decoder).await;
+        let (response, is_whole) = decoder.finish(response, &call_prefix);
+        if is_whole {
+            connection.confirm_response(encode_response(&response.message));
+        }
+        response
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -146,9 +162,9 @@ impl Listener for StreamDecoder<'_> {
 }
 
 impl StreamDecoder<'_> {
-    /// The response with decoded blocks. The blocks of the finished response count: some services
-    /// stream no deltas.
-    fn finish(self, response: ModelResponse, call_prefix: &str) -> ModelResponse {
+    /// The response with decoded blocks, and whether they have all that the model wrote. The blocks of
+    /// the finished response count: some services stream no deltas.
+    fn finish(self, response: ModelResponse, call_prefix: &str) -> (ModelResponse, bool) {
         let StreamState { mut parser, text, .. } =
             self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let is_complete = !response.message.is_failed();
@@ -161,14 +177,20 @@ impl StreamDecoder<'_> {
         for event in events {
             self.listener.on_event(event);
         }
-        let ParsedResponse { content, details } =
+        let has_only_text = (response.message.content.iter())
+            .all(|block| matches!(block, Block::Text(_) | Block::Thinking(_)));
+        let ParsedResponse { content, details, has_other_members } =
             parse_blocks(response.message.content, call_prefix, is_complete);
+        let is_whole = is_complete
+            && has_only_text
+            && !has_other_members
+            && details == ProtocolDetails::default();
         let mut message = crate::agent::message::AssistantMessage { content, ..response.message };
         if message.stop_reason == StopReason::Stop && message.tool_calls().next().is_some() {
             message.stop_reason = StopReason::ToolUse;
         }
         details.record(&mut message);
-        ModelResponse { message, ..response }
+        (ModelResponse { message, ..response }, is_whole)
     }
 }
 

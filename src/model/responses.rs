@@ -1,10 +1,11 @@
-//! Azure OpenAI's Responses API over server-sent events, and the client of both APIs. Building
-//! requests, parsing events and classifying errors are pure; only the client does I/O.
+//! Azure OpenAI's Responses API over server-sent events or a WebSocket, and the client of both APIs.
+//! Building requests, parsing events and classifying errors are pure; only the client does I/O.
 
 mod api_fold;
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod config;
+pub(crate) mod connection;
 pub(crate) mod credential;
 pub(crate) mod effort;
 pub(crate) mod event;
@@ -12,11 +13,15 @@ pub(crate) mod fold;
 #[cfg(test)]
 pub(crate) mod fuzz;
 pub(crate) mod headers;
+mod http_call;
 pub(crate) mod ids;
 pub(crate) mod input;
 pub(crate) mod item;
 pub(crate) mod names;
 pub(crate) mod provider_error;
+mod request;
+mod socket;
+mod socket_call;
 pub(crate) mod stream;
 pub(crate) mod validate;
 

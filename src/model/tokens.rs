@@ -9,7 +9,7 @@ const PIECE_BYTES: usize = 8 * 1024;
 
 /// Number of tokens of the text. The first call loads the vocabulary: it takes 0.2 s and keeps 50
 /// MB for the life of the process. Call [`upper_bound`] first.
-pub(crate) fn count_tokens(text: &str) -> u64 {
+pub fn count_tokens(text: &str) -> u64 {
     if text.len() > COUNTED_BYTES_MAX {
         return (text.chars().count() as u64).div_ceil(4);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agent::compaction::ContextBudget;
 use crate::agent::head::Head;
 use crate::agent::message::AssistantMessage;
-use crate::agent::settings::{DEFAULT_MODEL, LoopKind, Settings};
+use crate::agent::settings::{DEFAULT_MODEL, LoopKind, ProtocolMode, Settings};
 use crate::agent::transition::Policy;
 use crate::agents::{Agent, AgentLookupError, ResolvedAgent};
 use crate::extensions::Hook;
@@ -124,6 +124,7 @@ impl TurnContext {
                 .extensions_of(self.agent.as_deref().ok())
                 .any(|extension| extension.events().contains(Hook::BeforeAgentStart)),
             is_protocol: self.loop_kind() == LoopKind::Protocol,
+            is_resume: settings.effective_protocol_mode() == ProtocolMode::Resume,
             should_notify_results: self.agent.as_ref().is_ok_and(|agent| agent.audit.is_notified),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,

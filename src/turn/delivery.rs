@@ -191,6 +191,9 @@ async fn finish_round(
     outcome: Result<RoundOutcome, TurnError>,
 ) -> Result<RoundOutcome, TurnError> {
     let (services, nudge) = (conversation.services, conversation.nudge());
+    if let Some(connection) = &conversation.model_connection {
+        connection.close().await;
+    }
     let is_outside_head = conversation.lease.is_outside_head;
     let title = match &outcome {
         Ok(RoundOutcome::Done) => PendingTitle::find(&conversation, completed_before),

@@ -15,6 +15,7 @@ use crate::commands::delete;
 use crate::commands::delete::LateUsage;
 use crate::extensions::context::HookSubject;
 use crate::ids::{ConversationKey, WorkerId};
+use crate::model::ModelConnection;
 use crate::queue;
 use crate::services::Services;
 use crate::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
@@ -52,6 +53,8 @@ pub(crate) struct LeasedConversation<'w> {
     /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
     /// delivery continues with it.
     pub(crate) nudge_at: Option<Timestamp>,
+    /// Set at the first model call that may use one.
+    pub(crate) model_connection: Option<Arc<ModelConnection>>,
     /// Set at the first event that has hooks.
     pub(crate) hook_subject: OnceLock<Arc<HookSubject>>,
 }
@@ -156,6 +159,7 @@ pub(crate) async fn acquire_lease_as<'w>(
         telemetry: TurnTelemetry::default(),
         kept_results: KeptResults::default(),
         nudge_at: None,
+        model_connection: None,
         hook_subject: OnceLock::new(),
     };
     Ok(Some((conversation, inbox)))

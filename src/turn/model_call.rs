@@ -12,7 +12,7 @@ use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::projection;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::LoopKind;
+use crate::agent::settings::{LoopKind, ProtocolMode};
 use crate::agent::step::{FailureKind, Input, ResponseInput};
 use crate::agent::usage::Usage;
 use crate::agents::Agent;
@@ -25,8 +25,8 @@ use crate::model::catalogue::find_tariff;
 use crate::model::protocol::ProtocolModel;
 use crate::model::tokens::count_tokens;
 use crate::model::{
-    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
-    ToolOffer,
+    CallMetadata, Listener, Model, ModelConnection, ModelFailure, ModelRecord, ModelRequest,
+    ModelResponse, ToolOffer,
 };
 use crate::turn::abort_signal;
 use crate::turn::context::TurnContext;
@@ -264,6 +264,17 @@ impl LeasedConversation<'_> {
         Anchor::Response(self.state.head.response_count + 1)
     }
 
+    /// The connection that the rounds of this delivery share. `None`: each request has the whole
+    /// input.
+    fn model_connection(&mut self, context: &TurnContext) -> Option<Arc<ModelConnection>> {
+        let mode = context.settings.effective_protocol_mode();
+        if mode == ProtocolMode::Replay {
+            return None;
+        }
+        let new = || Arc::new(ModelConnection::new(mode));
+        Some(Arc::clone(self.model_connection.get_or_insert_with(new)))
+    }
+
     /// Waits for the response to a request of the loop, in protocol mode through the codec.
     async fn await_model(
         &mut self,
@@ -272,7 +283,9 @@ impl LeasedConversation<'_> {
         listener: &dyn Listener,
     ) -> Result<Option<ModelResponse>, TurnError> {
         let model = &*self.services.model;
-        let codec = ProtocolModel::new(model, context.settings.history_window);
+        let connection = self.model_connection(context);
+        let codec = ProtocolModel::new(model, context.settings.history_window)
+            .with_connection(connection.as_deref());
         let model: &dyn Model = match context.loop_kind() {
             LoopKind::Protocol => &codec,
             LoopKind::Prompt | LoopKind::Agent => model,

@@ -38,6 +38,7 @@ mod packaged_handler;
 mod payload;
 mod payments;
 mod plugins;
+mod protocol_modes;
 mod recordings;
 mod retries;
 mod rust_extension;

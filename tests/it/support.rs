@@ -16,5 +16,6 @@ pub(crate) mod payments_model;
 pub(crate) mod restarting_client;
 pub(crate) mod service;
 pub(crate) mod shared_data;
+pub(crate) mod socket_model;
 pub(crate) mod step_server;
 pub(crate) mod tools;

@@ -20,7 +20,12 @@ pub(super) fn enforce_round_limits(transition: &mut Transition) -> Next {
             transition.policy.hard_rounds_max
         )
     } else if let Some(max) = transition.policy.rounds_max.filter(|max| rounds >= *max) {
-        format!("Exceeded maximum number of rounds ({max}). Stopping.")
+        if transition.policy.is_resume {
+            // The source's text (PC-16).
+            format!("Max iterations ({max}) exceeded in resume mode.")
+        } else {
+            format!("Exceeded maximum number of rounds ({max}). Stopping.")
+        }
     } else {
         return Next::Wait;
     };

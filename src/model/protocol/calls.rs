@@ -14,6 +14,8 @@ pub(crate) struct ProtocolCall {
     pub(crate) name: String,
     /// An object, as the model wrote it.
     pub(crate) arguments: RawJson,
+    /// True if the model wrote members that are no part of a call.
+    pub(crate) has_other_members: bool,
 }
 
 /// Parses the content of an execute block. `Err` holds the reason in the words of the source.
@@ -52,7 +54,8 @@ fn parse_call(index: usize, item: &RawJson) -> Result<ProtocolCall, String> {
         let kind = type_name(arguments);
         return Err(format!("Call {index} args must be object, got {kind}"));
     }
-    Ok(ProtocolCall { name, arguments: arguments.clone() })
+    let has_other_members = members.len() > 2;
+    Ok(ProtocolCall { name, arguments: arguments.clone(), has_other_members })
 }
 
 /// At most [`QUOTE_CHARS_MAX`] characters of a text.

@@ -80,6 +80,8 @@ enum TextKind {
 pub(crate) struct ParsedResponse {
     pub(crate) content: Vec<Block>,
     pub(crate) details: ProtocolDetails,
+    /// True if the model wrote members of calls that no block contains.
+    pub(crate) has_other_members: bool,
 }
 
 /// See the module.
@@ -94,6 +96,7 @@ pub struct ProtocolParser {
     /// Index of the block that receives text.
     open: Option<usize>,
     details: ProtocolDetails,
+    has_other_members: bool,
 }
 
 impl ProtocolParser {
@@ -106,6 +109,7 @@ impl ProtocolParser {
             content: Vec::new(),
             open: None,
             details: ProtocolDetails::default(),
+            has_other_members: false,
         }
     }
 
@@ -164,7 +168,8 @@ impl ProtocolParser {
             Position::Done => {}
         }
         self.close_open(events);
-        ParsedResponse { content: self.content, details: self.details }
+        let Self { content, details, has_other_members, .. } = self;
+        ParsedResponse { content, details, has_other_members }
     }
 
     fn scan_text<'t>(&mut self, text: &'t str, events: &mut Vec<AssistantMessageEvent>) -> &'t str {
@@ -289,7 +294,8 @@ impl ProtocolParser {
     }
 
     fn append_calls(&mut self, calls: Vec<ProtocolCall>, events: &mut Vec<AssistantMessageEvent>) {
-        for (number, ProtocolCall { name, arguments }) in (1..).zip(calls) {
+        for (number, ProtocolCall { name, arguments, has_other_members }) in (1..).zip(calls) {
+            self.has_other_members |= has_other_members;
             let call = ToolCall {
                 id: format!("{}_{number}", self.call_prefix),
                 name,

@@ -1,16 +1,14 @@
-//! HTTP client of both APIs: sends a request, reads the response as it streams, and reports errors
-//! in the response.
+//! Client of both APIs: which model is called where, and the result of a call. Errors are part of
+//! the response.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
-use serde::Serialize;
+use http::HeaderMap;
 use url::Url;
 
 use crate::azure::vault::VaultSecret;
@@ -18,47 +16,59 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::error_chain::error_chain;
 use crate::model::catalogue::Catalogue;
 use crate::model::chat;
-use crate::model::chat::body::{ChatBody, build_chat_body};
-use crate::model::payload::{ModelPayload, PayloadHook};
-use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::{ApiFold, record_estimated_usage};
-use crate::model::responses::body::{RequestBody, build_request_body};
 use crate::model::responses::config::{
     CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, ServiceAddress, trim_non_blank,
 };
-use crate::model::responses::credential::{ApiCredential, KEY_HEADER};
+use crate::model::responses::connection::ModelConnection;
+use crate::model::responses::credential::ApiCredential;
 use crate::model::responses::fold::FoldedResponse;
+use crate::model::responses::http_call::redact_key;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
-use crate::model::responses::stream::{SseReader, StreamError};
+use crate::model::responses::request::serialise_body;
+use crate::model::responses::socket_call::{SocketOutcome, SocketPause};
 use crate::model::{
     Listener, Model, ModelRecord, ModelRequest, ModelResponse, TIERS, distinct_records,
 };
 use crate::settings::model::{ModelApi, ModelApis};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Wait for the data that may follow the end of a response: the reason of a failure, or the usage.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a response that is not a stream.
-const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Client of one endpoint. `TURNWHEEL_MODEL_API` selects the API of each model.
 #[derive(Debug)]
 pub struct ModelApiClient {
-    http: reqwest::Client,
-    address: ServiceAddress,
-    access: ApiCredential,
+    pub(super) http: reqwest::Client,
+    /// Opens WebSockets. Created at the first use, because most apps have none.
+    pub(super) upgrade_client: OnceLock<reqwest::Client>,
+    pub(super) socket_pause: SocketPause,
+    pub(super) address: ServiceAddress,
+    pub(super) access: ApiCredential,
     catalogue: Catalogue,
     deployments: BTreeMap<String, String>,
     normal_model: Option<String>,
     high_model: Option<String>,
     apis: ModelApis,
-    idle_timeout: Duration,
+    pub(super) idle_timeout: Duration,
     /// Headers of the app, sent with every request.
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     retention: CacheRetention,
-    clock: SystemClock,
+    pub(super) clock: SystemClock,
+}
+
+/// One call: the request, and the response so far.
+pub(super) struct ModelCall<'c> {
+    pub(super) request: &'c ModelRequest<'c>,
+    pub(super) fold: ApiFold,
+    /// Headers of the response. They may name a delay.
+    headers: HeaderMap,
+}
+
+impl<'c> ModelCall<'c> {
+    fn new(request: &'c ModelRequest<'c>, names: &ToolNames) -> Self {
+        let fold = ApiFold::new(request.model, names.clone());
+        Self { request, fold, headers: HeaderMap::new() }
+    }
 }
 
 impl ModelApiClient {
@@ -98,10 +108,7 @@ impl ModelApiClient {
             .map_err(|found| mistakes.extend(found))
             .ok();
         let headers = config.parse_headers().map_err(|found| mistakes.extend(found)).ok();
-        let http = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
+        let http = client_builder()
             .build()
             .map_err(|error| {
                 mistakes.push(format!("cannot create an HTTPS client: {}", error_chain(&error)));
@@ -130,6 +137,8 @@ impl ModelApiClient {
         let idle = config.idle_timeout.unwrap_or(IDLE_DEFAULT);
         Ok(Self {
             http,
+            upgrade_client: OnceLock::new(),
+            socket_pause: SocketPause::default(),
             address,
             access,
             catalogue,
@@ -143,161 +152,35 @@ impl ModelApiClient {
             clock: SystemClock::default(),
         })
     }
-
-    /// Sends the request. Returns the response with status 200, or the error and the response
-    /// headers.
-    async fn send(
+    /// Calls the model over HTTP.
+    async fn call_over_http(
         &self,
-        request: &ModelRequest<'_>,
-        names: &ToolNames,
-    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
-        let lost = |fault| (fault, HeaderMap::new());
-        let (name, secret) = tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header())
-            .await
-            .unwrap_or_else(|_| Err("No credential received within 30 seconds.".to_owned()))
-            .map_err(|text| lost(ProviderError::connection_lost(no_key_text(&text))))?;
-        let body =
-            serialise_body(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
-        let mut shown = secret;
-        let mut response = self.post(request, (name, &shown), &body).await?;
-        if matches!(response.status().as_u16(), 401 | 403)
-            && let Some((name, other)) = self.access.successor_of(&shown).await
-        {
-            tracing::warn!("model key rejected; retrying with its successor");
-            shown = other;
-            response = self.post(request, (name, &shown), &body).await?;
-        }
-        if response.status() == http::StatusCode::OK {
-            return Ok(response);
-        }
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.read_body(response).await.unwrap_or_default();
-        Err((ProviderError::from_http(status, &redact_key(&body, &shown)), headers))
-    }
-
-    async fn post(
-        &self,
-        request: &ModelRequest<'_>,
-        (name, secret): (&'static str, &Secret),
+        call: &mut ModelCall<'_>,
         body: &Bytes,
-    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
-        let lost = |fault| (fault, HeaderMap::new());
-        let mut headers = self.headers.clone();
-        // Headers of the model override those of the app. Neither may contain one of those below.
-        headers.extend(request.model.headers.0.clone());
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if let Some(value) = request.traceparent.and_then(|text| HeaderValue::from_str(text).ok()) {
-            headers.insert("traceparent", value);
-        }
-        let mut value = HeaderValue::from_str(secret.expose()).map_err(|_| {
-            lost(ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
-        })?;
-        value.set_sensitive(true);
-        let is_chat = request.model.api == chat::API;
-        if is_chat && !self.address.is_azure && name == KEY_HEADER {
-            // Compatible services read the key here; gateways in front of Azure read `api-key`.
-            let mut bearer = HeaderValue::from_str(&format!("Bearer {}", secret.expose()))
-                .unwrap_or_else(|_| value.clone());
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        headers.insert(name, value);
-        let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
-        let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
-        match tokio::time::timeout(self.idle_timeout, sent).await {
-            Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),
-            Ok(Err(error)) => Err(lost(transport_error(error))),
-            Ok(Ok(response)) => Ok(response),
-        }
-    }
-
-    async fn read_body(
-        &self,
-        mut response: reqwest::Response,
-    ) -> Result<String, Box<ProviderError>> {
-        let mut body = Vec::new();
-        loop {
-            match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
-                Err(_) => {
-                    return Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into());
-                }
-                Ok(Err(error)) => return Err(transport_error(error).into()),
-                Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
-                Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= BODY_BYTES_MAX => {
-                    body.extend_from_slice(&chunk);
-                }
-                Ok(Ok(Some(_))) => {
-                    return Err(read_error(&StreamError::TooLarge(BODY_BYTES_MAX)).into());
-                }
-            }
-        }
-    }
-
-    async fn read_response(
-        &self,
-        response: reqwest::Response,
-        fold: &mut ApiFold,
         listener: &dyn Listener,
-    ) -> Result<(), Box<ProviderError>> {
-        let kind = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok())
-            .unwrap_or_default();
-        if kind.starts_with("application/json") {
-            let body = self.read_body(response).await?;
-            return fold.push_whole(&body, listener);
-        }
-        let mut events = SseReader::new(response.bytes_stream(), self.idle_timeout);
-        while !fold.is_finished() {
-            let next = if fold.is_awaiting_end() {
-                match tokio::time::timeout(END_TIMEOUT, events.next_event()).await {
-                    Err(_) | Ok(Err(_)) => return Ok(()),
-                    Ok(next) => next,
-                }
-            } else {
-                events.next_event().await
-            };
-            match next {
-                Ok(None) => return Ok(()),
-                Ok(Some((name, data))) => {
-                    for event in fold.push_frame(name.as_deref(), &data) {
-                        listener.on_event(event);
-                    }
-                }
-                Err(error) => return Err(read_error(&error).into()),
-            }
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Model for ModelApiClient {
-    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
-        let names = ToolNames::new(request.tools);
-        let mut fold = ApiFold::new(request.model, names.clone());
-        let headers = match Box::pin(self.send(&request, &names)).await {
+    ) {
+        match Box::pin(self.send(call.request, body)).await {
             Err((fault, headers)) => {
-                fold.fail(fault);
-                headers
+                call.fold.fail(fault);
+                call.headers = headers;
             }
             Ok(response) => {
-                let headers = response.headers().clone();
-                if let Err(fault) =
-                    Box::pin(self.read_response(response, &mut fold, listener)).await
-                {
-                    fold.fail(*fault);
+                call.headers = response.headers().clone();
+                let read = Box::pin(self.read_response(response, &mut call.fold, listener)).await;
+                if let Err(fault) = read {
+                    call.fold.fail(*fault);
                 }
-                headers
             }
-        };
+        }
+    }
+
+    fn finish(&self, call: ModelCall<'_>) -> ModelResponse {
+        let ModelCall { request, fold, headers } = call;
         let lacks_usage = fold.lacks_usage();
         let FoldedResponse { mut message, error: fault, metadata: reply } = fold.finish();
         if lacks_usage {
             tracing::warn!(model = %request.model.id, "model response without usage; usage estimated");
-            record_estimated_usage(&request, &mut message);
+            record_estimated_usage(request, &mut message);
         }
         let failure = fault.map(|fault| {
             log_failure(&fault, &headers);
@@ -307,6 +190,48 @@ impl Model for ModelApiClient {
             *text = redact_key(text, &key);
         }
         ModelResponse { message, failure, metadata: reply }
+    }
+}
+
+#[async_trait]
+impl Model for ModelApiClient {
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let names = ToolNames::new(request.tools);
+        let mut call = ModelCall::new(&request, &names);
+        match serialise_body(&request, &names, self.retention).await {
+            Ok(body) => self.call_over_http(&mut call, &body, listener).await,
+            Err(fault) => call.fold.fail(*fault),
+        }
+        self.finish(call)
+    }
+
+    async fn respond_on_connection(
+        &self,
+        connection: &ModelConnection,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> ModelResponse {
+        if request.model.api == chat::API {
+            return self.respond(request, listener).await;
+        }
+        let names = ToolNames::new(request.tools);
+        let mut call = ModelCall::new(&request, &names);
+        let body = match serialise_body(&request, &names, self.retention).await {
+            Ok(body) => body,
+            Err(fault) => {
+                call.fold.fail(*fault);
+                return self.finish(call);
+            }
+        };
+        let mut state = connection.take();
+        let outcome = Box::pin(self.call_over_socket(&mut state, &mut call, &body, listener)).await;
+        if outcome == SocketOutcome::NotSent {
+            self.call_over_http(&mut call, &body, listener).await;
+        }
+        let mut response = self.finish(call);
+        state.record_response(outcome, &mut response);
+        connection.restore(state);
+        response
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -340,9 +265,12 @@ enum CredentialSource {
     Vault(Arc<VaultSecret>),
 }
 
-/// Error text of a call without a credential (s3 §1.7).
-fn no_key_text(reason: &str) -> String {
-    format!("No API key found for {PROVIDER}. {reason}")
+/// The HTTP client's settings: a redirect may lead to another service.
+pub(super) fn client_builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
 }
 
 /// Base URL of a `/responses` URL.
@@ -353,78 +281,6 @@ fn base_url(url: &Url) -> String {
         path.pop();
     }
     base.into()
-}
-
-/// Serialises the body: validates it and applies the payload hook.
-async fn serialise_body(
-    request: &ModelRequest<'_>,
-    names: &ToolNames,
-    retention: CacheRetention,
-) -> Result<Bytes, Box<ProviderError>> {
-    if request.model.api == chat::API {
-        let body = build_chat_body(request, names, retention);
-        check_body(body.find_violation())?;
-        return apply_hook(&body, ChatBody::to_bytes, request.payload).await;
-    }
-    let body =
-        build_request_body(request, names).with_cache_retention(retention, request.model.compat);
-    check_body(body.find_violation())?;
-    apply_hook(&body, RequestBody::to_bytes, request.payload).await
-}
-
-fn check_body(violation: Option<String>) -> Result<(), Box<ProviderError>> {
-    let Some(violation) = violation else { return Ok(()) };
-    let text =
-        format!("The request was not sent, because the service would reject it: {violation}");
-    Err(ProviderError::permanent(text).into())
-}
-
-async fn apply_hook<T: Serialize + Send + Sync>(
-    body: &T,
-    to_bytes: fn(&T) -> serde_json::Result<Vec<u8>>,
-    hook: Option<&dyn PayloadHook>,
-) -> Result<Bytes, Box<ProviderError>> {
-    let unwritten =
-        |error| ProviderError::permanent(format!("the request could not be serialised: {error}"));
-    let Some(hook) = hook else {
-        return Ok(to_bytes(body).map_err(unwritten)?.into());
-    };
-    let mut payload = ModelPayload::new(body);
-    hook.on_payload(&mut payload).await.map_err(|text| ProviderError {
-        kind: Some("hook_failed".to_owned()),
-        ..ProviderError::connection_lost(format!("The request was not sent: {text}"))
-    })?;
-    let bytes = match payload.into_json() {
-        Some(changed) => serde_json::to_vec(&changed),
-        None => to_bytes(body),
-    };
-    Ok(bytes.map_err(unwritten)?.into())
-}
-
-fn read_error(error: &StreamError) -> ProviderError {
-    match error {
-        // A retry would return and cost as much.
-        StreamError::TooLarge(_) => ProviderError::permanent(error.to_string()),
-        StreamError::IdleTimeout(_) | StreamError::ConnectionFailed(_) => {
-            ProviderError::connection_lost(error_chain(error))
-        }
-    }
-}
-
-fn transport_error(error: reqwest::Error) -> ProviderError {
-    let is_client_error = error.is_builder();
-    // Records do not contain the address; the settings do.
-    let text = error_chain(&error.without_url());
-    if is_client_error {
-        ProviderError::permanent(text)
-    } else {
-        ProviderError::connection_lost(format!("connection error: {text}"))
-    }
-}
-
-/// Removes the key from a text: services quote a wrong key in their errors.
-fn redact_key(text: &str, key: &Secret) -> String {
-    if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
 }
 
 /// Logs the ids that the service's support needs; no content of the conversation.

@@ -10,8 +10,8 @@ use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
 use sse_stream::{Sse, SseByteStream};
 
 /// Bytes of one event; an image is a single event.
-const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
-const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(super) const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub(super) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Error that ends the reading of a stream.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,201 @@
+//! Requests and responses of the client over HTTP.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+
+use crate::error_chain::error_chain;
+use crate::model::chat;
+use crate::model::responses::PROVIDER;
+use crate::model::responses::api_fold::ApiFold;
+use crate::model::responses::client::ModelApiClient;
+use crate::model::responses::config::Secret;
+use crate::model::responses::credential::KEY_HEADER;
+use crate::model::responses::provider_error::ProviderError;
+use crate::model::responses::stream::{SseReader, StreamError};
+use crate::model::{Listener, ModelRequest};
+
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Wait for the data that may follow the end of a response: the reason of a failure, or the usage.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a response that is not a stream.
+const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+impl ModelApiClient {
+    /// Sends the request. Returns the response with status 200, or the error and the response
+    /// headers.
+    pub(super) async fn send(
+        &self,
+        request: &ModelRequest<'_>,
+        body: &Bytes,
+    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
+        let (name, secret) = self
+            .auth_header()
+            .await
+            .map_err(|text| (ProviderError::connection_lost(text), HeaderMap::new()))?;
+        let mut shown = secret;
+        let mut response = self.post(request, (name, &shown), body).await?;
+        if matches!(response.status().as_u16(), 401 | 403)
+            && let Some((name, other)) = self.access.successor_of(&shown).await
+        {
+            tracing::warn!("model key rejected; retrying with its successor");
+            shown = other;
+            response = self.post(request, (name, &shown), body).await?;
+        }
+        if response.status() == http::StatusCode::OK {
+            return Ok(response);
+        }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = self.read_body(response).await.unwrap_or_default();
+        Err((ProviderError::from_http(status, &redact_key(&body, &shown)), headers))
+    }
+
+    /// The authentication header, or the error text of a call without a credential (s3 §1.7).
+    pub(super) async fn auth_header(&self) -> Result<(&'static str, Secret), String> {
+        tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header())
+            .await
+            .unwrap_or_else(|_| Err("No credential received within 30 seconds.".to_owned()))
+            .map_err(|reason| format!("No API key found for {PROVIDER}. {reason}"))
+    }
+
+    /// Headers that requests over HTTP and upgrades to a WebSocket share.
+    pub(super) fn common_headers(
+        &self,
+        request: &ModelRequest<'_>,
+        (name, secret): (&'static str, &Secret),
+    ) -> Result<HeaderMap, ProviderError> {
+        let mut headers = self.headers.clone();
+        // Headers of the model override those of the app. Neither may contain one of those below.
+        headers.extend(request.model.headers.0.clone());
+        if let Some(value) = request.traceparent.and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert("traceparent", value);
+        }
+        headers.insert(name, sensitive_value(secret.expose())?);
+        Ok(headers)
+    }
+
+    async fn post(
+        &self,
+        request: &ModelRequest<'_>,
+        (name, secret): (&'static str, &Secret),
+        body: &Bytes,
+    ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
+        let lost = |fault| (fault, HeaderMap::new());
+        let mut headers = self.common_headers(request, (name, secret)).map_err(lost)?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let is_chat = request.model.api == chat::API;
+        if is_chat && !self.address.is_azure && name == KEY_HEADER {
+            // Compatible services read the key here; gateways in front of Azure read `api-key`.
+            headers.insert(AUTHORIZATION, bearer_value(secret).map_err(lost)?);
+        }
+        let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
+        let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
+        match tokio::time::timeout(self.idle_timeout, sent).await {
+            Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),
+            Ok(Err(error)) => Err(lost(transport_error(error))),
+            Ok(Ok(response)) => Ok(response),
+        }
+    }
+
+    async fn read_body(
+        &self,
+        mut response: reqwest::Response,
+    ) -> Result<String, Box<ProviderError>> {
+        let mut body = Vec::new();
+        loop {
+            match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
+                Err(_) => {
+                    return Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into());
+                }
+                Ok(Err(error)) => return Err(transport_error(error).into()),
+                Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
+                Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= BODY_BYTES_MAX => {
+                    body.extend_from_slice(&chunk);
+                }
+                Ok(Ok(Some(_))) => {
+                    return Err(read_error(&StreamError::TooLarge(BODY_BYTES_MAX)).into());
+                }
+            }
+        }
+    }
+
+    pub(super) async fn read_response(
+        &self,
+        response: reqwest::Response,
+        fold: &mut ApiFold,
+        listener: &dyn Listener,
+    ) -> Result<(), Box<ProviderError>> {
+        let kind = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or_default();
+        if kind.starts_with("application/json") {
+            let body = self.read_body(response).await?;
+            return fold.push_whole(&body, listener);
+        }
+        let mut events = SseReader::new(response.bytes_stream(), self.idle_timeout);
+        while !fold.is_finished() {
+            let next = if fold.is_awaiting_end() {
+                match tokio::time::timeout(END_TIMEOUT, events.next_event()).await {
+                    Err(_) | Ok(Err(_)) => return Ok(()),
+                    Ok(next) => next,
+                }
+            } else {
+                events.next_event().await
+            };
+            match next {
+                Ok(None) => return Ok(()),
+                Ok(Some((name, data))) => {
+                    for event in fold.push_frame(name.as_deref(), &data) {
+                        listener.on_event(event);
+                    }
+                }
+                Err(error) => return Err(read_error(&error).into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key as a bearer token.
+pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, ProviderError> {
+    sensitive_value(&format!("Bearer {}", key.expose()))
+}
+
+fn sensitive_value(text: &str) -> Result<HeaderValue, ProviderError> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| {
+        ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+pub(super) fn read_error(error: &StreamError) -> ProviderError {
+    match error {
+        // A retry would return and cost as much.
+        StreamError::TooLarge(_) => ProviderError::permanent(error.to_string()),
+        StreamError::IdleTimeout(_) | StreamError::ConnectionFailed(_) => {
+            ProviderError::connection_lost(error_chain(error))
+        }
+    }
+}
+
+fn transport_error(error: reqwest::Error) -> ProviderError {
+    let is_client_error = error.is_builder();
+    // Records do not contain the address; the settings do.
+    let text = error_chain(&error.without_url());
+    if is_client_error {
+        ProviderError::permanent(text)
+    } else {
+        ProviderError::connection_lost(format!("connection error: {text}"))
+    }
+}
+
+/// Removes the key from a text: services quote a wrong key in their errors.
+pub(super) fn redact_key(text: &str, key: &Secret) -> String {
+    if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
+}
