@@ -243,6 +243,9 @@ pub mod tools {
         pub mod client {
             pub use crate::tools::http::client::{HostResolver, HttpClient};
         }
+        pub mod scrape {
+            pub use crate::tools::http::scrape::scrape_tool;
+        }
     }
     pub mod validate {
         pub use crate::tools::validate::Checker;

@@ -25,6 +25,7 @@ use crate::extensions::{DiscoveryReason, Extension};
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
+use crate::tools::http::scrape::scrape_tool;
 use crate::tools::workspace::builtins;
 use crate::tools::{find_name_conflicts, schedule};
 
@@ -113,7 +114,10 @@ impl AgentFiles {
             .map_err(StartError::Settings)?;
         let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
         let client = HttpClient::new(rules).map_err(io_error("set up TLS"))?;
-        let built_in = builtins().into_iter().chain(schedule::schedule_tool());
+        let built_in = builtins()
+            .into_iter()
+            .chain(schedule::schedule_tool())
+            .chain(scrape_tool(client.clone()));
         let tools = built_in.chain(app.tools.iter().cloned());
         let folder_path = options.root.join(folder);
         Ok(Self {

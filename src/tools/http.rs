@@ -32,6 +32,7 @@ pub(in crate::tools) mod full_result;
 mod fuzz;
 pub(crate) mod request;
 mod response;
+pub(crate) mod scrape;
 mod stream;
 pub(crate) mod template;
 pub(in crate::tools) mod text;

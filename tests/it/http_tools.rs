@@ -9,6 +9,7 @@ use turnwheel::testing::tools::http::address_rules::AddressRules;
 mod address_rules;
 mod identity;
 mod responses;
+mod scrape;
 mod server;
 mod streaming;
 pub(crate) mod tool_caller;

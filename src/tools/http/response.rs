@@ -83,7 +83,7 @@ pub(super) fn image_block(bytes: &[u8], mime_type: &str) -> Block {
     })
 }
 
-enum ContentKind {
+pub(super) enum ContentKind {
     Json,
     Text,
     Page,
@@ -91,7 +91,7 @@ enum ContentKind {
     Binary,
 }
 
-fn classify_content(mime_type: &str, body: &[u8]) -> ContentKind {
+pub(super) fn classify_content(mime_type: &str, body: &[u8]) -> ContentKind {
     match mime_type {
         "application/json" | "text/json" => ContentKind::Json,
         "text/html" | "application/xhtml+xml" => ContentKind::Page,
