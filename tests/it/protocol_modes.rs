@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 use turnwheel::App;
 
+use crate::support::call_blocker::{BlockableTool, CallBlocker};
 use crate::support::normalise::normalise_entries;
 use crate::support::service::Service;
 use crate::support::socket_model::{ModelTurn, Reply, SocketModel, Transport, Upgrades};
@@ -38,6 +39,10 @@ struct TestApp {
 impl TestApp {
     /// Starts with an agent in protocol mode that has these keys.
     async fn start(keys: &str, upgrades: Upgrades, replies: Vec<Reply>) -> Self {
+        Self::start_with(App::new().tool(Echo(Runs::default())), keys, upgrades, replies).await
+    }
+
+    async fn start_with(app: App, keys: &str, upgrades: Upgrades, replies: Vec<Reply>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let agents = folder.path().join("agents");
         std::fs::create_dir(&agents).unwrap();
@@ -52,7 +57,6 @@ impl TestApp {
             ("AZURE_OPENAI_HEADERS", "x-gateway=g"),
             ("TURNWHEEL_MODEL", "gpt-5-mini"),
         ];
-        let app = App::new().tool(Echo(Runs::default()));
         let service = Service::start(app, folder.path(), &settings).await;
         Self { service, model, _folder: folder }
     }
@@ -67,6 +71,10 @@ impl TestApp {
         let path = format!("/api/conversations/{conversation}");
         let entries = self.service.get(&format!("{path}/entries?limit=100")).await;
         let history = self.service.get(&format!("{path}/history?format=protocol")).await;
+        let mut history = history["items"].as_array().unwrap().clone();
+        for event in &mut history {
+            event.as_object_mut().unwrap().remove("timestamp");
+        }
         PromptRun { prompt, entries: entries["items"].as_array().unwrap().clone(), history }
     }
 }
@@ -74,7 +82,8 @@ impl TestApp {
 struct PromptRun {
     prompt: Value,
     entries: Vec<Value>,
-    history: Value,
+    /// The events of the streaming text protocol, without times.
+    history: Vec<Value>,
 }
 
 impl PromptRun {
@@ -105,6 +114,15 @@ async fn run_with(keys: &str, replies: Vec<Reply>) -> (PromptRun, Vec<ModelTurn>
     (run, turns)
 }
 
+/// Like [`run_with`], with the mode as a setting of the conversation, so that the agent is the same.
+async fn run_in_mode(mode: &str, replies: Vec<Reply>) -> (PromptRun, Vec<ModelTurn>) {
+    let app = TestApp::start("continuation: inline", Upgrades::Accepted, replies).await;
+    let run = app.run_prompt(&json!({ "input": "go", "settings": { "protocolMode": mode } })).await;
+    let turns = app.model.turns();
+    app.service.stop().await;
+    (run, turns)
+}
+
 fn input_len(turn: &ModelTurn) -> usize {
     turn.body["input"].as_array().unwrap().len()
 }
@@ -112,8 +130,8 @@ fn input_len(turn: &ModelTurn) -> usize {
 #[tokio::test]
 async fn resume_sends_only_new_items_with_results_of_replay() {
     let replies = || vec![calls("a"), calls("b"), done()];
-    let (resumed, turns) = run_with(RESUME, replies()).await;
-    let (replayed, replays) = run_with("continuation: inline", replies()).await;
+    let (resumed, turns) = run_in_mode("resume", replies()).await;
+    let (replayed, replays) = run_in_mode("replay", replies()).await;
 
     assert!(turns.iter().all(|turn| turn.transport == Transport::Socket));
     assert_eq!(turns.iter().map(input_len).collect::<Vec<_>>(), [2, 1, 1]);
@@ -131,10 +149,14 @@ async fn resume_sends_only_new_items_with_results_of_replay() {
     assert_eq!(contexts(&turns), contexts(&replays), "the model reads the same");
 
     assert_eq!(resumed.common_entries(), replayed.common_entries());
-    assert_eq!(resumed.history["items"], replayed.history["items"]);
+    assert!(resumed.history.len() > 7);
+    assert_eq!(resumed.history, replayed.history);
     let ends = [&resumed.prompt, &replayed.prompt].map(|prompt| {
         assert_eq!(prompt["state"], "completed");
-        (prompt["output"].clone(), prompt["usage"].clone())
+        (
+            prompt["output"].as_array().unwrap().last().unwrap()["content"].clone(),
+            prompt["usage"].clone(),
+        )
     });
     assert_eq!(ends[0], ends[1], "the usage counts once");
     assert_eq!(resumed.provider_states(), vec![json!({ "mode": "resume" }); 3]);
@@ -182,7 +204,7 @@ async fn last_round_adds_instructions_and_limit_has_text_of_source() {
     assert_eq!(last["content"], "Max iterations (2) exceeded in resume mode.");
 }
 
-/// What the model wrote is not what the history has: the whole input is sent, over the same socket.
+/// The history lacks a part of the response, so the whole input is sent, over the same socket.
 #[tokio::test]
 async fn differing_response_is_followed_by_whole_input() {
     let with = |more: &str| Reply::Text(format!("{}{more}", call_text("a")));
@@ -198,7 +220,7 @@ async fn differing_response_is_followed_by_whole_input() {
         ("a truncated response", Reply::Truncated("<execute>[".to_owned())),
     ] {
         let (run, turns) = run_with(RESUME, vec![first, calls("b"), done()]).await;
-        assert_eq!(run.prompt["state"], "completed", "{name}: {run}", run = run.prompt);
+        assert_eq!(run.prompt["state"], "completed", "{name}: {}", run.prompt);
         if turns.len() > 1 {
             assert_eq!(turns[1].transport, Transport::Socket, "{name}");
             assert_eq!(turns[1].body.get("previous_response_id"), None, "{name}");
@@ -208,6 +230,35 @@ async fn differing_response_is_followed_by_whole_input() {
     let spaced = "<think>I call it.</think><execute>\n [ {\"args\":{\"value\":\"ü\"},\"name\":\"echo\"} ]\n</execute>";
     let (_, turns) = run_with(RESUME, vec![Reply::Text(spaced.to_owned()), done()]).await;
     assert_eq!(input_len(&turns[1]), 1, "another spelling is no difference");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steer_during_call_is_sent_as_new_item() {
+    let gate = CallBlocker::default();
+    let app = TestApp::start_with(
+        App::new().tool(BlockableTool(Echo(Runs::default()), gate.clone())),
+        RESUME,
+        Upgrades::Accepted,
+        vec![calls("a"), done()],
+    )
+    .await;
+    gate.block("call_1_1");
+    let body = json!({ "conversationId": "c", "input": "go" });
+    let (_, begun) = app.service.post("/api/prompts", &body).await;
+    gate.started("call_1_1").await;
+    let steer = json!({ "input": "turn left", "mode": "steer" });
+    let (status, accepted) = app.service.post("/api/conversations/c/prompts", &steer).await;
+    assert_eq!(status, 202, "{accepted}");
+    gate.release("call_1_1");
+    let prompt = app.service.wait_for_prompt("c", begun["promptId"].as_str().unwrap()).await;
+    assert_eq!(prompt["state"], "completed");
+    let turns = app.model.turns();
+    let texts =
+        |turn: &ModelTurn| turn.context.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&turns[1]).last().unwrap(), "turn left");
+    assert_eq!(turns[1].body["previous_response_id"], "resp_of_socket_1");
+    assert_eq!(input_len(&turns[1]), 2, "the results and the steer");
+    app.service.stop().await;
 }
 
 #[tokio::test]

@@ -158,11 +158,9 @@ fn protocol_prompt_requires_reader_8() {
     apply_inputs(&mut transition, &[response(&["done"])]);
     crate::agent::step::finish_commit(&mut transition);
     assert_eq!(transition.head.required_reader(), 1, "without a prompt");
-    for settings in [
-        r#"{"loop": "protocol"}"#,
-        r#"{"historyWindow": 2}"#,
-        r#"{"protocolMode": "auto"}"#,
-    ] {
+    for settings in
+        [r#"{"loop": "protocol"}"#, r#"{"historyWindow": 2}"#, r#"{"protocolMode": "auto"}"#]
+    {
         transition.head.settings = serde_json::from_str(settings).unwrap();
         assert_eq!(transition.head.required_reader(), 8, "{settings}");
     }

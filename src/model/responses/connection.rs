@@ -13,7 +13,6 @@ use crate::agent::settings::ProtocolMode;
 use crate::digest::sha256_hex;
 use crate::model::ModelResponse;
 use crate::model::responses::socket::ResponsesSocket;
-use crate::model::responses::socket_call::SocketOutcome;
 
 /// Member of a response that names how it was requested.
 const PROVIDER_STATE: &str = "providerState";
@@ -56,6 +55,14 @@ impl ModelConnection {
             socket.close().await;
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum SocketOutcome {
+    /// The response came over the socket, or failed there.
+    Received,
+    /// No response can exist: the request may be sent over HTTP.
+    NotSent,
 }
 
 /// Why a delivery calls the model over HTTP.

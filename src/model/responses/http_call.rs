@@ -12,7 +12,7 @@ use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::ApiFold;
 use crate::model::responses::client::ModelApiClient;
 use crate::model::responses::config::Secret;
-use crate::model::responses::credential::KEY_HEADER;
+use crate::model::responses::credential::{KEY_HEADER, redact_key};
 use crate::model::responses::provider_error::ProviderError;
 use crate::model::responses::stream::{SseReader, StreamError};
 use crate::model::{Listener, ModelRequest};
@@ -193,9 +193,4 @@ fn transport_error(error: reqwest::Error) -> ProviderError {
     } else {
         ProviderError::connection_lost(format!("connection error: {text}"))
     }
-}
-
-/// Removes the key from a text: services quote a wrong key in their errors.
-pub(super) fn redact_key(text: &str, key: &Secret) -> String {
-    if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
 }

@@ -9,6 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::get;
+use axum::serve::ListenerExt as _;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderMap, StatusCode};
@@ -104,6 +105,8 @@ impl SocketModel {
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+        // Each frame is a packet of its own; without this each waits for the acknowledgement before.
+        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
         #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { url, state, server }
