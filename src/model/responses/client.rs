@@ -38,7 +38,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct ModelApiClient {
     pub(super) http: reqwest::Client,
-    /// Opens WebSockets. Created at the first use, because most apps have none.
+    /// Sends upgrade requests. Created at the first use, because most apps have none.
     pub(super) upgrade_client: OnceLock<reqwest::Client>,
     pub(super) socket_pause: SocketPause,
     pub(super) address: ServiceAddress,

@@ -65,7 +65,7 @@ impl ModelApiClient {
         &self,
         request: &ModelRequest<'_>,
         (name, secret): (&'static str, &Secret),
-    ) -> Result<HeaderMap, ProviderError> {
+    ) -> Result<HeaderMap, Box<ProviderError>> {
         let mut headers = self.headers.clone();
         // Headers of the model override those of the app. Neither may contain one of those below.
         headers.extend(request.model.headers.0.clone());
@@ -162,11 +162,11 @@ impl ModelApiClient {
 }
 
 /// The key as a bearer token.
-pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, ProviderError> {
+pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, Box<ProviderError>> {
     sensitive_value(&format!("Bearer {}", key.expose()))
 }
 
-fn sensitive_value(text: &str) -> Result<HeaderValue, ProviderError> {
+fn sensitive_value(text: &str) -> Result<HeaderValue, Box<ProviderError>> {
     let mut value = HeaderValue::from_str(text).map_err(|_| {
         ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it")
     })?;

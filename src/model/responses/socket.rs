@@ -152,7 +152,7 @@ fn is_about_response(text: &str) -> bool {
     }
 }
 
-/// Remembers a failed connection, so that an endpoint without WebSockets costs one attempt and not
+/// Remembers a failed connection, so that an endpoint without sockets costs one attempt and not
 /// one per delivery.
 #[derive(Debug, Default)]
 pub(super) struct SocketPause {
