@@ -94,17 +94,10 @@ fn serialise_request(bencher: Bencher<'_, '_>, rounds: usize) {
     let messages: Vec<&Message> = converted.iter().map(AsRef::as_ref).collect();
     let record = Catalogue::default().record("gpt-5-mini", "gpt-5-mini");
     let request = ModelRequest {
-        model: &record,
         system: Some("Look."),
-        messages: &messages,
-        tools: &[],
         thinking: ThinkingLevel::Low,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
         session_id: "c",
-        traceparent: None,
-        payload: None,
+        ..ModelRequest::new(&record, &messages)
     };
     bencher.bench(|| {
         let names = ToolNames::new(&[]);

@@ -150,6 +150,25 @@ pub struct ModelRequest<'a> {
     pub payload: Option<&'a dyn PayloadHook>,
 }
 
+impl<'a> ModelRequest<'a> {
+    /// A request that has only messages, and no reasoning.
+    pub const fn new(model: &'a ModelRecord, messages: &'a [&'a Message]) -> Self {
+        Self {
+            model,
+            system: None,
+            messages,
+            tools: &[],
+            thinking: ThinkingLevel::Off,
+            temperature: None,
+            max_output_tokens: None,
+            response_schema: None,
+            session_id: "",
+            traceparent: None,
+            payload: None,
+        }
+    }
+}
+
 /// Class of a failed call, by what the caller does about it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelFailure {

@@ -138,6 +138,7 @@ pub mod model {
         }
     }
     pub mod protocol {
+        pub use crate::model::protocol::ProtocolModel;
         pub use crate::model::protocol::parser::ProtocolParser;
     }
     pub mod tokens {

@@ -146,18 +146,11 @@ async fn send_test_request(model: &dyn Model, record: &ModelRecord) -> crate::mo
         timestamp: crate::clock::Timestamp(0),
         extra: crate::agent::raw::Extra::new(),
     });
+    let messages = [&prompt];
     let request = crate::model::ModelRequest {
-        model: record,
-        system: None,
-        messages: &[&prompt],
-        tools: &[],
-        thinking: crate::agent::settings::ThinkingLevel::Off,
-        temperature: None,
         max_output_tokens: Some(16),
-        response_schema: None,
         session_id: "doctor",
-        traceparent: None,
-        payload: None,
+        ..crate::model::ModelRequest::new(record, &messages)
     };
     model.respond(request, &NullListener).await
 }

@@ -24,14 +24,15 @@ use crate::agent::raw::Extra;
 use crate::model::{Listener, Model, ModelConnection, ModelRecord, ModelRequest, ModelResponse};
 
 pub(crate) use self::messages::{
-    RESULTS_END, RESULTS_START, encode_call, encode_response, encode_results, result_bytes,
+    RESULTS_END, RESULTS_START, call_escape_bytes, encode_call, encode_response, encode_results,
+    result_bytes,
 };
 use self::parser::{ParsedResponse, ProtocolParser};
 
 /// A model that is called in protocol mode. The request's system prompt is that of
 /// [`system_prompt`].
 #[derive(Debug)]
-pub(crate) struct ProtocolModel<'m> {
+pub struct ProtocolModel<'m> {
     model: &'m dyn Model,
     /// Number of messages that the model receives, the newest ones. `None`: all.
     history_window: Option<u32>,
@@ -40,7 +41,7 @@ pub(crate) struct ProtocolModel<'m> {
 }
 
 impl<'m> ProtocolModel<'m> {
-    pub(crate) fn new(model: &'m dyn Model, history_window: Option<u32>) -> Self {
+    pub fn new(model: &'m dyn Model, history_window: Option<u32>) -> Self {
         Self { model, history_window, connection: None }
     }
 

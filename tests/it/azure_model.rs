@@ -7,45 +7,17 @@ use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
-use turnwheel::agent_settings::ThinkingLevel;
-use turnwheel::events::AssistantMessageEvent;
-use turnwheel::messages::{Message, StopReason};
-use turnwheel::models::{
-    Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, ToolOffer,
-};
+use turnwheel::messages::StopReason;
+use turnwheel::models::{Model, ModelFailure, ModelResponse};
 use turnwheel::testing::agent::content::joined_text;
 use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::model_calls::{RecordingListener, call_model, expect_failure, user_message};
 
 mod compression_bombs;
 mod conformance;
 mod vault;
-
-#[derive(Default)]
-struct RecordingListener {
-    events: Mutex<Vec<AssistantMessageEvent>>,
-    event_added: Notify,
-}
-
-impl Listener for RecordingListener {
-    fn on_event(&self, event: AssistantMessageEvent) {
-        self.events.lock().unwrap().push(event);
-        self.event_added.notify_one();
-    }
-}
-
-impl RecordingListener {
-    fn events_json(&self) -> Vec<Value> {
-        self.events
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|event| serde_json::to_value(event).unwrap())
-            .collect()
-    }
-}
 
 fn config(base_url: &str) -> ResponsesConfig {
     ResponsesConfig {
@@ -55,39 +27,6 @@ fn config(base_url: &str) -> ResponsesConfig {
         idle_timeout: Some(Duration::from_secs(20)),
         ..ResponsesConfig::default()
     }
-}
-
-fn user_message(text: &str) -> Message {
-    serde_json::from_value(json!({ "role": "user", "content": text, "timestamp": 0 })).unwrap()
-}
-
-async fn call_model(
-    model: &ModelApiClient,
-    record: &ModelRecord,
-    messages: &[Message],
-    listener: &RecordingListener,
-) -> ModelResponse {
-    let messages: Vec<&Message> = messages.iter().collect();
-    let tools = [ToolOffer {
-        name: "test.echo",
-        description: "Echoes.",
-        parameters: &json!({ "type": "object" }),
-        strict: false,
-    }];
-    let request = ModelRequest {
-        payload: None,
-        model: record,
-        system: Some("SYS"),
-        messages: &messages,
-        tools: &tools,
-        thinking: ThinkingLevel::Low,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "conversation-1",
-        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-    };
-    model.respond(request, listener).await
 }
 
 async fn call_fake(fake: &FakeModel) -> (ModelResponse, RecordingListener) {
@@ -100,11 +39,6 @@ async fn call_with_config(config: &ResponsesConfig) -> (ModelResponse, Recording
     let listener = RecordingListener::default();
     let response = call_model(&model, &record, &[user_message("hi")], &listener).await;
     (response, listener)
-}
-
-fn expect_failure(response: &ModelResponse) -> (&str, &ModelFailure) {
-    assert_eq!(response.message.stop_reason, StopReason::Error);
-    (response.message.error_message.as_deref().unwrap(), response.failure.as_ref().unwrap())
 }
 
 #[tokio::test]
@@ -125,13 +59,8 @@ async fn model_call_sends_request_and_emits_events() {
     );
     assert_eq!((response.message.usage.input, response.message.usage.output), (10, 5));
     assert!((response.message.usage.cost.total - 0.000_012_5).abs() < 1e-12);
-    let kinds: Vec<String> = listener
-        .events_json()
-        .iter()
-        .map(|event| event["type"].as_str().unwrap().to_owned())
-        .collect();
     assert_eq!(
-        kinds,
+        listener.kinds(),
         [
             "thinking_start",
             "thinking_delta",

@@ -1,41 +1,21 @@
 //! Whole model calls over Chat Completions on loopback: the request, the events, and the class of
 //! each failure.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use turnwheel::agent_settings::ThinkingLevel;
-use turnwheel::events::AssistantMessageEvent;
-use turnwheel::messages::{Message, StopReason};
-use turnwheel::models::{Listener, Model, ModelFailure, ModelRequest, ModelResponse, ToolOffer};
+use turnwheel::messages::StopReason;
+use turnwheel::models::{Model, ModelFailure, ModelResponse};
 use turnwheel::testing::agent::content::joined_text;
 use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
 use turnwheel::testing::settings::model::ModelApis;
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::model_calls::{RecordingListener, call_model, expect_failure, user_message};
 
 mod service;
 
 const MODEL: &str = "DeepSeek-V3.2";
-
-#[derive(Default)]
-struct RecordingListener(Mutex<Vec<AssistantMessageEvent>>);
-
-impl Listener for RecordingListener {
-    fn on_event(&self, event: AssistantMessageEvent) {
-        self.0.lock().unwrap().push(event);
-    }
-}
-
-impl RecordingListener {
-    fn kinds(&self) -> Vec<String> {
-        let events = self.0.lock().unwrap();
-        let kind =
-            |event| serde_json::to_value(event).unwrap()["type"].as_str().unwrap().to_owned();
-        events.iter().map(kind).collect()
-    }
-}
 
 fn config(base_url: &str) -> ResponsesConfig {
     ResponsesConfig {
@@ -53,39 +33,12 @@ async fn call_config(config: &ResponsesConfig) -> (ModelResponse, Vec<String>) {
     let model = ModelApiClient::new(config, None).unwrap();
     let record = model.record(MODEL).unwrap();
     let listener = RecordingListener::default();
-    let question: Message =
-        serde_json::from_value(json!({ "role": "user", "content": "hi", "timestamp": 0 })).unwrap();
-    let schema = json!({ "type": "object" });
-    let tools = [ToolOffer {
-        name: "test.echo",
-        description: "Echoes.",
-        parameters: &schema,
-        strict: false,
-    }];
-    let request = ModelRequest {
-        payload: None,
-        model: &record,
-        system: Some("SYS"),
-        messages: &[&question],
-        tools: &tools,
-        thinking: ThinkingLevel::Low,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "conversation-1",
-        traceparent: None,
-    };
-    let response = model.respond(request, &listener).await;
+    let response = call_model(&model, &record, &[user_message("hi")], &listener).await;
     (response, listener.kinds())
 }
 
 async fn call_fake(fake: &FakeModel) -> (ModelResponse, Vec<String>) {
     call_config(&config(&fake.url)).await
-}
-
-fn expect_failure(response: &ModelResponse) -> (&str, &ModelFailure) {
-    assert_eq!(response.message.stop_reason, StopReason::Error);
-    (response.message.error_message.as_deref().unwrap(), response.failure.as_ref().unwrap())
 }
 
 fn sse(status: u16, headers: &[(&str, &str)], body: String) -> ScriptedResponse {

@@ -9,6 +9,7 @@ pub(crate) mod dev_client;
 pub(crate) mod dev_process;
 pub(crate) mod event_stream;
 pub(crate) mod fake_model;
+pub(crate) mod model_calls;
 pub(crate) mod normalise;
 pub(crate) mod npm;
 pub(crate) mod payments_model;

@@ -198,10 +198,20 @@ fn result_content(result: &ToolResultMessage) -> String {
     }
 }
 
-/// Bytes of a result for an estimate of its tokens. An escape of six bytes is about five tokens, as
-/// many as of fifteen bytes of other text.
+/// Bytes of an escape for an estimate of its tokens: its six bytes are about five tokens, as many as
+/// of fifteen bytes of other text.
+const ESCAPE_BYTES: usize = 15;
+
+/// Bytes of a result for an estimate of its tokens.
 pub(crate) fn result_bytes(result: &ToolResultMessage) -> usize {
     let mut text = String::new();
     push_string(&mut text, &result_content(result));
-    text.len() + 9 * text.matches("\\u").count()
+    text.len() + (ESCAPE_BYTES - "\\u0000".len()) * text.matches("\\u").count()
+}
+
+/// Bytes of the escapes in a response's calls for an estimate of their tokens. The model may have
+/// written the characters themselves.
+pub(crate) fn call_escape_bytes(response: &AssistantMessage) -> usize {
+    let escapes = response.tool_calls().map(|call| encode_call(call).matches("\\u").count());
+    ESCAPE_BYTES * escapes.sum::<usize>()
 }

@@ -112,17 +112,11 @@ async fn respond(
     let tools =
         [ToolOffer { name: "read", description: "", parameters: &parameters, strict: false }];
     let request = ModelRequest {
-        model: &record,
         system: Some("s"),
-        messages: &history,
         tools: &tools,
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
         response_schema: Some(&parameters),
         session_id: "s",
-        traceparent: None,
-        payload: None,
+        ..ModelRequest::new(&record, &history)
     };
     let recorder = EventRecorder::default();
     let response = ProtocolModel::new(model, window).respond(request, &recorder).await;
@@ -389,17 +383,11 @@ async fn scripted_model_speaks_the_protocol() {
     for _ in 0..2 {
         let sent: Vec<&Message> = history.iter().collect();
         let request = ModelRequest {
-            model: &record,
             system: Some(&system),
-            messages: &sent,
             tools: &tools,
             thinking: ThinkingLevel::Low,
-            temperature: None,
-            max_output_tokens: None,
-            response_schema: None,
             session_id: "s",
-            traceparent: None,
-            payload: None,
+            ..ModelRequest::new(&record, &sent)
         };
         let recorder = EventRecorder::default();
         let model: Arc<dyn Model> = Arc::new(ScriptedModel);

@@ -18,7 +18,6 @@ use crate::agent::content::Block;
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, ToolResultMessage, UserMessage};
 use crate::agent::raw::Extra;
-use crate::agent::settings::ThinkingLevel;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
 use crate::model::catalogue::{Catalogue, Tariff};
@@ -105,19 +104,7 @@ pub(crate) fn assert_valid_response(folded: &FoldedResponse, input: &[u8]) {
         .collect();
     let record = Catalogue::default().record("gpt-5-mini", "gpt-5-mini");
     let messages: Vec<&Message> = [&question, &answer].into_iter().chain(&results).collect();
-    let request = ModelRequest {
-        model: &record,
-        system: None,
-        messages: &messages,
-        tools: &[],
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "",
-        traceparent: None,
-        payload: None,
-    };
+    let request = ModelRequest::new(&record, &messages);
     let names = ToolNames::default();
     let violation = build_request_body(&request, &names).find_violation();
     assert_eq!(violation, None, "the service would reject the next request");

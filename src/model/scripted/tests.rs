@@ -61,19 +61,8 @@ async fn call_model(
     }];
     let messages: Vec<&Message> = messages.iter().collect();
     let record = ScriptedModel.record("normal").unwrap();
-    let mut request = ModelRequest {
-        model: &record,
-        system: None,
-        messages: &messages,
-        tools: &tools,
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "c",
-        traceparent: None,
-        payload: None,
-    };
+    let mut request =
+        ModelRequest { tools: &tools, session_id: "c", ..ModelRequest::new(&record, &messages) };
     change(&mut request);
     let listener = RecordingListener::default();
     let answer = ScriptedModel.respond(request, &listener).await;
@@ -245,17 +234,9 @@ async fn scripted_model_response_matches_schema() {
     let messages: Vec<&Message> = messages.iter().collect();
     let record = ScriptedModel.record("x").unwrap();
     let request = ModelRequest {
-        model: &record,
-        system: None,
-        messages: &messages,
-        tools: &[],
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
         response_schema: Some(&schema),
         session_id: "c",
-        traceparent: None,
-        payload: None,
+        ..ModelRequest::new(&record, &messages)
     };
     let answer = ScriptedModel.respond(request, &RecordingListener::default()).await;
     let value: Value = serde_json::from_str(&joined_text(&answer.message.content)).unwrap();

@@ -11,7 +11,7 @@ use crate::agent::settings::LoopKind;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::model::ModelRecord;
 use crate::model::catalogue::find_tariff;
-use crate::model::protocol::result_bytes;
+use crate::model::protocol::{call_escape_bytes, result_bytes};
 use crate::services::Services;
 use crate::turn::compaction::{branch_output_max, summary_output_max};
 use crate::turn::conversation_state::ConversationState;
@@ -37,16 +37,18 @@ pub(super) async fn estimate_call_cost(
     let entries = state.load_context_after(services, next, new).await?;
     let (mut known_tokens, mut bytes) = (0, 0);
     let leaf = transition.head.leaf_id.as_ref();
+    // Protocol text has escapes for characters outside ASCII.
+    let is_protocol = context.loop_kind() == LoopKind::Protocol;
     for entry in path_from_leaf(entries.iter().chain(&transition.entries), leaf) {
         if let Some(Message::Assistant(response)) = entry.body.message()
             && response.usage.total_tokens > 0
         {
             known_tokens = response.usage.total_tokens;
+            bytes += if is_protocol { call_escape_bytes(response) } else { 0 };
             break;
         }
         bytes += match entry.body.tool_result() {
-            // Text in which non-ASCII characters are escaped.
-            Some(result) if context.loop_kind() == LoopKind::Protocol => result_bytes(result),
+            Some(result) if is_protocol => result_bytes(result),
             Some(_) | None => input_bytes(&entry.body),
         };
         if bytes as u64 > record.context_window.saturating_mul(BYTES_PER_TOKEN as u64) {

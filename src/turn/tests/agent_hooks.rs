@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::frame::RecordingModel;
+use super::recorded_requests::RecordingModel;
 use super::test_env::{Script, TestEnv, call, idempotency, text, usual_store_faults};
 use crate::agent::action::{MessageSpec, UserMessageQueue};
 use crate::agent::entry::Source;
@@ -136,12 +136,11 @@ fn replies(_results: usize, _input: &str) -> Vec<Value> {
 async fn run(script: Script, extensions: Vec<Recorder>) -> (TestEnv, Services, Vec<Value>) {
     let mut env = TestEnv::with_script(1, script);
     env.extensions = extensions.into_iter().map(|it| Arc::new(it) as Arc<dyn Extension>).collect();
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     (env, services, bodies)
 }
 

@@ -1,40 +1,16 @@
 //! The frame of model calls: requests, estimates and checks agree on it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::RecordingModel;
 use super::test_env::{TestEnv, call, text};
 use crate::fail_points::NoFailPoints;
-use crate::model::responses::body::build_request_body;
-use crate::model::responses::names::ToolNames;
-use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use crate::services::Services;
 use crate::turn::context::TurnContext;
-
-/// Passes requests to the scripted model and keeps their bodies.
-#[derive(Debug)]
-pub(super) struct RecordingModel {
-    pub(super) model: Arc<dyn Model>,
-    pub(super) bodies: Mutex<Vec<Value>>,
-}
-
-#[async_trait]
-impl Model for RecordingModel {
-    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
-        let names = ToolNames::new(request.tools);
-        let body = build_request_body(&request, &names).to_bytes().unwrap();
-        self.bodies.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-        self.model.respond(request, listener).await
-    }
-
-    fn record(&self, model: &str) -> Result<ModelRecord, String> {
-        self.model.record(model)
-    }
-}
 
 fn looks_and_pays(results: usize, _input: &str) -> Vec<Value> {
     match results {
@@ -48,12 +24,11 @@ async fn run_prompt(active: Option<&[&str]>) -> (TestEnv, Services, Vec<Value>) 
     let mut env = TestEnv::with_script(1, looks_and_pays);
     env.settings.active_tools =
         active.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     assert_eq!(bodies.len(), 2);
     (env, services, bodies)
 }

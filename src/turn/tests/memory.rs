@@ -1,12 +1,13 @@
 //! Memory: notes reach later prompts of their user only, and cost one read per prompt.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::frame::{RecordingModel, tool_names};
+use super::frame::tool_names;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::{RecordedEnv, system_text};
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, Script, TestEnv, call, owner, text};
 use crate::agent::entry::{EntryBody, Output};
@@ -67,47 +68,19 @@ pub(super) async fn remember(
     MemoryStore::remember(services, key, note).await.unwrap();
 }
 
-struct Recorded {
-    env: TestEnv,
-    services: Services,
-    model: Arc<RecordingModel>,
-}
-
-impl Recorded {
-    fn new(script: Script, write: &str) -> Self {
-        let mut env = TestEnv::with_script(1, script);
-        env.set_memory(write, false);
-        let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-        env.model_override = Some(model.clone());
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        Self { env, services, model }
-    }
-
-    /// Runs a prompt in the conversation `c`. Returns the bodies of its model calls.
-    async fn run(&mut self, input: &str) -> Vec<Value> {
-        self.model.bodies.lock().unwrap().clear();
-        if self.env.head().await.is_none() {
-            self.env.send_prompt(&self.services).await;
-        } else {
-            self.env.queue_prompt(&self.services, &TestEnv::key(), input).await.unwrap();
-        }
-        handle_until_idle(&self.env, &self.services).await;
-        self.model.bodies.lock().unwrap().clone()
-    }
-}
-
-/// The system prompt of a request.
-fn system(body: &Value) -> String {
-    body["input"][0]["content"].as_str().map_or_else(|| body["input"][0].to_string(), str::to_owned)
+fn recorded_env(script: Script, write: &str) -> RecordedEnv {
+    let mut env = TestEnv::with_script(1, script);
+    env.set_memory(write, false);
+    RecordedEnv::new(env)
 }
 
 const REMEMBERED: &str = "\n\n## Remembered Context\n\n- likes tea";
 
 #[tokio::test(start_paused = true)]
 async fn note_is_shown_from_the_next_round_on() {
-    let mut app = Recorded::new(remembers_then_looks, "auto");
-    let bodies = app.run("").await;
-    let prompts: Vec<String> = bodies.iter().map(system).collect();
+    let mut app = recorded_env(remembers_then_looks, "auto");
+    let bodies = app.run("go").await;
+    let prompts: Vec<String> = bodies.iter().map(system_text).collect();
     assert!(!prompts[0].contains("Remembered"), "{}", prompts[0]);
     assert_eq!(prompts[1], format!("{}{REMEMBERED}", prompts[0]));
     assert_eq!(prompts[2], prompts[1], "the system prompt stays the same");
@@ -133,7 +106,7 @@ async fn note_is_shown_from_the_next_round_on() {
     assert!(events.iter().any(is_output), "{events:?}");
     // The next prompt starts with the note.
     let next = app.run("again").await;
-    assert!(system(&next[0]).contains(REMEMBERED));
+    assert!(system_text(&next[0]).contains(REMEMBERED));
     assert_eq!(texts(&app.services).await, ["likes tea"; 2], "two calls are two notes");
 }
 
@@ -142,17 +115,17 @@ async fn system_prompt_ignores_notes_of_other_conversations_during_a_prompt() {
     fn looks_twice(results: usize, _input: &str) -> Vec<Value> {
         if results < 2 { vec![call("c1", "look", results)] } else { vec![text("done")] }
     }
-    let mut app = Recorded::new(looks_twice, "auto");
+    let mut app = recorded_env(looks_twice, "auto");
     app.env.send_prompt(&app.services).await;
     let other = owner().conversation_key("other");
     while queued_nudges(&app.env).await > 0 {
-        let number = app.model.bodies.lock().unwrap().len();
+        let number = app.model.bodies().len();
         let nudge = TestEnv::nudge();
         app.env.queue.drop_queue(crate::queue::TURNS);
         crate::turn::delivery::handle(&app.services, &nudge).await.unwrap();
         remember(&app.services, &other, number, &format!("note {number}")).await;
     }
-    let bodies = app.model.bodies.lock().unwrap().clone();
+    let bodies = app.model.bodies();
     assert_eq!(bodies.len(), 3);
     for (earlier, later) in bodies.iter().zip(&bodies[1..]) {
         // The service caches a request by its beginning: tools and the messages so far.
@@ -161,7 +134,7 @@ async fn system_prompt_ignores_notes_of_other_conversations_during_a_prompt() {
         assert_eq!(next[..sent.len()], sent[..], "the beginning of the request stays the same");
         assert_eq!(later["tools"], earlier["tools"]);
     }
-    assert!(system(&app.run("again").await[0]).contains("- note 0\n- note 1\n- note 2"));
+    assert!(system_text(&app.run("again").await[0]).contains("- note 0\n- note 1\n- note 2"));
 }
 
 /// Returns an environment whose agent has a memory, with an accepted prompt.
@@ -268,7 +241,7 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
 #[tokio::test(start_paused = true)]
 async fn write_needs_an_approval_when_the_agent_asks() {
     for (decision, expected) in [("approve", 1), ("reject", 0)] {
-        let mut app = Recorded::new(remembers_then_looks, "ask");
+        let mut app = recorded_env(remembers_then_looks, "ask");
         app.env.send_prompt(&app.services).await;
         let nudge = TestEnv::nudge();
         crate::turn::delivery::handle(&app.services, &nudge).await.unwrap();
@@ -283,8 +256,8 @@ async fn write_needs_an_approval_when_the_agent_asks() {
 
 #[tokio::test(start_paused = true)]
 async fn note_reaches_no_other_user() {
-    let mut app = Recorded::new(remembers_then_looks, "auto");
-    app.run("").await;
+    let mut app = recorded_env(remembers_then_looks, "auto");
+    app.run("go").await;
     let eve = Owner { user: UserId::new("eve"), ..owner() };
     assert_eq!(notes_of(&app.services, &eve, PROJECT).await.len(), 0);
     let of_eve = eve.conversation_key("c");
@@ -310,12 +283,12 @@ async fn note_reaches_no_other_user() {
 #[tokio::test(start_paused = true)]
 async fn memory_is_off_when_all_callers_are_one_user() {
     for (allows_shared_user, is_on) in [(false, false), (true, true)] {
-        let mut app = Recorded::new(remembers_then_looks, "auto");
+        let mut app = recorded_env(remembers_then_looks, "auto");
         app.env.set_memory("auto", allows_shared_user);
         app.services.limits.has_shared_user = true;
-        let bodies = app.run("").await;
+        let bodies = app.run("go").await;
         assert_eq!(tool_names(&bodies[0]).contains(&"remember".to_owned()), is_on);
         assert_eq!(texts(&app.services).await.len(), usize::from(is_on));
-        assert_eq!(system(&bodies[1]).contains("Remembered"), is_on);
+        assert_eq!(system_text(&bodies[1]).contains("Remembered"), is_on);
     }
 }

@@ -4,7 +4,7 @@ mod registration;
 mod tool_state;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::frame::{RecordingModel, tool_names};
+use super::frame::tool_names;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::RecordingModel;
 use super::store_requests::{calls_look_twice, handle_next_nudge};
 use super::test_env::{RequestLogStore, Script, TestEnv, call, text};
 use crate::agent::entry::EntryBody;
@@ -135,8 +136,7 @@ async fn env_with(
     let mut env = TestEnv::with_script(1, script);
     let plugins: Vec<_> = plugins.iter().cloned().map(ScriptedPlugin::register).collect();
     env.set_plugins(&plugins);
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     (env, services, model)
@@ -145,7 +145,7 @@ async fn env_with(
 async fn run(script: Script, plugins: &[ScriptedPlugin]) -> (TestEnv, Vec<Value>) {
     let (env, services, model) = env_with(script, plugins).await;
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     (env, bodies)
 }
 

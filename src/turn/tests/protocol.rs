@@ -1,17 +1,19 @@
 //! Prompts in the loop `protocol`: the model receives text, and all other parts work as with native
 //! calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use super::budgets::limit_users;
 use super::compaction::handle_until_idle;
-use super::frame::RecordingModel;
-use super::parallel_calls::result_texts;
-use super::test_env::{TestEnv, call, text};
+use super::parallel_calls::{end_and_result_order, result_texts, three_short_naps};
+use super::recorded_requests::RecordingModel;
+use super::test_env::{PauseFailPoint, Script, TestEnv, call, text};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::settings::LoopKind;
+use crate::agent::usage::Usage;
 use crate::fail_points::NoFailPoints;
 use crate::model::scripted::protocol;
 use crate::model::tokens::count_tokens;
@@ -47,8 +49,7 @@ fn protocol_env(seed: u64) -> (TestEnv, Arc<RecordingModel>) {
     let mut env = TestEnv::new(seed);
     env.settings.loop_kind = Some(LoopKind::Protocol);
     let model: Arc<dyn Model> = Arc::new(TextModel(env.model.clone()));
-    let model = Arc::new(RecordingModel { model, bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install(&mut env, model);
     (env, model)
 }
 
@@ -59,7 +60,7 @@ async fn run_prompt(max_rounds: u32) -> (TestEnv, Services, Vec<Value>) {
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     assert_eq!(bodies.len(), 2);
     (env, services, bodies)
 }
@@ -98,6 +99,25 @@ async fn prompt_runs_over_text_with_clean_entries() {
     assert_eq!(frame.bytes(), system(&bodies[0]).len());
     let frames = entries.iter().filter(|entry| matches!(entry.body, EntryBody::Frame(_)));
     assert_eq!(frames.count(), 1, "one frame for both responses");
+}
+
+/// Calls end in another order than the model wrote them; entries and results keep its order.
+#[tokio::test(start_paused = true)]
+async fn parallel_results_are_in_the_order_of_the_calls() {
+    let (mut env, model) = protocol_env(1);
+    *env.model.script.lock().unwrap() = three_short_naps;
+    env.enable_parallel_calls(8);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle_until_idle(&env, &services).await;
+    let (ends, results) = end_and_result_order(&env).await;
+    assert_eq!(ends, ["call_1_2", "call_1_3", "call_1_1"]);
+    assert_eq!(results, ["call_1_1", "call_1_2", "call_1_3"]);
+    let bodies = model.bodies();
+    let message = bodies[1]["input"].as_array().unwrap().last().unwrap();
+    let contents = message["content"][0]["text"].as_str().unwrap().split("\"content\": ").skip(1);
+    let contents: Vec<&str> = contents.map(|rest| rest.split('}').next().unwrap()).collect();
+    assert_eq!(contents, ["\"3\"", "\"1\"", "\"2\""]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,4 +168,46 @@ async fn crashes_keep_every_invariant_in_protocol_mode() {
         assert!(!executions.is_empty(), "{seed}");
         assert_eq!(json!(entries).to_string().matches("<execute>").count(), 0, "{seed}");
     }
+}
+
+const LONG_ARGUMENT: usize = 1_000;
+
+fn look_call(character: char) -> Value {
+    let text = character.to_string().repeat(LONG_ARGUMENT);
+    json!({"type": "toolCall", "id": "c", "name": "look", "arguments": {"n": 0, "text": text}})
+}
+
+fn calls_with_ascii(results: usize, _input: &str) -> Vec<Value> {
+    if results == 0 { vec![look_call('x')] } else { vec![text("done")] }
+}
+
+fn calls_with_escapes(results: usize, _input: &str) -> Vec<Value> {
+    if results == 0 { vec![look_call('é')] } else { vec![text("done")] }
+}
+
+/// Input tokens of the reservation of the call after the first response.
+async fn reserved_input(script: Script) -> u64 {
+    let (mut env, _) = protocol_env(1);
+    *env.model.script.lock().unwrap() = script;
+    *env.model.usage.lock().unwrap() = Usage { total_tokens: 100, ..Usage::default() };
+    env.budget_limits = limit_users(1_000_000);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle(&services, &TestEnv::nudge()).await.unwrap();
+    let pause = Arc::new(PauseFailPoint::new("model.after"));
+    let second = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
+    tokio::select! {
+        handled = handle(&second, &nudge) => panic!("{handled:?}"),
+        () = pause.reached.notified() => {}
+    }
+    env.head().await.unwrap().reservation.unwrap().estimate.input
+}
+
+#[tokio::test(start_paused = true)]
+async fn estimate_covers_the_escapes_of_call_arguments() {
+    let escapes = reserved_input(calls_with_escapes).await;
+    let ascii = reserved_input(calls_with_ascii).await;
+    let escaped = count_tokens(&"\\u00e9".repeat(LONG_ARGUMENT)) as u64;
+    assert!(escapes - ascii >= escaped, "{escapes} - {ascii} < {escaped}");
 }

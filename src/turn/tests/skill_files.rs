@@ -1,17 +1,15 @@
 //! Skills whose files are in the workspace: the model reads them with `read`, and nothing is stored.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::frame::{RecordingModel, tool_names};
+use super::frame::tool_names;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::{RecordedEnv, system_text};
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, Script, TestEnv, text};
-use super::user_skills::handle_nudges;
 use crate::agents::{ResourcePath, ResourcePaths, Resources, Skill, SkillIndex, file_skill_plugin};
-use crate::fail_points::NoFailPoints;
-use crate::services::Services;
 use crate::tools::CallableTool;
 use crate::tools::workspace::builtins;
 
@@ -26,9 +24,7 @@ fn read(path: &str) -> Value {
 }
 
 struct SkillApp {
-    env: TestEnv,
-    services: Services,
-    model: Arc<RecordingModel>,
+    recorded: RecordedEnv,
     log: Arc<RequestLogStore>,
     _folder: tempfile::TempDir,
 }
@@ -83,21 +79,8 @@ impl SkillApp {
         });
         let log = RequestLogStore::wrap(env.store.clone());
         env.worker_store = log.clone();
-        let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-        env.model_override = Some(model.clone());
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        Self { env, services, model, log, _folder: folder }
+        Self { recorded: RecordedEnv::new(env), log, _folder: folder }
     }
-
-    async fn run(&mut self, input: &str) -> Vec<Value> {
-        self.env.send_prompt_to(&self.services, "c", input).await;
-        handle_nudges(&self.env, &self.services).await;
-        self.model.bodies.lock().unwrap().clone()
-    }
-}
-
-fn system(body: &Value) -> &str {
-    body["input"][0]["content"].as_str().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,19 +94,19 @@ async fn read_loads_a_skill_and_its_other_files() {
         },
         &["read"],
     );
-    let bodies = app.run("go").await;
+    let bodies = app.recorded.run("go").await;
     assert_eq!(
-        result_texts(&app.env).await,
+        result_texts(&app.recorded.env).await,
         [SKILL, "1. Wait.\n", "---\ndescription: Reports.\n---\nReport.\n"]
     );
     let location = "\n    <location>/.turnwheel/skills/restart/SKILL.md</location>\n";
-    assert!(system(&bodies[0]).contains(location), "{}", system(&bodies[0]));
-    assert!(!system(&bodies[0]).contains("load_skill"));
+    assert!(system_text(&bodies[0]).contains(location), "{}", system_text(&bodies[0]));
+    assert!(!system_text(&bodies[0]).contains("load_skill"));
     assert_eq!(tool_names(&bodies[0]), ["read"]);
     assert_eq!(tool_names(&bodies[1]), ["read", "pay"], "the tools of the skill that was read");
     assert_eq!(tool_names(&bodies[3]), ["read", "pay"]);
     // Nothing is in the workspace of the conversation.
-    let entries: Vec<_> = app.env.entries().await.into_iter().map(Arc::new).collect();
+    let entries: Vec<_> = app.recorded.env.entries().await.into_iter().map(Arc::new).collect();
     let stored = format!("{:?}", crate::agent::workspace::collect_files(&entries));
     assert_eq!(stored, "{}");
 }
@@ -137,9 +120,9 @@ async fn files_of_skills_cost_no_store_request() {
         },
         &["read"],
     );
-    app.env.send_prompt(&app.services).await;
-    handle_next_nudge(&app.env, &app.services, &app.log).await;
-    let requests = handle_next_nudge(&app.env, &app.services, &app.log).await;
+    app.recorded.env.send_prompt(&app.recorded.services).await;
+    handle_next_nudge(&app.recorded.env, &app.recorded.services, &app.log).await;
+    let requests = handle_next_nudge(&app.recorded.env, &app.recorded.services, &app.log).await;
     insta::assert_snapshot!(requests, @r"
     lease (head and inbox)
     write head
@@ -173,8 +156,8 @@ async fn file_tools_find_files_of_skills_and_change_none() {
         },
         &["read", "ls", "find", "grep", "write", "edit"],
     );
-    app.run("go").await;
-    let results = result_texts(&app.env).await;
+    app.recorded.run("go").await;
+    let results = result_texts(&app.recorded.env).await;
     assert_eq!(results[0], "link.md\nnotes/\nSKILL.md");
     assert_eq!(
         results[1],
@@ -199,11 +182,15 @@ async fn agent_without_active_read_has_the_list() {
         },
         &["ls"],
     );
-    let bodies = app.run("go").await;
-    assert!(system(&bodies[0]).contains("- report: Reports.\n"), "{}", system(&bodies[0]));
-    assert!(!system(&bodies[0]).contains("<available_skills>"));
+    let bodies = app.recorded.run("go").await;
+    assert!(
+        system_text(&bodies[0]).contains("- report: Reports.\n"),
+        "{}",
+        system_text(&bodies[0])
+    );
+    assert!(!system_text(&bodies[0]).contains("<available_skills>"));
     assert_eq!(tool_names(&bodies[0]), ["ls", "load_skill"]);
-    assert_eq!(result_texts(&app.env).await, ["Report."]);
+    assert_eq!(result_texts(&app.recorded.env).await, ["Report."]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,10 +202,10 @@ async fn skill_of_a_user_input_names_readable_files() {
         },
         &["read"],
     );
-    let bodies = app.run("/skill:restart now").await;
+    let bodies = app.recorded.run("/skill:restart now").await;
     let sent = bodies[0]["input"].to_string();
     assert!(sent.contains("References are relative to /.turnwheel/skills/restart."), "{sent}");
-    assert_eq!(result_texts(&app.env).await, ["1. Wait.\n"]);
+    assert_eq!(result_texts(&app.recorded.env).await, ["1. Wait.\n"]);
     assert_eq!(tool_names(&bodies[0]), ["read", "pay"]);
-    assert_eq!(queued_nudges(&app.env).await, 0);
+    assert_eq!(queued_nudges(&app.recorded.env).await, 0);
 }

@@ -1,11 +1,12 @@
 //! The tool `find_skills`, which is offered if the system prompt does not list all skills.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::frame::{RecordingModel, tool_names};
+use super::frame::tool_names;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::RecordingModel;
 use super::store_requests::handle_next_nudge;
 use super::test_env::{RequestLogStore, TestEnv, owner, text};
 use super::user_skills::{handle_nudges, put};
@@ -47,13 +48,12 @@ async fn put_long_skills(services: &Services) {
 async fn search_finds_skills_that_the_prompt_does_not_list() {
     let mut env = TestEnv::with_script(1, finds);
     env.set_user_skills();
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     put_long_skills(&services).await;
     env.send_prompt(&services).await;
     handle_nudges(&env, &services).await;
-    let body = model.bodies.lock().unwrap()[0].clone();
+    let body = model.bodies()[0].clone();
     assert_eq!(tool_names(&body), ["look", "load_skill", "create_skill", "find_skills"]);
     let system = body["input"][0]["content"].as_str().unwrap();
     assert!(!system.contains("mine-79"), "it does not fit");
@@ -73,13 +73,12 @@ async fn search_finds_skills_that_the_prompt_does_not_list() {
 async fn search_is_not_offered_if_all_skills_are_listed() {
     let mut env = TestEnv::with_script(1, |_, _| vec![text("done")]);
     env.set_user_skills();
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     put(&services, "mine", &[]).await;
     env.send_prompt(&services).await;
     handle_nudges(&env, &services).await;
-    let body = model.bodies.lock().unwrap()[0].clone();
+    let body = model.bodies()[0].clone();
     assert_eq!(tool_names(&body), ["look", "load_skill", "create_skill"]);
 }
 

@@ -7,24 +7,21 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::frame::RecordingModel;
+use super::recorded_requests::{RecordingModel, system_text};
 use super::store_requests::calls_look_twice;
 use super::test_env::{TestEnv, idempotency};
 use crate::agent::schedule::zone::Zone;
-use crate::agents::date_plugin;
+use crate::agents::{SecuritySection, date_plugin};
 use crate::commands::extension_command::{CommandRequest, run_extension_command};
 use crate::commands::patch::patch_conversation;
 use crate::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
 };
 use crate::fail_points::NoFailPoints;
+use crate::model::protocol::system_prompt::SECURITY;
 use crate::services::Services;
 use crate::turn::context::TurnContext;
 use crate::turn::delivery::handle;
-
-fn system_text(body: &Value) -> String {
-    body["input"][0]["content"].as_str().unwrap().to_owned()
-}
 
 fn last_lines(body: &Value) -> Vec<String> {
     let text = system_text(body);
@@ -40,8 +37,7 @@ async fn new_env() -> (TestEnv, Services, Arc<RecordingModel>) {
         agent.instructions = "Be kind.".into();
         agent.plugins = vec![date_plugin(Zone::from_name("Asia/Tokyo").unwrap())];
     });
-    let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-    env.model_override = Some(model.clone());
+    let model = RecordingModel::install_scripted(&mut env);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     handle(&services, &TestEnv::nudge()).await.unwrap();
@@ -57,7 +53,7 @@ async fn date_is_that_of_the_start_of_the_prompt() {
     handle_until_idle(&env, &services).await;
     env.queue_prompt(&services, &TestEnv::key(), "and now").await.unwrap();
     handle_until_idle(&env, &services).await;
-    let bodies = model.bodies.lock().unwrap().clone();
+    let bodies = model.bodies();
     let date = format!("Current date: {started}");
     let expected = ["Current working directory: /", date.as_str(), ""];
     assert_eq!(last_lines(&bodies[0]), expected);
@@ -69,7 +65,7 @@ async fn date_is_that_of_the_start_of_the_prompt() {
 #[tokio::test(start_paused = true)]
 async fn default_prompt_has_the_active_tools() {
     let (env, services, model) = new_env().await;
-    let text = system_text(&model.bodies.lock().unwrap()[0]);
+    let text = system_text(&model.bodies()[0]);
     let listed: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("- ")).collect();
     assert_eq!(listed.len(), 4, "{text}");
     assert!(listed[3].starts_with("Use read to examine"), "{text}");
@@ -85,6 +81,27 @@ async fn default_prompt_has_the_active_tools() {
     let head = env.head().await.unwrap();
     let context = TurnContext::resolve(&services, &head, None);
     assert!(!context.system_prompt.contains("Guidelines"), "{}", context.system_prompt);
+}
+
+/// The key `security` in the loop that has no section by default.
+#[tokio::test(start_paused = true)]
+async fn security_section_follows_the_agent_file() {
+    let sections = [
+        (SecuritySection::Default, None),
+        (SecuritySection::Off, None),
+        (SecuritySection::On, Some(SECURITY)),
+        (SecuritySection::Text("Never delete.".to_owned()), Some("Never delete.")),
+    ];
+    for (section, expected) in sections {
+        let (mut env, _, model) = new_env().await;
+        env.change_agent(|agent| agent.security = section.clone());
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        handle_until_idle(&env, &services).await;
+        let bodies = model.bodies();
+        let text = system_text(bodies.last().unwrap());
+        let parts: Vec<&str> = ["Be good."].into_iter().chain(expected).collect();
+        assert_eq!(text, parts.join("\n\n"), "{section:?}");
+    }
 }
 
 /// Keeps the system prompt that its command sees.
@@ -122,5 +139,5 @@ async fn command_sees_the_assembled_prompt() {
     assert_eq!(run.unwrap().status, 200);
     let seen = reader.0.lock().unwrap().clone();
     assert!(seen.contains("- read: ") && seen.contains("\n\nBe kind."), "{seen}");
-    assert!(system_text(&model.bodies.lock().unwrap()[0]).starts_with(&seen), "{seen}");
+    assert!(system_text(&model.bodies()[0]).starts_with(&seen), "{seen}");
 }

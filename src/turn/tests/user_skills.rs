@@ -1,12 +1,13 @@
 //! Skills of a user: they are written after an approval, reach no other user, and offer no tool that
 //! the agent does not have.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::frame::{RecordingModel, tool_names};
+use super::frame::tool_names;
 use super::parallel_calls::result_texts;
+use super::recorded_requests::{RecordedEnv, system_text};
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, Script, TestEnv, call, owner, text};
 use crate::agents::{Skill, user_skill_plugin};
@@ -105,42 +106,10 @@ pub(super) async fn new_user_skill_env(
     (env, services, counting)
 }
 
-struct Recorded {
-    env: TestEnv,
-    services: Services,
-    model: Arc<RecordingModel>,
-}
-
-impl Recorded {
-    fn new(script: Script) -> Self {
-        let mut env = TestEnv::with_script(1, script);
-        env.set_user_skills();
-        let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-        env.model_override = Some(model.clone());
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        Self { env, services, model }
-    }
-
-    /// Runs a prompt until it waits or ends. Returns the bodies of its model calls.
-    async fn run(&mut self, input: &str) -> Vec<Value> {
-        self.model.bodies.lock().unwrap().clear();
-        if self.env.head().await.is_none() {
-            self.env.send_prompt_to(&self.services, "c", input).await;
-        } else {
-            self.env.queue_prompt(&self.services, &TestEnv::key(), input).await.unwrap();
-        }
-        handle_nudges(&self.env, &self.services).await;
-        self.bodies()
-    }
-
-    fn bodies(&self) -> Vec<Value> {
-        self.model.bodies.lock().unwrap().clone()
-    }
-}
-
-/// The system prompt of a request.
-fn system(body: &Value) -> String {
-    body["input"][0]["content"].as_str().map_or_else(|| body["input"][0].to_string(), str::to_owned)
+fn recorded_env(script: Script) -> RecordedEnv {
+    let mut env = TestEnv::with_script(1, script);
+    env.set_user_skills();
+    RecordedEnv::new(env)
 }
 
 /// Handles nudges until the prompt waits or ends.
@@ -171,7 +140,7 @@ pub(super) async fn put(services: &Services, name: &str, tools: &[&str]) {
 #[tokio::test(start_paused = true)]
 async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
     for (decision, expected) in [("approve", vec!["closing"]), ("reject", vec![])] {
-        let mut app = Recorded::new(creates_and_loads);
+        let mut app = recorded_env(creates_and_loads);
         let bodies = app.run("go").await;
         assert_eq!(bodies.len(), 1);
         assert_eq!(tool_names(&bodies[0]), ["look", "load_skill", "create_skill"]);
@@ -190,10 +159,10 @@ async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
             continue;
         }
         assert_eq!(results, ["Created the skill `closing`.", INSTRUCTIONS, "put done"]);
-        let bodies = app.bodies();
+        let bodies = app.model.bodies();
         let line = "\n- closing: How to close the shop.\n";
-        assert!(!system(&bodies[0]).contains("closing"));
-        assert!(system(&bodies[1]).contains(line), "the next response can load it");
+        assert!(!system_text(&bodies[0]).contains("closing"));
+        assert!(system_text(&bodies[1]).contains(line), "the next response can load it");
         assert!(!tool_names(&bodies[1]).contains(&"put".to_owned()));
         assert!(
             tool_names(&bodies[2]).contains(&"put".to_owned()),
@@ -202,7 +171,7 @@ async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
         let stored = read_skill(&app.services, &owner(), "closing").await.unwrap();
         assert_eq!(stored.body, INSTRUCTIONS);
         let next = app.run("again").await;
-        assert!(system(&next[0]).contains(line));
+        assert!(system_text(&next[0]).contains(line));
     }
 }
 
@@ -216,20 +185,20 @@ async fn skill_of_user_offers_only_tools_of_the_agent() {
             _ => vec![text("done")],
         }
     }
-    let mut app = Recorded::new(loads_and_calls);
+    let mut app = recorded_env(loads_and_calls);
     put(&app.services, "mine", &["gated", "pay", "wire", "unknown"]).await;
     app.run("go").await;
     let head = app.env.head().await.unwrap();
     assert_eq!(head.requests.len(), 1, "the tool of the agent still needs its approval");
     app.env.decide_all("approve").await;
     handle_nudges(&app.env, &app.services).await;
-    let bodies = app.bodies();
+    let bodies = app.model.bodies();
     assert_eq!(tool_names(&bodies[1]), ["look", "load_skill", "create_skill", "gated"]);
     let results = result_texts(&app.env).await;
     assert_eq!(results[1], "gated done");
     assert!(results[2].contains("\"pay\" not found"), "{}", results[2]);
     // An agent cannot write a skill that names other tools.
-    let mut app = Recorded::new(|results, _| match results {
+    let mut app = recorded_env(|results, _| match results {
         0 => vec![create("closing", &["put", "pay"])],
         1 => vec![create("restart", &[])],
         _ => vec![text("done")],
@@ -250,10 +219,10 @@ async fn skill_of_the_app_hides_the_users_skill_of_its_name() {
     fn loads(results: usize, _input: &str) -> Vec<Value> {
         if results == 0 { vec![load("restart")] } else { vec![text("done")] }
     }
-    let mut app = Recorded::new(loads);
+    let mut app = recorded_env(loads);
     put(&app.services, "restart", &["put"]).await;
     let bodies = app.run("go").await;
-    assert!(!system(&bodies[0]).contains("About restart."), "{}", system(&bodies[0]));
+    assert!(!system_text(&bodies[0]).contains("About restart."), "{}", system_text(&bodies[0]));
     assert_eq!(result_texts(&app.env).await, ["Restart."]);
     assert!(tool_names(&bodies[1]).contains(&"pay".to_owned()));
     assert!(!tool_names(&bodies[1]).contains(&"put".to_owned()));
@@ -261,7 +230,7 @@ async fn skill_of_the_app_hides_the_users_skill_of_its_name() {
 
 #[tokio::test(start_paused = true)]
 async fn user_loads_own_skill_by_name() {
-    let mut app = Recorded::new(|_, _| vec![text("done")]);
+    let mut app = recorded_env(|_, _| vec![text("done")]);
     put(&app.services, "mine", &["put"]).await;
     let bodies = app.run("/skill:mine today").await;
     let sent = bodies[0]["input"].to_string();
@@ -347,7 +316,7 @@ async fn commands_list_skills_of_the_app_and_of_the_user() {
 
 #[tokio::test(start_paused = true)]
 async fn user_skills_are_off_when_all_callers_are_one_user() {
-    let mut app = Recorded::new(|results, _| match results {
+    let mut app = recorded_env(|results, _| match results {
         0 => vec![load("mine")],
         _ => vec![text("done")],
     });
@@ -355,6 +324,6 @@ async fn user_skills_are_off_when_all_callers_are_one_user() {
     app.services.limits.has_shared_user = true;
     let bodies = app.run("go").await;
     assert_eq!(tool_names(&bodies[0]), ["look", "load_skill"]);
-    assert!(!system(&bodies[0]).contains("mine"));
+    assert!(!system_text(&bodies[0]).contains("mine"));
     assert!(result_texts(&app.env).await[0].contains("Skill not found"));
 }

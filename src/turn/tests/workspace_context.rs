@@ -1,12 +1,12 @@
 //! `AGENTS.md` of a workspace in the system prompt: as of the start of the prompt, on every worker.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::frame::RecordingModel;
+use super::recorded_requests::{RecordedEnv, RecordingModel, system_text};
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, Script, TestEnv, call, text};
 use crate::agent::phase::Phase;
@@ -17,7 +17,6 @@ use crate::fail_points::NoFailPoints;
 use crate::ids::fault_plan::FaultPlan;
 use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use crate::queue;
-use crate::services::Services;
 use crate::turn::delivery::handle;
 
 const NOTE: &str = "Tools wrote this file of the workspace.";
@@ -56,49 +55,23 @@ fn make_artifacts_unavailable(env: &TestEnv) {
     env.artifacts.set_faults(&FaultPlan::new(1), faults);
 }
 
-struct App {
-    env: TestEnv,
-    model: Arc<RecordingModel>,
-    services: Services,
+fn recorded_env(script: Script) -> RecordedEnv {
+    let mut env = TestEnv::with_script(1, script);
+    env.change_agent(|agent| agent.plugins = vec![workspace_plugin(false)]);
+    RecordedEnv::new(env)
 }
 
-impl App {
-    fn new(script: Script) -> Self {
-        let mut env = TestEnv::with_script(1, script);
-        env.change_agent(|agent| {
-            agent.plugins = vec![workspace_plugin(false)];
-        });
-        let model = Arc::new(RecordingModel { model: env.model.clone(), bodies: Mutex::default() });
-        env.model_override = Some(model.clone());
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        Self { env, model, services }
-    }
-
-    /// Runs a prompt. Returns the system prompts of its model calls.
-    async fn run(&mut self, input: &str) -> Vec<String> {
-        self.model.bodies.lock().unwrap().clear();
-        if self.env.head().await.is_none() {
-            self.env.send_prompt_to(&self.services, "c", input).await;
-        } else {
-            self.env.queue_prompt(&self.services, &TestEnv::key(), input).await.unwrap();
-        }
-        handle_until_idle(&self.env, &self.services).await;
-        self.systems()
-    }
-
-    fn systems(&self) -> Vec<String> {
-        let bodies = self.model.bodies.lock().unwrap();
-        bodies.iter().map(|body| body["input"][0]["content"].as_str().unwrap().to_owned()).collect()
-    }
+fn system_texts(bodies: &[Value]) -> Vec<String> {
+    bodies.iter().map(system_text).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn file_is_part_of_the_prompt_after_the_one_that_writes_it() {
-    let mut app = App::new(writes_the_input);
-    let first = app.run("write Be brief.").await;
+    let mut app = recorded_env(writes_the_input);
+    let first = system_texts(&app.run("write Be brief.").await);
     assert_eq!(first.len(), 3);
     assert!(first.iter().all(|system| !system.contains("AGENTS.md")), "{first:?}");
-    let second = app.run("write Be long.").await;
+    let second = system_texts(&app.run("write Be long.").await);
     insta::assert_snapshot!(second[0], @r"
     Be good.
 
@@ -113,20 +86,20 @@ async fn file_is_part_of_the_prompt_after_the_one_that_writes_it() {
     Be brief.
     ");
     assert!(second.iter().all(|system| *system == second[0]), "fixed for the prompt");
-    let third = app.run("go").await;
+    let third = system_texts(&app.run("go").await);
     assert!(third[0].ends_with("\n\nBe long."), "{}", third[0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_worker_continues_with_the_same_file() {
-    let mut app = App::new(writes_the_input);
-    app.run("write Be brief.").await;
-    app.model.bodies.lock().unwrap().clear();
+    let mut app = recorded_env(writes_the_input);
+    system_texts(&app.run("write Be brief.").await);
+    app.model.clear();
     app.env.queue_prompt(&app.services, &TestEnv::key(), "write Be long.").await.unwrap();
     handle(&app.services, &TestEnv::nudge()).await.unwrap();
     let other = app.env.new_worker(Arc::new(NoFailPoints));
     handle_until_idle(&app.env, &other).await;
-    let systems = app.systems();
+    let systems = system_texts(&app.model.bodies());
     assert_eq!(systems.len(), 3);
     assert!(systems.iter().all(|system| system.ends_with("\n\nBe brief.")), "{systems:?}");
 }
@@ -142,14 +115,14 @@ async fn compaction_within_the_prompt_keeps_the_file() {
             _ => vec![text("done")],
         }
     }
-    let mut app = App::new(long_rounds);
+    let mut app = recorded_env(long_rounds);
     app.env.settings.active_tools = Some(["look", "write"].map(str::to_owned).into());
     app.env.settings.compaction =
         Some(CompactionSettings { enabled: true, reserve_tokens: 500, keep_recent_tokens: 100 });
     app.env.model_override = Some(Arc::new(SmallWindow(app.model.clone())));
     app.services = app.env.new_worker(Arc::new(NoFailPoints));
-    app.run("write Be brief.").await;
-    app.model.bodies.lock().unwrap().clear();
+    system_texts(&app.run("write Be brief.").await);
+    app.model.clear();
     app.env.queue_prompt(&app.services, &TestEnv::key(), "write Be long.").await.unwrap();
     let from = app.env.head().await.unwrap().seq;
     while app.env.head().await.unwrap().phase != Phase::Idle || queued_nudges(&app.env).await > 0 {
@@ -163,7 +136,7 @@ async fn compaction_within_the_prompt_keeps_the_file() {
     let compacted = of_prompt().position(|entry| entry.body.compaction().is_some());
     let compacted = compacted.expect("the prompt is compacted");
     assert!(of_prompt().skip(compacted).count() > 4, "it goes on after the compaction");
-    let systems = app.systems();
+    let systems = system_texts(&app.model.bodies());
     let calls: Vec<_> = systems.iter().filter(|system| system.contains("Be good.")).collect();
     assert!(calls.len() > 4, "{systems:?}");
     assert!(calls.iter().all(|system| system.ends_with("\n\nBe brief.")), "{calls:?}");
@@ -171,41 +144,44 @@ async fn compaction_within_the_prompt_keeps_the_file() {
 
 #[tokio::test(start_paused = true)]
 async fn file_that_cannot_be_shown_is_named_with_the_reason() {
-    let mut app = App::new(|results, input| match (results, input) {
+    let mut app = recorded_env(|results, input| match (results, input) {
         (0, "large") => vec![write(&"x".repeat(12 * 1024 + 1))],
         (0, "largest") => vec![write(&"y".repeat(12 * 1024))],
         _ => vec![text("done")],
     });
-    app.run("large").await;
-    let systems = app.run("largest").await;
+    system_texts(&app.run("large").await);
+    let systems = system_texts(&app.run("largest").await);
     let expected = "The file AGENTS.md of the workspace is not shown: it has 12289 bytes, and at most 12288 are shown.";
     assert!(systems[0].contains(expected) && !systems[0].contains(NOTE), "{}", systems[0]);
-    let systems = app.run("go").await;
+    let systems = system_texts(&app.run("go").await);
     assert!(systems[0].contains(NOTE) && systems[0].ends_with("yyy"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn unavailable_artifacts_repeat_the_turn() {
-    let mut app = App::new(writes_the_input);
-    app.run("write Be brief.").await;
+    let mut app = recorded_env(writes_the_input);
+    system_texts(&app.run("write Be brief.").await);
     app.env.queue_prompt(&app.services, &TestEnv::key(), "go").await.unwrap();
     let other = app.env.new_worker(Arc::new(NoFailPoints));
-    app.model.bodies.lock().unwrap().clear();
+    app.model.clear();
     make_artifacts_unavailable(&app.env);
     handle(&other, &TestEnv::nudge()).await.unwrap_err();
-    assert!(app.systems().is_empty(), "the model is not called without the file");
+    assert!(
+        system_texts(&app.model.bodies()).is_empty(),
+        "the model is not called without the file"
+    );
     app.env.artifacts.clear_faults();
     app.env.run_until_idle().await;
-    assert!(app.systems()[0].ends_with("\n\nBe brief."));
+    assert!(system_texts(&app.model.bodies())[0].ends_with("\n\nBe brief."));
 }
 
 #[tokio::test(start_paused = true)]
 async fn context_file_costs_no_store_request_and_one_artifact_read() {
-    let mut app = App::new(writes_the_input);
+    let mut app = recorded_env(writes_the_input);
     let log = RequestLogStore::wrap(app.env.store.clone());
     app.env.worker_store = log.clone();
     app.services = app.env.new_worker(Arc::new(NoFailPoints));
-    app.run("write Be brief.").await;
+    system_texts(&app.run("write Be brief.").await);
     let services = app.services.clone();
     app.env.queue_prompt(&services, &TestEnv::key(), "write Be long.").await.unwrap();
     let first = handle_next_nudge(&app.env, &services, &log).await;
@@ -229,5 +205,5 @@ async fn context_file_costs_no_store_request_and_one_artifact_read() {
     write head, entry, events
     ");
     let expected = "\n\nBe brief.";
-    assert!(app.systems().last().unwrap().ends_with(expected));
+    assert!(system_texts(&app.model.bodies()).last().unwrap().ends_with(expected));
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::Bytes;
 use futures_util::stream::iter;
 use serde_json::{Value, json};
-use turnwheel::agent_settings::ThinkingLevel;
 use turnwheel::messages::{Block, Message, StopReason};
 use turnwheel::models::{ModelRecord, ModelRequest};
 use turnwheel::testing::model::catalogue::{Catalogue, Tariff};
@@ -208,19 +207,7 @@ async fn next_chat_request_matches_recorded_one() {
             .collect();
         let response = Message::Assistant(response);
         let messages: Vec<&Message> = std::iter::once(&response).chain(&results).collect();
-        let request = ModelRequest {
-            model: &record,
-            system: None,
-            messages: &messages,
-            tools: &[],
-            thinking: ThinkingLevel::Off,
-            temperature: None,
-            max_output_tokens: None,
-            response_schema: None,
-            session_id: "",
-            traceparent: None,
-            payload: None,
-        };
+        let request = ModelRequest::new(&record, &messages);
         let names = ToolNames::default();
         let body = build_chat_body(&request, &names, CacheRetention::Short).to_bytes().unwrap();
         let sent: Value = serde_json::from_slice(&body).unwrap();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use turnwheel::agent_settings::ThinkingLevel;
 use turnwheel::messages::Message;
 use turnwheel::models::ModelRequest;
 use turnwheel::testing::model::catalogue::Catalogue;
@@ -140,19 +139,7 @@ fn other_messages(items: &[Value], history: &[Message]) -> Vec<Message> {
 fn request_input(messages: &[Message]) -> Vec<Value> {
     let record = Catalogue::default().record(MODEL, MODEL);
     let messages: Vec<&Message> = messages.iter().collect();
-    let request = ModelRequest {
-        model: &record,
-        system: None,
-        messages: &messages,
-        tools: &[],
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "",
-        traceparent: None,
-        payload: None,
-    };
+    let request = ModelRequest::new(&record, &messages);
     let names = ToolNames::default();
     let mut body = serde_json::to_value(build_request_body(&request, &names)).unwrap();
     serde_json::from_value(body["input"].take()).unwrap()

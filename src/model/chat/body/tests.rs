@@ -18,17 +18,10 @@ fn record(model: &str) -> ModelRecord {
 
 fn request<'a>(model: &'a ModelRecord, messages: &'a [&'a Message]) -> ModelRequest<'a> {
     ModelRequest {
-        model,
-        system: None,
-        messages,
-        tools: &[],
         thinking: ThinkingLevel::High,
         temperature: Some(0.5),
-        max_output_tokens: None,
-        response_schema: None,
         session_id: "conv-1",
-        traceparent: None,
-        payload: None,
+        ..ModelRequest::new(model, messages)
     }
 }
 

@@ -9,17 +9,12 @@ use crate::model::catalogue::Catalogue;
 
 fn body_text<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> String {
     let mut request = ModelRequest {
-        model: Box::leak(Box::new(Catalogue::default().record(model, "my-deployment"))),
-        system: None,
-        messages: &[],
-        tools: &[],
-        thinking: ThinkingLevel::Off,
         temperature: Some(0.5),
-        max_output_tokens: None,
-        response_schema: None,
         session_id: "conv-1",
-        traceparent: None,
-        payload: None,
+        ..ModelRequest::new(
+            Box::leak(Box::new(Catalogue::default().record(model, "my-deployment"))),
+            &[],
+        )
     };
     change(&mut request);
     let names = ToolNames::new(request.tools);
@@ -119,17 +114,10 @@ fn model_compat_limits_request_body() {
     let tools = [ToolOffer { strict: true, ..tool_offer("a", "A.", &parameters) }];
     let sent = |record| {
         let request = ModelRequest {
-            model: record,
             system: Some("SYS"),
-            messages: &[],
             tools: &tools,
-            thinking: ThinkingLevel::Off,
-            temperature: None,
-            max_output_tokens: None,
-            response_schema: None,
             session_id: "s",
-            traceparent: None,
-            payload: None,
+            ..ModelRequest::new(record, &[])
         };
         let names = ToolNames::new(&tools);
         let body = build_request_body(&request, &names)

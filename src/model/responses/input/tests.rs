@@ -5,7 +5,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::agent::settings::ThinkingLevel;
 use crate::model::catalogue::Catalogue;
 
 fn input_for_model(model: &str, history: Value) -> Value {
@@ -30,19 +29,7 @@ fn input_for_model(model: &str, history: Value) -> Value {
         })
         .collect();
     let messages: Vec<&Message> = messages.iter().collect();
-    let request = ModelRequest {
-        model: &record,
-        system: None,
-        messages: &messages,
-        tools: &[],
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "",
-        traceparent: None,
-        payload: None,
-    };
+    let request = ModelRequest::new(&record, &messages);
     serde_json::to_value(build_input(&request, &ToolNames::default())).unwrap()
 }
 

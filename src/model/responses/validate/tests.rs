@@ -10,7 +10,6 @@ use crate::agent::entry::Entry;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::projection::{project_messages, to_model_messages};
-use crate::agent::settings::ThinkingLevel;
 use crate::agent::text::repair_surrogates;
 use crate::model::catalogue::Catalogue;
 use crate::model::chat::body::build_chat_body;
@@ -236,19 +235,7 @@ proptest! {
         let record = Catalogue::default().record(["gpt-5", "gpt-4o", "gpt-3.5-turbo"][model], "d");
         let converted = to_model_messages(project_messages(&path));
         let sent: Vec<&Message> = converted.iter().map(AsRef::as_ref).collect();
-        let request = ModelRequest {
-            model: &record,
-            system: Some("SYS"),
-            messages: &sent,
-            tools: &[],
-            thinking: ThinkingLevel::Off,
-            temperature: None,
-            max_output_tokens: None,
-            response_schema: None,
-            session_id: "",
-            traceparent: None,
-            payload: None,
-        };
+        let request = ModelRequest { system: Some("SYS"), ..ModelRequest::new(&record, &sent) };
         let names = ToolNames::default();
         let body = build_request_body(&request, &names);
         let text = String::from_utf8(body.to_bytes().unwrap()).unwrap();
