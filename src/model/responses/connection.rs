@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::agent::message::StopReason;
 use crate::agent::settings::ProtocolMode;

@@ -83,13 +83,15 @@ impl ModelApiClient {
         body: &Bytes,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let mut headers = self.common_headers(request, (name, secret)).map_err(lost)?;
+        let mut headers =
+            self.common_headers(request, (name, secret)).map_err(|fault| lost(*fault))?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let is_chat = request.model.api == chat::API;
         if is_chat && !self.address.is_azure && name == KEY_HEADER {
             // Compatible services read the key here; gateways in front of Azure read `api-key`.
-            headers.insert(AUTHORIZATION, bearer_value(secret).map_err(lost)?);
+            let bearer = bearer_value(secret).map_err(|fault| lost(*fault))?;
+            headers.insert(AUTHORIZATION, bearer);
         }
         let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
         let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
