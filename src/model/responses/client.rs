@@ -20,14 +20,13 @@ use crate::model::responses::api_fold::{ApiFold, record_estimated_usage};
 use crate::model::responses::config::{
     CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, ServiceAddress, trim_non_blank,
 };
-use crate::model::responses::connection::ModelConnection;
-use crate::model::responses::credential::ApiCredential;
+use crate::model::responses::connection::{ModelConnection, SocketOutcome};
+use crate::model::responses::credential::{ApiCredential, redact_key};
 use crate::model::responses::fold::FoldedResponse;
-use crate::model::responses::http_call::redact_key;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
 use crate::model::responses::request::serialise_body;
-use crate::model::responses::socket_call::{SocketOutcome, SocketPause};
+use crate::model::responses::socket::SocketPause;
 use crate::model::{
     Listener, Model, ModelRecord, ModelRequest, ModelResponse, TIERS, distinct_records,
 };
@@ -39,7 +38,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct ModelApiClient {
     pub(super) http: reqwest::Client,
-    /// Opens WebSockets. Created at the first use, because most apps have none.
+    /// Sends upgrade requests. Created at the first use, because most apps have none.
     pub(super) upgrade_client: OnceLock<reqwest::Client>,
     pub(super) socket_pause: SocketPause,
     pub(super) address: ServiceAddress,

@@ -2,18 +2,18 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 
 use crate::agent::message::StopReason;
 use crate::agent::settings::ProtocolMode;
 use crate::digest::sha256_hex;
 use crate::model::ModelResponse;
 use crate::model::responses::socket::ResponsesSocket;
-use crate::model::responses::socket_call::SocketOutcome;
 
 /// Member of a response that names how it was requested.
 const PROVIDER_STATE: &str = "providerState";
@@ -56,6 +56,14 @@ impl ModelConnection {
             socket.close().await;
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum SocketOutcome {
+    /// The response came over the socket, or failed there.
+    Received,
+    /// No response can exist: the request may be sent over HTTP.
+    NotSent,
 }
 
 /// Why a delivery calls the model over HTTP.
@@ -116,9 +124,9 @@ impl ConnectionState {
     /// Records the response in the state, and the mode in the response.
     pub(super) fn record_response(&mut self, outcome: SocketOutcome, response: &mut ModelResponse) {
         let sent = self.sent.take();
-        let mut state = json!({ "mode": "replay" });
+        let mut mode = "replay";
         if outcome == SocketOutcome::Received {
-            state = json!({ "mode": "resume" });
+            mode = "resume";
             if response.failure.is_some() {
                 let is_lost = response.metadata.error.as_deref() == Some("connection");
                 self.fall_back(if is_lost {
@@ -133,9 +141,10 @@ impl ConnectionState {
                     .map(|(sent, response_id)| KnownContext { response_id, ..sent });
             }
         }
-        if let Some(reason) = self.fallback {
-            state["lastFallback"] = Value::from(<&str>::from(reason));
-        }
+        let state = match self.fallback.map(<&str>::from) {
+            Some(reason) => json!({ "mode": mode, "lastFallback": reason }),
+            None => json!({ "mode": mode }),
+        };
         response.message.extra.insert(PROVIDER_STATE.to_owned(), state);
     }
 }
@@ -221,7 +230,7 @@ impl<'b> RequestParts<'b> {
     fn parameters_hash(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.parameters {
-            text.push_str(&format!("{name:?}:{},", value.get()));
+            let _ = write!(text, "{name:?}:{},", value.get());
         }
         sha256_hex(text.as_bytes())
     }

@@ -60,3 +60,8 @@ impl ApiCredential {
         }
     }
 }
+
+/// Removes the key from a text: services quote a wrong key in their errors.
+pub(super) fn redact_key(text: &str, key: &Secret) -> String {
+    if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
+}

@@ -12,7 +12,7 @@ use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::ApiFold;
 use crate::model::responses::client::ModelApiClient;
 use crate::model::responses::config::Secret;
-use crate::model::responses::credential::KEY_HEADER;
+use crate::model::responses::credential::{KEY_HEADER, redact_key};
 use crate::model::responses::provider_error::ProviderError;
 use crate::model::responses::stream::{SseReader, StreamError};
 use crate::model::{Listener, ModelRequest};
@@ -65,7 +65,7 @@ impl ModelApiClient {
         &self,
         request: &ModelRequest<'_>,
         (name, secret): (&'static str, &Secret),
-    ) -> Result<HeaderMap, ProviderError> {
+    ) -> Result<HeaderMap, Box<ProviderError>> {
         let mut headers = self.headers.clone();
         // Headers of the model override those of the app. Neither may contain one of those below.
         headers.extend(request.model.headers.0.clone());
@@ -83,13 +83,15 @@ impl ModelApiClient {
         body: &Bytes,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let mut headers = self.common_headers(request, (name, secret)).map_err(lost)?;
+        let mut headers =
+            self.common_headers(request, (name, secret)).map_err(|fault| lost(*fault))?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let is_chat = request.model.api == chat::API;
         if is_chat && !self.address.is_azure && name == KEY_HEADER {
             // Compatible services read the key here; gateways in front of Azure read `api-key`.
-            headers.insert(AUTHORIZATION, bearer_value(secret).map_err(lost)?);
+            let bearer = bearer_value(secret).map_err(|fault| lost(*fault))?;
+            headers.insert(AUTHORIZATION, bearer);
         }
         let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
         let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
@@ -162,11 +164,11 @@ impl ModelApiClient {
 }
 
 /// The key as a bearer token.
-pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, ProviderError> {
+pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, Box<ProviderError>> {
     sensitive_value(&format!("Bearer {}", key.expose()))
 }
 
-fn sensitive_value(text: &str) -> Result<HeaderValue, ProviderError> {
+fn sensitive_value(text: &str) -> Result<HeaderValue, Box<ProviderError>> {
     let mut value = HeaderValue::from_str(text).map_err(|_| {
         ProviderError::permanent("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it")
     })?;
@@ -193,9 +195,4 @@ fn transport_error(error: reqwest::Error) -> ProviderError {
     } else {
         ProviderError::connection_lost(format!("connection error: {text}"))
     }
-}
-
-/// Removes the key from a text: services quote a wrong key in their errors.
-pub(super) fn redact_key(text: &str, key: &Secret) -> String {
-    if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
 }

@@ -2,6 +2,7 @@
 //! for server-sent events.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
@@ -21,6 +22,8 @@ use crate::model::responses::stream::{EVENT_BYTES_MAX, RESPONSE_BYTES_MAX, Strea
 
 /// Frames between two requests that are read before the socket counts as unusable.
 const FRAMES_BETWEEN_MAX: usize = 64;
+/// Time without further attempts after a failed connection, in the mode `auto`.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(10);
 /// Time for the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -146,5 +149,24 @@ fn is_about_response(text: &str) -> bool {
     match ProviderEvent::parse(None, text) {
         ParsedFrame::Event(event) => event.kind == "error" || event.kind.starts_with("response."),
         ParsedFrame::Delta(_) | ParsedFrame::Ignored | ParsedFrame::MalformedEnd { .. } => true,
+    }
+}
+
+/// Remembers a failed connection, so that an endpoint without sockets costs one attempt and not
+/// one per delivery.
+#[derive(Debug, Default)]
+pub(super) struct SocketPause {
+    /// End of the pause, on the monotonic clock.
+    until: Mutex<Option<Duration>>,
+}
+
+impl SocketPause {
+    pub(super) fn start(&self, now: Duration) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Some(now + PAUSE_AFTER_FAILURE);
+    }
+
+    pub(super) fn is_active(&self, now: Duration) -> bool {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until)
     }
 }

@@ -1,9 +1,6 @@
 //! Model calls over the socket of a delivery. If the service has received no request, the caller
 //! sends it over HTTP.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 
@@ -11,7 +8,7 @@ use crate::agent::settings::ProtocolMode;
 use crate::clock::Clock as _;
 use crate::error_chain::error_chain;
 use crate::model::responses::client::{CONNECT_TIMEOUT, ModelApiClient, ModelCall, client_builder};
-use crate::model::responses::connection::{ConnectionState, Fallback};
+use crate::model::responses::connection::{ConnectionState, Fallback, SocketOutcome};
 use crate::model::responses::credential::KEY_HEADER;
 use crate::model::responses::event::{ParsedFrame, ProviderEvent};
 use crate::model::responses::http_call::{END_TIMEOUT, bearer_value, read_error};
@@ -19,36 +16,6 @@ use crate::model::responses::provider_error::ProviderError;
 use crate::model::responses::socket::ResponsesSocket;
 use crate::model::responses::stream::StreamError;
 use crate::model::{Listener, ModelRequest};
-
-/// Time without further attempts after a failed connection, in the mode `auto`.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(10);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum SocketOutcome {
-    /// The response came over the socket, or failed there.
-    Received,
-    /// No response can exist: the request may be sent over HTTP.
-    NotSent,
-}
-
-/// Remembers a failed connection, so that an endpoint without WebSockets costs one attempt and not
-/// one per delivery.
-#[derive(Debug, Default)]
-pub(super) struct SocketPause {
-    /// End of the pause, on the monotonic clock.
-    until: Mutex<Option<Duration>>,
-}
-
-impl SocketPause {
-    fn start(&self, now: Duration) {
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        *until = Some(now + PAUSE_AFTER_FAILURE);
-    }
-
-    fn is_active(&self, now: Duration) -> bool {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until)
-    }
-}
 
 /// A call that the socket could not make.
 struct SocketFailure {

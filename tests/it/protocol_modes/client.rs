@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::json;
-use turnwheel::agent_settings::{ProtocolMode, ThinkingLevel};
+use turnwheel::agent_settings::ProtocolMode;
 use turnwheel::events::AssistantMessageEvent;
 use turnwheel::messages::Message;
 use turnwheel::models::{
@@ -48,19 +48,8 @@ async fn call_and_listen(
     let record = client.record("gpt-5-mini").unwrap();
     let message: Message =
         serde_json::from_value(json!({ "role": "user", "content": "hi", "timestamp": 0 })).unwrap();
-    let request = ModelRequest {
-        model: &record,
-        system: Some("SYS"),
-        messages: &[&message],
-        tools: &[],
-        thinking: ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: None,
-        response_schema: None,
-        session_id: "conversation-1",
-        traceparent: None,
-        payload: None,
-    };
+    let messages = [&message];
+    let request = ModelRequest { system: Some("SYS"), ..ModelRequest::new(&record, &messages) };
     client.respond_on_connection(connection, request, listener).await
 }
 

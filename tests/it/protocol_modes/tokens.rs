@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use turnwheel::testing::model::tokens::count_tokens;
 
 use super::{RESUME, calls, done, run_with};
-use crate::support::socket_model::{ModelTurn, Reply};
+use crate::support::socket_model::{ModelTurn, Reply, input_texts};
 
 /// Rounds with a call, and the response without one.
 const ROUNDS: usize = 10;
@@ -17,14 +17,13 @@ fn replies() -> Vec<Reply> {
 }
 
 fn tokens(turn: &ModelTurn) -> usize {
-    let items = turn.body["input"].as_array().unwrap();
-    let texts = items.iter().map(|item| match &item["content"] {
-        serde_json::Value::String(text) => text.clone(),
-        parts => {
-            parts.as_array().unwrap().iter().filter_map(|part| part["text"].as_str()).collect()
-        }
-    });
-    texts.map(|text: String| usize::try_from(count_tokens(&text)).unwrap()).sum()
+    let count = |(_, text): &(String, String)| usize::try_from(count_tokens(text)).unwrap();
+    input_texts(&turn.body).iter().map(count).sum()
+}
+
+#[expect(clippy::print_stdout, reason = "the test measures these figures")]
+fn print_table(table: &str) {
+    println!("{table}");
 }
 
 #[tokio::test]
@@ -51,7 +50,7 @@ async fn input_of_ten_rounds_is_constant_in_resume_and_grows_in_replay() {
         )
     };
     let _ = writeln!(table, "sum | {:?} | {:?}", sums(&resumed), sums(&replayed));
-    println!("{table}");
+    print_table(&table);
     // The last round has one more text.
     let middle: Vec<usize> = resumed[1..ROUNDS - 1].iter().map(tokens).collect();
     assert!(middle.iter().all(|sent| *sent == middle[0]), "{table}");

@@ -9,6 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::get;
+use axum::serve::ListenerExt as _;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderMap, StatusCode};
@@ -104,6 +105,8 @@ impl SocketModel {
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+        // Each frame is a packet of its own; without this each waits for the acknowledgement before.
+        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
         #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { url, state, server }
@@ -159,14 +162,12 @@ async fn handle_post(State(state): State<Arc<SocketModelState>>, body: Bytes) ->
     let context = input_texts(&parsed);
     let turn = ModelTurn { transport: Transport::Http, body: parsed, bytes: body.len(), context };
     state.record(turn);
-    match state.next_reply() {
-        Reply::Text(text) => stream_script(&ResponseScript::text(&text)),
-        other => {
-            let error =
-                json!({ "error": { "code": "wrong_transport", "message": format!("{other:?}") } });
-            Response::builder().status(400).body(Body::from(error.to_string())).unwrap()
-        }
+    let reply = state.next_reply();
+    if let Reply::Text(text) = &reply {
+        return stream_script(&ResponseScript::text(text));
     }
+    let error = json!({ "error": { "code": "wrong_transport", "message": format!("{reply:?}") } });
+    Response::builder().status(400).body(Body::from(error.to_string())).unwrap()
 }
 
 async fn handle_upgrade(
@@ -303,13 +304,15 @@ fn response_events(text: &str, stop: Option<String>, id: &str) -> Vec<Value> {
 }
 
 /// Roles and texts of the input.
-fn input_texts(body: &Value) -> Vec<(String, String)> {
-    let text_of = |content: &Value| match content {
-        Value::String(text) => text.clone(),
-        parts => parts.as_array().unwrap().iter().filter_map(|it| it["text"].as_str()).collect(),
-    };
+pub(crate) fn input_texts(body: &Value) -> Vec<(String, String)> {
     let items = body["input"].as_array().unwrap().iter();
     items
-        .map(|item| (item["role"].as_str().unwrap().to_owned(), text_of(&item["content"])))
+        .map(|item| {
+            let content = &item["content"];
+            let parts = content.as_array().into_iter().flatten();
+            let joined = parts.filter_map(|part| part["text"].as_str()).collect();
+            let text = content.as_str().map_or(joined, ToOwned::to_owned);
+            (item["role"].as_str().unwrap().to_owned(), text)
+        })
         .collect()
 }

@@ -1,5 +1,7 @@
 //! The check that only new items are sent, on request bodies.
 
+use serde_json::Value;
+
 use super::*;
 
 /// A body with these items after the instructions.
