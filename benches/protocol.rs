@@ -86,19 +86,21 @@ fn message_item(text: &str) -> Value {
 const TEXT_DELTA: &str = "response.output_text.delta";
 const ARGUMENTS_DELTA: &str = "response.function_call_arguments.delta";
 
+fn call_item(arguments: &str) -> Value {
+    json!({"type": "function_call", "id": "f", "call_id": "c", "name": "look",
+        "status": "completed", "arguments": arguments})
+}
+
 fn native_frames() -> Vec<String> {
     let text = "word ".repeat(DELTAS);
     let arguments = json!({"text": text}).to_string();
-    let call = json!({"type": "function_call", "id": "f", "call_id": "c", "name": "look", "status": "completed"});
     let mut frames = vec![added(0, &json!({"type": "message", "id": "m"}))];
     frames.extend((0..DELTAS).map(|_| delta(TEXT_DELTA, 0, "word ")));
-    frames.extend([done(0, &message_item(&text)), added(1, &call)]);
+    frames.extend([done(0, &message_item(&text)), added(1, &call_item(""))]);
     frames.push(delta(ARGUMENTS_DELTA, 1, "{\"text\":\""));
     frames.extend((0..DELTAS).map(|_| delta(ARGUMENTS_DELTA, 1, "word ")));
     frames.push(delta(ARGUMENTS_DELTA, 1, "\"}"));
-    let mut call = call;
-    call["arguments"] = arguments.into();
-    frames.extend([done(1, &call), completed()]);
+    frames.extend([done(1, &call_item(&arguments)), completed()]);
     frames
 }
 

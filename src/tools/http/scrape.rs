@@ -157,7 +157,7 @@ fn page_text(response: &ToolResponse) -> Result<ToolResult, ToolError> {
     }
     if response.is_cut {
         let read = RESPONSE_BYTES_MAX / (1024 * 1024);
-        text.push_str(&format!("\n\n[Only the first {read} MB were read.]"));
+        text = format!("{text}\n\n[Only the first {read} MB were read.]");
     }
     Ok(ToolResult::text(text))
 }
