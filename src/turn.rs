@@ -20,6 +20,7 @@ pub(crate) mod error;
 pub(crate) mod error_domain;
 pub(crate) mod event_log;
 pub(crate) mod expiry;
+mod failed_response;
 pub(crate) mod finish_turn;
 pub(crate) mod frame;
 pub(crate) mod head_commit;

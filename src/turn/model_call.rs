@@ -4,24 +4,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::agent::compaction::tokens;
-use crate::agent::content::Block;
 use crate::agent::entry::Entry;
 use crate::agent::frame_entry::FrameInput;
-use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::projection;
-use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, ProtocolMode};
-use crate::agent::step::{FailureKind, Input, ResponseInput};
-use crate::agent::usage::Usage;
+use crate::agent::step::{Input, ResponseInput};
 use crate::agents::Agent;
 use crate::extensions::Hook;
 use crate::extensions::context::Anchor;
-use crate::extensions::runner::{FailureCause, HookFailure};
-use crate::ids::{EntryId, Ids, PromptId};
+use crate::extensions::runner::HookFailure;
+use crate::ids::{EntryId, PromptId};
 use crate::live::{LiveResponse, ModelIdentity};
-use crate::model::catalogue::find_tariff;
 use crate::model::protocol::ProtocolModel;
 use crate::model::tokens::count_tokens;
 use crate::model::{
@@ -34,12 +30,12 @@ use crate::turn::delta_publisher::DeltaPublisher;
 use crate::turn::error::TurnError;
 use crate::turn::error_domain::{self, NO_MODEL};
 use crate::turn::event_log::ModelCallLog;
+use crate::turn::failed_response::{
+    aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
+};
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::prepare::{PluginFailure, PreparedCall};
+use crate::turn::prepare::PreparedCall;
 use crate::turn::spans::ModelCallSpan;
-
-/// The source's text (s3 §5.7).
-const ABORTED_TEXT: &str = "Request was aborted";
 
 /// A finished model call: the response, and the other parts of its commit.
 struct CallOutcome {
@@ -335,17 +331,6 @@ impl LeasedConversation<'_> {
     }
 }
 
-/// The failure class for the state machine. It adds the random number for the back-off.
-pub(crate) fn failure_kind(ids: &dyn Ids, failure: Option<&ModelFailure>) -> FailureKind {
-    match failure {
-        Some(ModelFailure::Retryable { after }) => {
-            FailureKind::Transient { retry_after: *after, jitter_share: ids.random_fraction() }
-        }
-        Some(ModelFailure::ContextOverflow) => FailureKind::ContextOverflow,
-        Some(ModelFailure::Permanent) | None => FailureKind::Permanent,
-    }
-}
-
 /// The messages as the provider receives them.
 fn model_messages(messages: Vec<Cow<'_, Message>>, loop_kind: LoopKind) -> Vec<Cow<'_, Message>> {
     let mut messages = projection::to_model_messages(messages);
@@ -353,68 +338,4 @@ fn model_messages(messages: Vec<Cow<'_, Message>>, loop_kind: LoopKind) -> Vec<C
         projection::encode_errors_as_json(&mut messages);
     }
     messages
-}
-
-/// The recorded response of a call that could not be made.
-fn failed_response(model: &str, reason: String) -> ModelResponse {
-    ModelResponse {
-        message: AssistantMessage {
-            model: model.to_owned(),
-            error_message: Some(reason),
-            ..AssistantMessage::new_synthetic("turnwheel", Vec::new(), StopReason::Error)
-        },
-        failure: Some(ModelFailure::Permanent),
-        metadata: CallMetadata::default(),
-    }
-}
-
-/// The recorded response of a call prevented by a failed hook. A retry may find what the hook
-/// needs, but not after a panic.
-fn hook_failure_response(failure: &HookFailure) -> ModelResponse {
-    let reply = CallMetadata { error: Some("hook_failed".to_owned()), ..CallMetadata::default() };
-    let is_final = failure.cause == FailureCause::Panic;
-    let failure_class =
-        if is_final { ModelFailure::Permanent } else { ModelFailure::Retryable { after: None } };
-    let reason = format!("The model was not called: {failure}");
-    ModelResponse {
-        failure: Some(failure_class),
-        metadata: reply,
-        ..failed_response(NO_MODEL, reason)
-    }
-}
-
-/// The recorded response of a call that a plugin prevented.
-fn plugin_failure_response(plugin: &PluginFailure) -> ModelResponse {
-    let failure_class = if plugin.is_retryable {
-        ModelFailure::Retryable { after: None }
-    } else {
-        ModelFailure::Permanent
-    };
-    let metadata = CallMetadata { error: Some("plugin".to_owned()), ..CallMetadata::default() };
-    let failed = failed_response(NO_MODEL, plugin.failure.to_string());
-    ModelResponse { failure: Some(failure_class), metadata, ..failed }
-}
-
-/// The response of an aborted call. The service bills the tokens read and written, but reports no
-/// usage to a client that disconnects. The usage is therefore an estimate from the tokens sent and
-/// received.
-pub(crate) fn aborted_response(
-    record: &ModelRecord,
-    content: Vec<Block>,
-    input: u64,
-) -> ModelResponse {
-    let response = failed_response(&record.id, ABORTED_TEXT.to_owned());
-    let output =
-        if content.is_empty() { 0 } else { count_tokens(RawJson::from_value(&content).text()) };
-    let mut usage = Usage { input, output, total_tokens: input + output, ..Usage::default() };
-    usage.cost = find_tariff(record).cost(&usage);
-    let message = AssistantMessage {
-        content,
-        api: record.api.clone(),
-        provider: record.provider.clone(),
-        usage: usage.into(),
-        stop_reason: StopReason::Aborted,
-        ..response.message
-    };
-    ModelResponse { message, failure: None, metadata: CallMetadata::default() }
 }

@@ -14,7 +14,6 @@ mod deletion;
 mod error_texts;
 mod event_streams;
 mod extension_permissions;
-mod foreign_routes;
 mod forks;
 mod hostile_clients;
 mod inbox;

@@ -4,16 +4,17 @@
 //! text text blocks. The parser holds back only a suffix that could begin a tag, and an execute
 //! block until its end.
 
+mod execute_block;
+
 use std::borrow::Cow;
 
-use super::calls::{ProtocolCall, parse_calls};
+use self::execute_block::ExecuteBlock;
+use super::calls::ProtocolCall;
 use crate::agent::content::{Block, Thinking, ToolCall};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
 
-/// Maximum bytes of an execute block.
-pub(crate) const EXECUTE_BYTES_MAX: usize = 1024 * 1024;
 /// Start of the text that replaces a malformed execute block (PC-05).
 const MALFORMED: &str = "Error: Malformed tool call syntax. ";
 
@@ -34,7 +35,6 @@ const OPENING: [(&str, Tag); 4] = [
 ];
 const THINK_CLOSING: [(&str, Tag); 1] = [("</think>", Tag::Close)];
 const RESULTS_CLOSING: [(&str, Tag); 1] = [("</results>", Tag::Close)];
-const EXECUTE_CLOSING: &str = "</execute>";
 
 /// Where the parser is.
 #[derive(Debug)]
@@ -46,26 +46,6 @@ enum Position {
     Results,
     /// After the calls or `<end>`: the rest is dropped.
     Done,
-}
-
-/// Place in JSON text: in a string or outside.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum StringState {
-    #[default]
-    Outside,
-    Inside,
-    /// After a backslash.
-    Escaped,
-}
-
-/// An execute block that is not closed yet.
-#[derive(Debug, Default)]
-struct ExecuteBlock {
-    content: String,
-    string: StringState,
-    /// True if an earlier block was malformed, so that this one does not run.
-    is_dropped: bool,
-    is_too_large: bool,
 }
 
 /// The kind of a block that receives text.
@@ -186,10 +166,7 @@ impl ProtocolParser {
         }
         self.position = match tag {
             Tag::Think => Position::Think,
-            Tag::Execute => Position::Execute(ExecuteBlock {
-                is_dropped: self.details.has_malformed_calls,
-                ..ExecuteBlock::default()
-            }),
+            Tag::Execute => Position::Execute(ExecuteBlock::new(self.details.has_malformed_calls)),
             Tag::Results => Position::Results,
             Tag::End | Tag::Close => Position::Done,
         };
@@ -332,63 +309,6 @@ impl ProtocolParser {
         let dropped = text.chars().filter(|letter| !letter.is_whitespace()).count();
         self.details.dropped_characters += dropped as u64;
     }
-}
-
-impl ExecuteBlock {
-    /// Appends the content up to the closing tag, which is no part of a JSON string.
-    fn scan<'t>(&mut self, text: &'t str) -> FoundTag<'t> {
-        for (at, byte) in text.bytes().enumerate() {
-            match (self.string, byte) {
-                (StringState::Escaped, _) | (StringState::Outside, b'"') => {
-                    self.string = StringState::Inside;
-                }
-                (StringState::Inside, b'\\') => self.string = StringState::Escaped,
-                (StringState::Inside, b'"') => self.string = StringState::Outside,
-                (StringState::Outside, b'<') => {
-                    let (before, rest) = text.split_at(at);
-                    if let Some(rest) = rest.strip_prefix(EXECUTE_CLOSING) {
-                        self.append(before);
-                        return FoundTag { before, tag: Some(Tag::Close), rest };
-                    }
-                    if EXECUTE_CLOSING.starts_with(rest) {
-                        self.append(before);
-                        return FoundTag { before, tag: None, rest };
-                    }
-                }
-                (StringState::Inside | StringState::Outside, _) => {}
-            }
-        }
-        self.append(text);
-        FoundTag { before: text, tag: None, rest: "" }
-    }
-
-    fn append(&mut self, text: &str) {
-        self.is_too_large |= self.content.len() + text.len() > EXECUTE_BYTES_MAX;
-        if self.is_too_large {
-            self.content = String::new();
-        } else {
-            self.content.push_str(text);
-        }
-    }
-
-    fn parse(&self) -> Result<Vec<ProtocolCall>, String> {
-        if self.is_too_large { Err(too_large()) } else { parse_calls(&self.content) }
-    }
-
-    /// Why a block without a closing tag is malformed. A closing tag within a string that never
-    /// ends is the end of the block.
-    fn unclosed_reason(&self) -> String {
-        let unclosed = "The closing </execute> is missing".to_owned();
-        if self.is_too_large {
-            return too_large();
-        }
-        let content = self.content.split_once(EXECUTE_CLOSING).map(|(content, _)| content);
-        content.and_then(|content| parse_calls(content).err()).unwrap_or(unclosed)
-    }
-}
-
-fn too_large() -> String {
-    format!("The <execute> block is larger than {EXECUTE_BYTES_MAX} bytes")
 }
 
 impl TextKind {

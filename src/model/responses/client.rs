@@ -151,6 +151,38 @@ impl ModelApiClient {
             clock: SystemClock::default(),
         })
     }
+
+    /// Calls the model, over the connection if there is one.
+    async fn call(
+        &self,
+        connection: Option<&ModelConnection>,
+        request: &ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> ModelResponse {
+        let names = ToolNames::new(request.tools);
+        let mut call = ModelCall::new(request, &names);
+        let body = match serialise_body(request, &names, self.retention).await {
+            Ok(body) => body,
+            Err(fault) => {
+                call.fold.fail(*fault);
+                return self.finish(call);
+            }
+        };
+        let Some(connection) = connection else {
+            self.call_over_http(&mut call, &body, listener).await;
+            return self.finish(call);
+        };
+        let mut state = connection.take();
+        let outcome = Box::pin(self.call_over_socket(&mut state, &mut call, &body, listener)).await;
+        if outcome == SocketOutcome::NotSent {
+            self.call_over_http(&mut call, &body, listener).await;
+        }
+        let mut response = self.finish(call);
+        state.record_response(outcome, &mut response);
+        connection.restore(state);
+        response
+    }
+
     /// Calls the model over HTTP.
     async fn call_over_http(
         &self,
@@ -195,13 +227,7 @@ impl ModelApiClient {
 #[async_trait]
 impl Model for ModelApiClient {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
-        let names = ToolNames::new(request.tools);
-        let mut call = ModelCall::new(&request, &names);
-        match serialise_body(&request, &names, self.retention).await {
-            Ok(body) => self.call_over_http(&mut call, &body, listener).await,
-            Err(fault) => call.fold.fail(*fault),
-        }
-        self.finish(call)
+        self.call(None, &request, listener).await
     }
 
     async fn respond_on_connection(
@@ -210,27 +236,9 @@ impl Model for ModelApiClient {
         request: ModelRequest<'_>,
         listener: &dyn Listener,
     ) -> ModelResponse {
-        if request.model.api == chat::API {
-            return self.respond(request, listener).await;
-        }
-        let names = ToolNames::new(request.tools);
-        let mut call = ModelCall::new(&request, &names);
-        let body = match serialise_body(&request, &names, self.retention).await {
-            Ok(body) => body,
-            Err(fault) => {
-                call.fold.fail(*fault);
-                return self.finish(call);
-            }
-        };
-        let mut state = connection.take();
-        let outcome = Box::pin(self.call_over_socket(&mut state, &mut call, &body, listener)).await;
-        if outcome == SocketOutcome::NotSent {
-            self.call_over_http(&mut call, &body, listener).await;
-        }
-        let mut response = self.finish(call);
-        state.record_response(outcome, &mut response);
-        connection.restore(state);
-        response
+        // Chat Completions has no sockets.
+        let connection = Some(connection).filter(|_| request.model.api != chat::API);
+        self.call(connection, &request, listener).await
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {

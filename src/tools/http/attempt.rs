@@ -251,6 +251,12 @@ impl ToolResponse {
         full.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
+    /// True if the body is compressed in a way that the client does not read.
+    pub(super) fn has_unknown_encoding(&self) -> bool {
+        let encoding = self.header(&header::CONTENT_ENCODING);
+        !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity")
+    }
+
     pub(super) fn header(&self, name: &header::HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }

@@ -36,8 +36,7 @@ pub(super) async fn convert_response(
         let bound = RESPONSE_BYTES_MAX / (1024 * 1024);
         return unreadable(format!("Its response is larger than {bound} MB and was not read."));
     }
-    let encoding = response.header(&header::CONTENT_ENCODING);
-    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+    if response.has_unknown_encoding() {
         return unreadable("Its response is compressed in an unsupported way.".to_owned());
     }
     if response.body.is_empty() {

@@ -71,9 +71,9 @@ impl Tool for ScrapeTool {
                 return page_text(&response);
             }
             if !response.status.is_redirection() {
-                let text = error_text(&response);
-                let status = response.status;
-                return Err(ToolError::failed(format!("The server responded {status}: {text}")));
+                let (status, text) = (response.status, error_text(&response));
+                let text = if text.is_empty() { ".".to_owned() } else { format!(":\n{text}") };
+                return Err(ToolError::failed(format!("The server responded {status}{text}")));
             }
             let location = response.header(&header::LOCATION);
             url = url
@@ -107,7 +107,7 @@ impl ScrapeTool {
             send_once(client, request.clone(), left, &|_| {}).await
         };
         let mut outcome = send().await;
-        if matches!(outcome, AttemptOutcome::ResponseLost(_)) {
+        if matches!(outcome, AttemptOutcome::ResponseLost(_)) && Instant::now() < until {
             // A reused connection may have been stale.
             outcome = send().await;
         }
@@ -143,6 +143,9 @@ fn parse_url(text: &str) -> Result<Url, ToolError> {
 }
 
 fn page_text(response: &ToolResponse) -> Result<ToolResult, ToolError> {
+    if response.has_unknown_encoding() {
+        return Err(ToolError::failed("The page is compressed in an unsupported way."));
+    }
     let mime_type = response.mime_type();
     let mut text = match classify_content(&mime_type, &response.body) {
         ContentKind::Json | ContentKind::Text => decode_body(response).trim().to_owned(),

@@ -23,8 +23,8 @@ use crate::turn::context::TurnContext;
 use crate::turn::conversation_state::ConversationState;
 use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
+use crate::turn::failed_response::{aborted_response, failure_kind};
 use crate::turn::leased_conversation::LeasedConversation;
-use crate::turn::model_call::{aborted_response, failure_kind};
 use crate::turn::spans::ModelCallSpan;
 
 /// Output tokens with thinking, which counts among them. A truncated summary is discarded, so the

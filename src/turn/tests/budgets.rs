@@ -257,10 +257,7 @@ async fn take_over_settles_reservation_at_its_estimate() {
     let pause = Arc::new(PauseFailPoint::new("model.after"));
     let victim = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&victim, &nudge)).await;
     let reserved =
         env.head().await.unwrap().reservation.expect("the call has no reservation").estimate;
     assert_eq!(read_account(&env, "account-user-u").await.reserved, reserved);

@@ -123,10 +123,7 @@ async fn take_over_repeats_the_call_with_the_changed_arguments() {
     let pause = Arc::new(PauseFailPoint::new("tool.before"));
     let dying = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        outcome = handle(&dying, &nudge) => panic!("{outcome:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&dying, &nudge)).await;
     tokio::time::sleep(Duration::from_secs(66)).await;
     // The other worker has no such extension.
     env.extensions.clear();

@@ -261,10 +261,7 @@ async fn crash_during_compaction_leaves_one_summary_and_response() {
         let pause = Arc::new(PauseFailPoint::new(fail_point));
         let dying = env.new_worker(pause.clone());
         let nudge = TestEnv::nudge();
-        tokio::select! {
-            handled = handle(&dying, &nudge) => panic!("{fail_point} was not hit: {handled:?}"),
-            () = pause.reached.notified() => {}
-        }
+        pause.kill(handle(&dying, &nudge)).await;
         tokio::time::sleep(Duration::from_secs(66)).await;
         env.run_until_idle().await;
         let entries = env.entries().await;

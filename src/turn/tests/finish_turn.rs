@@ -272,10 +272,7 @@ async fn committed_response_is_not_billed_again_after_a_crash() {
         let pause = Arc::new(PauseFailPoint::new(fail_point));
         let victim = env.new_worker(pause.clone());
         let nudge = TestEnv::nudge();
-        tokio::select! {
-            handled = handle(&victim, &nudge) => panic!("{handled:?}"),
-            () = pause.reached.notified() => {}
-        }
+        pause.kill(handle(&victim, &nudge)).await;
         tokio::time::sleep(Duration::from_secs(70)).await;
         env.run_until_idle().await;
         assert_eq!(*env.model.calls.lock().unwrap(), expected, "{fail_point}");
@@ -370,10 +367,7 @@ async fn start_up_leaves_the_decision_to_the_next_delivery() {
     let pause = Arc::new(PauseFailPoint::new("tool.after"));
     let victim = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&victim, &nudge)).await;
     tokio::time::sleep(Duration::from_secs(70)).await;
     let services = env.new_worker(Arc::new(NoFailPoints));
     crash_count::recover_at_start_up(&services).await.unwrap();

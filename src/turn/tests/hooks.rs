@@ -352,10 +352,7 @@ async fn hooks_run_again_when_another_worker_takes_over() {
     let mut victim = env.new_worker(pause.clone());
     victim.extensions = vec![Arc::new(ToolCallHook(Misbehaviour::Panics))];
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&victim, &nudge)).await;
     tokio::time::sleep(Duration::from_secs(70)).await;
     let mut worker = env.new_worker(Arc::new(NoFailPoints));
     worker.extensions = vec![Arc::new(ToolCallHook(Misbehaviour::Takes(Duration::from_secs(1))))];

@@ -63,10 +63,7 @@ async fn invariant_04_response_is_committed_before_tools_start() {
     let pause = Arc::new(PauseFailPoint::new("tool.before"));
     let worker = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&worker, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&worker, &nudge)).await;
     let entries = env.entries().await;
     let is_answer = |entry: &crate::agent::entry::Entry| {
         matches!(entry.body.message(), Some(Message::Assistant(_)))

@@ -202,10 +202,7 @@ async fn make_step_suspect(env: &mut TestEnv) -> Head {
         let pause = Arc::new(PauseFailPoint::new("model.before"));
         let worker = env.new_worker(pause.clone());
         let nudge = TestEnv::nudge();
-        tokio::select! {
-            outcome = handle(&worker, &nudge) => panic!("{outcome:?}"),
-            () = pause.reached.notified() => {}
-        }
+        pause.kill(handle(&worker, &nudge)).await;
         tokio::time::sleep(Duration::from_secs(66)).await;
     }
     handle(&client, &TestEnv::nudge()).await.unwrap();
@@ -354,10 +351,7 @@ async fn restarts_count_only_running_turns_without_delay() {
         let mut worker = env.new_worker(pause.clone());
         worker.isolation = Isolation::Isolator(Arc::new(InProcessIsolator));
         let nudge = TestEnv::nudge();
-        tokio::select! {
-            outcome = handle(&worker, &nudge) => panic!("{restart}: {outcome:?}"),
-            () = pause.reached.notified() => {}
-        }
+        pause.kill(handle(&worker, &nudge)).await;
         drop(worker);
         env.restart_process().await;
         let head = env.head().await.unwrap();

@@ -87,10 +87,7 @@ async fn new_env() -> (TestEnv, Services, Arc<RecordingSender>) {
     let pause = Arc::new(PauseFailPoint::new("tool.after"));
     let victim = env.new_worker(pause.clone());
     let nudge_of_c = nudge("c");
-    tokio::select! {
-        handled = handle(&victim, &nudge_of_c) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&victim, &nudge_of_c)).await;
     env.steer(&services, "and quickly").await.unwrap();
     let tick = NewSchedule {
         id: Some("s".to_owned()),

@@ -412,10 +412,7 @@ async fn each_unknown_outcome_has_its_own_request() {
     let pause = Arc::new(PauseFailPoint::new("tool.after"));
     let victim = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&victim, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&victim, &nudge)).await;
     tokio::time::sleep(Duration::from_secs(70)).await;
     let other = env.new_worker(Arc::new(NoFailPoints));
     handle(&other, &nudge).await.unwrap();

@@ -197,10 +197,7 @@ async fn reserved_input(script: Script) -> u64 {
     let pause = Arc::new(PauseFailPoint::new("model.after"));
     let second = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        handled = handle(&second, &nudge) => panic!("{handled:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&second, &nudge)).await;
     env.head().await.unwrap().reservation.unwrap().estimate.input
 }
 

@@ -65,10 +65,7 @@ async fn kill_during_model_call(env: &mut TestEnv) {
     let pause = Arc::new(PauseFailPoint::new("model.before"));
     let worker = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        outcome = handle(&worker, &nudge) => panic!("{outcome:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&worker, &nudge)).await;
     tokio::time::sleep(Duration::from_secs(66)).await;
 }
 

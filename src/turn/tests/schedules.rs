@@ -226,10 +226,7 @@ async fn crash_between_prompt_and_update_fires_once() {
         let pause = Arc::new(PauseFailPoint::new(fail_point));
         let victim = env.new_worker(pause.clone());
         let nudge = schedule_nudge(&made);
-        tokio::select! {
-            _ = handle(&victim, &nudge) => panic!("the worker was not killed"),
-            () = pause.reached.notified() => {}
-        }
+        pause.kill(handle(&victim, &nudge)).await;
         pass_time(&mut env, Duration::from_mins(3)).await;
         assert_eq!(firing_times(&env, &TestEnv::key()).await.len(), 1, "{fail_point}");
         let moved = read_schedule(&services).await;

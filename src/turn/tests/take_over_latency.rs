@@ -43,10 +43,7 @@ async fn kill_worker_at(env: &mut TestEnv, fail_point: &'static str) {
     let pause = Arc::new(PauseFailPoint::new(fail_point));
     let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        outcome = handle(&worker, &nudge) => panic!("{fail_point}: {outcome:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&worker, &nudge)).await;
 }
 
 async fn send_first_prompt(env: &mut TestEnv) {

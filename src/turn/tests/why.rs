@@ -59,10 +59,7 @@ async fn drop_delivery_at(env: &mut TestEnv, fail_point: &'static str) {
     let pause = Arc::new(PauseFailPoint::new(fail_point));
     let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        outcome = handle(&worker, &nudge) => panic!("{outcome:?}"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(handle(&worker, &nudge)).await;
 }
 
 #[tokio::test(start_paused = true)]

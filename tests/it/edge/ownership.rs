@@ -8,14 +8,16 @@ use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::TestApp;
 
-/// Variants of the routes in `foreign_routes`, and the id of the conversation.
+/// Variants of routes by query and body; `hostile_clients` asks each route.
 #[tokio::test]
 async fn foreign_conversation_is_not_found() {
     let app = TestApp::new();
     app.run("say hello").await;
     let path = "/api/conversations/c";
-    let events = app.get(&format!("{path}/events?format=protocol")).user("eve", "").send().await;
-    events.expect_problem(404, "not-found");
+    for read in ["history?format=protocol", "events?format=protocol"] {
+        let foreign = app.get(&format!("{path}/{read}")).user("eve", "").send().await;
+        foreign.expect_problem(404, "not-found");
+    }
     let entry = app.message_id("say hello").await;
     for (route, body) in [
         ("leaf", json!({"entryId": null, "abort": true})),

@@ -292,10 +292,7 @@ async fn repeated_schedule_call_after_crash_creates_one_schedule() {
     let pause = Arc::new(super::PauseFailPoint::new("tool.after"));
     let victim = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
-    tokio::select! {
-        _ = super::handle(&victim, &nudge) => panic!("the worker was not killed"),
-        () = pause.reached.notified() => {}
-    }
+    pause.kill(super::handle(&victim, &nudge)).await;
     let made = list_user_schedules(&services, &owner()).await.unwrap();
     env.run_until_idle().await;
     assert_eq!(list_user_schedules(&services, &owner()).await.unwrap(), made);

@@ -122,6 +122,14 @@ impl PauseFailPoint {
             resume: Notify::new(),
         }
     }
+
+    /// Runs the work until it reaches the fail point, and drops it there, as a kill does.
+    pub(crate) async fn kill<T: fmt::Debug>(&self, work: impl Future<Output = T>) {
+        tokio::select! {
+            ended = work => panic!("{} was not reached: {ended:?}", self.fail_point),
+            () = self.reached.notified() => {}
+        }
+    }
 }
 
 #[async_trait]
