@@ -268,7 +268,11 @@ impl LeasedConversation<'_> {
             return None;
         }
         let new = || Arc::new(ModelConnection::new(mode));
-        Some(Arc::clone(self.model_connection.get_or_insert_with(new)))
+        let connection = Arc::clone(self.model_connection.get_or_insert_with(new));
+        if self.state.attempt() > 1 {
+            connection.fall_back_for_retry();
+        }
+        Some(connection)
     }
 
     /// Waits for the response to a request of the loop, in protocol mode through the codec.

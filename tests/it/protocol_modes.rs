@@ -47,7 +47,7 @@ impl TestApp {
         let agents = folder.path().join("agents");
         std::fs::create_dir(&agents).unwrap();
         let file = format!(
-            "---\ndescription: Helps.\nloop: protocol\ntools: [echo]\nretry: {{ baseDelayMs: 1 }}\n{keys}\n---\nBe brief.\n"
+            "---\ndescription: Helps.\nloop: protocol\ntools: [echo]\nretry: {{ baseDelayMs: 100 }}\n{keys}\n---\nBe brief.\n"
         );
         std::fs::write(agents.join("helper.agent.md"), file).unwrap();
         let model = SocketModel::start(upgrades, replies).await;

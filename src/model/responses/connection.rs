@@ -50,6 +50,12 @@ impl ModelConnection {
         }
     }
 
+    /// Calls the model over HTTP for the rest of the delivery, because the call is a retry: a failure
+    /// that only sockets have must not use up the attempts.
+    pub(crate) fn fall_back_for_retry(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).fall_back(Fallback::Retry);
+    }
+
     /// Closes the connection.
     pub(crate) async fn close(&self) {
         if let Some(socket) = self.take().socket {
@@ -82,6 +88,8 @@ pub(super) enum Fallback {
     RequestRejected,
     /// The service failed to respond.
     ResponseFailed,
+    /// An earlier attempt of the same call failed.
+    Retry,
 }
 
 #[derive(Debug)]

@@ -8,13 +8,15 @@ use crate::support::socket_model::{Reply, Transport, Upgrades, error_event};
 
 use Transport::{Http, Socket};
 
-/// One failure: the replies, the transport of each request, and the recorded reason.
+/// One failure: the replies, the transport of each request, and the recorded reasons.
 struct Failure {
     name: &'static str,
     upgrades: Upgrades,
     replies: Vec<Reply>,
     transports: Vec<Transport>,
     reason: &'static str,
+    /// True if the failed call is retried, which is in another delivery.
+    is_retried: bool,
 }
 
 impl Failure {
@@ -26,13 +28,15 @@ impl Failure {
             replies: vec![calls("a"), reply, calls("b"), done()],
             transports: vec![Socket, Socket, Http, Http],
             reason,
+            is_retried: false,
         }
     }
 
     fn of_upgrade(name: &'static str, upgrades: Upgrades) -> Self {
         let replies = vec![calls("a"), calls("b"), done()];
         let transports = vec![Http, Http, Http];
-        Self { name, upgrades, replies, transports, reason: "connection_failed" }
+        let reason = "connection_failed";
+        Self { name, upgrades, replies, transports, reason, is_retried: false }
     }
 
     async fn check(self, mode: &str) {
@@ -43,8 +47,14 @@ impl Failure {
         assert_eq!(prompt["state"], "completed", "{name}: {prompt} {:?}", app.model.turns());
         assert_eq!(prompt["output"].as_array().unwrap().last().unwrap()["content"], "Done.");
         assert_eq!(app.model.transports(), self.transports, "{name}");
-        let replay = json!({ "mode": "replay", "lastFallback": self.reason });
-        assert_eq!(run.provider_states().last().unwrap(), &replay, "{name}");
+        let states = run.provider_states();
+        if self.is_retried {
+            let failed = json!({ "mode": "resume", "lastFallback": self.reason });
+            assert_eq!(states[1], failed, "{name}");
+        }
+        let reason = if self.is_retried { "retry" } else { self.reason };
+        let replay = json!({ "mode": "replay", "lastFallback": reason });
+        assert_eq!(states.last().unwrap(), &replay, "{name}");
         let turns = app.model.turns();
         let last = turns.last().unwrap();
         assert_eq!(last.body["input"].as_array().unwrap().len(), 6, "{name}: the whole input");
@@ -89,7 +99,8 @@ async fn failed_response_is_retried_over_http() {
         ("malformed end", Reply::Frames(vec![begun(), malformed_end()], text), "connection_lost"),
     ];
     for (name, reply, reason) in failures {
-        Failure::in_second_round(name, reply, reason).check("resume").await;
+        let failure = Failure::in_second_round(name, reply, reason);
+        Failure { is_retried: true, ..failure }.check("resume").await;
     }
 }
 
@@ -110,6 +121,7 @@ async fn socket_closed_between_rounds_falls_back_to_http() {
         replies: vec![Reply::ThenClose(call_text("a")), calls("b"), done()],
         transports: vec![Socket, Http, Http],
         reason: "connection_lost",
+        is_retried: false,
     };
     failure.check("auto").await;
 }
