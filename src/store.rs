@@ -12,6 +12,7 @@ pub(crate) mod embedded;
 mod head_lease;
 pub(crate) mod interceptor;
 pub(crate) mod memory;
+mod search;
 pub(crate) mod validate;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
+pub use crate::store::search::{SearchHit, SearchQuery, SearchResult};
 
 /// Operations of one batch (Cosmos: 100).
 pub(crate) const BATCH_OPERATIONS_MAX: usize = 80;
@@ -96,7 +98,7 @@ pub struct Document {
     pub body: RawJson,
     /// When pending work is due; absent if there is none.
     pub due: Option<Timestamp>,
-    /// Set on heads: lists are newest first.
+    /// Set on heads, and on entries with a search text: lists are newest first.
     pub created_at: Option<Timestamp>,
     /// Set on heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
     pub state: Option<String>,
@@ -104,6 +106,9 @@ pub struct Document {
     /// document at any later time, or never: correctness must not depend on it. Only
     /// [`DocumentKind::Live`] and [`DocumentKind::Watch`] documents have one, and they always do.
     pub ttl: Option<u32>,
+    /// Set on entries that [`ConversationStore::search`] finds, in lower case. Reads do not return it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_text: Option<String>,
 }
 
 impl Document {
@@ -115,7 +120,8 @@ impl Document {
         due: Option<Timestamp>,
     ) -> Self {
         let body = RawJson::from_value(body);
-        Self { id: id.into(), kind, body, due, created_at: None, state: None, ttl: None }
+        let (created_at, state, ttl, search_text) = (None, None, None, None);
+        Self { id: id.into(), kind, body, due, created_at, state, ttl, search_text }
     }
 }
 
@@ -318,4 +324,8 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
 
     async fn list_heads(&self, query: &HeadQuery)
     -> Result<ResultPage<StoredDocument>, StoreError>;
+
+    /// Finds the newest entries of a user whose search text contains a text. Excludes deleted
+    /// conversations. May return an older state.
+    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError>;
 }

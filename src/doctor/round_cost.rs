@@ -78,9 +78,8 @@ fn head_document(now: Timestamp) -> Document {
 }
 
 fn new_document(id: String, kind: DocumentKind, bytes: usize) -> Document {
-    let body =
-        RawJson::from_value(&json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)}));
-    Document { id, kind, body, due: None, created_at: None, state: None, ttl: None }
+    let body = json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)});
+    Document::new(id, kind, &body, None)
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn fresh_conversation() -> Partition {
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
     let ttl = matches!(kind, DocumentKind::Live | DocumentKind::Watch).then_some(60);
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl }
+    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl, search_text: None }
 }
 
 fn entry(seq: u64) -> Document {
@@ -100,6 +100,7 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Leas
         created_at: Some(Timestamp(created_at)),
         state: Some(state.to_owned()),
         ttl: None,
+        search_text: None,
     }
 }
 

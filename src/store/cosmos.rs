@@ -8,6 +8,7 @@ mod envelope;
 mod pages;
 mod queries;
 mod response;
+mod search;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -36,8 +37,8 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
-    head_lease, validate,
+    LeaseRequest, Partition, ResultPage, SearchQuery, SearchResult, Selection, StoreError,
+    StoredDocument, Write, cursor, head_lease, validate,
 };
 
 /// Maximum bytes of a batch as it is sent. Cosmos allows 2 MB, headers included.
@@ -78,6 +79,34 @@ impl CosmosStore {
             Partition::Scope(_) => &self.containers.scopes,
         }
     }
+
+    /// Reads a document. Also returns the request units; 0 if it does not exist.
+    async fn read_with_charge(
+        &self,
+        partition: &Partition,
+        id: &str,
+        freshness: Freshness,
+    ) -> Result<(Option<StoredDocument>, f64), StoreError> {
+        validate::partition(partition)?;
+        validate::document_id(id)?;
+        let options = ItemReadOptions::default().with_operation_options(match freshness {
+            Freshness::Latest => latest_committed_options(),
+            Freshness::Any => default_options(),
+        });
+        let key = partition_key(partition);
+        let answer = self.container(partition).read_item(key, id, Some(options)).await;
+        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
+            Ok(answer) => {
+                let charge = answer.diagnostics().total_request_charge().value();
+                let found: ReturnedDocument = answer.into_model().map_err(|error| {
+                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
+                })?;
+                Ok((Some(found.into_stored()?), charge))
+            }
+            Err(error) if error.status().is_not_found() => Ok((None, 0.0)),
+            Err(error) => Err(request_error(error)),
+        }
+    }
 }
 
 fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, StoreError> {
@@ -88,12 +117,12 @@ fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalB
         match write {
             Write::Create(document) => {
                 let wrapped = DocumentEnvelope::new(partition, document);
-                sent += wrapped.body_bytes();
+                sent += wrapped.sent_bytes();
                 batch.create_item(wrapped)
             }
             Write::Replace(document, expected) => {
                 let wrapped = DocumentEnvelope::new(partition, document);
-                sent += wrapped.body_bytes();
+                sent += wrapped.sent_bytes();
                 let options = expected
                     .as_ref()
                     .map(|etag| BatchReplaceOptions::default().with_precondition(if_match(etag)));
@@ -144,24 +173,7 @@ impl ConversationStore for CosmosStore {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<StoredDocument>, StoreError> {
-        validate::partition(partition)?;
-        validate::document_id(id)?;
-        let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest_committed_options(),
-            Freshness::Any => default_options(),
-        });
-        let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
-            Ok(answer) => {
-                let found: ReturnedDocument = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
-                })?;
-                found.into_stored().map(Some)
-            }
-            Err(error) if error.status().is_not_found() => Ok(None),
-            Err(error) => Err(request_error(error)),
-        }
+        self.read_with_charge(partition, id, freshness).await.map(|(found, _)| found)
     }
 
     async fn select(
@@ -263,5 +275,10 @@ impl ConversationStore for CosmosStore {
         let items =
             items.into_iter().map(ReturnedDocument::into_stored).collect::<Result<_, _>>()?;
         Ok(ResultPage { items, continuation: token.map(|token| cursor::encode(&list, &token)) })
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+        validate::search(query)?;
+        search::search(self, query).await
     }
 }

@@ -10,6 +10,7 @@ mod lock;
 mod readers;
 mod rows;
 mod schema;
+mod search;
 mod writer;
 
 use std::fmt;
@@ -29,8 +30,8 @@ use crate::store::embedded::schema::Durability;
 use crate::store::embedded::writer::Writer;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
-    validate,
+    LeaseRequest, Partition, ResultPage, SearchQuery, SearchResult, Selection, StoreError,
+    StoredDocument, Write, cursor, validate,
 };
 
 /// The database inside the data folder.
@@ -272,6 +273,15 @@ impl ConversationStore for EmbeddedStore {
         let after = cursor::parse_head_cursor(query)?;
         let query = query.clone();
         self.readers.run_read(move |connection| rows::list_heads(connection, &query, &after)).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+        validate::search(query)?;
+        let query = query.clone();
+        let search = move |connection: &rusqlite::Connection| {
+            search::search(connection, &query, search::MESSAGES_MAX)
+        };
+        self.readers.run_read(search).await
     }
 }
 

@@ -5,7 +5,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, is_plain_text};
 use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, DocumentKind, HEAD_ID, HeadQuery, Partition,
-    StoreError, Write,
+    SearchQuery, StoreError, Write,
 };
 
 /// Maximum length of a conversation id; the other parts of a key may have 255 characters.
@@ -48,6 +48,17 @@ pub(crate) fn heads(query: &HeadQuery) -> Result<(), StoreError> {
     query.user.as_ref().map_or(Ok(()), |user| plain_id("user", user.as_str()))
 }
 
+/// Checks the key of a search.
+pub(crate) fn search(query: &SearchQuery) -> Result<(), StoreError> {
+    plain_id("tenant", query.tenant.as_str())?;
+    plain_id("user", query.user.as_str())?;
+    plain_id("conversation id", query.excluded.as_str())?;
+    if query.text.is_empty() {
+        return invalid("a search needs a text".to_owned());
+    }
+    Ok(())
+}
+
 pub(crate) fn document_id(id: &str) -> Result<(), StoreError> {
     plain_id("document id", id)
 }
@@ -83,7 +94,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
 }
 
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
-    let Document { id, kind, body, due, created_at, state, ttl } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_) | Partition::User { .. });
     if is_scope != (*kind == DocumentKind::Scope) {
@@ -106,6 +117,9 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     }
     if ttl.is_some_and(|seconds| !(1..=TTL_MAX).contains(&seconds)) {
         return invalid(format!("the time to live of `{id}` must be 1 to {TTL_MAX} s"));
+    }
+    if search_text.is_some() && (*kind != DocumentKind::Entry || created_at.is_none()) {
+        return invalid(format!("only an entry with a time can have a search text, not `{id}`"));
     }
     if *kind == DocumentKind::Head {
         if created_at.is_none() || state.is_none() {

@@ -53,6 +53,7 @@ pub(crate) fn head_document(head: &Head) -> Result<Document, StoreError> {
         created_at: Some(head.created_at),
         state: Some(state_name(head).to_owned()),
         ttl: None,
+        search_text: None,
     })
 }
 

@@ -62,15 +62,8 @@ impl StoredPartialResponse {
 impl DeltaBatch {
     pub(super) fn to_document(&self) -> Document {
         let id = format!("{}-{:013}-{:06}", id_prefix(self.epoch), self.started_at.0, self.number);
-        Document {
-            id,
-            kind: DocumentKind::Live,
-            body: RawJson::from_value(self),
-            due: None,
-            created_at: None,
-            state: None,
-            ttl: Some(TTL_SECONDS),
-        }
+        let document = Document::new(id, DocumentKind::Live, self, None);
+        Document { ttl: Some(TTL_SECONDS), ..document }
     }
 
     /// Parses a stored batch.

@@ -40,23 +40,28 @@ pub(super) struct DocumentEnvelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    search_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_text: Option<&'a str>,
     #[serde(skip)]
-    body_bytes: usize,
+    sent_bytes: usize,
 }
 
 impl<'a> DocumentEnvelope<'a> {
     pub(super) fn new(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state, ttl } = document;
+        let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
         let members = lossless_members(body);
         let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
+        let count_escapes = |text: &str| text.bytes().filter(escaped).count();
         let escapes = match members {
             Some(_) => 0,
-            None => body.text().bytes().filter(escaped).count(),
+            None => count_escapes(body.text()),
         };
+        let search_text = search_text.as_deref();
+        let search_bytes = search_text.map_or(0, |text| text.len() + count_escapes(text));
         Self {
             id,
             kind: kind.into_str(),
@@ -67,15 +72,16 @@ impl<'a> DocumentEnvelope<'a> {
             created_at: *created_at,
             state: state.as_deref(),
             ttl: *ttl,
+            search_text,
             body_text: members.is_none().then_some(body.text()),
             body: members,
-            body_bytes: body.text().len() + escapes,
+            sent_bytes: body.text().len() + escapes + search_bytes,
         }
     }
 
-    /// Upper bound of the bytes of the body as it is sent.
-    pub(super) fn body_bytes(&self) -> usize {
-        self.body_bytes
+    /// Upper bound of the bytes of body and search text as they are sent.
+    pub(super) fn sent_bytes(&self) -> usize {
+        self.sent_bytes
     }
 }
 
@@ -107,7 +113,8 @@ impl ReturnedDocument {
             StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = DocumentKind::from_name(&kind)?;
-        let document = Document { id, kind, body, due, created_at, state, ttl };
+        let search_text = None;
+        let document = Document { id, kind, body, due, created_at, state, ttl, search_text };
         Ok(StoredDocument { document, etag: ETag(etag) })
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct QueryPage<T> {
 /// A running query.
 pub(super) struct PagedQuery<T: Send> {
     operation: &'static str,
+    /// Request units of the pages so far.
+    pub(super) charge: f64,
     pages: QueryPageIterator<T>,
 }
 
@@ -60,14 +62,22 @@ impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
         let items =
             container.query_items::<T>(query, cosmos_query.scope.clone(), Some(options)).await;
         let pages = items.map_err(|error| start_error(error, is_resumed))?.into_pages();
-        Ok(Self { operation, pages })
+        Ok(Self { operation, charge: 0.0, pages })
     }
 
     /// Returns the next page; `None` at the end.
     pub(super) async fn next_page(&mut self) -> Result<Option<Vec<T>>, StoreError> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
         let page = with_recorded_cost(self.operation, page, QueryFeedPage::diagnostics);
-        Ok(Some(page.map_err(request_error)?.into_items()))
+        let page = page.map_err(request_error)?;
+        self.charge += page.diagnostics().total_request_charge().value();
+        Ok(Some(page.into_items()))
+    }
+
+    /// True after the last page.
+    pub(super) fn is_at_end(&self) -> Result<bool, StoreError> {
+        let token = self.pages.to_continuation_token().map_err(request_error)?;
+        Ok(is_drained(token.as_str()))
     }
 
     /// Returns the next non-empty page, or an empty last page.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
 use crate::store::validate::DELETED;
-use crate::store::{DocumentKind, HeadQuery, Partition, Selection};
+use crate::store::{DocumentKind, HeadQuery, Partition, SearchQuery, Selection};
 
 pub(super) struct CosmosQuery {
     columns: &'static str,
@@ -115,6 +115,20 @@ pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
     cosmos_query.ordered_by("c.createdAt DESC")
 }
 
+/// Selects the searchable entries of a user that contain the text, newest first.
+pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
+    let SearchQuery { tenant, user, text, excluded, limit: _ } = query;
+    let prefix = PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned()));
+    let columns = "c.id, c.conversationId, c.createdAt, c.searchText";
+    let mut cosmos_query = CosmosQuery::new(columns, FeedScope::partition(prefix))
+        .with_condition("c.tenant =", "@tenant", json!(tenant))
+        .with_condition("c.user =", "@user", json!(user))
+        .with_condition("c.conversationId !=", "@excluded", json!(excluded));
+    cosmos_query.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
+    cosmos_query.parameters.push(("@text", json!(text)));
+    cosmos_query.ordered_by("c.createdAt DESC")
+}
+
 /// The query of the recovery sweep: the only one over all physical partitions, one at a time and
 /// in no order.
 pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
@@ -171,6 +185,17 @@ mod tests {
                 HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
             assert_indexed(&heads(&query), &CONVERSATIONS);
         }
+        assert_indexed(&search(&search_query()), &CONVERSATIONS);
+    }
+
+    fn search_query() -> SearchQuery {
+        SearchQuery {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            text: "x".to_owned(),
+            excluded: ConversationId::new("c"),
+            limit: 3,
+        }
     }
 
     #[test]
@@ -191,6 +216,10 @@ mod tests {
         assert_eq!(
             heads(&query).to_sql(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
+        );
+        assert_eq!(
+            search(&search_query()).to_sql(),
+            "SELECT c.id, c.conversationId, c.createdAt, c.searchText FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.conversationId != @excluded AND CONTAINS(c.searchText, @text) ORDER BY c.createdAt DESC"
         );
         assert!(
             !due(Timestamp(1), FeedScope::full_container()).to_sql().contains("ORDER"),

@@ -65,12 +65,12 @@ fn create(
     version: i64,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
     connection
         .prepare_cached(
             "INSERT INTO documents
-                 (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -84,7 +84,8 @@ fn create(
             created_at.map(to_sql_integer),
             state,
             body.text(),
-            ttl
+            ttl,
+            search_text
         ])
 }
 
@@ -96,11 +97,12 @@ fn replace(
     expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
     connection
         .prepare_cached(
             "UPDATE documents
-             SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11
+             SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11,
+                 search_text = ?13
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
                  AND version = ifnull(?12, version)",
         )?
@@ -116,7 +118,8 @@ fn replace(
             state,
             body.text(),
             ttl,
-            expected
+            expected,
+            search_text
         ])
 }
 
@@ -338,6 +341,7 @@ impl RawRow {
             created_at: self.created_at.map(from_sql_integer),
             state: self.state,
             ttl: self.ttl,
+            search_text: None,
         };
         Ok((self.partition, StoredDocument { document, etag: version_etag(self.version) }))
     }
@@ -362,12 +366,12 @@ fn from_sql_integer(number: i64) -> Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::ids::{TenantId, UserId};
     use crate::store::embedded::schema::{self, Durability};
 
-    fn query_plan(sql: &str) -> String {
+    pub(in crate::store::embedded) fn query_plan(sql: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let (connection, _) =
             schema::open_writer(&folder.path().join("a.db"), Durability::Process).unwrap();

@@ -25,6 +25,9 @@ const APPLICATION_ID: i64 = 0x5475_726e;
 ///
 /// Version 3: the index of the rare kinds compares the names one by one. With `NOT IN` each row
 /// write built a table of the four names, which took a fifth of its time.
+///
+/// Version 4: adds the search text, and an index of its own which holds all that a search reads. A
+/// search that reads the rows would read the bodies, too.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -55,6 +58,12 @@ const MIGRATIONS: &[&str] = &[
     DROP INDEX documents_rare;
     CREATE INDEX documents_rare ON documents (tenant, user, conversation, kind, id)
         WHERE kind <> 'entry' AND kind <> 'events' AND kind <> 'head' AND kind <> 'scope';
+",
+    "
+    ALTER TABLE documents ADD COLUMN search_text TEXT;
+    CREATE INDEX documents_search
+        ON documents (tenant, user, created_at, conversation, id, search_text)
+        WHERE search_text IS NOT NULL;
 ",
 ];
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::clock::Timestamp;
 use crate::store::cursor::{DueCursor, HeadCursor};
 use crate::store::{
-    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, StoreError, StoredDocument, Write,
-    validate,
+    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, SearchHit, SearchQuery, StoreError,
+    StoredDocument, Write, validate,
 };
 
 #[derive(Debug, Default)]
@@ -22,6 +22,7 @@ struct Version {
     commit: u64,
     /// `None` if the document was deleted.
     stored: Option<StoredDocument>,
+    search_text: Option<String>,
 }
 
 impl Versions {
@@ -66,8 +67,9 @@ impl Versions {
         self.commit = commit;
         self.etag = next_etag;
         let documents = self.partitions.entry(partition.clone()).or_default();
-        for (id, stored) in pending {
-            documents.entry(id).or_default().push(Version { commit, stored });
+        for (id, mut stored) in pending {
+            let search_text = stored.as_mut().and_then(|stored| stored.document.search_text.take());
+            documents.entry(id).or_default().push(Version { commit, stored, search_text });
         }
         Ok(etags)
     }
@@ -78,7 +80,7 @@ impl Versions {
         id: &str,
         commit: u64,
     ) -> Option<&StoredDocument> {
-        as_of(self.partitions.get(partition)?.get(id)?, commit)
+        as_of(self.partitions.get(partition)?.get(id)?, commit)?.stored.as_ref()
     }
 
     /// Returns the documents of a partition, in the order of ids.
@@ -88,7 +90,7 @@ impl Versions {
         commit: u64,
     ) -> impl Iterator<Item = &StoredDocument> {
         let documents = self.partitions.get(partition).into_iter().flat_map(BTreeMap::values);
-        documents.filter_map(move |versions| as_of(versions, commit))
+        documents.filter_map(move |versions| as_of(versions, commit)?.stored.as_ref())
     }
 
     pub(super) fn history(&self, partition: &Partition, id: &str) -> Vec<Option<StoredDocument>> {
@@ -143,14 +145,45 @@ impl Versions {
         found.sort_by(|(one, _), (other, _)| other.cmp(one));
         found
     }
+
+    /// Returns the searchable entries of a user, newest first. Excludes deleted conversations.
+    pub(super) fn list_searchable(&self, query: &SearchQuery, commit: u64) -> Vec<SearchHit> {
+        let mut found = Vec::new();
+        for (partition, documents) in &self.partitions {
+            let Partition::Conversation(key) = partition else { continue };
+            let is_searched = key.tenant == query.tenant
+                && key.user == query.user
+                && key.conversation_id != query.excluded;
+            let head = is_searched.then(|| self.version_at(partition, HEAD_ID, commit)).flatten();
+            let is_listed =
+                |head: &StoredDocument| head.document.state.as_deref() != Some(validate::DELETED);
+            if !head.is_some_and(is_listed) {
+                continue;
+            }
+            found.extend(documents.values().filter_map(|versions| {
+                let Version { stored: Some(stored), search_text: Some(text), .. } =
+                    as_of(versions, commit)?
+                else {
+                    return None;
+                };
+                let Document { id, created_at, .. } = &stored.document;
+                let (conversation, id) = (key.conversation_id.clone(), id.clone());
+                Some(SearchHit { conversation, id, at: (*created_at)?, text: text.clone() })
+            }));
+        }
+        found.sort_by(|one, other| {
+            (other.at, &other.conversation, &other.id).cmp(&(one.at, &one.conversation, &one.id))
+        });
+        found
+    }
 }
 
 fn matches(current: Option<&StoredDocument>, wanted: Option<&ETag>) -> bool {
     current.is_some_and(|stored| wanted.is_none_or(|etag| stored.etag == *etag))
 }
 
-fn as_of(versions: &[Version], commit: u64) -> Option<&StoredDocument> {
-    versions.iter().rev().find(|version| version.commit <= commit)?.stored.as_ref()
+fn as_of(versions: &[Version], commit: u64) -> Option<&Version> {
+    versions.iter().rev().find(|version| version.commit <= commit)
 }
 
 fn due_item(partition: &Partition, document: &Document, due: Timestamp) -> (DueCursor, DueItem) {

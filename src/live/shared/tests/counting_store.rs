@@ -44,7 +44,10 @@ impl StoreInterceptor for Mutex<Counts> {
             StoreRequest::Write(_, writes) => format!("write {}", first_kind(writes)),
             StoreRequest::Read(_, id) => format!("read {id}"),
             StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
-            StoreRequest::AcquireLease | StoreRequest::ListDue | StoreRequest::ListHeads => {
+            StoreRequest::AcquireLease
+            | StoreRequest::ListDue
+            | StoreRequest::ListHeads
+            | StoreRequest::Search => {
                 return Ok(());
             }
         };
