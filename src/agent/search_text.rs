@@ -48,6 +48,8 @@ fn block_text(block: &Block) -> Option<&str> {
 pub(crate) struct PersonMessages {
     /// The prompt that has started and whose input has not followed yet.
     started: Option<StartedPrompt>,
+    /// `seq` of messages that no person wrote.
+    others: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,11 @@ struct StartedPrompt {
 }
 
 impl PersonMessages {
+    /// `others`: `seq` of messages that no person wrote.
+    pub(crate) fn without(others: &[u64]) -> Self {
+        Self { started: None, others: others.to_vec() }
+    }
+
     /// The search text of the next entry. `None` if no person wrote it.
     pub(crate) fn search_text(&mut self, entry: &Entry) -> Option<String> {
         if let EntryBody::Prompt(prompt) = &entry.body {
@@ -69,6 +76,7 @@ impl PersonMessages {
         }
         let Some(Message::User(message)) = entry.body.message() else { return None };
         match self.started.take() {
+            _ if self.others.contains(&entry.base.seq) => None,
             Some(prompt) if !prompt.is_by_person => None,
             Some(StartedPrompt { original: Some(original), .. }) => Some(original),
             Some(_) | None => search_text_of(&message.content),

@@ -6,6 +6,7 @@ mod batches;
 mod leases;
 mod lists;
 mod random_operations;
+mod search;
 
 use std::sync::Arc;
 
@@ -49,6 +50,12 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     leases::lease_holder_is_reported(&*make().await).await;
     leases::lease_returns_inbox_in_id_order(&*make().await).await;
     leases::lease_requires_existing_head(&*make().await).await;
+    search::search_returns_newest_hits_up_to_limit(&*make().await).await;
+    search::search_is_bound_to_user_and_tenant(&*make().await).await;
+    search::search_excludes_deleted_conversations(&*make().await).await;
+    search::search_takes_every_character_literally(&*make().await).await;
+    search::search_counts_copies_once(&*make().await).await;
+    search::search_ignores_documents_without_search_text(&*make().await).await;
 }
 
 fn fresh_tenant() -> TenantId {

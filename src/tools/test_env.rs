@@ -140,6 +140,7 @@ impl TestEnv {
             traceparent: None,
             schedules: None,
             memory: None,
+            message_search: None,
             user_skills: None,
             plugin_state: None,
         }

@@ -11,6 +11,7 @@ use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{RawJson, redacted_error};
+use crate::agent::search_text::PersonMessages;
 use crate::clock::Timestamp;
 use crate::ids::CommitId;
 use crate::store::{
@@ -69,8 +70,14 @@ pub(crate) fn state_name(head: &Head) -> &'static str {
     }
 }
 
-pub(crate) fn entry_document(entry: &Entry) -> Document {
-    Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
+/// The document of the next entry of a conversation. `messages` has read the entries before it.
+pub(crate) fn entry_document(entry: &Entry, messages: &mut PersonMessages) -> Document {
+    let search_text = messages.search_text(entry);
+    Document {
+        created_at: search_text.as_ref().map(|_| entry.base.timestamp),
+        search_text,
+        ..Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
+    }
 }
 
 pub(crate) fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {

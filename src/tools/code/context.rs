@@ -17,6 +17,7 @@ use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};
 use crate::tools::memory::MemoryStore;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
+use crate::tools::recall::MessageSearch;
 use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
 use crate::tools::user_skills::UserSkillStore;
@@ -112,6 +113,10 @@ impl CallContext {
 
     pub(crate) fn memory(&self) -> Option<&Arc<dyn MemoryStore>> {
         self.context.memory.as_ref()
+    }
+
+    pub(crate) fn message_search(&self) -> Option<&Arc<dyn MessageSearch>> {
+        self.context.message_search.as_ref()
     }
 
     pub(crate) fn user_skills(&self) -> Option<&Arc<dyn UserSkillStore>> {

@@ -111,6 +111,7 @@ impl ToolCaller {
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
             schedules: None,
             memory: None,
+            message_search: None,
             user_skills: None,
             plugin_state: None,
         };
