@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
 use crate::store::{

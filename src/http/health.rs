@@ -10,7 +10,6 @@ use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::error_chain::error_chain;

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::event::AssistantMessageEvent;
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::live::partial_response::PartialResponse;

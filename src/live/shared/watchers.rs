@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::store::{

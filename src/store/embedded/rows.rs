@@ -361,7 +361,7 @@ fn to_sql_integer(time: Timestamp) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-fn from_sql_integer(number: i64) -> Timestamp {
+pub(super) fn from_sql_integer(number: i64) -> Timestamp {
     Timestamp(u64::try_from(number).unwrap_or(0))
 }
 

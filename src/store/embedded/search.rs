@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::clock::Timestamp;
 use crate::ids::ConversationId;
+use crate::store::embedded::rows::from_sql_integer;
 use crate::store::embedded::store_error;
 use crate::store::search::HitCollector;
 use crate::store::validate::DELETED;
@@ -45,7 +45,7 @@ fn search_index(
         }
         compared += 1;
         let text = row.get_ref(3)?.as_str()?;
-        let at = Timestamp(row.get(0)?);
+        let at = from_sql_integer(row.get(0)?);
         if !text.contains(&query.text) || collector.has_copy(at, text) {
             continue;
         }
