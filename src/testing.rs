@@ -247,6 +247,9 @@ pub mod tools {
             pub use crate::tools::http::scrape::scrape_tool;
         }
     }
+    pub mod recall {
+        pub use crate::tools::recall::recall_tool;
+    }
     pub mod validate {
         pub use crate::tools::validate::Checker;
     }

@@ -279,6 +279,6 @@ impl ConversationStore for CosmosStore {
 
     async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
         validate::search(query)?;
-        search::search(self, query).await
+        search::search(self, query, search::BOUNDS).await
     }
 }

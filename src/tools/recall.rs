@@ -64,7 +64,7 @@ struct RecallArgs {
 }
 
 /// The built-in tool `recall`.
-pub(crate) fn recall_tool() -> Option<Arc<dyn CallableTool>> {
+pub fn recall_tool() -> Option<Arc<dyn CallableTool>> {
     let tool = build_code_tool(RecallTool);
     debug_assert!(tool.is_ok(), "{tool:?}");
     tool.ok()

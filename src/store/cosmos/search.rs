@@ -20,9 +20,16 @@ use crate::store::{
 
 /// Entries of one page. A page charges for the entries that it returns.
 const PAGE_ITEMS: usize = 10;
-const PAGES_MAX: usize = 3;
-/// Request units after which a search reads no further page and no further conversation record.
-const REQUEST_UNITS_MAX: f64 = 40.0;
+
+/// Bounds of one search.
+#[derive(Clone, Copy)]
+pub(super) struct SearchBounds {
+    pub(super) pages: usize,
+    /// Request units after which a search reads no further page and no further conversation record.
+    pub(super) request_units: f64,
+}
+
+pub(super) const BOUNDS: SearchBounds = SearchBounds { pages: 3, request_units: 40.0 };
 
 /// An entry as the query returns it.
 #[derive(Deserialize)]
@@ -45,6 +52,7 @@ struct ConversationStates<'a> {
 pub(super) async fn search(
     store: &CosmosStore,
     query: &SearchQuery,
+    bounds: SearchBounds,
 ) -> Result<SearchResult, StoreError> {
     let container = &store.containers.conversations;
     let cosmos_query = queries::search(query);
@@ -53,8 +61,8 @@ pub(super) async fn search(
         PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None).await?;
     let mut states = ConversationStates { store, query, is_listed: HashMap::new(), charge: 0.0 };
     let mut collector = HitCollector::new(query.limit);
-    for _ in 0..PAGES_MAX {
-        if pages.charge + states.charge >= REQUEST_UNITS_MAX {
+    for _ in 0..bounds.pages {
+        if pages.charge + states.charge >= bounds.request_units {
             return Ok(collector.into_result(false));
         }
         let Some(rows) = pages.next_page().await? else { break };
@@ -65,7 +73,7 @@ pub(super) async fn search(
             if collector.has_copy(row.created_at, &row.search_text) {
                 continue;
             }
-            if pages.charge + states.charge >= REQUEST_UNITS_MAX {
+            if pages.charge + states.charge >= bounds.request_units {
                 return Ok(collector.into_result(false));
             }
             if states.is_listed(&row.conversation_id).await? {

@@ -227,4 +227,48 @@ mod tests {
         let kept = store.read(&at, "watch", Freshness::Latest).await.unwrap().unwrap();
         assert_eq!(kept.document, watch);
     }
+
+    #[tokio::test]
+    async fn messages_are_found_from_the_fourth_schema_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
+        for migration in &MIGRATIONS[..3] {
+            old.execute_batch(migration).unwrap();
+        }
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        old.pragma_update(None, "user_version", 3).unwrap();
+        old.execute_batch(
+            "INSERT INTO documents
+                 (tenant, user, conversation, id, kind, version, created_at, state, body)
+             VALUES ('t', 'ada', 'c1', 'head', 'head', 7, 1, 'idle', '{}'),
+                 ('t', 'ada', 'c1', '000000000001', 'entry', 8, NULL, NULL, '{\"text\":\"tea\"}')",
+        )
+        .unwrap();
+        drop(old);
+
+        let store = EmbeddedStore::open(folder.path()).unwrap();
+        let key = ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("ada"),
+            conversation_id: ConversationId::new("c1"),
+        };
+        let query = crate::store::SearchQuery {
+            tenant: key.tenant.clone(),
+            user: key.user.clone(),
+            text: "tea".to_owned(),
+            excluded: ConversationId::new("other"),
+            limit: 3,
+        };
+        assert!(store.search(&query).await.unwrap().hits.is_empty());
+        let at = Partition::Conversation(key);
+        let entry = crate::store::Document {
+            created_at: Some(crate::clock::Timestamp(2)),
+            search_text: Some("tea".to_owned()),
+            ..store.read(&at, "000000000001", Freshness::Latest).await.unwrap().unwrap().document
+        };
+        let newer = crate::store::Document { id: "000000000002".to_owned(), ..entry };
+        store.write(&at, vec![Write::Create(newer)]).await.unwrap();
+        let found = store.search(&query).await.unwrap().hits;
+        assert_eq!(found.into_iter().map(|hit| hit.id).collect::<Vec<_>>(), ["000000000002"]);
+    }
 }
