@@ -118,7 +118,8 @@ mod tests {
         assert_eq!(text(&"ÄB".repeat(600)), Some("äb".repeat(256)));
         assert_eq!((text(""), text(" \n")), (None, None));
         let image = json!({"type": "image", "data": "QUJD", "mimeType": "image/png"});
-        let blocks = json!([{"type": "text", "text": "One"}, image, {"type": "text", "text": "Two"}]);
+        let blocks =
+            json!([{"type": "text", "text": "One"}, image, {"type": "text", "text": "Two"}]);
         let blocks: Content = serde_json::from_value(blocks).unwrap();
         assert_eq!(search_text_of(&blocks), Some("one\ntwo".to_owned()));
         assert_eq!(search_text_of(&serde_json::from_value(json!([image])).unwrap()), None);

@@ -77,7 +77,16 @@ fn fresh_conversation() -> Partition {
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
     let ttl = matches!(kind, DocumentKind::Live | DocumentKind::Watch).then_some(60);
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl, search_text: None }
+    Document {
+        id: id.to_owned(),
+        kind,
+        body,
+        due: None,
+        created_at: None,
+        state: None,
+        ttl,
+        search_text: None,
+    }
 }
 
 fn entry(seq: u64) -> Document {

@@ -96,8 +96,9 @@ impl Tool for RecallTool {
                 "Invalid input: the search query has more than {QUERY_CHARS_MAX} characters."
             )));
         }
-        let search =
-            cx.message_search().ok_or_else(|| ToolError::failed("User ID required for memory recall"))?;
+        let search = cx
+            .message_search()
+            .ok_or_else(|| ToolError::failed("User ID required for memory recall"))?;
         let found = search.recall(cx.conversation_key(), query).await;
         Ok(to_result(query, &found.map_err(ToolError::Failed)?))
     }
@@ -114,9 +115,9 @@ fn to_result(query: &str, found: &Recollection) -> ToolResult {
     if !is_complete {
         text.push_str("\n[The search stopped at its limit: older messages were not searched.]");
     }
-    let matches = messages
-        .iter()
-        .map(|message| json!({"conversationId": message.conversation, "at": message.at.to_string()}));
+    let matches = messages.iter().map(
+        |message| json!({"conversationId": message.conversation, "at": message.at.to_string()}),
+    );
     let details = json!({
         "outcome": format!("Memory searched for '{query}' ({} matches)", messages.len()),
         "matches": matches.collect::<Vec<_>>(),
@@ -182,10 +183,8 @@ mod tests {
         let tool = recall_tool().unwrap();
         let context = ToolContext { message_search: search, ..TestEnv::new().context() };
         let arguments = json!({"query": query});
-        let arguments = crate::tools::Arguments {
-            text: RawJson::from_value(&arguments),
-            value: arguments,
-        };
+        let arguments =
+            crate::tools::Arguments { text: RawJson::from_value(&arguments), value: arguments };
         match tool.call(arguments, context).await {
             crate::tools::ToolOutcome::Returned(result) => Ok(result),
             crate::tools::ToolOutcome::Failed(text) => Err(text),
@@ -223,8 +222,7 @@ mod tests {
         let found = Recollection { messages, is_complete: true };
         let search = Arc::new(FixedSearch(found, Mutex::default()));
         let result = call("  tea ", Some(search.clone())).await.unwrap();
-        let expected =
-            format!("5min ago: Green tea, please\n2h ago: {exact}\n3d ago: {exact}...");
+        let expected = format!("5min ago: Green tea, please\n2h ago: {exact}\n3d ago: {exact}...");
         assert_eq!(joined_text(&result.content), expected);
         assert_eq!(*search.1.lock().unwrap(), ["tea"], "the query is trimmed");
         let details = result.details.unwrap().to_value();

@@ -185,11 +185,8 @@ mod tests {
         for line in DOCUMENTS.lines() {
             let mut stored: Value = serde_json::from_str(line).unwrap();
             let member = |name: &str| stored[name].as_str().unwrap_or_default().to_owned();
-            let partition = Partition::from_parts(
-                member("tenant"),
-                member("user"),
-                member("conversationId"),
-            );
+            let partition =
+                Partition::from_parts(member("tenant"), member("user"), member("conversationId"));
             stored["_etag"] = "1".into();
             let returned: ReturnedDocument = serde_json::from_value(stored.clone()).unwrap();
             let mut document = returned.into_stored().unwrap().document;

@@ -96,13 +96,11 @@ impl ConversationStates<'_> {
         }
         let SearchQuery { tenant, user, .. } = self.query;
         let (tenant, user, conversation_id) = (tenant.clone(), user.clone(), id.clone());
-        let partition =
-            Partition::Conversation(ConversationKey { tenant, user, conversation_id });
+        let partition = Partition::Conversation(ConversationKey { tenant, user, conversation_id });
         let (head, charge) =
             self.store.read_with_charge(&partition, HEAD_ID, Freshness::Latest).await?;
         self.charge += charge;
-        let is_listed =
-            head.is_some_and(|head| head.document.state.as_deref() != Some(DELETED));
+        let is_listed = head.is_some_and(|head| head.document.state.as_deref() != Some(DELETED));
         self.is_listed.insert(id.clone(), is_listed);
         Ok(is_listed)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use super::protocol::protocol_env;
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, TestEnv, call, idempotency, owner, text};
 use crate::agent::action::UserMessageQueue;
@@ -228,18 +229,54 @@ async fn only_messages_of_persons_are_found() {
 #[tokio::test(start_paused = true)]
 async fn recall_is_off_when_all_callers_are_one_user() {
     for (allows_shared_user, expected) in [
-        (None, "User ID required for memory recall"),
-        (Some(false), "User ID required for memory recall"),
+        (None, "Error in tool \"recall\": User ID required for memory recall"),
+        (Some(false), "Error in tool \"recall\": User ID required for memory recall"),
         (Some(true), "<1min ago: Green tea"),
     ] {
         let mut app = RecallEnv::new();
-        let memory = allows_shared_user.map(|allows_shared_user| AgentMemory { allows_shared_user });
+        let memory =
+            allows_shared_user.map(|allows_shared_user| AgentMemory { allows_shared_user });
         app.env.add_recall(memory.as_ref());
         app.services.limits.has_shared_user = true;
         app.say(&owner(), "old", "Green tea").await;
         app.say(&owner(), "now", "recall tea").await;
         assert_eq!(app.last_result(&owner(), "now").await.0, expected, "{allows_shared_user:?}");
     }
+}
+
+/// In protocol mode the model reads the content of a success, and the text of a failure.
+#[tokio::test(start_paused = true)]
+async fn protocol_mode_has_the_texts_of_the_source() {
+    let (mut env, model) = protocol_env(1);
+    *env.model.script.lock().unwrap() = recalls;
+    env.add_recall(None);
+    let settings = Some(env.settings.clone());
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let mut app = RecallEnv { env, services };
+    let say = async |app: &RecallEnv, id: &str, text: &str| {
+        let (input, settings) = (Some(Content::Text(text.to_owned())), settings.clone());
+        let request = FirstPromptRequest { input, settings, ..FirstPromptRequest::default() };
+        app.run(&owner(), id, request).await;
+        let body = model.bodies().pop().unwrap();
+        let last = body["input"].as_array().unwrap().last().unwrap();
+        last["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    };
+    say(&app, "old", "Green tea").await;
+    let results = |status: &str, content: &str| {
+        let result = format!(r#""tool": "recall", "status": "{status}", "content": "{content}""#);
+        format!("<results>\n[{{{result}}}]\n</results>")
+    };
+    assert_eq!(say(&app, "now", "recall tea").await, results("success", "<1min ago: Green tea"));
+    assert_eq!(say(&app, "coffee", "recall coffee").await, results("success", NOTHING));
+    assert_eq!(
+        say(&app, "empty", "recall  ").await,
+        results("failure", "Search query cannot be empty")
+    );
+    app.services.limits.has_shared_user = true;
+    assert_eq!(
+        say(&app, "shared", "recall tea").await,
+        results("failure", "User ID required for memory recall")
+    );
 }
 
 /// Returns an environment with three earlier conversations, and an accepted prompt that recalls them.

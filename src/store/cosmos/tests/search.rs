@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::CosmosStore;
 use super::super::search::{BOUNDS, SearchBounds, search};
 use super::super::testing::{connect_store, start_in_process};
-use super::super::CosmosStore;
 use super::{document, head, key};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
@@ -23,7 +23,10 @@ async fn begin(store: &CosmosStore, id: &str, state: &str, times: std::ops::Rang
         search_text: Some(format!("tea {time}")),
         ..document(DocumentKind::Entry, &entry_id(time), "{}")
     });
-    store.write(&at, [head].into_iter().chain(messages).map(Write::Create).collect()).await.unwrap();
+    store
+        .write(&at, [head].into_iter().chain(messages).map(Write::Create).collect())
+        .await
+        .unwrap();
 }
 
 fn query() -> SearchQuery {
@@ -37,7 +40,10 @@ fn query() -> SearchQuery {
 }
 
 /// Returns the texts, whether the search is complete, and the numbers of queries and reads.
-async fn search_counted(store: &CosmosStore, bounds: SearchBounds) -> (Vec<String>, bool, [u32; 2]) {
+async fn search_counted(
+    store: &CosmosStore,
+    bounds: SearchBounds,
+) -> (Vec<String>, bool, [u32; 2]) {
     let meter = Arc::new(CostMeter::default());
     let query = query();
     let found = with_meter(Arc::clone(&meter), search(store, &query, bounds)).await.unwrap();
