@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
-pub(crate) use crate::store::search::{SearchHit, SearchQuery, SearchResult};
+pub use crate::store::search::{SearchHit, SearchQuery, SearchResult};
 
 /// Operations of one batch (Cosmos: 100).
 pub(crate) const BATCH_OPERATIONS_MAX: usize = 80;

@@ -25,6 +25,9 @@ pub mod agent {
     pub mod transition {
         pub use crate::agent::transition::{Policy, Transition};
     }
+    pub mod raw {
+        pub use crate::agent::raw::RawJson;
+    }
 }
 pub mod agents {
     pub use crate::agents::{
@@ -220,7 +223,10 @@ pub mod settings {
     }
 }
 pub mod store {
-    pub use crate::store::{ConversationStore, Partition};
+    pub use crate::store::{
+        ConversationStore, Document, DocumentKind, Partition, SearchHit, SearchQuery, SearchResult,
+        Write,
+    };
     pub mod embedded {
         pub use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
     }

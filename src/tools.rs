@@ -169,7 +169,7 @@ pub struct ToolContext {
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
-    /// `None` if the callers are not told apart.
+    /// `None` if the tools of the agent may not search its user's messages.
     pub message_search: Option<Arc<dyn recall::MessageSearch>>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,

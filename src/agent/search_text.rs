@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    fn entry(body: serde_json::Value) -> Entry {
+    fn entry(body: &serde_json::Value) -> Entry {
         let mut entry = json!({
             "entryId": "e", "parentId": null, "seq": 1, "timestamp": "2026-01-01T00:00:00.000Z",
         });
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn prompt(visible: bool, source: &str) -> Entry {
-        entry(json!({
+        entry(&json!({
             "type": "prompt", "inputId": "i", "user": "u", "model": "m", "visible": visible,
             "source": source,
         }))
@@ -107,7 +107,7 @@ mod tests {
 
     fn user(text: &str) -> Entry {
         let message = json!({"role": "user", "content": text, "timestamp": 1});
-        entry(json!({"type": "message", "message": message}))
+        entry(&json!({"type": "message", "message": message}))
     }
 
     #[test]
@@ -145,21 +145,21 @@ mod tests {
             "role": "assistant", "content": [{"type": "text", "text": "Hi"}], "api": "a",
             "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 1,
         });
-        let response = entry(json!({"type": "message", "message": assistant}));
+        let response = entry(&json!({"type": "message", "message": assistant}));
         assert_eq!(PersonMessages::default().search_text(&response), None);
     }
 
     #[test]
     fn input_is_found_as_the_person_wrote_it() {
         let mut messages = PersonMessages::default();
-        let started = entry(json!({
+        let started = entry(&json!({
             "type": "prompt", "inputId": "i", "user": "u", "model": "m", "visible": true,
             "source": "user", "original": "/skill:returns Article 7",
         }));
         assert_eq!(messages.search_text(&started), None);
         let found = messages.search_text(&user("<skill>…</skill> Article 7"));
         assert_eq!(found.as_deref(), Some("/skill:returns article 7"));
-        let without_input = entry(json!({
+        let without_input = entry(&json!({
             "type": "prompt", "inputId": "i", "user": "u", "model": "m", "visible": false,
             "source": "plugin", "isWordless": true,
         }));

@@ -221,7 +221,7 @@ mod tests {
         ];
         let found = Recollection { messages, is_complete: true };
         let search = Arc::new(FixedSearch(found, Mutex::default()));
-        let result = call("  tea ", Some(search.clone())).await.unwrap();
+        let result = call("  tea ", Some(Arc::clone(&search) as _)).await.unwrap();
         let expected = format!("5min ago: Green tea, please\n2h ago: {exact}\n3d ago: {exact}...");
         assert_eq!(joined_text(&result.content), expected);
         assert_eq!(*search.1.lock().unwrap(), ["tea"], "the query is trimmed");

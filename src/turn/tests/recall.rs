@@ -255,7 +255,7 @@ async fn protocol_mode_has_the_texts_of_the_source() {
     let mut app = RecallEnv { env, services };
     let say = async |app: &RecallEnv, id: &str, text: &str| {
         let (input, settings) = (Some(Content::Text(text.to_owned())), settings.clone());
-        let request = FirstPromptRequest { input, settings, ..FirstPromptRequest::default() };
+        let request = FirstPromptRequest { settings, input, ..FirstPromptRequest::default() };
         app.run(&owner(), id, request).await;
         let body = model.bodies().pop().unwrap();
         let last = body["input"].as_array().unwrap().last().unwrap();
