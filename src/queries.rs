@@ -13,6 +13,7 @@ pub(crate) mod models;
 pub(crate) mod plugins;
 pub(crate) mod prompts;
 pub(crate) mod protocol_events;
+pub(crate) mod recall;
 pub(crate) mod schedules;
 pub(crate) mod session_export;
 pub(crate) mod tree;

@@ -6,6 +6,7 @@ pub(crate) mod http;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod plugin_state;
+pub(crate) mod recall;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
 pub(crate) mod strict_schema;
@@ -168,6 +169,8 @@ pub struct ToolContext {
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
+    /// `None` if all callers are one user.
+    pub past_messages: Option<Arc<dyn recall::PastMessages>>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
     /// `None` if the tool belongs to no plugin, and to no MCP server with a session for each

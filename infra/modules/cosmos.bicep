@@ -29,6 +29,7 @@ var containers = [
       '/due/?'
       '/createdAt/?'
       '/state/?'
+      '/searchText/?'
     ]
     defaultTtl: -1
   }

@@ -51,6 +51,7 @@ pub(crate) const CONVERSATIONS: ContainerShape = ContainerShape {
         "/due/?",
         "/createdAt/?",
         "/state/?",
+        "/searchText/?",
     ],
     default_ttl_seconds: -1,
 };

@@ -41,7 +41,16 @@ pub(crate) async fn measure_read_charges(
     });
     let body = RawJson::from_value(&json!({"madeBy": "turnwheel doctor"}));
     let (id, kind) = (ENTRY_ID.to_owned(), DocumentKind::Entry);
-    let document = Document { id, kind, body, due: None, created_at: None, state: None, ttl: None };
+    let document = Document {
+        id,
+        kind,
+        body,
+        due: None,
+        created_at: None,
+        state: None,
+        ttl: None,
+        search: None,
+    };
     store.write(&partition, vec![Write::Create(document)]).await?;
     let charge = async |freshness| {
         let meter = Arc::new(CostMeter::default());

@@ -80,7 +80,7 @@ fn head_document(now: Timestamp) -> Document {
 fn new_document(id: String, kind: DocumentKind, bytes: usize) -> Document {
     let body =
         RawJson::from_value(&json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)}));
-    Document { id, kind, body, due: None, created_at: None, state: None, ttl: None }
+    Document { id, kind, body, due: None, created_at: None, state: None, ttl: None, search: None }
 }
 
 #[cfg(test)]

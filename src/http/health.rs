@@ -62,6 +62,7 @@ async fn write_health_document(services: &Services) -> Result<(), StoreError> {
         created_at: None,
         state: None,
         ttl: None,
+        search: None,
     };
     let found = services.store.read(&partition, HEALTH_ID, Freshness::Any).await?;
     let write = match found {

@@ -6,6 +6,7 @@ mod batches;
 mod leases;
 mod lists;
 mod random_operations;
+mod searches;
 
 use std::sync::Arc;
 
@@ -42,6 +43,11 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     lists::head_pages_are_stable_when_heads_are_added(&*make().await).await;
     lists::head_pages_may_differ_in_size(&*make().await).await;
     lists::continuation_of_other_query_is_rejected(&*make().await).await;
+    searches::newest_entries_with_the_text_are_found(&*make().await).await;
+    searches::search_never_leaves_the_user_and_skips_the_conversation(&*make().await).await;
+    searches::text_is_compared_literally(&*make().await).await;
+    searches::replaced_and_deleted_entries_are_not_found(&*make().await).await;
+    searches::invalid_searches_are_rejected(&*make().await).await;
     leases::one_of_two_workers_acquires_lease(&*make().await).await;
     leases::expired_lease_is_taken_over_after_five_seconds(&*make().await).await;
     leases::renewed_lease_lasts_longer(&*make().await).await;
@@ -70,7 +76,16 @@ fn fresh_conversation() -> Partition {
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
     let ttl = matches!(kind, DocumentKind::Live | DocumentKind::Watch).then_some(60);
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl }
+    Document {
+        id: id.to_owned(),
+        kind,
+        body,
+        due: None,
+        created_at: None,
+        state: None,
+        ttl,
+        search: None,
+    }
 }
 
 fn entry(seq: u64) -> Document {
@@ -100,6 +115,7 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Leas
         created_at: Some(Timestamp(created_at)),
         state: Some(state.to_owned()),
         ttl: None,
+        search: None,
     }
 }
 

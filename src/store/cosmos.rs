@@ -24,7 +24,7 @@ use azure_data_cosmos::options::{
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
 
 use self::due_scan::DueScan;
-use self::envelope::{DocumentEnvelope, ReturnedDocument};
+use self::envelope::{DocumentEnvelope, ReturnedDocument, ReturnedHit};
 use self::pages::{PagedQuery, QueryPage};
 use self::queries::partition_key;
 use self::response::{batch_result, request_error, with_recorded_cost};
@@ -36,14 +36,17 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
-    head_lease, validate,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
+    StoredDocument, Write, cursor, head_lease, validate,
 };
 
 /// Maximum bytes of a batch as it is sent. Cosmos allows 2 MB, headers included.
 const SENT_BYTES_MAX: usize = 1_950_000;
 /// Bytes that each operation adds to its document: the members of the operation, and the key.
 const OPERATION_BYTES: usize = 1_500;
+
+/// Request units after which a search reads no further page.
+const SEARCH_REQUEST_UNITS_MAX: f64 = 50.0;
 
 #[derive(Debug)]
 pub(crate) struct CosmosStore {
@@ -263,5 +266,27 @@ impl ConversationStore for CosmosStore {
         let items =
             items.into_iter().map(ReturnedDocument::into_stored).collect::<Result<_, _>>()?;
         Ok(ResultPage { items, continuation: token.map(|token| cursor::encode(&list, &token)) })
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
+        validate::search(query)?;
+        let cosmos_query = queries::search(query);
+        let page_options = (query.limit, Freshness::Any);
+        let container = &self.containers.conversations;
+        let mut pages: PagedQuery<ReturnedHit> =
+            PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
+                .await?;
+        let mut found = SearchHits { hits: Vec::new(), is_complete: true };
+        while found.hits.len() < query.limit {
+            // A page that is too expensive has been paid for: its hits are used.
+            if pages.request_units >= SEARCH_REQUEST_UNITS_MAX {
+                found.is_complete = false;
+                break;
+            }
+            let Some(page) = pages.next_page().await? else { break };
+            let left = query.limit - found.hits.len();
+            found.hits.extend(page.into_iter().take(left).map(ReturnedHit::into_hit));
+        }
+        Ok(found)
     }
 }

@@ -29,8 +29,8 @@ use crate::store::embedded::schema::Durability;
 use crate::store::embedded::writer::Writer;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, cursor,
-    validate,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
+    StoredDocument, Write, cursor, validate,
 };
 
 /// The database inside the data folder.
@@ -272,6 +272,12 @@ impl ConversationStore for EmbeddedStore {
         let after = cursor::parse_head_cursor(query)?;
         let query = query.clone();
         self.readers.run_read(move |connection| rows::list_heads(connection, &query, &after)).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
+        validate::search(query)?;
+        let query = query.clone();
+        self.readers.run_read(move |connection| rows::search(connection, &query)).await
     }
 }
 

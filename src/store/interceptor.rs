@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::{
     ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
-    ResultPage, Selection, StoreError, StoredDocument, Write,
+    ResultPage, SearchHits, SearchQuery, Selection, StoreError, StoredDocument, Write,
 };
 
 /// A request to the store.
@@ -26,6 +26,7 @@ pub(crate) enum StoreRequest<'a> {
     AcquireLease,
     ListDue,
     ListHeads,
+    Search,
 }
 
 /// The result of a forwarded batch.
@@ -138,5 +139,10 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
     ) -> Result<ResultPage<StoredDocument>, StoreError> {
         self.interceptor.before_request(&StoreRequest::ListHeads)?;
         self.inner().list_heads(query).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
+        self.interceptor.before_request(&StoreRequest::Search)?;
+        self.inner().search(query).await
     }
 }

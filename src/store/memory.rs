@@ -20,7 +20,8 @@ use crate::store::memory::faults::{DELAYED_BATCH, FaultSource, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, Selection, StoreError, StoredDocument, Write, validate,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
+    StoredDocument, Write, validate,
 };
 
 /// Maximum delay of a batch in flight, in operations.
@@ -337,6 +338,13 @@ impl ConversationStore for MemoryStore {
             items,
             continuation: has_more.then(|| cursor::encode_head_cursor(query, &last)),
         })
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
+        validate::search(query)?;
+        let mut state = self.begin_read(LISTS_SITE).await?;
+        let snapshot = state.snapshot_commit(LISTS_SITE, Freshness::Any);
+        Ok(SearchHits { hits: state.versions.search(query, snapshot), is_complete: true })
     }
 }
 

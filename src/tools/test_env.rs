@@ -139,6 +139,7 @@ impl TestEnv {
             }),
             traceparent: None,
             schedules: None,
+            past_messages: None,
             memory: None,
             user_skills: None,
             plugin_state: None,

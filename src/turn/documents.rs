@@ -8,6 +8,7 @@ use crate::agent::entry::Entry;
 use crate::agent::event::Event;
 use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
 use crate::agent::inbox::{InboxItem, Receipt};
+use crate::agent::message::Message;
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{RawJson, redacted_error};
@@ -53,6 +54,7 @@ pub(crate) fn head_document(head: &Head) -> Result<Document, StoreError> {
         created_at: Some(head.created_at),
         state: Some(state_name(head).to_owned()),
         ttl: None,
+        search: None,
     })
 }
 
@@ -69,7 +71,10 @@ pub(crate) fn state_name(head: &Head) -> &'static str {
 }
 
 pub(crate) fn entry_document(entry: &Entry) -> Document {
-    Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
+    let document = Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None);
+    let Some(Message::User(message)) = entry.body.message() else { return document };
+    // Copies of the entry in other conversations have the same time.
+    document.with_search(&message.content.joined_text(), message.timestamp)
 }
 
 pub(crate) fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {

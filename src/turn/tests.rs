@@ -43,6 +43,7 @@ mod plugins;
 mod protocol;
 mod questions;
 mod reader_versions;
+mod recall;
 mod recorded_requests;
 mod recovery;
 mod result_hooks;

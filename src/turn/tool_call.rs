@@ -22,6 +22,7 @@ use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::services::Services;
 use crate::tools::plugin_state::CallPluginState;
+use crate::tools::recall::PastMessages;
 use crate::tools::user_skills::UserSkillStore;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::workspace::PackageFiles;
@@ -198,6 +199,8 @@ impl<'w> LeasedConversation<'w> {
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
             memory: Some(Arc::new(self.services.clone())),
+            past_messages: (!self.services.limits.has_shared_user)
+                .then(|| Arc::new(self.services.clone()) as Arc<dyn PastMessages>),
             user_skills: (!self.services.limits.has_shared_user)
                 .then(|| Arc::new(self.services.clone()) as Arc<dyn UserSkillStore>),
             plugin_state: None,

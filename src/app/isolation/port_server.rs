@@ -166,6 +166,7 @@ async fn execute_request(
             encode_store_result(store.list_due(at, limit, continuation.as_deref()).await)
         }
         PortRequest::Heads(query) => encode_store_result(store.list_heads(&query).await),
+        PortRequest::Search(query) => encode_store_result(store.search(&query).await),
         PortRequest::Send { queue, text, delay_ms } => {
             let sent = services.queue.send(&queue, text, Duration::from_millis(delay_ms)).await;
             (RawJson::from_value(&sent), Bytes::new())

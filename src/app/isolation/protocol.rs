@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error_chain::as_text;
 use crate::ids::{ArtifactId, ConversationKey, WorkerId};
 use crate::live::LiveEvent;
-use crate::store::{Freshness, HeadQuery, Partition, Selection, StoreError, Write};
+use crate::store::{Freshness, HeadQuery, Partition, SearchQuery, Selection, StoreError, Write};
 use crate::turn::error::{DeliveryOutcome, TurnError};
 use crate::turn::nudge::Nudge;
 
@@ -77,6 +77,7 @@ pub(super) enum PortRequest {
     ReleaseLease { key: ConversationKey, worker: WorkerId },
     Due { at: Timestamp, limit: usize, continuation: Option<String> },
     Heads(HeadQuery),
+    Search(SearchQuery),
     Send { queue: String, text: String, delay_ms: u64 },
     Artifacts { scope: ArtifactScope, call: ArtifactCall },
 }

@@ -70,6 +70,7 @@ impl DeltaBatch {
             created_at: None,
             state: None,
             ttl: Some(TTL_SECONDS),
+            search: None,
         }
     }
 

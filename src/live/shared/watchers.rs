@@ -136,6 +136,7 @@ impl WatchLease {
             created_at: None,
             state: None,
             ttl: Some(TTL_SECONDS),
+            search: None,
         };
         let write = match etag {
             Some(etag) => Write::Replace(document, Some(etag)),

@@ -10,7 +10,10 @@ use serde_json::value::RawValue;
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::store::{Document, DocumentKind, ETag, Partition, StoreError, StoredDocument};
+use crate::ids::ConversationId;
+use crate::store::{
+    Document, DocumentKind, ETag, Partition, SearchHit, SearchText, StoreError, StoredDocument,
+};
 
 /// Maximum nesting of a body stored as JSON. Cosmos allows 128 levels, the envelope included.
 const DEPTH_MAX: usize = 100;
@@ -40,6 +43,10 @@ pub(super) struct DocumentEnvelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    search_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excerpt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_text: Option<&'a str>,
@@ -50,7 +57,7 @@ pub(super) struct DocumentEnvelope<'a> {
 impl<'a> DocumentEnvelope<'a> {
     pub(super) fn new(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state, ttl } = document;
+        let Document { id, kind, body, due, created_at, state, ttl, search } = document;
         let members = lossless_members(body);
         let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
         let escapes = match members {
@@ -67,6 +74,8 @@ impl<'a> DocumentEnvelope<'a> {
             created_at: *created_at,
             state: state.as_deref(),
             ttl: *ttl,
+            search_text: search.as_ref().map(|it| &*it.lower),
+            excerpt: search.as_ref().map(|it| &*it.excerpt),
             body_text: members.is_none().then_some(body.text()),
             body: members,
             body_bytes: body.text().len() + escapes,
@@ -89,6 +98,8 @@ pub(super) struct ReturnedDocument {
     created_at: Option<Timestamp>,
     state: Option<String>,
     ttl: Option<u32>,
+    search_text: Option<String>,
+    excerpt: Option<String>,
     body: Option<Box<RawValue>>,
     body_text: Option<String>,
     #[serde(rename = "_etag")]
@@ -97,7 +108,11 @@ pub(super) struct ReturnedDocument {
 
 impl ReturnedDocument {
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
-        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag } = self;
+        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag, .. } = self;
+        let search = match (self.search_text, self.excerpt) {
+            (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
+            (None, _) | (_, None) => None,
+        };
         let text = match (body, body_text) {
             (Some(body), None) => Some(body.get().to_owned()),
             (None, Some(text)) => Some(text),
@@ -107,8 +122,24 @@ impl ReturnedDocument {
             StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = DocumentKind::from_name(&kind)?;
-        let document = Document { id, kind, body, due, created_at, state, ttl };
+        let document = Document { id, kind, body, due, created_at, state, ttl, search };
         Ok(StoredDocument { document, etag: ETag(etag) })
+    }
+}
+
+/// The members of an entry that a search returns.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReturnedHit {
+    conversation_id: ConversationId,
+    created_at: Timestamp,
+    excerpt: String,
+}
+
+impl ReturnedHit {
+    pub(super) fn into_hit(self) -> SearchHit {
+        let Self { conversation_id, created_at, excerpt } = self;
+        SearchHit { conversation: conversation_id, created_at, excerpt }
     }
 }
 

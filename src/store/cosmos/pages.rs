@@ -31,6 +31,8 @@ pub(super) struct QueryPage<T> {
 pub(super) struct PagedQuery<T: Send> {
     operation: &'static str,
     pages: QueryPageIterator<T>,
+    /// Request units of the pages so far.
+    pub(super) request_units: f64,
 }
 
 impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
@@ -60,14 +62,16 @@ impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
         let items =
             container.query_items::<T>(query, cosmos_query.scope.clone(), Some(options)).await;
         let pages = items.map_err(|error| start_error(error, is_resumed))?.into_pages();
-        Ok(Self { operation, pages })
+        Ok(Self { operation, pages, request_units: 0.0 })
     }
 
     /// Returns the next page; `None` at the end.
     pub(super) async fn next_page(&mut self) -> Result<Option<Vec<T>>, StoreError> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
         let page = with_recorded_cost(self.operation, page, QueryFeedPage::diagnostics);
-        Ok(Some(page.map_err(request_error)?.into_items()))
+        let page = page.map_err(request_error)?;
+        self.request_units += page.diagnostics().total_request_charge().value();
+        Ok(Some(page.into_items()))
     }
 
     /// Returns the next non-empty page, or an empty last page.

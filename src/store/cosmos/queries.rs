@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
 use crate::store::validate::DELETED;
-use crate::store::{DocumentKind, HeadQuery, Partition, Selection};
+use crate::store::{DocumentKind, HeadQuery, Partition, SearchQuery, Selection};
 
 pub(super) struct CosmosQuery {
     columns: &'static str,
@@ -115,6 +115,20 @@ pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
     cosmos_query.ordered_by("c.createdAt DESC")
 }
 
+/// Selects entries of a user by their search text, newest first.
+pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
+    let SearchQuery { tenant, user, except, lower, limit: _ } = query;
+    let prefix = PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned()));
+    let mut cosmos_query =
+        CosmosQuery::new("c.conversationId, c.createdAt, c.excerpt", FeedScope::partition(prefix))
+            .with_condition("c.tenant =", "@tenant", json!(tenant))
+            .with_condition("c.user =", "@user", json!(user))
+            .with_condition("c.conversationId !=", "@except", json!(except));
+    cosmos_query.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
+    cosmos_query.parameters.push(("@text", json!(lower)));
+    cosmos_query.ordered_by("c.createdAt DESC")
+}
+
 /// The query of the recovery sweep: the only one over all physical partitions, one at a time and
 /// in no order.
 pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
@@ -171,6 +185,12 @@ mod tests {
                 HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
             assert_indexed(&heads(&query), &CONVERSATIONS);
         }
+        let key = ConversationKey {
+            tenant,
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        };
+        assert_indexed(&search(&SearchQuery::new(&key, "text", 3)), &CONVERSATIONS);
     }
 
     #[test]

@@ -34,7 +34,16 @@ fn at() -> Partition {
 
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl: None }
+    Document {
+        id: id.to_owned(),
+        kind,
+        body,
+        due: None,
+        created_at: None,
+        state: None,
+        ttl: None,
+        search: None,
+    }
 }
 
 fn head() -> Document {

@@ -25,6 +25,9 @@ const APPLICATION_ID: i64 = 0x5475_726e;
 ///
 /// Version 3: the index of the rare kinds compares the names one by one. With `NOT IN` each row
 /// write built a table of the four names, which took a fifth of its time.
+///
+/// Version 4: the text that a search compares. The index has every column that a search reads, so
+/// that it reads no row.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -55,6 +58,13 @@ const MIGRATIONS: &[&str] = &[
     DROP INDEX documents_rare;
     CREATE INDEX documents_rare ON documents (tenant, user, conversation, kind, id)
         WHERE kind <> 'entry' AND kind <> 'events' AND kind <> 'head' AND kind <> 'scope';
+",
+    "
+    ALTER TABLE documents ADD COLUMN search_text TEXT;
+    ALTER TABLE documents ADD COLUMN excerpt TEXT;
+    CREATE INDEX documents_searched
+        ON documents (tenant, user, created_at, conversation, id, search_text, excerpt)
+        WHERE search_text IS NOT NULL;
 ",
 ];
 

@@ -31,7 +31,16 @@ fn conversation(number: usize) -> Partition {
 fn entry(seq: u64, bytes: usize) -> Write {
     let (id, body) = (entry_id(seq), RawJson::from_value(&"x".repeat(bytes)));
     let (kind, created_at) = (DocumentKind::Entry, None);
-    Write::Create(Document { id, kind, body, due: None, created_at, state: None, ttl: None })
+    Write::Create(Document {
+        id,
+        kind,
+        body,
+        due: None,
+        created_at,
+        state: None,
+        ttl: None,
+        search: None,
+    })
 }
 
 async fn entry_ids(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
@@ -91,6 +100,7 @@ async fn batches_of_one_conversation_never_share_transaction() {
             created_at: None,
             state: None,
             ttl: None,
+            search: None,
         })
     };
     let (first, second, third, fourth, fifth, sixth, ()) = futures_util::join!(

@@ -25,6 +25,7 @@ fn value(number: u64) -> Document {
         created_at: None,
         state: None,
         ttl: None,
+        search: None,
     }
 }
 

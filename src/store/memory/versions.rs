@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::clock::Timestamp;
 use crate::store::cursor::{DueCursor, HeadCursor};
 use crate::store::{
-    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, StoreError, StoredDocument, Write,
-    validate,
+    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, SearchHit, SearchQuery, StoreError,
+    StoredDocument, Write, validate,
 };
 
 #[derive(Debug, Default)]
@@ -142,6 +142,32 @@ impl Versions {
             .collect();
         found.sort_by(|(one, _), (other, _)| other.cmp(one));
         found
+    }
+
+    /// Returns the entries that contain the text, newest first.
+    pub(super) fn search(&self, query: &SearchQuery, commit: u64) -> Vec<SearchHit> {
+        let mut found = Vec::new();
+        for partition in self.partitions.keys() {
+            let Partition::Conversation(key) = partition else { continue };
+            if key.tenant != query.tenant
+                || key.user != query.user
+                || key.conversation_id == query.except
+            {
+                continue;
+            }
+            found.extend(self.documents_at(partition, commit).filter_map(|stored| {
+                let document = &stored.document;
+                let text = document.search.as_ref().filter(|it| it.lower.contains(&query.lower))?;
+                let hit = SearchHit {
+                    conversation: key.conversation_id.clone(),
+                    created_at: document.created_at?,
+                    excerpt: text.excerpt.clone(),
+                };
+                Some(((hit.created_at, hit.conversation.clone(), &document.id), hit))
+            }));
+        }
+        found.sort_by(|(one, _), (other, _)| other.cmp(one));
+        found.into_iter().take(query.limit).map(|(_, hit)| hit).collect()
     }
 }
 

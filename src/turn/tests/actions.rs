@@ -63,7 +63,7 @@ async fn note_count(env: &TestEnv) -> usize {
 async fn message_is_created_and_applied_in_one_commit() {
     let (env, services) = idle_env().await;
     let commits = env.store.commit_count();
-    let mut conversation = lease(&services).await;
+    let mut conversation = Box::pin(lease(&services)).await;
     for count in 1..=2 {
         conversation.commit_with_inbox("take-in", vec![sends_message()]).await.unwrap();
         assert_eq!(hook_documents(&env, DocumentKind::Receipt), vec![false; count]);
@@ -76,7 +76,7 @@ async fn message_is_created_and_applied_in_one_commit() {
 #[tokio::test(start_paused = true)]
 async fn left_over_message_has_due_time() {
     let (mut env, services) = idle_env().await;
-    let mut conversation = lease(&services).await;
+    let mut conversation = Box::pin(lease(&services)).await;
     let plan = conversation.state.plan(conversation.services, vec![sends_message()]);
     conversation.commit("take-in", plan, &[]).await.unwrap();
     assert_eq!(hook_documents(&env, DocumentKind::Inbox), [true]);

@@ -44,9 +44,10 @@ impl StoreInterceptor for Mutex<Counts> {
             StoreRequest::Write(_, writes) => format!("write {}", first_kind(writes)),
             StoreRequest::Read(_, id) => format!("read {id}"),
             StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
-            StoreRequest::AcquireLease | StoreRequest::ListDue | StoreRequest::ListHeads => {
-                return Ok(());
-            }
+            StoreRequest::AcquireLease
+            | StoreRequest::ListDue
+            | StoreRequest::ListHeads
+            | StoreRequest::Search => return Ok(()),
         };
         *self.lock().unwrap().0.entry(what).or_default() += 1;
         Ok(())

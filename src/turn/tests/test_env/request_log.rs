@@ -75,6 +75,7 @@ impl StoreInterceptor for RequestLog {
             StoreRequest::AcquireLease => "lease (head and inbox)".to_owned(),
             StoreRequest::ListDue => "due".to_owned(),
             StoreRequest::ListHeads => "heads".to_owned(),
+            StoreRequest::Search => "search".to_owned(),
         };
         self.requests.lock().unwrap().push(request);
         Ok(())

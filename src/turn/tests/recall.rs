@@ -1,0 +1,160 @@
+//! Recall: an agent finds what its user wrote in other conversations, and nothing of other users.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::parallel_calls::result_texts;
+use super::store_requests::{handle_next_nudge, queued_nudges};
+use super::test_env::{RequestLogStore, TestEnv, owner, text};
+use crate::agent::entry::Entry;
+use crate::fail_points::NoFailPoints;
+use crate::ids::{ConversationKey, TenantId, UserId};
+use crate::services::Services;
+use crate::store::cosmos::testing::{connect_store, start_in_process};
+use crate::store::{Document, Partition, Write};
+use crate::telemetry::cost_meter::{CostMeter, with_meter};
+use crate::tools::recall::{PastMessages as _, recall_tool};
+use crate::turn::delivery::handle;
+use crate::turn::documents::entry_document;
+
+fn recalls_oslo(results: usize, said: &str) -> Vec<Value> {
+    if results == 0 && said == "go" {
+        let arguments = json!({"query": "Oslo"});
+        return vec![
+            json!({"type": "toolCall", "id": "c1", "name": "recall", "arguments": arguments}),
+        ];
+    }
+    vec![text("I booked Oslo.")]
+}
+
+/// An environment whose agent has the tool, and a worker.
+fn recall_env() -> (TestEnv, Services) {
+    let mut env = TestEnv::with_script(1, recalls_oslo);
+    env.set_only_tool(&recall_tool().unwrap());
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    (env, services)
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_finds_messages_of_other_conversations() {
+    let (mut env, services) = recall_env();
+    for (id, said) in [("c1", "I fly to OSLO on Monday"), ("c2", "Bergen"), ("c3", "Is Oslo cold?")]
+    {
+        env.send_prompt_to(&services, id, said).await;
+        while env.deliver().await {}
+    }
+    env.send_prompt(&services).await;
+    while env.deliver().await {}
+    let results = result_texts(&env).await;
+    let found: Vec<&str> =
+        results[0].lines().map(|line| line.split_once(" ago: ").unwrap().1).collect();
+    // Responses of the model are not found.
+    assert_eq!(found, ["Is Oslo cold?", "I fly to OSLO on Monday"]);
+    // A second prompt of the conversation does not find the first.
+    env.queue_prompt(&services, &TestEnv::key(), "I fly to Oslo too").await.unwrap();
+    while env.deliver().await {}
+    env.queue_prompt(&services, &TestEnv::key(), "go").await.unwrap();
+    while env.deliver().await {}
+    assert_eq!(result_texts(&env).await[1].lines().count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_finds_nothing_of_other_users() {
+    let (mut env, services) = recall_env();
+    let own = owner();
+    for (tenant, user) in
+        [(own.tenant.clone(), UserId::new("eve")), (TenantId::new("other"), own.user.clone())]
+    {
+        let key = ConversationKey { tenant, user, conversation_id: TestEnv::key().conversation_id };
+        let at = Partition::Conversation(key);
+        services.store.write(&at, vec![Write::Create(message_document(1, "Oslo"))]).await.unwrap();
+    }
+    env.send_prompt(&services).await;
+    while env.deliver().await {}
+    assert_eq!(
+        result_texts(&env).await[0],
+        "No past references found outside current conversation"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn recall_is_off_when_all_callers_are_one_user() {
+    let (mut env, mut services) = recall_env();
+    services.limits.has_shared_user = true;
+    env.send_prompt(&services).await;
+    while queued_nudges(&env).await > 0 {
+        handle(&services, &TestEnv::nudge()).await.unwrap();
+        if env.is_idle().await {
+            break;
+        }
+    }
+    assert_eq!(
+        result_texts(&env).await[0],
+        "Error in tool \"recall\": User ID required for memory recall"
+    );
+}
+
+fn message_document(seq: u64, said: &str) -> Document {
+    let entry = json!({
+        "entryId": format!("e{seq}"), "parentId": null, "seq": seq, "type": "message",
+        "timestamp": "2026-11-01T00:00:00.000Z",
+        "message": {"role": "user", "content": said, "timestamp": 1_000 + seq},
+    });
+    entry_document(&serde_json::from_value::<Entry>(entry).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_of_a_message_count_once() {
+    let (_env, services) = recall_env();
+    for id in ["c1", "fork1", "fork2", "import"] {
+        let at = Partition::Conversation(owner().conversation_key(id));
+        let copies = [message_document(1, "Oslo first"), message_document(2, "Oslo second")];
+        services.store.write(&at, copies.map(Write::Create).to_vec()).await.unwrap();
+    }
+    let found = services.find(&TestEnv::key(), "oslo", 3).await.unwrap();
+    let texts: Vec<&str> = found.messages.iter().map(|it| it.text.as_str()).collect();
+    assert_eq!(texts, ["Oslo second", "Oslo first"]);
+    assert!(found.is_complete);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recall_adds_one_request() {
+    let mut env = TestEnv::with_script(1, recalls_oslo);
+    env.set_only_tool(&recall_tool().unwrap());
+    let counting = RequestLogStore::wrap(env.store.clone());
+    env.worker_store = counting.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let requests = handle_next_nudge(&env, &services, &counting).await;
+    assert_eq!(result_texts(&env).await, ["No past references found outside current conversation"]);
+    insta::assert_snapshot!(requests, @r"
+    lease (head and inbox)
+    write head, 2 entry, events, receipt
+    select inbox
+    write head, 2 entry, events
+    search
+    select inbox
+    write head, entry, events
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cosmos_recall_sends_one_query() {
+    let emulator = start_in_process(4);
+    let mut env = TestEnv::with_script(1, recalls_oslo);
+    let counting = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
+    env.worker_store = counting.clone();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for id in 0..20 {
+        let at = Partition::Conversation(owner().conversation_key(&format!("c{id}")));
+        let created = Write::Create(message_document(1, &format!("Oslo {id}")));
+        services.store.write(&at, vec![created]).await.unwrap();
+    }
+    let meter = Arc::new(CostMeter::default());
+    let found = with_meter(Arc::clone(&meter), services.find(&TestEnv::key(), "oslo", 3)).await;
+    let sent: Vec<_> =
+        meter.costs().iter().map(|(operation, cost)| (*operation, cost.requests)).collect();
+    assert_eq!(sent, [("cosmos.search", 1)]);
+    assert_eq!(found.unwrap().messages.len(), 3);
+}
