@@ -38,7 +38,6 @@ mod reader_version;
 pub(crate) mod request;
 pub(crate) mod run_prompt;
 pub(crate) mod schedule;
-pub(crate) mod search_text;
 pub(crate) mod session_file;
 pub(crate) mod settings;
 pub(crate) mod step;

@@ -138,12 +138,6 @@ impl Agent {
         has_memory || (self.has_user_skills && !is_shared)
     }
 
-    /// True if its tool `recall` may search other conversations. `is_shared`: all callers are one user,
-    /// whose conversations are then searched only if the agent shares its memory.
-    pub(crate) fn may_recall(&self, is_shared: bool) -> bool {
-        !is_shared || self.memory.as_ref().is_some_and(|memory| memory.allows_shared_user)
-    }
-
     pub fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }

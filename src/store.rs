@@ -12,7 +12,6 @@ pub(crate) mod embedded;
 mod head_lease;
 pub(crate) mod interceptor;
 pub(crate) mod memory;
-mod search;
 pub(crate) mod validate;
 
 use std::fmt;
@@ -23,8 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
-pub use crate::store::search::{SearchHit, SearchQuery, SearchResult};
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
 
 /// Operations of one batch (Cosmos: 100).
 pub(crate) const BATCH_OPERATIONS_MAX: usize = 80;
@@ -98,7 +96,7 @@ pub struct Document {
     pub body: RawJson,
     /// When pending work is due; absent if there is none.
     pub due: Option<Timestamp>,
-    /// Set on heads, and on entries with a search text: lists are newest first.
+    /// Set on heads: lists are newest first.
     pub created_at: Option<Timestamp>,
     /// Set on heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
     pub state: Option<String>,
@@ -106,9 +104,41 @@ pub struct Document {
     /// document at any later time, or never: correctness must not depend on it. Only
     /// [`DocumentKind::Live`] and [`DocumentKind::Watch`] documents have one, and they always do.
     pub ttl: Option<u32>,
-    /// Set on entries that [`ConversationStore::search`] finds, in lower case. Reads do not return it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search_text: Option<String>,
+    /// Set on entries that [`ConversationStore::search`] finds; they have a creation time.
+    #[serde(default)]
+    pub search: Option<Box<SearchText>>,
+}
+
+/// Characters of a text that a search compares.
+const SEARCH_CHARS_MAX: usize = 512;
+/// Characters of the beginning that a hit shows, and one more, which proves that the text is longer.
+const EXCERPT_CHARS_MAX: usize = 101;
+
+/// Parts of an entry that a search compares and shows. It is stored beside the body, because bodies are
+/// large and have no index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SearchText {
+    /// The first 512 characters in lower case.
+    pub lower: String,
+    /// The first 101 characters.
+    pub excerpt: String,
+}
+
+impl SearchText {
+    /// `None`: the text is blank. Each run of whitespace counts as one space.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let text = joined_words(text);
+        let first = |count| text.chars().take(count).collect::<String>();
+        (!text.is_empty()).then(|| Self {
+            lower: first(SEARCH_CHARS_MAX).to_lowercase(),
+            excerpt: first(EXCERPT_CHARS_MAX),
+        })
+    }
+}
+
+fn joined_words(text: &str) -> String {
+    // Enough words for every bound: a word has at least one character.
+    text.split_whitespace().take(SEARCH_CHARS_MAX).collect::<Vec<_>>().join(" ")
 }
 
 impl Document {
@@ -120,8 +150,24 @@ impl Document {
         due: Option<Timestamp>,
     ) -> Self {
         let body = RawJson::from_value(body);
-        let (created_at, state, ttl, search_text) = (None, None, None, None);
-        Self { id: id.into(), kind, body, due, created_at, state, ttl, search_text }
+        Self {
+            id: id.into(),
+            kind,
+            body,
+            due,
+            created_at: None,
+            state: None,
+            ttl: None,
+            search: None,
+        }
+    }
+
+    /// Makes an entry searchable by a text of that time. A time that no store accepts leaves the
+    /// entry as it is.
+    #[must_use]
+    pub(crate) fn with_search(self, text: &str, at: Timestamp) -> Self {
+        let search = SearchText::new(text).filter(|_| at <= validate::TIMESTAMP_MAX).map(Box::new);
+        Self { created_at: search.as_ref().map(|_| at), search, ..self }
     }
 }
 
@@ -188,6 +234,48 @@ pub struct HeadQuery {
     pub limit: usize,
     /// Continuation of an earlier page of the same query.
     pub continuation: Option<String>,
+}
+
+/// Searches the entries of a user, except those of one conversation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SearchQuery {
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub except: ConversationId,
+    /// The text that an entry contains, in lower case.
+    lower: String,
+    /// At least 1.
+    pub limit: usize,
+}
+
+impl SearchQuery {
+    /// Searches for a text without regard to case and to the kind of whitespace.
+    pub(crate) fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
+        Self {
+            tenant: conversation.tenant.clone(),
+            user: conversation.user.clone(),
+            except: conversation.conversation_id.clone(),
+            lower: joined_words(text).to_lowercase(),
+            limit,
+        }
+    }
+}
+
+/// An entry that a search found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SearchHit {
+    pub conversation: ConversationId,
+    pub created_at: Timestamp,
+    /// The first 101 characters of the text.
+    pub excerpt: String,
+}
+
+/// The hits of a search, newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SearchHits {
+    pub hits: Vec<SearchHit>,
+    /// False: the search ended at its bound of cost, and older entries were not compared.
+    pub is_complete: bool,
 }
 
 /// One page of results. A page may be short or empty before the end; the last page has no
@@ -325,7 +413,7 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
     async fn list_heads(&self, query: &HeadQuery)
     -> Result<ResultPage<StoredDocument>, StoreError>;
 
-    /// Finds the newest entries of a user whose search text contains a text. Excludes deleted
-    /// conversations. May return an older state.
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError>;
+    /// Finds the newest entries of a user whose [`SearchText`] contains a text. Entries of deleted
+    /// conversations are found until they are removed.
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError>;
 }

@@ -25,9 +25,6 @@ pub mod agent {
     pub mod transition {
         pub use crate::agent::transition::{Policy, Transition};
     }
-    pub mod raw {
-        pub use crate::agent::raw::RawJson;
-    }
 }
 pub mod agents {
     pub use crate::agents::{
@@ -223,10 +220,7 @@ pub mod settings {
     }
 }
 pub mod store {
-    pub use crate::store::{
-        ConversationStore, Document, DocumentKind, Partition, SearchHit, SearchQuery, SearchResult,
-        Write,
-    };
+    pub use crate::store::{ConversationStore, Partition};
     pub mod embedded {
         pub use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
     }
@@ -252,9 +246,6 @@ pub mod tools {
         pub mod scrape {
             pub use crate::tools::http::scrape::scrape_tool;
         }
-    }
-    pub mod recall {
-        pub use crate::tools::recall::recall_tool;
     }
     pub mod validate {
         pub use crate::tools::validate::Checker;

@@ -169,8 +169,8 @@ pub struct ToolContext {
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
-    /// `None` if the tools of the agent may not search its user's messages.
-    pub message_search: Option<Arc<dyn recall::MessageSearch>>,
+    /// `None` if all callers are one user.
+    pub past_messages: Option<Arc<dyn recall::PastMessages>>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
     /// `None` if the tool belongs to no plugin, and to no MCP server with a session for each

@@ -18,7 +18,6 @@ use crate::agent::notification::Notification;
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Request;
-use crate::agent::search_text::PersonMessages;
 use crate::agent::settings::{QueueMode, RetrySettings};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, InputId, PromptId};
@@ -112,8 +111,6 @@ pub struct Transition {
     /// Ids of the inbox items that this commit creates, for actions of extensions. Those in
     /// `pending` stay in the inbox; the others are applied by the same commit.
     pub new_items: Vec<InputId>,
-    /// `seq` of the user messages of schedules and extensions, and of hidden ones.
-    pub(super) system_messages: Vec<u64>,
     /// True if an extension aborts the running prompt. The next input that can end it does.
     pub(super) is_abort_requested: bool,
     /// Changes of extensions to the runs of prompts that have not started yet.
@@ -163,7 +160,6 @@ impl Transition {
             alerts: Vec::new(),
             pending: Vec::new(),
             new_items: Vec::new(),
-            system_messages: Vec::new(),
             is_abort_requested: false,
             start_changes: Vec::new(),
             held_start: None,
@@ -183,11 +179,6 @@ impl Transition {
             flushed_bytes: 0,
             is_prompt_ending: false,
         }
-    }
-
-    /// Selects the messages of persons among the entries.
-    pub(crate) fn person_messages(&self) -> PersonMessages {
-        PersonMessages::without(&self.system_messages)
     }
 
     /// True if a commit would write nothing but the head.

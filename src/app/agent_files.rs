@@ -26,8 +26,9 @@ use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::scrape::scrape_tool;
+use crate::tools::recall::recall_tool;
 use crate::tools::workspace::builtins;
-use crate::tools::{find_name_conflicts, recall, schedule};
+use crate::tools::{find_name_conflicts, schedule};
 
 /// Interval at which `dev` polls for changed files. A change takes effect at the second poll that
 /// finds the same files: an editor may still be writing a file at the first one.
@@ -117,7 +118,7 @@ impl AgentFiles {
         let built_in = builtins()
             .into_iter()
             .chain(schedule::schedule_tool())
-            .chain(recall::recall_tool())
+            .chain(recall_tool())
             .chain(scrape_tool(client.clone()));
         let tools = built_in.chain(app.tools.iter().cloned());
         let folder_path = options.root.join(folder);

@@ -49,7 +49,7 @@ pub(crate) async fn measure_read_charges(
         created_at: None,
         state: None,
         ttl: None,
-        search_text: None,
+        search: None,
     };
     store.write(&partition, vec![Write::Create(document)]).await?;
     let charge = async |freshness| {

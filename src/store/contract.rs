@@ -6,7 +6,7 @@ mod batches;
 mod leases;
 mod lists;
 mod random_operations;
-mod search;
+mod searches;
 
 use std::sync::Arc;
 
@@ -43,6 +43,11 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     lists::head_pages_are_stable_when_heads_are_added(&*make().await).await;
     lists::head_pages_may_differ_in_size(&*make().await).await;
     lists::continuation_of_other_query_is_rejected(&*make().await).await;
+    searches::newest_entries_with_the_text_are_found(&*make().await).await;
+    searches::search_never_leaves_the_user_and_skips_the_conversation(&*make().await).await;
+    searches::text_is_compared_literally(&*make().await).await;
+    searches::replaced_and_deleted_entries_are_not_found(&*make().await).await;
+    searches::invalid_searches_are_rejected(&*make().await).await;
     leases::one_of_two_workers_acquires_lease(&*make().await).await;
     leases::expired_lease_is_taken_over_after_five_seconds(&*make().await).await;
     leases::renewed_lease_lasts_longer(&*make().await).await;
@@ -50,12 +55,6 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     leases::lease_holder_is_reported(&*make().await).await;
     leases::lease_returns_inbox_in_id_order(&*make().await).await;
     leases::lease_requires_existing_head(&*make().await).await;
-    search::search_returns_newest_hits_up_to_limit(&*make().await).await;
-    search::search_is_bound_to_user_and_tenant(&*make().await).await;
-    search::search_excludes_deleted_conversations(&*make().await).await;
-    search::search_takes_every_character_literally(&*make().await).await;
-    search::search_counts_copies_once(&*make().await).await;
-    search::search_ignores_documents_without_search_text(&*make().await).await;
 }
 
 fn fresh_tenant() -> TenantId {
@@ -85,7 +84,7 @@ fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
         created_at: None,
         state: None,
         ttl,
-        search_text: None,
+        search: None,
     }
 }
 
@@ -116,7 +115,7 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Leas
         created_at: Some(Timestamp(created_at)),
         state: Some(state.to_owned()),
         ttl: None,
-        search_text: None,
+        search: None,
     }
 }
 

@@ -8,7 +8,6 @@ mod envelope;
 mod pages;
 mod queries;
 mod response;
-mod search;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -25,7 +24,7 @@ use azure_data_cosmos::options::{
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
 
 use self::due_scan::DueScan;
-use self::envelope::{DocumentEnvelope, ReturnedDocument};
+use self::envelope::{DocumentEnvelope, ReturnedDocument, ReturnedHit};
 use self::pages::{PagedQuery, QueryPage};
 use self::queries::partition_key;
 use self::response::{batch_result, request_error, with_recorded_cost};
@@ -37,7 +36,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchQuery, SearchResult, Selection, StoreError,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
     StoredDocument, Write, cursor, head_lease, validate,
 };
 
@@ -45,6 +44,9 @@ use crate::store::{
 const SENT_BYTES_MAX: usize = 1_950_000;
 /// Bytes that each operation adds to its document: the members of the operation, and the key.
 const OPERATION_BYTES: usize = 1_500;
+
+/// Request units after which a search reads no further page.
+const SEARCH_REQUEST_UNITS_MAX: f64 = 50.0;
 
 #[derive(Debug)]
 pub(crate) struct CosmosStore {
@@ -79,34 +81,6 @@ impl CosmosStore {
             Partition::Scope(_) => &self.containers.scopes,
         }
     }
-
-    /// Reads a document. Also returns the request units; 0 if it does not exist.
-    async fn read_with_charge(
-        &self,
-        partition: &Partition,
-        id: &str,
-        freshness: Freshness,
-    ) -> Result<(Option<StoredDocument>, f64), StoreError> {
-        validate::partition(partition)?;
-        validate::document_id(id)?;
-        let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest_committed_options(),
-            Freshness::Any => default_options(),
-        });
-        let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
-            Ok(answer) => {
-                let charge = answer.diagnostics().total_request_charge().value();
-                let found: ReturnedDocument = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
-                })?;
-                Ok((Some(found.into_stored()?), charge))
-            }
-            Err(error) if error.status().is_not_found() => Ok((None, 0.0)),
-            Err(error) => Err(request_error(error)),
-        }
-    }
 }
 
 fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, StoreError> {
@@ -117,12 +91,12 @@ fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalB
         match write {
             Write::Create(document) => {
                 let wrapped = DocumentEnvelope::new(partition, document);
-                sent += wrapped.sent_bytes();
+                sent += wrapped.body_bytes();
                 batch.create_item(wrapped)
             }
             Write::Replace(document, expected) => {
                 let wrapped = DocumentEnvelope::new(partition, document);
-                sent += wrapped.sent_bytes();
+                sent += wrapped.body_bytes();
                 let options = expected
                     .as_ref()
                     .map(|etag| BatchReplaceOptions::default().with_precondition(if_match(etag)));
@@ -173,7 +147,24 @@ impl ConversationStore for CosmosStore {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<StoredDocument>, StoreError> {
-        self.read_with_charge(partition, id, freshness).await.map(|(found, _)| found)
+        validate::partition(partition)?;
+        validate::document_id(id)?;
+        let options = ItemReadOptions::default().with_operation_options(match freshness {
+            Freshness::Latest => latest_committed_options(),
+            Freshness::Any => default_options(),
+        });
+        let key = partition_key(partition);
+        let answer = self.container(partition).read_item(key, id, Some(options)).await;
+        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
+            Ok(answer) => {
+                let found: ReturnedDocument = answer.into_model().map_err(|error| {
+                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
+                })?;
+                found.into_stored().map(Some)
+            }
+            Err(error) if error.status().is_not_found() => Ok(None),
+            Err(error) => Err(request_error(error)),
+        }
     }
 
     async fn select(
@@ -277,8 +268,25 @@ impl ConversationStore for CosmosStore {
         Ok(ResultPage { items, continuation: token.map(|token| cursor::encode(&list, &token)) })
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         validate::search(query)?;
-        search::search(self, query, search::BOUNDS).await
+        let cosmos_query = queries::search(query);
+        let page_options = (query.limit, Freshness::Any);
+        let container = &self.containers.conversations;
+        let mut pages: PagedQuery<ReturnedHit> =
+            PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
+                .await?;
+        let mut found = SearchHits { hits: Vec::new(), is_complete: true };
+        while found.hits.len() < query.limit {
+            // A page that is too expensive has been paid for: its hits are used.
+            if pages.request_units >= SEARCH_REQUEST_UNITS_MAX {
+                found.is_complete = false;
+                break;
+            }
+            let Some(page) = pages.next_page().await? else { break };
+            let left = query.limit - found.hits.len();
+            found.hits.extend(page.into_iter().take(left).map(ReturnedHit::into_hit));
+        }
+        Ok(found)
     }
 }

@@ -10,7 +10,6 @@ mod lock;
 mod readers;
 mod rows;
 mod schema;
-mod search;
 mod writer;
 
 use std::fmt;
@@ -30,7 +29,7 @@ use crate::store::embedded::schema::Durability;
 use crate::store::embedded::writer::Writer;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchQuery, SearchResult, Selection, StoreError,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
     StoredDocument, Write, cursor, validate,
 };
 
@@ -275,13 +274,10 @@ impl ConversationStore for EmbeddedStore {
         self.readers.run_read(move |connection| rows::list_heads(connection, &query, &after)).await
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         validate::search(query)?;
         let query = query.clone();
-        let search = move |connection: &rusqlite::Connection| {
-            search::search(connection, &query, search::MESSAGES_MAX)
-        };
-        self.readers.run_read(search).await
+        self.readers.run_read(move |connection| rows::search(connection, &query)).await
     }
 }
 

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::{
     ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
-    ResultPage, SearchQuery, SearchResult, Selection, StoreError, StoredDocument, Write,
+    ResultPage, SearchHits, SearchQuery, Selection, StoreError, StoredDocument, Write,
 };
 
 /// A request to the store.
@@ -141,7 +141,7 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         self.inner().list_heads(query).await
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         self.interceptor.before_request(&StoreRequest::Search)?;
         self.inner().search(query).await
     }

@@ -18,10 +18,9 @@ use crate::store::head_lease;
 pub use crate::store::memory::faults::StoreFaults;
 use crate::store::memory::faults::{DELAYED_BATCH, FaultSource, WriteFault};
 use crate::store::memory::versions::Versions;
-use crate::store::search::HitCollector;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchQuery, SearchResult, Selection, StoreError,
+    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
     StoredDocument, Write, validate,
 };
 
@@ -341,20 +340,11 @@ impl ConversationStore for MemoryStore {
         })
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         validate::search(query)?;
         let mut state = self.begin_read(LISTS_SITE).await?;
         let snapshot = state.snapshot_commit(LISTS_SITE, Freshness::Any);
-        let mut collector = HitCollector::new(query.limit);
-        for hit in state.versions.list_searchable(query, snapshot) {
-            if collector.is_full() {
-                break;
-            }
-            if hit.text.contains(&query.text) && !collector.has_copy(hit.at, &hit.text) {
-                collector.add(hit);
-            }
-        }
-        Ok(collector.into_result(true))
+        Ok(SearchHits { hits: state.versions.search(query, snapshot), is_complete: true })
     }
 }
 

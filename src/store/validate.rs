@@ -11,7 +11,7 @@ use crate::store::{
 /// Maximum length of a conversation id; the other parts of a key may have 255 characters.
 const CONVERSATION_ID_MAX: usize = 128;
 /// Largest integer that every JSON reader represents exactly.
-const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
+pub(crate) const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
 /// Cosmos allows a positive 32-bit integer.
 const TTL_MAX: u32 = i32::MAX as u32;
 /// Lists exclude heads in this state.
@@ -48,13 +48,11 @@ pub(crate) fn heads(query: &HeadQuery) -> Result<(), StoreError> {
     query.user.as_ref().map_or(Ok(()), |user| plain_id("user", user.as_str()))
 }
 
-/// Checks the key of a search.
 pub(crate) fn search(query: &SearchQuery) -> Result<(), StoreError> {
     plain_id("tenant", query.tenant.as_str())?;
     plain_id("user", query.user.as_str())?;
-    plain_id("conversation id", query.excluded.as_str())?;
-    if query.text.is_empty() {
-        return invalid("a search needs a text".to_owned());
+    if query.lower.is_empty() || query.limit == 0 {
+        return invalid("a search needs a text and a limit".to_owned());
     }
     Ok(())
 }
@@ -78,6 +76,8 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
             Write::Create(written) | Write::Replace(written, _) => {
                 document(at, written)?;
                 bytes_total += written.id.len() + written.body.text().len();
+                bytes_total +=
+                    written.search.as_ref().map_or(0, |it| it.lower.len() + it.excerpt.len());
             }
             Write::Delete(id, _) => {
                 document_id(id)?;
@@ -94,7 +94,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
 }
 
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
-    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_) | Partition::User { .. });
     if is_scope != (*kind == DocumentKind::Scope) {
@@ -118,8 +118,11 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     if ttl.is_some_and(|seconds| !(1..=TTL_MAX).contains(&seconds)) {
         return invalid(format!("the time to live of `{id}` must be 1 to {TTL_MAX} s"));
     }
-    if search_text.is_some() && (*kind != DocumentKind::Entry || created_at.is_none()) {
-        return invalid(format!("only an entry with a time can have a search text, not `{id}`"));
+    if search.is_some() && (*kind != DocumentKind::Entry || created_at.is_none()) {
+        return invalid(format!(
+            "only an entry with a creation time can be searched: `{id}` is of kind {}",
+            kind.into_str()
+        ));
     }
     if *kind == DocumentKind::Head {
         if created_at.is_none() || state.is_none() {

@@ -1,5 +1,5 @@
-//! The tool `recall`: finds earlier messages of the user in their other conversations. The driver
-//! supplies the port that searches them.
+//! The tool `recall`: finds what the user wrote in other conversations. The driver supplies the port
+//! that searches.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,32 +13,29 @@ use serde_json::json;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationId, ConversationKey};
+use crate::ids::ConversationKey;
 use crate::tools::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::tools::{CallableTool, ToolResult};
 
-pub(crate) const RECALL: &str = "recall";
 /// Messages of one result.
-pub(crate) const MATCHES_MAX: usize = 3;
+const MESSAGES_MAX: usize = 3;
 const QUERY_CHARS_MAX: usize = 200;
 /// Characters of a message in the result.
 const TEXT_CHARS_MAX: usize = 100;
-const MINUTE: u64 = 60;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+const NOTHING_FOUND: &str = "No past references found outside current conversation";
+const PARTIAL: &str = "[Only the newer messages were searched. Use other words for an older one.]";
 
-/// A message that was found.
+/// A message of the user in another conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastMessage {
-    pub conversation: ConversationId,
     pub at: Timestamp,
-    pub age: Duration,
+    /// The beginning of the text; longer than 100 characters if the text is.
     pub text: String,
 }
 
-/// The result of a search, newest first.
+/// The newest messages that contain a text, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recollection {
+pub struct FoundMessages {
     pub messages: Vec<PastMessage>,
     /// False if older messages were not searched.
     pub is_complete: bool,
@@ -46,40 +43,41 @@ pub struct Recollection {
 
 /// Port of the messages of a conversation's user. Errors are texts for the model.
 #[async_trait]
-pub trait MessageSearch: Send + Sync + fmt::Debug {
-    /// Finds the newest messages, at most [`MATCHES_MAX`], in the user's other conversations.
-    async fn recall(
+pub trait PastMessages: Send + Sync + fmt::Debug {
+    /// Finds messages in other conversations of the same user, without regard to case. Copies of a
+    /// message count once.
+    async fn find(
         &self,
         conversation: &ConversationKey,
-        query: &str,
-    ) -> Result<Recollection, String>;
+        text: &str,
+        limit: usize,
+    ) -> Result<FoundMessages, String>;
 }
 
 struct RecallTool;
 
-#[derive(Deserialize, JsonSchema)]
-struct RecallArgs {
-    /// Text to find, without regard to case
-    query: String,
-}
-
-/// The built-in tool `recall`.
-pub fn recall_tool() -> Option<Arc<dyn CallableTool>> {
+/// The tool `recall`.
+pub(crate) fn recall_tool() -> Option<Arc<dyn CallableTool>> {
     let tool = build_code_tool(RecallTool);
     debug_assert!(tool.is_ok(), "{tool:?}");
     tool.ok()
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct RecallArgs {
+    /// Word or phrase to search for in past messages of the user
+    query: String,
 }
 
 impl Tool for RecallTool {
     type Args = RecallArgs;
 
     fn name(&self) -> &'static str {
-        RECALL
+        "recall"
     }
 
     fn description(&self) -> &'static str {
-        "Search the user's messages in their other conversations. Returns the beginning of the 3 newest messages that contain \
-         the query."
+        "Search past conversations (excludes current). Use when user references prior context."
     }
 
     fn effect(&self) -> Effect {
@@ -93,174 +91,144 @@ impl Tool for RecallTool {
         }
         if query.chars().count() > QUERY_CHARS_MAX {
             return Err(ToolError::failed(format!(
-                "Invalid input: the search query has more than {QUERY_CHARS_MAX} characters."
+                "Invalid input: a search query has at most {QUERY_CHARS_MAX} characters"
             )));
         }
-        let search = cx
-            .message_search()
+        let messages = cx
+            .past_messages()
             .ok_or_else(|| ToolError::failed("User ID required for memory recall"))?;
-        let found = search.recall(cx.conversation_key(), query).await;
-        Ok(to_result(query, &found.map_err(ToolError::Failed)?))
+        let found = messages.find(cx.conversation_key(), query, MESSAGES_MAX).await;
+        let found = found.map_err(ToolError::Failed)?;
+        let count = found.messages.len();
+        let now = cx.now();
+        let mut lines: Vec<String> =
+            found.messages.iter().map(|message| message_line(message, now)).collect();
+        if lines.is_empty() {
+            lines.push(NOTHING_FOUND.to_owned());
+        }
+        if !found.is_complete {
+            lines.push(PARTIAL.to_owned());
+        }
+        let outcome = format!("Memory searched for '{query}' ({count} matches)");
+        Ok(ToolResult {
+            details: Some(RawJson::from_value(&json!({"outcome": outcome}))),
+            ..ToolResult::text(lines.join("\n"))
+        })
     }
 }
 
-fn to_result(query: &str, found: &Recollection) -> ToolResult {
-    let Recollection { messages, is_complete } = found;
-    let lines: Vec<String> = messages.iter().map(message_line).collect();
-    let mut text = if lines.is_empty() {
-        "No past references found outside current conversation".to_owned()
-    } else {
-        lines.join("\n")
-    };
-    if !is_complete {
-        text.push_str("\n[The search stopped at its limit: older messages were not searched.]");
+fn message_line(message: &PastMessage, now: Timestamp) -> String {
+    let age = age_text(message.at.until(now));
+    match message.text.char_indices().nth(TEXT_CHARS_MAX) {
+        Some((end, _)) => format!("{age} ago: {}...", message.text.get(..end).unwrap_or_default()),
+        None => format!("{age} ago: {}", message.text),
     }
-    let matches = messages.iter().map(
-        |message| json!({"conversationId": message.conversation, "at": message.at.to_string()}),
-    );
-    let details = json!({
-        "outcome": format!("Memory searched for '{query}' ({} matches)", messages.len()),
-        "matches": matches.collect::<Vec<_>>(),
-        "isComplete": is_complete,
-    });
-    ToolResult { details: Some(RawJson::from_value(&details)), ..ToolResult::text(text) }
 }
 
-fn message_line(message: &PastMessage) -> String {
-    let mut line = format!("{} ago: ", format_age(message.age));
-    let mut characters = message.text.chars();
-    line.extend(characters.by_ref().take(TEXT_CHARS_MAX));
-    if characters.next().is_some() {
-        line.push_str("...");
-    }
-    line
-}
-
-fn format_age(age: Duration) -> String {
-    match age.as_secs() {
-        ..MINUTE => "<1min".to_owned(),
-        seconds @ MINUTE..HOUR => format!("{}min", seconds / MINUTE),
-        seconds @ HOUR..DAY => format!("{}h", seconds / HOUR),
-        seconds => format!("{}d", seconds / DAY),
+fn age_text(age: Duration) -> String {
+    let minutes = age.as_secs() / 60;
+    match minutes {
+        0 => "<1min".to_owned(),
+        1..60 => format!("{minutes}min"),
+        60..1_440 => format!("{}h", minutes / 60),
+        _ => format!("{}d", minutes / 1_440),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
-    use crate::agent::content::joined_text;
-    use crate::tools::ToolContext;
+    use crate::clock::ManualClock;
     use crate::tools::test_env::TestEnv;
+    use crate::tools::validate::validate;
+    use crate::tools::{ToolContext, ToolOutcome};
 
-    /// Returns what it was given, and records the queries.
     #[derive(Debug)]
-    struct FixedSearch(Recollection, Mutex<Vec<String>>);
+    struct Found(FoundMessages);
 
     #[async_trait]
-    impl MessageSearch for FixedSearch {
-        async fn recall(
+    impl PastMessages for Found {
+        async fn find(
             &self,
             _conversation: &ConversationKey,
-            query: &str,
-        ) -> Result<Recollection, String> {
-            self.1.lock().unwrap().push(query.to_owned());
+            text: &str,
+            limit: usize,
+        ) -> Result<FoundMessages, String> {
+            assert_eq!((text, limit), ("oslo", 3));
             Ok(self.0.clone())
         }
     }
 
-    fn message(seconds: u64, text: &str) -> PastMessage {
-        let conversation = ConversationId::new("old");
-        let age = Duration::from_secs(seconds);
-        PastMessage { conversation, at: Timestamp(86_400_000), age, text: text.to_owned() }
-    }
+    const NOW: u64 = 1_000_000_000;
 
-    async fn call(
-        query: &str,
-        search: Option<Arc<dyn MessageSearch>>,
-    ) -> Result<ToolResult, String> {
+    async fn recall(found: Option<FoundMessages>, query: &str) -> ToolOutcome {
         let tool = recall_tool().unwrap();
-        let context = ToolContext { message_search: search, ..TestEnv::new().context() };
-        let arguments = json!({"query": query});
-        let arguments =
-            crate::tools::Arguments { text: RawJson::from_value(&arguments), value: arguments };
-        match tool.call(arguments, context).await {
-            crate::tools::ToolOutcome::Returned(result) => Ok(result),
-            crate::tools::ToolOutcome::Failed(text) => Err(text),
-            crate::tools::ToolOutcome::Unknown { reason } => panic!("{reason}"),
-        }
+        let arguments = RawJson::from_value(&json!({"query": query}));
+        let arguments = validate(tool.definition(), &arguments).unwrap();
+        let context = ToolContext {
+            clock: Arc::new(ManualClock::new(Timestamp(NOW))),
+            past_messages: found.map(|found| Arc::new(Found(found)) as Arc<dyn PastMessages>),
+            ..TestEnv::new().context()
+        };
+        tool.call(arguments, context).await
     }
 
-    #[test]
-    fn ages_are_rounded_down() {
-        for (seconds, expected) in [
-            (0, "<1min"),
-            (59, "<1min"),
-            (60, "1min"),
-            (5 * 60 + 59, "5min"),
-            (3_599, "59min"),
-            (3_600, "1h"),
-            (2 * 3_600 + 3_599, "2h"),
-            (86_399, "23h"),
-            (86_400, "1d"),
-            (3 * 86_400, "3d"),
-            (400 * 86_400, "400d"),
+    fn found(messages: Vec<PastMessage>, is_complete: bool) -> FoundMessages {
+        FoundMessages { messages, is_complete }
+    }
+
+    fn message(seconds: u64, text: &str) -> PastMessage {
+        PastMessage { at: Timestamp(NOW - seconds * 1_000), text: text.to_owned() }
+    }
+
+    fn returned(outcome: &str, text: &str) -> ToolOutcome {
+        ToolOutcome::Returned(ToolResult {
+            details: Some(RawJson::from_value(&json!({"outcome": outcome}))),
+            ..ToolResult::text(text)
+        })
+    }
+
+    #[tokio::test]
+    async fn messages_have_their_age_and_first_hundred_characters() {
+        let cut = "ä".repeat(100);
+        let newest = vec![message(59, "a"), message(60, &"ä".repeat(101)), message(3_599, &cut)];
+        assert_eq!(
+            recall(Some(found(newest, true)), " oslo ").await,
+            returned(
+                "Memory searched for 'oslo' (3 matches)",
+                &format!("<1min ago: a\n1min ago: {cut}...\n59min ago: {cut}")
+            )
+        );
+        let older = vec![message(3_600, "a"), message(86_399, "b"), message(172_800, "c")];
+        assert_eq!(
+            recall(Some(found(older, false)), "oslo").await,
+            returned(
+                "Memory searched for 'oslo' (3 matches)",
+                &format!("1h ago: a\n23h ago: b\n2d ago: c\n{PARTIAL}")
+            )
+        );
+    }
+
+    #[tokio::test]
+    async fn search_without_messages_says_so() {
+        assert_eq!(
+            recall(Some(found(Vec::new(), true)), "oslo").await,
+            returned("Memory searched for 'oslo' (0 matches)", NOTHING_FOUND)
+        );
+    }
+
+    #[tokio::test]
+    async fn invalid_searches_are_rejected() {
+        for (port, query, text) in [
+            (Some(found(Vec::new(), true)), " \n", "Search query cannot be empty"),
+            (None, "oslo", "User ID required for memory recall"),
+            (
+                Some(found(Vec::new(), true)),
+                &"x".repeat(201),
+                "Invalid input: a search query has at most 200 characters",
+            ),
         ] {
-            assert_eq!(format_age(Duration::from_secs(seconds)), expected, "{seconds}");
+            assert_eq!(recall(port, query).await, ToolOutcome::Failed(text.to_owned()));
         }
-    }
-
-    #[tokio::test]
-    async fn result_shows_age_and_beginning_of_each_message() {
-        let exact = "ä".repeat(100);
-        let messages = vec![
-            message(300, "Green tea, please"),
-            message(7_200, &exact),
-            message(259_200, &format!("{exact}!")),
-        ];
-        let found = Recollection { messages, is_complete: true };
-        let search = Arc::new(FixedSearch(found, Mutex::default()));
-        let result = call("  tea ", Some(Arc::clone(&search) as _)).await.unwrap();
-        let expected = format!("5min ago: Green tea, please\n2h ago: {exact}\n3d ago: {exact}...");
-        assert_eq!(joined_text(&result.content), expected);
-        assert_eq!(*search.1.lock().unwrap(), ["tea"], "the query is trimmed");
-        let details = result.details.unwrap().to_value();
-        assert_eq!(details["outcome"], "Memory searched for 'tea' (3 matches)");
-        let first = json!({"conversationId": "old", "at": "1970-01-02T00:00:00.000Z"});
-        assert_eq!(details["matches"][0], first);
-        assert_eq!(details["isComplete"], true);
-    }
-
-    #[tokio::test]
-    async fn result_without_matches_has_the_text_of_the_source() {
-        for (is_complete, note) in [
-            (true, ""),
-            (false, "\n[The search stopped at its limit: older messages were not searched.]"),
-        ] {
-            let found = Recollection { messages: Vec::new(), is_complete };
-            let search = Arc::new(FixedSearch(found, Mutex::default()));
-            let result = call("tea", Some(search)).await.unwrap();
-            let expected = format!("No past references found outside current conversation{note}");
-            assert_eq!(joined_text(&result.content), expected);
-            assert!(!result.is_error);
-            let details = result.details.unwrap().to_value();
-            assert_eq!(details["outcome"], "Memory searched for 'tea' (0 matches)");
-        }
-    }
-
-    #[tokio::test]
-    async fn invalid_calls_have_the_texts_of_the_source() {
-        let found = Recollection { messages: Vec::new(), is_complete: true };
-        let search = || Some(Arc::new(FixedSearch(found.clone(), Mutex::default())) as _);
-        for query in ["", " \n "] {
-            let error = call(query, search()).await.unwrap_err();
-            assert_eq!(error, "Search query cannot be empty");
-        }
-        let error = call("tea", None).await.unwrap_err();
-        assert_eq!(error, "User ID required for memory recall");
-        assert!(call(&"ä".repeat(200), search()).await.is_ok());
-        let error = call(&"ä".repeat(201), search()).await.unwrap_err();
-        assert_eq!(error, "Invalid input: the search query has more than 200 characters.");
     }
 }

@@ -139,8 +139,8 @@ impl TestEnv {
             }),
             traceparent: None,
             schedules: None,
+            past_messages: None,
             memory: None,
-            message_search: None,
             user_skills: None,
             plugin_state: None,
         }

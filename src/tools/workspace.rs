@@ -10,10 +10,12 @@ mod find;
 #[cfg(test)]
 mod fuzz;
 mod grep;
+mod list;
 mod ls;
 mod package_files;
 mod path;
 mod read;
+mod replace;
 mod text;
 mod write;
 
@@ -38,6 +40,8 @@ static BUILTINS: LazyLock<Vec<Arc<dyn CallableTool>>> = LazyLock::new(|| {
         build_builtin(ls::LsTool),
         build_builtin(find::FindTool),
         build_builtin(grep::GrepTool),
+        build_builtin(list::ListTool),
+        build_builtin(replace::ReplaceTool),
     ]
     .into_iter()
     .flatten()
@@ -50,7 +54,7 @@ fn build_builtin(tool: impl Tool) -> Option<Arc<dyn CallableTool>> {
     built_tool.ok()
 }
 
-/// The built-in tools `read`, `write`, `edit`, `ls`, `find` and `grep`.
+/// The built-in tools `read`, `write`, `edit`, `ls`, `find`, `grep`, `list` and `replace`.
 pub fn builtins() -> Vec<Arc<dyn CallableTool>> {
     BUILTINS.clone()
 }

@@ -8,10 +8,10 @@ use crate::agent::entry::Entry;
 use crate::agent::event::Event;
 use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
 use crate::agent::inbox::{InboxItem, Receipt};
+use crate::agent::message::Message;
 use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{RawJson, redacted_error};
-use crate::agent::search_text::PersonMessages;
 use crate::clock::Timestamp;
 use crate::ids::CommitId;
 use crate::store::{
@@ -54,7 +54,7 @@ pub(crate) fn head_document(head: &Head) -> Result<Document, StoreError> {
         created_at: Some(head.created_at),
         state: Some(state_name(head).to_owned()),
         ttl: None,
-        search_text: None,
+        search: None,
     })
 }
 
@@ -70,14 +70,11 @@ pub(crate) fn state_name(head: &Head) -> &'static str {
     }
 }
 
-/// The document of the next entry of a conversation. `messages` has read the entries before it.
-pub(crate) fn entry_document(entry: &Entry, messages: &mut PersonMessages) -> Document {
-    let search_text = messages.search_text(entry);
-    Document {
-        created_at: search_text.as_ref().map(|_| entry.base.timestamp),
-        search_text,
-        ..Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None)
-    }
+pub(crate) fn entry_document(entry: &Entry) -> Document {
+    let document = Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None);
+    let Some(Message::User(message)) = entry.body.message() else { return document };
+    // Copies of the entry in other conversations have the same time.
+    document.with_search(&message.content.joined_text(), message.timestamp)
 }
 
 pub(crate) fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {

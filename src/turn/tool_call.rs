@@ -16,14 +16,13 @@ use crate::agent::request::{CallRef, Effect};
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{CallResult, Input};
 use crate::agent::workspace;
-use crate::agents::Agent;
 use crate::artifacts::ArtifactScope;
 use crate::ids::EffectId;
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::services::Services;
 use crate::tools::plugin_state::CallPluginState;
-use crate::tools::recall::MessageSearch;
+use crate::tools::recall::PastMessages;
 use crate::tools::user_skills::UserSkillStore;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::workspace::PackageFiles;
@@ -120,10 +119,8 @@ impl<'w> LeasedConversation<'w> {
         let finished = CancellationToken::new();
         let context =
             self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
-        let context = match &turn_context.agent {
-            Ok(agent) => self.with_agent(context, agent),
-            Err(_) => context,
-        };
+        let of_agent = turn_context.agent.as_ref().map(|agent| agent.package_files.clone());
+        let context = ToolContext { package_files: of_agent.unwrap_or_default(), ..context };
         self.ensure_lease().await?;
         // Counts from now: the commit of the intent may have taken time, and the tool gets its
         // whole time-out.
@@ -149,18 +146,6 @@ impl<'w> LeasedConversation<'w> {
             tool: self.state.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
             loop_kind,
             state: None,
-        }
-    }
-
-    /// Adds what the agent gives its tools.
-    fn with_agent(&self, context: ToolContext, agent: &Agent) -> ToolContext {
-        let services = self.services;
-        let may_recall = agent.may_recall(services.limits.has_shared_user);
-        ToolContext {
-            package_files: agent.package_files.clone(),
-            message_search: may_recall
-                .then(|| Arc::new(services.clone()) as Arc<dyn MessageSearch>),
-            ..context
         }
     }
 
@@ -196,7 +181,6 @@ impl<'w> LeasedConversation<'w> {
             clock: Arc::clone(&self.services.clock),
             workspace: Arc::new(workspace_before(&path, &self.state.buffered, index)),
             package_files: PackageFiles::default(),
-            message_search: None,
             deadline: self.lease.until,
             abort: CancellationToken::new(),
             on_progress: Arc::new(move |partial: &ToolResult| {
@@ -215,6 +199,8 @@ impl<'w> LeasedConversation<'w> {
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
             memory: Some(Arc::new(self.services.clone())),
+            past_messages: (!self.services.limits.has_shared_user)
+                .then(|| Arc::new(self.services.clone()) as Arc<dyn PastMessages>),
             user_skills: (!self.services.limits.has_shared_user)
                 .then(|| Arc::new(self.services.clone()) as Arc<dyn UserSkillStore>),
             plugin_state: None,

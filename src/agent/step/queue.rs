@@ -6,7 +6,6 @@ use crate::agent::entry::{EntryBody, MessageEntry};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::search_text::is_written_by_person;
 use crate::agent::step::turn;
 use crate::agent::transition::{PendingItem, Transition};
 use crate::ids::PromptId;
@@ -123,14 +122,9 @@ pub(super) fn append_message(transition: &mut Transition, item: &InboxItem) {
     if let InboxBody::Custom(custom) = &item.body {
         let entry = transition.append(EntryBody::CustomMessage(custom.message.clone()));
         transition.emit_message(&entry);
-    } else if let Some(prompt) = item.prompt()
-        && let Some(content) = prompt.input.clone()
-    {
+    } else if let Some(content) = item.prompt().and_then(|prompt| prompt.input.clone()) {
         let message =
             Message::User(UserMessage { content, timestamp: transition.now, extra: Extra::new() });
-        let entry = transition.append_message(MessageEntry::new(message));
-        if !is_written_by_person(prompt.visible, prompt.source) {
-            transition.system_messages.push(entry.base.seq);
-        }
+        transition.append_message(MessageEntry::new(message));
     }
 }

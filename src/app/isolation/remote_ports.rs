@@ -25,7 +25,7 @@ use crate::live::{EmbeddedLive, Live, LiveEvent, LiveReader, Snapshot};
 use crate::queue::{Queue, QueueError, QueueMessage};
 use crate::store::{
     ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
-    ResultPage, SearchQuery, SearchResult, Selection, StoreError, StoredDocument, Write,
+    ResultPage, SearchHits, SearchQuery, Selection, StoreError, StoredDocument, Write,
 };
 
 /// Connection to the parent process.
@@ -177,7 +177,7 @@ impl ConversationStore for ParentConnection {
         self.call_store(PortRequest::Heads(query.clone())).await
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         self.call_store(PortRequest::Search(query.clone())).await
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::event::AssistantMessageEvent;
+use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::live::partial_response::PartialResponse;
@@ -61,8 +62,16 @@ impl StoredPartialResponse {
 impl DeltaBatch {
     pub(super) fn to_document(&self) -> Document {
         let id = format!("{}-{:013}-{:06}", id_prefix(self.epoch), self.started_at.0, self.number);
-        let document = Document::new(id, DocumentKind::Live, self, None);
-        Document { ttl: Some(TTL_SECONDS), ..document }
+        Document {
+            id,
+            kind: DocumentKind::Live,
+            body: RawJson::from_value(self),
+            due: None,
+            created_at: None,
+            state: None,
+            ttl: Some(TTL_SECONDS),
+            search: None,
+        }
     }
 
     /// Parses a stored batch.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::store::{
@@ -127,8 +128,16 @@ impl WatchLease {
         watchers.truncate(WATCHERS_MAX - 1);
         watchers.push(Watcher { instance: instance.clone(), until: now.plus(WATCH_DURATION) });
         let watch = WatcherList { watchers };
-        let document = Document::new(WATCH_ID, DocumentKind::Watch, &watch, None);
-        let document = Document { ttl: Some(TTL_SECONDS), ..document };
+        let document = Document {
+            id: WATCH_ID.to_owned(),
+            kind: DocumentKind::Watch,
+            body: RawJson::from_value(&watch),
+            due: None,
+            created_at: None,
+            state: None,
+            ttl: Some(TTL_SECONDS),
+            search: None,
+        };
         let write = match etag {
             Some(etag) => Write::Replace(document, Some(etag)),
             None => Write::Create(document),

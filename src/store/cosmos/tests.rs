@@ -3,7 +3,6 @@
 mod connecting;
 mod due_scan;
 mod responses;
-mod search;
 
 use std::sync::Arc;
 
@@ -43,7 +42,7 @@ fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
         created_at: None,
         state: None,
         ttl: None,
-        search_text: None,
+        search: None,
     }
 }
 

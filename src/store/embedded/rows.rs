@@ -4,11 +4,12 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
+use crate::ids::ConversationId;
 use crate::store::cursor::{self, DueCursor, HeadCursor, PAGE_ITEMS_MAX};
 use crate::store::embedded::store_error;
 use crate::store::{
-    Document, DocumentKind, DueItem, ETag, HeadQuery, Partition, ResultPage, Selection, StoreError,
-    StoredDocument, Write,
+    Document, DocumentKind, DueItem, ETag, HeadQuery, Partition, ResultPage, SearchHit, SearchHits,
+    SearchQuery, SearchText, Selection, StoreError, StoredDocument, Write,
 };
 
 /// Reasons why a batch was not applied.
@@ -65,12 +66,13 @@ fn create(
     version: i64,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
     connection
         .prepare_cached(
             "INSERT INTO documents
-                 (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                 (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl,
+                  search_text, excerpt)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -85,7 +87,8 @@ fn create(
             state,
             body.text(),
             ttl,
-            search_text
+            search.as_ref().map(|it| &it.lower),
+            search.as_ref().map(|it| &it.excerpt)
         ])
 }
 
@@ -97,12 +100,12 @@ fn replace(
     expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search_text } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
     connection
         .prepare_cached(
             "UPDATE documents
              SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11,
-                 search_text = ?13
+                 search_text = ?13, excerpt = ?14
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
                  AND version = ifnull(?12, version)",
         )?
@@ -119,7 +122,8 @@ fn replace(
             body.text(),
             ttl,
             expected,
-            search_text
+            search.as_ref().map(|it| &it.lower),
+            search.as_ref().map(|it| &it.excerpt)
         ])
 }
 
@@ -139,8 +143,7 @@ fn delete(
         .execute(params![tenant, user, conversation, id, expected])
 }
 
-const COLUMNS: &str =
-    "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl";
+const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text, excerpt";
 
 pub(super) fn read(
     connection: &Connection,
@@ -277,6 +280,32 @@ pub(super) fn list_heads(
     Ok(ResultPage { items: found.into_iter().map(|(_, head)| head).collect(), continuation })
 }
 
+const SEARCH_SQL: &str = "SELECT conversation, created_at, excerpt FROM documents
+     WHERE tenant = ?1 AND user = ?2 AND search_text IS NOT NULL
+         AND conversation <> ?3 AND instr(search_text, ?4) > 0
+     ORDER BY created_at DESC, conversation DESC, id DESC LIMIT ?5";
+
+pub(super) fn search(
+    connection: &Connection,
+    query: &SearchQuery,
+) -> Result<SearchHits, StoreError> {
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let (tenant, user) = (query.tenant.as_str(), query.user.as_str());
+    let values = params![tenant, user, query.except.as_str(), query.lower, limit];
+    let read_hit = |row: &Row<'_>| {
+        Ok(SearchHit {
+            conversation: ConversationId::new(row.get::<_, String>(0)?),
+            created_at: from_sql_integer(row.get(1)?),
+            excerpt: row.get(2)?,
+        })
+    };
+    let hits = connection
+        .prepare_cached(SEARCH_SQL)
+        .and_then(|mut statement| statement.query_map(values, read_hit)?.collect())
+        .map_err(store_error)?;
+    Ok(SearchHits { hits, is_complete: true })
+}
+
 /// Returns the SQL limit: one row more than the page, which shows if another page follows.
 fn limit_with_next(page: usize) -> i64 {
     i64::try_from(page).unwrap_or(i64::MAX).saturating_add(1)
@@ -294,6 +323,7 @@ struct RawRow {
     state: Option<String>,
     body: String,
     ttl: Option<u32>,
+    search: Option<Box<SearchText>>,
 }
 
 fn query_rows(
@@ -315,6 +345,10 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<RawRow> {
         state: row.get(8)?,
         body: row.get(9)?,
         ttl: row.get(10)?,
+        search: match (row.get(11)?, row.get(12)?) {
+            (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
+            (None, _) | (_, None) => None,
+        },
     })
 }
 
@@ -341,7 +375,7 @@ impl RawRow {
             created_at: self.created_at.map(from_sql_integer),
             state: self.state,
             ttl: self.ttl,
-            search_text: None,
+            search: self.search,
         };
         Ok((self.partition, StoredDocument { document, etag: version_etag(self.version) }))
     }
@@ -361,17 +395,17 @@ fn to_sql_integer(time: Timestamp) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-pub(super) fn from_sql_integer(number: i64) -> Timestamp {
+fn from_sql_integer(number: i64) -> Timestamp {
     Timestamp(u64::try_from(number).unwrap_or(0))
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::ids::{TenantId, UserId};
     use crate::store::embedded::schema::{self, Durability};
 
-    pub(in crate::store::embedded) fn query_plan(sql: &str) -> String {
+    fn query_plan(sql: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let (connection, _) =
             schema::open_writer(&folder.path().join("a.db"), Durability::Process).unwrap();

@@ -39,7 +39,7 @@ fn entry(seq: u64, bytes: usize) -> Write {
         created_at,
         state: None,
         ttl: None,
-        search_text: None,
+        search: None,
     })
 }
 
@@ -100,7 +100,7 @@ async fn batches_of_one_conversation_never_share_transaction() {
             created_at: None,
             state: None,
             ttl: None,
-            search_text: None,
+            search: None,
         })
     };
     let (first, second, third, fourth, fifth, sixth, ()) = futures_util::join!(

@@ -25,7 +25,7 @@ fn value(number: u64) -> Document {
         created_at: None,
         state: None,
         ttl: None,
-        search_text: None,
+        search: None,
     }
 }
 

@@ -22,7 +22,6 @@ struct Version {
     commit: u64,
     /// `None` if the document was deleted.
     stored: Option<StoredDocument>,
-    search_text: Option<String>,
 }
 
 impl Versions {
@@ -67,9 +66,8 @@ impl Versions {
         self.commit = commit;
         self.etag = next_etag;
         let documents = self.partitions.entry(partition.clone()).or_default();
-        for (id, mut stored) in pending {
-            let search_text = stored.as_mut().and_then(|stored| stored.document.search_text.take());
-            documents.entry(id).or_default().push(Version { commit, stored, search_text });
+        for (id, stored) in pending {
+            documents.entry(id).or_default().push(Version { commit, stored });
         }
         Ok(etags)
     }
@@ -80,7 +78,7 @@ impl Versions {
         id: &str,
         commit: u64,
     ) -> Option<&StoredDocument> {
-        as_of(self.partitions.get(partition)?.get(id)?, commit)?.stored.as_ref()
+        as_of(self.partitions.get(partition)?.get(id)?, commit)
     }
 
     /// Returns the documents of a partition, in the order of ids.
@@ -90,7 +88,7 @@ impl Versions {
         commit: u64,
     ) -> impl Iterator<Item = &StoredDocument> {
         let documents = self.partitions.get(partition).into_iter().flat_map(BTreeMap::values);
-        documents.filter_map(move |versions| as_of(versions, commit)?.stored.as_ref())
+        documents.filter_map(move |versions| as_of(versions, commit))
     }
 
     pub(super) fn history(&self, partition: &Partition, id: &str) -> Vec<Option<StoredDocument>> {
@@ -146,35 +144,30 @@ impl Versions {
         found
     }
 
-    /// Returns the searchable entries of a user, newest first. Excludes deleted conversations.
-    pub(super) fn list_searchable(&self, query: &SearchQuery, commit: u64) -> Vec<SearchHit> {
+    /// Returns the entries that contain the text, newest first.
+    pub(super) fn search(&self, query: &SearchQuery, commit: u64) -> Vec<SearchHit> {
         let mut found = Vec::new();
-        for (partition, documents) in &self.partitions {
+        for partition in self.partitions.keys() {
             let Partition::Conversation(key) = partition else { continue };
-            let is_searched = key.tenant == query.tenant
-                && key.user == query.user
-                && key.conversation_id != query.excluded;
-            let head = is_searched.then(|| self.version_at(partition, HEAD_ID, commit)).flatten();
-            let is_listed =
-                |head: &StoredDocument| head.document.state.as_deref() != Some(validate::DELETED);
-            if !head.is_some_and(is_listed) {
+            if key.tenant != query.tenant
+                || key.user != query.user
+                || key.conversation_id == query.except
+            {
                 continue;
             }
-            found.extend(documents.values().filter_map(|versions| {
-                let Version { stored: Some(stored), search_text: Some(text), .. } =
-                    as_of(versions, commit)?
-                else {
-                    return None;
+            found.extend(self.documents_at(partition, commit).filter_map(|stored| {
+                let document = &stored.document;
+                let text = document.search.as_ref().filter(|it| it.lower.contains(&query.lower))?;
+                let hit = SearchHit {
+                    conversation: key.conversation_id.clone(),
+                    created_at: document.created_at?,
+                    excerpt: text.excerpt.clone(),
                 };
-                let Document { id, created_at, .. } = &stored.document;
-                let (conversation, id) = (key.conversation_id.clone(), id.clone());
-                Some(SearchHit { conversation, id, at: (*created_at)?, text: text.clone() })
+                Some(((hit.created_at, hit.conversation.clone(), &document.id), hit))
             }));
         }
-        found.sort_by(|one, other| {
-            (other.at, &other.conversation, &other.id).cmp(&(one.at, &one.conversation, &one.id))
-        });
-        found
+        found.sort_by(|(one, _), (other, _)| other.cmp(one));
+        found.into_iter().take(query.limit).map(|(_, hit)| hit).collect()
     }
 }
 
@@ -182,8 +175,8 @@ fn matches(current: Option<&StoredDocument>, wanted: Option<&ETag>) -> bool {
     current.is_some_and(|stored| wanted.is_none_or(|etag| stored.etag == *etag))
 }
 
-fn as_of(versions: &[Version], commit: u64) -> Option<&Version> {
-    versions.iter().rev().find(|version| version.commit <= commit)
+fn as_of(versions: &[Version], commit: u64) -> Option<&StoredDocument> {
+    versions.iter().rev().find(|version| version.commit <= commit)?.stored.as_ref()
 }
 
 fn due_item(partition: &Partition, document: &Document, due: Timestamp) -> (DueCursor, DueItem) {

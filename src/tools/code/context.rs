@@ -17,7 +17,7 @@ use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};
 use crate::tools::memory::MemoryStore;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
-use crate::tools::recall::MessageSearch;
+use crate::tools::recall::PastMessages;
 use crate::tools::result_limits::{custom_output, limit_progress};
 use crate::tools::schedule::ScheduleStore;
 use crate::tools::user_skills::UserSkillStore;
@@ -115,8 +115,13 @@ impl CallContext {
         self.context.memory.as_ref()
     }
 
-    pub(crate) fn message_search(&self) -> Option<&Arc<dyn MessageSearch>> {
-        self.context.message_search.as_ref()
+    pub(crate) fn past_messages(&self) -> Option<&Arc<dyn PastMessages>> {
+        self.context.past_messages.as_ref()
+    }
+
+    /// The time of the host.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.context.clock.now()
     }
 
     pub(crate) fn user_skills(&self) -> Option<&Arc<dyn UserSkillStore>> {
@@ -173,7 +178,7 @@ impl CallContext {
     }
 
     pub fn remaining(&self) -> Duration {
-        self.context.clock.now().until(self.context.deadline)
+        self.now().until(self.context.deadline)
     }
 
     /// True if the call is over: aborted, past its deadline, or finished.

@@ -137,7 +137,7 @@ impl Files {
             ));
         }
         let others =
-            || self.iter().filter(|(other, _)| *other != path && !is_in_reserved_folder(other));
+            || self.iter().filter(|(other, _)| *other != path && !super::path::is_reserved(other));
         if others().count() >= FILES_MAX {
             return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
         }
@@ -235,10 +235,6 @@ impl Files {
             None => format!("File not found: {path}. The ls tool lists what there is."),
         }
     }
-}
-
-fn is_in_reserved_folder(path: &str) -> bool {
-    path.strip_prefix(super::path::RESERVED_FOLDER).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// True for the whole output of a call. A file that a tool sent to the user is one folder deeper.

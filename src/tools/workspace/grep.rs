@@ -62,7 +62,12 @@ impl Tool for GrepTool {
     }
 
     async fn call(&self, args: GrepArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let regex = compile_pattern(&args).map_err(ToolError::Failed)?;
+        let regex = compile_regex(
+            &args.pattern,
+            args.literal.unwrap_or(false),
+            args.ignore_case.unwrap_or(false),
+        )
+        .map_err(ToolError::Failed)?;
         let glob =
             args.glob.as_deref().map(PathGlob::new).transpose().map_err(ToolError::Failed)?;
         let files = cx.workspace().files();
@@ -103,25 +108,26 @@ impl Tool for GrepTool {
     }
 }
 
-fn compile_pattern(args: &GrepArgs) -> Result<Regex, String> {
-    if args.pattern.is_empty() || args.pattern.len() > PATTERN_BYTES_MAX {
+/// Compiles a pattern; a literal one matches its own text.
+///
+/// # Errors
+/// The pattern is invalid. Return the text to the model; it contains the remedy.
+pub(super) fn compile_regex(
+    pattern: &str,
+    is_literal: bool,
+    ignores_case: bool,
+) -> Result<Regex, String> {
+    if pattern.is_empty() || pattern.len() > PATTERN_BYTES_MAX {
         return Err(format!("The pattern must have 1 to {PATTERN_BYTES_MAX} bytes."));
     }
-    let source = if args.literal.unwrap_or(false) {
-        regex::escape(&args.pattern)
-    } else {
-        args.pattern.clone()
-    };
+    let source = if is_literal { regex::escape(pattern) } else { pattern.to_owned() };
     // The crate's size limit of 10 MB rejects `(a{1000}){1000}`. Matching takes linear time for
     // every pattern.
-    RegexBuilder::new(&source)
-        .case_insensitive(args.ignore_case.unwrap_or(false))
-        .build()
-        .map_err(|error| {
-            format!(
-                "The pattern is not usable: {error}. Write another one, without look-around and back-references, or set literal to true."
-            )
-        })
+    RegexBuilder::new(&source).case_insensitive(ignores_case).build().map_err(|error| {
+        format!(
+            "The pattern is not usable: {error}. Write another one, without look-around and back-references, or a literal text."
+        )
+    })
 }
 
 fn select_paths(

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::files::Files;
 use super::find::list_items;
+use super::path::FolderPath;
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
@@ -42,14 +44,7 @@ impl Tool for LsTool {
     async fn call(&self, args: LsArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let folder = Workspace::parse_folder(args.path.as_deref())?;
         let files = cx.workspace().files();
-        if files.contains(folder.as_str()) {
-            return Err(ToolError::failed(format!(
-                "Not a directory: {folder}. The read tool shows it."
-            )));
-        }
-        if !files.is_folder(&folder) {
-            return Err(ToolError::failed(format!("Path not found: {folder}")));
-        }
+        check_folder(&files, &folder)?;
         let names: BTreeSet<(String, String)> = files
             .iter()
             .filter_map(|(path, _)| {
@@ -67,4 +62,18 @@ impl Tool for LsTool {
         let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
         Ok(ToolResult::text(list_items(&names, args.limit.unwrap_or(LIMIT_DEFAULT), "entries")))
     }
+}
+
+/// # Errors
+/// The folder does not exist, or it is a file. The text contains the remedy for the model.
+pub(super) fn check_folder(files: &Files, folder: &FolderPath) -> Result<(), ToolError> {
+    if files.contains(folder.as_str()) {
+        return Err(ToolError::failed(format!(
+            "Not a directory: {folder}. The read tool shows it."
+        )));
+    }
+    if !files.is_folder(folder) {
+        return Err(ToolError::failed(format!("Path not found: {folder}")));
+    }
+    Ok(())
 }

@@ -8,6 +8,10 @@ use crate::agent::workspace::is_deceptive;
 /// Folder that is reserved for Turnwheel. Tools can read its files and cannot write them.
 pub(crate) const RESERVED_FOLDER: &str = ".turnwheel";
 
+/// Folders of an operating system, which a workspace does not have. A path into one is refused, so
+/// that the model learns this from the error.
+const SYSTEM_FOLDERS: [&str; 6] = ["/etc", "/bin", "/sbin", "/usr/bin", "/System", "~/.ssh"];
+
 const PATH_BYTES_MAX: usize = 1024;
 const PART_BYTES_MAX: usize = 255;
 
@@ -44,7 +48,7 @@ impl WorkspacePath {
     }
 
     pub(super) fn is_reserved(&self) -> bool {
-        self.0 == RESERVED_FOLDER || self.parent_folders().any(|folder| folder == RESERVED_FOLDER)
+        is_reserved(&self.0)
     }
 }
 
@@ -81,10 +85,15 @@ impl fmt::Display for FolderPath {
     }
 }
 
+/// True for a file of the reserved folder. The path is valid.
+pub(super) fn is_reserved(path: &str) -> bool {
+    path.strip_prefix(RESERVED_FOLDER).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn normalize_path(text: &str) -> Result<String, String> {
     if text.len() > PATH_BYTES_MAX {
         return Err(format!(
-            "The path is {} bytes long: at most {PATH_BYTES_MAX} are allowed.",
+            "Invalid input: the path is {} bytes long: at most {PATH_BYTES_MAX} are allowed.",
             text.len()
         ));
     }
@@ -93,6 +102,12 @@ fn normalize_path(text: &str) -> Result<String, String> {
     }
     if text.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
         return Err(path_error(text, "it holds control characters"));
+    }
+    if is_below_system_folder(text) {
+        return Err(path_error(
+            text,
+            "it names a folder of the system, which the workspace does not have",
+        ));
     }
     let relative = text.strip_prefix('/').unwrap_or(text);
     let mut parts = Vec::new();
@@ -116,8 +131,16 @@ fn normalize_path(text: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
+fn is_below_system_folder(text: &str) -> bool {
+    SYSTEM_FOLDERS.iter().any(|folder| {
+        text.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
 fn path_error(text: &str, why: &str) -> String {
-    format!("The path {text:?} is not usable: {why}. Paths look like `notes/today.md`.")
+    format!(
+        "Invalid input: the path {text:?} is not usable: {why}. Paths look like `notes/today.md`."
+    )
 }
 
 #[cfg(test)]
@@ -151,6 +174,13 @@ mod tests {
             "a/..",
             "a\\b",
             "C:\\a",
+            "/etc/passwd",
+            "/etc",
+            "/bin/sh",
+            "/sbin/init",
+            "/usr/bin/env",
+            "/System/Library",
+            "~/.ssh/id_ed25519",
             "a\0b",
             "a\nb",
             "a//b",
@@ -163,7 +193,7 @@ mod tests {
             &longer,
         ] {
             let problem = WorkspacePath::parse(text).unwrap_err();
-            assert!(problem.starts_with("The path "), "{text:?}: {problem}");
+            assert!(problem.starts_with("Invalid input: the path "), "{text:?}: {problem}");
             assert!(
                 !problem.contains(['\0', '\u{202e}']),
                 "the message escapes special characters: {problem:?}"
@@ -195,7 +225,19 @@ mod tests {
 
     #[test]
     fn unusual_safe_names_are_accepted() {
-        for text in ["...", "a..b", "..a", "~", "$HOME/x", "a?b#c", "CON", " "] {
+        for text in [
+            "...",
+            "a..b",
+            "..a",
+            "~",
+            "$HOME/x",
+            "etc/passwd",
+            "usr/lib/x",
+            "binary/x",
+            "a?b#c",
+            "CON",
+            " ",
+        ] {
             assert_eq!(WorkspacePath::parse(text).unwrap().as_str(), text);
         }
     }

@@ -86,7 +86,7 @@ async fn unreadable_head_is_listed_beside_readable_ones() {
         created_at: Some(env.clock.now()),
         state: Some("running".to_owned()),
         ttl: None,
-        search_text: None,
+        search: None,
     };
     let broken = Partition::Conversation(owner().conversation_key("broken"));
     env.store.write(&broken, vec![Write::Create(head)]).await.unwrap();

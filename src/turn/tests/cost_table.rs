@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::budgets::limit_everything;
 use super::memory::{new_memory_env, remembers_then_looks};
 use super::parallel_calls::{new_env as stage_at_once, three_short_naps};
-use super::recall::new_recall_env;
 use super::result_hooks::{Appends, calls_pay};
 use super::store_requests::{
     calls_gated, calls_look_twice, handle_next_nudge, new_env, queued_nudges, replies_hello,
@@ -29,8 +28,6 @@ const INSERT_UNITS: f64 = 5.5;
 const REPLACE_UNITS: f64 = 11.0;
 const QUERY_UNITS: f64 = 6.0;
 const READ_UNITS: f64 = 2.0;
-/// A query of ten short entries, and three reads of conversation records by a quorum.
-const SEARCH_UNITS: f64 = 12.0;
 /// Dollars per million request units, and per 10,000 queue operations.
 const DOLLARS_PER_MILLION_UNITS: f64 = 0.279;
 const DOLLARS_PER_10K_QUEUE_OPERATIONS: f64 = 0.004;
@@ -47,11 +44,7 @@ struct CostRow {
 /// Request units by the published rules. The actual charge of the service is logged.
 fn request_units(request: &str) -> f64 {
     let Some(batch) = request.strip_prefix("write ") else {
-        return match request {
-            "search" => SEARCH_UNITS,
-            _ if request.starts_with("read") => READ_UNITS,
-            _ => QUERY_UNITS,
-        };
+        return if request.starts_with("read") { READ_UNITS } else { QUERY_UNITS };
     };
     let documents = batch.split(", ").map(|run| {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
@@ -145,7 +138,6 @@ async fn cost_rows() -> Vec<CostRow> {
     rows.extend(hook_rows(&warm).await);
     rows.extend(memory_rows().await);
     rows.extend(user_skill_rows().await);
-    rows.push(recall_row().await);
     rows.extend(schedule_rows().await);
     rows.extend(ledger_rows().await);
     rows
@@ -198,13 +190,6 @@ async fn user_skill_rows() -> [CostRow; 2] {
             create,
         ),
     ]
-}
-
-async fn recall_row() -> CostRow {
-    let (env, services, counting) = new_recall_env().await;
-    let requests = handle_next_nudge(&env, &services, &counting).await;
-    let operation = "first turn with one call of `recall` that finds three messages";
-    CostRow { operation, requests, nudges: 1 }
 }
 
 async fn ledger_rows() -> Vec<CostRow> {

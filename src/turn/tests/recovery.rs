@@ -75,7 +75,7 @@ async fn unreadable_conversation_does_not_block_start_up() {
         created_at: Some(env.clock.now()),
         state: Some("running".to_owned()),
         ttl: None,
-        search_text: None,
+        search: None,
     };
     env.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
     crash_count::recover_at_start_up(&services).await.unwrap();

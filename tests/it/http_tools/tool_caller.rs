@@ -110,8 +110,8 @@ impl ToolCaller {
             on_progress: Arc::new(move |partial| progress.lock().unwrap().push(partial.clone())),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
             schedules: None,
+            past_messages: None,
             memory: None,
-            message_search: None,
             user_skills: None,
             plugin_state: None,
         };

@@ -47,9 +47,7 @@ impl StoreInterceptor for Mutex<Counts> {
             StoreRequest::AcquireLease
             | StoreRequest::ListDue
             | StoreRequest::ListHeads
-            | StoreRequest::Search => {
-                return Ok(());
-            }
+            | StoreRequest::Search => return Ok(()),
         };
         *self.lock().unwrap().0.entry(what).or_default() += 1;
         Ok(())

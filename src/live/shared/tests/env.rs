@@ -99,7 +99,7 @@ impl TestEnv {
             created_at: Some(Timestamp(1)),
             state: Some("running".to_owned()),
             ttl: None,
-            search_text: None,
+            search: None,
         };
         let write = if self.memory.history(&Self::partition(), HEAD_ID).is_empty() {
             Write::Create(head)

@@ -26,7 +26,7 @@ fn document(id: &str, kind: DocumentKind, number: usize) -> Document {
     let due = number.is_multiple_of(2).then_some(Timestamp(7));
     let state = (kind == DocumentKind::Head).then(|| "running".to_owned());
     let created_at = (kind == DocumentKind::Head).then_some(Timestamp(3));
-    Document { id: id.to_owned(), kind, body, due, created_at, state, ttl: None, search_text: None }
+    Document { id: id.to_owned(), kind, body, due, created_at, state, ttl: None, search: None }
 }
 
 type HeadAndInbox = (Option<StoredDocument>, Vec<StoredDocument>);

@@ -12,7 +12,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::{
     ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
-    ResultPage, SearchQuery, SearchResult, Selection, StoreError, StoredDocument, Write,
+    ResultPage, SearchHits, SearchQuery, Selection, StoreError, StoredDocument, Write,
 };
 
 /// Blocks until `work` is done: results of threads in varying order would make each run different.
@@ -112,7 +112,7 @@ impl ConversationStore for DeterministicStore {
         block_on(self.store.list_heads(query))
     }
 
-    async fn search(&self, query: &SearchQuery) -> Result<SearchResult, StoreError> {
+    async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         block_on(self.store.search(query))
     }
 }
