@@ -126,7 +126,7 @@ pub struct SearchText {
 
 impl SearchText {
     /// `None`: the text is blank. Each run of whitespace counts as one space.
-    pub(crate) fn new(text: &str) -> Option<Self> {
+    pub fn new(text: &str) -> Option<Self> {
         let text = joined_words(text);
         let first = |count| text.chars().take(count).collect::<String>();
         (!text.is_empty()).then(|| Self {
@@ -250,7 +250,7 @@ pub struct SearchQuery {
 
 impl SearchQuery {
     /// Searches for a text without regard to case and to the kind of whitespace.
-    pub(crate) fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
+    pub fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
         Self {
             tenant: conversation.tenant.clone(),
             user: conversation.user.clone(),

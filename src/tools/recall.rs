@@ -57,7 +57,7 @@ pub trait PastMessages: Send + Sync + fmt::Debug {
 struct RecallTool;
 
 /// The tool `recall`.
-pub(crate) fn recall_tool() -> Option<Arc<dyn CallableTool>> {
+pub fn recall_tool() -> Option<Arc<dyn CallableTool>> {
     let tool = build_code_tool(RecallTool);
     debug_assert!(tool.is_ok(), "{tool:?}");
     tool.ok()

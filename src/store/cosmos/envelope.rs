@@ -201,6 +201,27 @@ fn strip_whitespace(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const DOCUMENTS: &str = include_str!("../../../tests/fixtures/cosmos-documents-v1.jsonl");
+
+    /// Documents of each version load, and this version writes the same form.
+    #[test]
+    fn stored_documents_round_trip() {
+        let mut searchable = 0;
+        for line in DOCUMENTS.lines() {
+            let mut stored: Value = serde_json::from_str(line).unwrap();
+            let member = |name: &str| stored[name].as_str().unwrap_or_default().to_owned();
+            let partition =
+                Partition::from_parts(member("tenant"), member("user"), member("conversationId"));
+            stored["_etag"] = "1".into();
+            let returned: ReturnedDocument = serde_json::from_value(stored).unwrap();
+            let document = returned.into_stored().unwrap().document;
+            searchable += usize::from(document.search.is_some());
+            let written = DocumentEnvelope::new(&partition, &document);
+            assert_eq!(serde_json::to_string(&written).unwrap(), line);
+        }
+        assert_eq!((DOCUMENTS.lines().count(), searchable), (6, 1));
+    }
+
     fn is_stored_as_json(text: &str) -> bool {
         lossless_members(&RawJson::from_text(text).unwrap()).is_some()
     }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::parallel_calls::result_texts;
+use super::protocol::protocol_env;
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, TestEnv, owner, text};
+use super::user_skills::handle_nudges;
 use crate::agent::entry::Entry;
+use crate::clock::Timestamp;
 use crate::fail_points::NoFailPoints;
 use crate::ids::{ConversationKey, TenantId, UserId};
 use crate::services::Services;
@@ -95,13 +98,45 @@ async fn recall_is_off_when_all_callers_are_one_user() {
     );
 }
 
+/// In protocol mode the model reads the content of a success, and the text of a failure as it is.
+#[tokio::test(start_paused = true)]
+async fn protocol_mode_has_the_texts_of_the_source() {
+    for (has_message, has_shared_user, status, content) in [
+        (true, false, "success", "<1min ago: I fly to OSLO"),
+        (false, false, "success", "No past references found outside current conversation"),
+        (true, true, "failure", "User ID required for memory recall"),
+    ] {
+        let (mut env, model) = protocol_env(1);
+        *env.model.script.lock().unwrap() = recalls_oslo;
+        env.set_only_tool(&recall_tool().unwrap());
+        let mut services = env.new_worker(Arc::new(NoFailPoints));
+        services.limits.has_shared_user = has_shared_user;
+        if has_message {
+            let at = Partition::Conversation(owner().conversation_key("c1"));
+            let now = services.clock.now();
+            let message = entry_document(&message_entry(1, "I fly to OSLO", now));
+            services.store.write(&at, vec![Write::Create(message)]).await.unwrap();
+        }
+        env.send_prompt(&services).await;
+        handle_nudges(&env, &services).await;
+        let body = model.bodies().pop().unwrap();
+        let sent = &body["input"].as_array().unwrap().last().unwrap()["content"][0]["text"];
+        let result = format!(r#""tool": "recall", "status": "{status}", "content": "{content}""#);
+        assert_eq!(*sent, format!("<results>\n[{{{result}}}]\n</results>"));
+    }
+}
+
 fn message_document(seq: u64, said: &str) -> Document {
+    entry_document(&message_entry(seq, said, Timestamp(1_000 + seq)))
+}
+
+fn message_entry(seq: u64, said: &str, at: Timestamp) -> Entry {
     let entry = json!({
         "entryId": format!("e{seq}"), "parentId": null, "seq": seq, "type": "message",
         "timestamp": "2026-11-01T00:00:00.000Z",
-        "message": {"role": "user", "content": said, "timestamp": 1_000 + seq},
+        "message": {"role": "user", "content": said, "timestamp": at},
     });
-    entry_document(&serde_json::from_value::<Entry>(entry).unwrap())
+    serde_json::from_value(entry).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
