@@ -97,7 +97,7 @@ fn main() -> Outcome<()> {
     let store = EmbeddedStore::open_unsynced(folder.path())?;
     runtime.block_on(fill(&store))?;
     let mut out = std::io::stdout();
-    let oldest = format!("message {} ", MESSAGES + 1);
+    let oldest = format!("message {} please", MESSAGES + 1);
     for (name, text) in [
         ("no message", "words of nobody"),
         ("the oldest message", oldest.as_str()),
