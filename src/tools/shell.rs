@@ -2,8 +2,10 @@
 //! workspace, apart from this process and its machine, and returns the files that the command
 //! changed.
 
+mod command_rules;
 #[cfg(target_os = "linux")]
 pub(crate) mod sandbox;
+pub(crate) mod tool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
