@@ -31,11 +31,7 @@ pub(crate) struct SandboxRunner {
 impl SandboxRunner {
     /// This program, which must run [`crate::App::main`].
     pub(crate) fn new() -> Self {
-        Self::with_program(PathBuf::from(THIS_PROGRAM))
-    }
-
-    pub(crate) fn with_program(program: PathBuf) -> Self {
-        Self { program }
+        Self { program: PathBuf::from(THIS_PROGRAM) }
     }
 
     async fn exchange(&self, request: &ShellRequest) -> Result<ShellOutcome, ShellError> {
