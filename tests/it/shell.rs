@@ -59,7 +59,8 @@ fn run(command: &str) -> Response {
 
 #[test]
 fn command_sees_and_changes_its_files() {
-    let response = run("cat a.txt d/b.txt; echo new > n.txt; echo more >> d/b.txt; rm a.txt; exit 3");
+    let response =
+        run("cat a.txt d/b.txt; echo new > n.txt; echo more >> d/b.txt; rm a.txt; exit 3");
     assert_eq!(response.finished()["end"], json!({"Exited": 3}));
     assert!(response.body.starts_with("hellobee"), "{}", response.body);
     let mut written = response.changes()["written"].as_array().unwrap().clone();
@@ -71,8 +72,10 @@ fn command_sees_and_changes_its_files() {
 #[test]
 fn host_files_and_secrets_are_not_visible() {
     assert!(std::path::Path::new("/etc/passwd").exists(), "control");
-    let response = run("for f in /etc/passwd /root /home /work /workspace/../etc/shadow /dev/shm /dev/zero /dev/mem; do \
-         test -e $f && echo visible $f; done; env; cat /proc/1/environ /proc/*/environ; ls /proc; cat a.txt");
+    let response = run(
+        "for f in /etc/passwd /root /home /work /workspace/../etc/shadow /dev/shm /dev/zero /dev/mem; do \
+         test -e $f && echo visible $f; done; env; cat /proc/1/environ /proc/*/environ; ls /proc; cat a.txt",
+    );
     assert!(!response.body.contains("visible"), "{}", response.body);
     assert!(!response.body.contains("kee-p-this-secret"), "{}", response.body);
     assert!(response.body.contains("hello"), "control: {}", response.body);
@@ -80,16 +83,21 @@ fn host_files_and_secrets_are_not_visible() {
 
 #[test]
 fn writes_outside_of_the_workspace_fail() {
-    let response = run("for f in /x /usr/x /bin/x /etc/x /dev/x /proc/sys/kernel/hostname; do (echo 1 > $f) && echo wrote $f; done; \
-         echo 1 > /tmp/x && echo 1 > x && echo control");
+    let response = run(
+        "for f in /x /usr/x /bin/x /etc/x /dev/x /proc/sys/kernel/hostname; do (echo 1 > $f) && echo wrote $f; done; \
+         echo 1 > /tmp/x && echo 1 > x && echo control",
+    );
     assert!(!response.body.contains("wrote"), "{}", response.body);
     assert!(response.body.contains("control"), "{}", response.body);
 }
 
 #[test]
 fn links_devices_and_large_files_are_refused_by_name() {
-    let response = run("ln -s /etc/passwd l; mkfifo p; head -c 2000000 /dev/urandom > big; mknod n c 1 3; rm -r d; ln -s /usr d");
-    let refused = json!({"big": "TooLarge", "d": "SymbolicLink", "l": "SymbolicLink", "p": "SpecialFile"});
+    let response = run(
+        "ln -s /etc/passwd l; mkfifo p; head -c 2000000 /dev/urandom > big; mknod n c 1 3; rm -r d; ln -s /usr d",
+    );
+    let refused =
+        json!({"big": "TooLarge", "d": "SymbolicLink", "l": "SymbolicLink", "p": "SpecialFile"});
     assert_eq!(response.changes()["refused"], refused, "{}", response.body);
     let response = run("for i in $(seq 30); do ln -s x l$i; done");
     let named = response.changes()["refused"].as_object().unwrap().len();
@@ -109,14 +117,19 @@ fn limits_end_the_command() {
     assert_eq!(end("sleep 60"), "TimeLimit");
     let hog = "for i in 1 2 3; do (x=$(head -c 100000000 /dev/urandom | base64 -w0); sleep 9) & done; wait";
     assert_eq!(end(hog), "MemoryLimit");
-    assert_eq!(end("x=$(head -c 1000000 /dev/urandom | base64 -w0); true"), json!({"Exited": 0}), "control");
+    assert_eq!(
+        end("x=$(head -c 1000000 /dev/urandom | base64 -w0); true"),
+        json!({"Exited": 0}),
+        "control"
+    );
 }
 
 #[test]
 fn processes_are_bounded_and_end_with_the_command() {
     let response = run(":(){ :|:& };:; sleep 1");
     assert!(response.body.contains("Resource temporarily unavailable"), "{}", response.body);
-    let response = run("for i in $(seq 5); do true & done; wait; setsid sleep 98765 & echo control");
+    let response =
+        run("for i in $(seq 5); do true & done; wait; setsid sleep 98765 & echo control");
     assert_eq!(response.finished()["end"], json!({"Exited": 0}));
     assert!(!process_exists("98765"), "it outlived the command");
     let mut control = Command::new("sleep").arg("87654").spawn().unwrap();
@@ -145,11 +158,19 @@ fn network_of_the_host_is_not_reachable() {
 
 #[test]
 fn rights_and_namespaces_are_refused() {
-    let response = run("unshare -r true && echo gained; unshare -m true && echo gained; mount -t tmpfs x /tmp && echo gained; \
+    let response = run(
+        "unshare -r true && echo gained; unshare -m true && echo gained; mount -t tmpfs x /tmp && echo gained; \
          mknod n c 1 3 && echo gained; chroot /usr true && echo gained; grep -E 'CapEff|CapBnd|NoNewPrivs|Seccomp:' /proc/self/status; \
-         kill -9 1; kill -9 -1; echo alive");
+         kill -9 1; kill -9 -1; echo alive",
+    );
     assert!(!response.body.contains("gained"), "{}", response.body);
-    for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "alive"] {
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "alive",
+    ] {
         assert!(response.body.contains(line), "{line}: {}", response.body);
     }
 }

@@ -98,9 +98,28 @@ mod tests {
     #[test]
     fn compound_commands_and_absolute_paths_are_refused() {
         for command in [
-            "", "  ", "a; b", "a & b", "a | b", "a `b`", "a \"`b`\"", "a < b", "a > b", "a\nb", "a '\n'", "a \\\nb",
-            "a $b", "a \"$b\"", "a ；b", "a ｜ b", "a 'b", "a \"b", "a \\", "cat /etc/passwd",
-            "grep --file=/etc/passwd x", "cat ~/x",
+            "",
+            "  ",
+            "a; b",
+            "a & b",
+            "a | b",
+            "a `b`",
+            "a \"`b`\"",
+            "a < b",
+            "a > b",
+            "a\nb",
+            "a '\n'",
+            "a \\\nb",
+            "a $b",
+            "a \"$b\"",
+            "a ；b",
+            "a ｜ b",
+            "a 'b",
+            "a \"b",
+            "a \\",
+            "cat /etc/passwd",
+            "grep --file=/etc/passwd x",
+            "cat ~/x",
         ] {
             let error = check_simple_command(command).unwrap_err();
             assert!(error.starts_with("Invalid input: "), "{command}: {error}");

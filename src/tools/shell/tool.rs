@@ -174,7 +174,8 @@ async fn read_files(
 ) -> Result<BTreeMap<String, Bytes>, ToolError> {
     let workspace = cx.workspace();
     let listed = workspace.list();
-    let total = listed.iter().map(|(_, size)| size).fold(0, |sum: u64, size| sum.saturating_add(*size));
+    let total =
+        listed.iter().map(|(_, size)| size).fold(0, |sum: u64, size| sum.saturating_add(*size));
     if total > limits.workspace_bytes / 2 {
         return Err(ToolError::failed(format!(
             "The workspace has {total} bytes: a command can start with at most {}. Remove files first.",
@@ -192,7 +193,8 @@ async fn read_files(
 fn render_output(outcome: &ShellOutcome, limits: &ShellLimits) -> String {
     let mut text = String::new();
     if outcome.dropped_bytes > 0 {
-        let _ = writeln!(text, "[The first {} bytes of output were dropped.]", outcome.dropped_bytes);
+        let _ =
+            writeln!(text, "[The first {} bytes of output were dropped.]", outcome.dropped_bytes);
     }
     text.push_str(String::from_utf8_lossy(&outcome.output).trim_end());
     if outcome.output.is_empty() {
@@ -229,7 +231,9 @@ async fn store_changes(
         let is_reserved = WorkspacePath::parse(path).is_ok_and(|path| path.is_reserved());
         if is_reserved {
             refused.push(format!("{path}: it is reserved for Turnwheel and stays"));
-        } else if let Err(ToolError::Failed(cause) | ToolError::Unknown(cause)) = workspace.remove(path) {
+        } else if let Err(ToolError::Failed(cause) | ToolError::Unknown(cause)) =
+            workspace.remove(path)
+        {
             refused.push(format!("{path}: {cause}"));
         }
     }

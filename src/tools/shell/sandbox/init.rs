@@ -81,10 +81,7 @@ fn watch_runner(events: Sender<Event>) {
     });
 }
 
-fn start(
-    request: &CommandRequest,
-    events: Sender<Event>,
-) -> io::Result<(Pid, JoinHandle<Output>)> {
+fn start(request: &CommandRequest, events: Sender<Event>) -> io::Result<(Pid, JoinHandle<Output>)> {
     let (from, to) = io::pipe()?;
     let mut child = Command::new(THIS_PROGRAM)
         .args([COMMAND, Stage::Command.name()])

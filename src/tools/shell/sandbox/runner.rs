@@ -106,7 +106,8 @@ fn parse_response(response: &[u8], limits: &ShellLimits) -> Result<ShellOutcome,
         ResponseHeader::Unavailable(text) => return Err(ShellError::Unavailable(text)),
         ResponseHeader::Finished(finished) => finished,
     };
-    let output = read_body(&mut from, finished.output_bytes, limits.output_bytes).map_err(failed)?;
+    let output =
+        read_body(&mut from, finished.output_bytes, limits.output_bytes).map_err(failed)?;
     let changes = match finished.changes {
         Ok(header) => Ok(read_changes(header, &mut from, limits).map_err(failed)?),
         Err(text) => Err(text),

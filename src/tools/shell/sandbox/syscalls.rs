@@ -95,7 +95,8 @@ pub(super) fn restrict() -> Result<(), seccompiler::Error> {
         insert(&mut refused, *call, &[]);
     }
     let flags = NAMESPACE_FLAGS.map(|flag| flag.unsigned_abs().into());
-    let new_namespaces = flags.map(|flag| has_bits(0, flag)).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let new_namespaces =
+        flags.map(|flag| has_bits(0, flag)).into_iter().collect::<Result<Vec<_>, _>>()?;
     insert(&mut refused, libc::SYS_clone, &new_namespaces);
     let shared_anonymous = (libc::MAP_SHARED | libc::MAP_ANONYMOUS).unsigned_abs().into();
     insert(&mut refused, libc::SYS_mmap, &[has_bits(3, shared_anonymous)?]);

@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn process_bytes_omit_pages_of_files() {
-        let status = "VmRSS:\t 900 kB\nRssAnon:\t     100 kB\nRssFile:\t  700 kB\nRssShmem:\t 20 kB\n";
+        let status =
+            "VmRSS:\t 900 kB\nRssAnon:\t     100 kB\nRssFile:\t  700 kB\nRssShmem:\t 20 kB\n";
         assert_eq!(process_bytes(status), 120 * 1024);
         assert_eq!(process_bytes("Name:\tzombie\n"), 0);
     }
