@@ -16,13 +16,16 @@ use super::{
 };
 use crate::agent::request::Effect;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
-use crate::tools::workspace::{FolderPath, WorkspacePath};
+use crate::tools::workspace::FolderPath;
 use crate::tools::{CallableTool, ToolResult};
 
 pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
 
 /// Time of a call: that of the command, and that to read and store files.
 const TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Files that only Turnwheel changes.
+const RESERVED_PREFIX: &str = ".turnwheel/";
 
 /// The tools with that runner.
 pub(crate) fn shell_tools(runner: &Arc<dyn ShellRunner>) -> Vec<Arc<dyn CallableTool>> {
@@ -228,8 +231,7 @@ async fn store_changes(
     let workspace = cx.workspace();
     let mut refused: Vec<String> = Vec::new();
     for path in &changes.deleted {
-        let is_reserved = WorkspacePath::parse(path).is_ok_and(|path| path.is_reserved());
-        if is_reserved {
+        if path.starts_with(RESERVED_PREFIX) {
             refused.push(format!("{path}: it is reserved for Turnwheel and stays"));
         } else if let Err(ToolError::Failed(cause) | ToolError::Unknown(cause)) =
             workspace.remove(path)
