@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::{ConversationKey, EffectId};
 
+pub(crate) mod sessions;
+
 /// Limits of one command. A runner enforces all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShellLimits {

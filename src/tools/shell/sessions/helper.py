@@ -75,7 +75,7 @@ def run(command, folder, home, limits):
             checked = now
             processes = descendants()
             used = sum(processes.values()) * page
-            if used > limits["memory_bytes"] or len(processes) > limits["processes"] * 4:
+            if used > limits["memory_bytes"] or len(processes) > limits["processes"]:
                 end = "MemoryLimit"
     kill_all()
     # What the ended processes left in the pipe.
@@ -141,6 +141,9 @@ def read_workspace(home, before, limits):
 def main():
     # Orphans become children of this process, so that none outlives the command.
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    for name in os.listdir(DATA):
+        if name.startswith("turnwheel-") and name != NAME:
+            os.remove(os.path.join(DATA, name))
     claimed = os.path.join(DATA, NAME + ".claimed")
     try:
         # Only one execution can claim the input: a repeated request runs nothing.
