@@ -56,8 +56,11 @@ impl SessionRunner {
     fn session_identifier(&self, conversation: &ConversationKey) -> Result<String, ShellError> {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key.reveal())
             .map_err(|error| ShellError::Unavailable(error.to_string()))?;
-        let parts =
-            [conversation.tenant.as_str(), conversation.user.as_str(), conversation.conversation_id.as_str()];
+        let parts = [
+            conversation.tenant.as_str(),
+            conversation.user.as_str(),
+            conversation.conversation_id.as_str(),
+        ];
         for part in parts {
             // With lengths, so that no two keys have the same bytes.
             mac.update(&(part.len() as u64).to_be_bytes());

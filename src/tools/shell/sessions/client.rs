@@ -54,7 +54,7 @@ impl PoolFailure {
 /// One request, without its address.
 struct Call {
     method: Method,
-    content_type: &'static str,
+    content_type: String,
     body: Bytes,
     timeout: Duration,
     bytes_max: usize,
@@ -64,7 +64,7 @@ impl Call {
     fn new(method: Method) -> Self {
         Self {
             method,
-            content_type: "application/json",
+            content_type: "application/json".to_owned(),
             body: Bytes::new(),
             timeout: TRANSFER_TIMEOUT,
             bytes_max: JSON_BYTES_MAX,
@@ -112,16 +112,11 @@ impl PoolClient {
         body.extend_from_slice(content);
         body.extend_from_slice(format!("\r\n--{name}--\r\n").as_bytes());
         let call = Call {
-            content_type: "multipart/form-data",
+            content_type: format!("multipart/form-data; boundary={name}"),
             body: body.freeze(),
             ..Call::new(Method::POST)
         };
-        self.send_form(session, name, call).await
-    }
-
-    async fn send_form(&self, session: &str, boundary: &str, call: Call) -> Result<(), PoolFailure> {
-        let content_type = format!("multipart/form-data; boundary={boundary}");
-        self.send_as(&["files"], Some(session), call, &content_type).await.map(drop)
+        self.send(&["files"], Some(session), call).await.map(drop)
     }
 
     /// Runs Python code. Sent once.
@@ -167,23 +162,12 @@ impl PoolClient {
         session: Option<&str>,
         call: Call,
     ) -> Result<Bytes, PoolFailure> {
-        let content_type = call.content_type;
-        self.send_as(path, session, call, content_type).await
-    }
-
-    async fn send_as(
-        &self,
-        path: &[&str],
-        session: Option<&str>,
-        call: Call,
-        content_type: &str,
-    ) -> Result<Bytes, PoolFailure> {
         let token = self.tokens.fetch_token(SCOPE).await.map_err(PoolFailure::Refused)?;
         let request = self
             .http
             .request(call.method, self.address(path, session))
             .bearer_auth(token.reveal())
-            .header("content-type", content_type)
+            .header("content-type", call.content_type)
             .timeout(call.timeout)
             .body(call.body);
         crate::telemetry::cost_meter::count_request("sessions.request", 0.0);
