@@ -79,6 +79,8 @@ pub struct Settings {
     pub hook_timeout: Option<Duration>,
     /// Absent: the embedded store, which is rejected in Azure.
     pub cosmos: Option<CosmosAccount>,
+    /// Endpoint of the session pool for shell commands, by https outside this machine.
+    pub shell_pool: Option<url::Url>,
     pub is_in_azure: bool,
     /// Directives of `RUST_LOG`, already validated by `tracing_subscriber`.
     pub log_filter: String,
@@ -183,6 +185,7 @@ impl Settings {
             pauses: pauses::read(&mut reader),
             hook_timeout: hook_timeout::read(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
+            shell_pool: azure::read_shell_pool(&mut reader),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,
             is_in_azure,

@@ -67,7 +67,7 @@ var audiences = empty(entraAudiences) ? [] : split(entraAudiences, ',')
 var origins = map(split(corsOrigins, ','), origin => trim(origin))
 var originSettings = empty(corsOrigins) ? {} : { TURNWHEEL_CORS_ORIGINS: corsOrigins }
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
-var shellSettings = empty(shellPool) ? {} : { TURNWHEEL_SHELL: 'sessions', TURNWHEEL_SHELL_POOL: shellPool }
+var shellSettings = empty(shellPool) ? {} : { TURNWHEEL_SHELL_POOL: shellPool }
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
   name: 'plan-${name}'

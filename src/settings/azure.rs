@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::links::is_loopback;
-use super::reader::parse_address;
+use super::reader::{Reader, parse_address};
 use super::secret::Secret;
 
 mod connection_string;
@@ -109,6 +109,15 @@ impl fmt::Display for KeyVaultSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}secrets/{}", self.vault, self.name)
     }
+}
+
+/// Reads the endpoint of the session pool.
+pub(super) fn read_shell_pool(reader: &mut Reader<'_>) -> Option<Url> {
+    reader.parse(
+        "TURNWHEEL_SHELL_POOL",
+        "the management endpoint of a session pool, such as https://my-pool.my-environment.westeurope.azurecontainerapps.io (`az containerapp sessionpool show --query properties.poolManagementEndpoint`)",
+        parse_endpoint,
+    )
 }
 
 /// Parses an address that may receive keys and tokens; removes a trailing slash of its path.
