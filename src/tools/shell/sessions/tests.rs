@@ -204,12 +204,10 @@ async fn repeated_or_moved_execution_runs_nothing() {
     run(&fake, request("true")).await;
     let received = fake.received();
     let (identifier, body) = (&received[1].identifier, &received[1].body);
-    let repeated = fake.client().execute(
-        identifier,
-        serde_json::from_slice::<serde_json::Value>(body).unwrap()["code"].as_str().unwrap(),
-        Duration::from_secs(9),
-    );
-    let response = String::from_utf8(repeated.await.unwrap().to_vec()).unwrap();
+    let sent: serde_json::Value = serde_json::from_slice(body).unwrap();
+    let code = sent["code"].as_str().unwrap();
+    let response = fake.client().execute(identifier, code, Duration::from_secs(9)).await.unwrap();
+    let response = String::from_utf8(response.to_vec()).unwrap();
     assert!(response.contains("missing"), "{response}");
     fake.lose_sessions();
     assert_eq!(
