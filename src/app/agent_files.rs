@@ -22,12 +22,17 @@ use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::resources::discover_resources;
 use crate::extensions::runner::ErrorListeners;
 use crate::extensions::{DiscoveryReason, Extension};
+use crate::settings::shell::ShellMode;
 use crate::settings::{Lookup, Settings};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::scrape::scrape_tool;
+#[cfg(target_os = "linux")]
+use crate::tools::shell::sandbox::SandboxRunner;
+#[cfg(target_os = "linux")]
+use crate::tools::shell::{ShellRunner, tool::shell_tools};
 use crate::tools::workspace::builtins;
-use crate::tools::{find_name_conflicts, schedule};
+use crate::tools::{CallableTool, find_name_conflicts, schedule};
 
 /// Interval at which `dev` polls for changed files. A change takes effect at the second poll that
 /// finds the same files: an editor may still be writing a file at the first one.
@@ -117,7 +122,8 @@ impl AgentFiles {
         let built_in = builtins()
             .into_iter()
             .chain(schedule::schedule_tool())
-            .chain(scrape_tool(client.clone()));
+            .chain(scrape_tool(client.clone()))
+            .chain(find_shell_tools(settings.shell)?);
         let tools = built_in.chain(app.tools.iter().cloned());
         let folder_path = options.root.join(folder);
         Ok(Self {
@@ -332,6 +338,22 @@ impl AgentFileWatcher {
         log_changes(&before, &after);
         agents.replace(after);
         true
+    }
+}
+
+/// The tools `bash` and `shell`, if the operator has switched them on.
+fn find_shell_tools(mode: ShellMode) -> Result<Vec<Arc<dyn CallableTool>>, StartError> {
+    match mode {
+        ShellMode::Off => Ok(Vec::new()),
+        #[cfg(target_os = "linux")]
+        ShellMode::Sandbox => {
+            let runner: Arc<dyn ShellRunner> = Arc::new(SandboxRunner::new());
+            Ok(shell_tools(&runner))
+        }
+        #[cfg(not(target_os = "linux"))]
+        ShellMode::Sandbox => Err(StartError::Settings(vec![
+            "TURNWHEEL_SHELL=sandbox needs Linux: set TURNWHEEL_SHELL=off".to_owned(),
+        ])),
     }
 }
 

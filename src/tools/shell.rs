@@ -2,6 +2,11 @@
 //! workspace, apart from this process and its machine, and returns the files that the command
 //! changed.
 
+mod command_rules;
+#[cfg(target_os = "linux")]
+pub(crate) mod sandbox;
+pub(crate) mod tool;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -131,7 +136,7 @@ pub(crate) enum RefusalReason {
 /// A command that did not run, or whose result is lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ShellError {
-    /// The command did not start. The text names the cause and the remedy.
+    /// The command did not start, or had no effect. The text names the cause and the remedy.
     #[error("{0}")]
     Unavailable(String),
     /// The command started and its result is lost. It may have had an effect.
