@@ -26,6 +26,7 @@ pub(crate) mod name;
 pub(crate) mod notification;
 pub(crate) mod path;
 pub(crate) mod pause;
+pub(crate) mod person_messages;
 pub(crate) mod phase;
 pub(crate) mod plugin_state;
 pub(crate) mod projection;

@@ -138,6 +138,11 @@ impl Agent {
         has_memory || (self.has_user_skills && !is_shared)
     }
 
+    /// True if `recall` may search the messages of the user. `is_shared`: all callers are one user.
+    pub(crate) fn may_recall(&self, is_shared: bool) -> bool {
+        !is_shared || self.memory.as_ref().is_some_and(|memory| memory.allows_shared_user)
+    }
+
     pub fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }

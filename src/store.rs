@@ -126,13 +126,17 @@ pub struct SearchText {
 
 impl SearchText {
     /// `None`: the text is blank. Each run of whitespace counts as one space.
-    pub(crate) fn new(text: &str) -> Option<Self> {
+    pub fn new(text: &str) -> Option<Self> {
         let text = joined_words(text);
         let first = |count| text.chars().take(count).collect::<String>();
         (!text.is_empty()).then(|| Self {
             lower: first(SEARCH_CHARS_MAX).to_lowercase(),
             excerpt: first(EXCERPT_CHARS_MAX),
         })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lower.len() + self.excerpt.len()
     }
 }
 
@@ -250,7 +254,7 @@ pub struct SearchQuery {
 
 impl SearchQuery {
     /// Searches for a text without regard to case and to the kind of whitespace.
-    pub(crate) fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
+    pub fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
         Self {
             tenant: conversation.tenant.clone(),
             user: conversation.user.clone(),
@@ -414,6 +418,6 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
     -> Result<ResultPage<StoredDocument>, StoreError>;
 
     /// Finds the newest entries of a user whose [`SearchText`] contains a text. Entries of deleted
-    /// conversations are found until they are removed.
+    /// conversations are found until they are removed: read the head.
     async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError>;
 }

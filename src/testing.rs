@@ -19,6 +19,9 @@ pub mod agent {
     pub mod projection {
         pub use crate::agent::projection::{project_messages, to_model_messages};
     }
+    pub mod raw {
+        pub use crate::agent::raw::RawJson;
+    }
     pub mod step {
         pub use crate::agent::step::{FailureKind, Input, ResponseInput, step};
     }
@@ -220,7 +223,9 @@ pub mod settings {
     }
 }
 pub mod store {
-    pub use crate::store::{ConversationStore, Partition};
+    pub use crate::store::{
+        ConversationStore, Document, DocumentKind, Partition, SearchQuery, SearchText, Write,
+    };
     pub mod embedded {
         pub use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
     }
@@ -246,6 +251,9 @@ pub mod tools {
         pub mod scrape {
             pub use crate::tools::http::scrape::scrape_tool;
         }
+    }
+    pub mod recall {
+        pub use crate::tools::recall::recall_tool;
     }
     pub mod validate {
         pub use crate::tools::validate::Checker;

@@ -169,7 +169,7 @@ pub struct ToolContext {
     pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
     pub memory: Option<Arc<dyn memory::MemoryStore>>,
-    /// `None` if all callers are one user.
+    /// `None` if all callers are one user, and the agent does not share their memory.
     pub past_messages: Option<Arc<dyn recall::PastMessages>>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,

@@ -15,6 +15,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
 use crate::agent::notification::Notification;
+use crate::agent::person_messages::PersonMessages;
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Request;
@@ -111,6 +112,8 @@ pub struct Transition {
     /// Ids of the inbox items that this commit creates, for actions of extensions. Those in
     /// `pending` stay in the inbox; the others are applied by the same commit.
     pub new_items: Vec<InputId>,
+    /// `seq` of the user messages that no person wrote.
+    pub(super) other_messages: Vec<u64>,
     /// True if an extension aborts the running prompt. The next input that can end it does.
     pub(super) is_abort_requested: bool,
     /// Changes of extensions to the runs of prompts that have not started yet.
@@ -160,6 +163,7 @@ impl Transition {
             alerts: Vec::new(),
             pending: Vec::new(),
             new_items: Vec::new(),
+            other_messages: Vec::new(),
             is_abort_requested: false,
             start_changes: Vec::new(),
             held_start: None,
@@ -179,6 +183,11 @@ impl Transition {
             flushed_bytes: 0,
             is_prompt_ending: false,
         }
+    }
+
+    /// Selects the messages of persons among the entries.
+    pub(crate) fn person_messages(&self) -> PersonMessages {
+        PersonMessages::without(&self.other_messages)
     }
 
     /// True if a commit would write nothing but the head.

@@ -19,6 +19,7 @@ use crate::model::{Model, ModelRecord, USAGE_ESTIMATED, chat};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
 use crate::settings::links::is_loopback;
+use crate::tools::recall::RECALL;
 
 pub(super) use self::mcp::{StoreLocation, mcp_checks};
 
@@ -115,19 +116,21 @@ pub(super) fn price_check(
     })
 }
 
-/// Reports agents whose memory or user skills are off because all callers are one user. Returns `None` if there are
-/// none.
+/// Reports agents whose memory, recall or user skills are off because all callers are one user.
+/// Returns `None` if there are none.
 pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
     if !has_shared_user(settings) {
         return None;
     }
     let is_off = |agent: &&Arc<Agent>| {
-        agent.has_user_skills || agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user)
+        let has_recall = agent.find_tool(RECALL).is_some() && !agent.may_recall(true);
+        let memory = agent.memory.as_ref();
+        agent.has_user_skills || has_recall || memory.is_some_and(|it| !it.allows_shared_user)
     };
     let names: Vec<&str> =
         catalog.agents.values().filter(is_off).map(|agent| agent.name.as_str()).collect();
     let detail = format!(
-        "{}: memory and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share the notes",
+        "{}: memory, `recall` and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share notes and messages",
         names.join(", ")
     );
     (!names.is_empty()).then(|| Check::skipped(Area::Agents, "memory", detail))

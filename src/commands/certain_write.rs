@@ -132,7 +132,10 @@ pub(crate) fn receipt_document(
 /// Bytes that a write adds to its batch.
 pub(crate) fn write_size(write: &Write) -> usize {
     match write {
-        Write::Create(document) | Write::Replace(document, _) => document.body.text().len() + 512,
+        Write::Create(document) | Write::Replace(document, _) => {
+            let search_bytes = document.search.as_ref().map_or(0, |search| search.bytes());
+            document.body.text().len() + search_bytes + 512
+        }
         Write::Delete(..) => 128,
     }
 }

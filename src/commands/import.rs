@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
+use crate::agent::person_messages::PersonMessages;
 use crate::agent::phase::Phase;
 use crate::artifacts::ArtifactScope;
 use crate::clock::Timestamp;
@@ -44,6 +45,7 @@ pub(crate) struct Import<'a> {
     last_write: LastWrite<'a>,
     batch: Vec<Write>,
     batch_bytes: usize,
+    messages: PersonMessages,
 }
 
 /// The last write of an import.
@@ -82,6 +84,7 @@ impl<'a> Import<'a> {
             last_write: LastWrite::Done(HiddenHead { head: hidden, etag }),
             batch: Vec::new(),
             batch_bytes: 0,
+            messages: PersonMessages::default(),
         })
     }
 
@@ -95,7 +98,7 @@ impl<'a> Import<'a> {
     /// the caller prepares the next entries. Call [`Import::settle`] before you wait for something
     /// else.
     pub(crate) async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
-        let write = Write::Create(documents::entry_document(entry));
+        let write = Write::Create(documents::entry_document(entry, &mut self.messages));
         let size = write_size(&write);
         // Two operations are left for the head and, in the last batch, the receipt. Both are small.
         let is_full = self.batch.len() + 2 >= BATCH_OPERATIONS_MAX

@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 
 use crate::commands::contract::CommandError;
-use crate::ids::ConversationKey;
+use crate::ids::{ConversationId, ConversationKey};
 use crate::services::Services;
-use crate::store::{SearchHit, SearchQuery};
+use crate::store::validate::DELETED;
+use crate::store::{Freshness, HEAD_ID, Partition, SearchQuery, StoreError};
 use crate::tools::recall::{FoundMessages, PastMessage, PastMessages};
 
 /// Hits of the store for one message of the result. Forks and imports copy messages.
@@ -19,16 +20,48 @@ impl PastMessages for Services {
         text: &str,
         limit: usize,
     ) -> Result<FoundMessages, String> {
-        let query = SearchQuery::new(conversation, text, limit * HITS_PER_MESSAGE);
-        let found = self.store.search(&query).await;
-        let found = found.map_err(|error| CommandError::from(error).to_string())?;
-        let mut messages: Vec<PastMessage> = Vec::new();
-        for SearchHit { created_at: at, excerpt: text, .. } in found.hits {
-            let message = PastMessage { at, text };
-            if messages.len() < limit && !messages.contains(&message) {
-                messages.push(message);
-            }
-        }
-        Ok(FoundMessages { messages, is_complete: found.is_complete })
+        let found = find_messages(self, conversation, text, limit).await;
+        found.map_err(|error| CommandError::from(error).to_string())
     }
+}
+
+async fn find_messages(
+    services: &Services,
+    conversation: &ConversationKey,
+    text: &str,
+    limit: usize,
+) -> Result<FoundMessages, StoreError> {
+    let query = SearchQuery::new(conversation, text, limit * HITS_PER_MESSAGE);
+    let found = services.store.search(&query).await?;
+    let mut messages: Vec<PastMessage> = Vec::new();
+    // The conversation of the last hit, and whether it is listed: neighbours share the read.
+    let mut last: Option<(ConversationId, bool)> = None;
+    for hit in found.hits {
+        let message = PastMessage { at: hit.created_at, text: hit.excerpt };
+        if messages.len() == limit || messages.contains(&message) {
+            continue;
+        }
+        let is_listed = match last.take() {
+            Some((id, is_listed)) if id == hit.conversation => is_listed,
+            Some(_) | None => is_listed(services, conversation, &hit.conversation).await?,
+        };
+        last = Some((hit.conversation, is_listed));
+        if is_listed {
+            messages.push(message);
+        }
+    }
+    Ok(FoundMessages { messages, is_complete: found.is_complete })
+}
+
+/// False if the other conversation of the same user is deleted, or its import has not ended. Its
+/// entries are removed later.
+async fn is_listed(
+    services: &Services,
+    conversation: &ConversationKey,
+    other: &ConversationId,
+) -> Result<bool, StoreError> {
+    let key = ConversationKey { conversation_id: other.clone(), ..conversation.clone() };
+    let partition = Partition::Conversation(key);
+    let head = services.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    Ok(head.is_some_and(|head| head.document.state.as_deref() != Some(DELETED)))
 }

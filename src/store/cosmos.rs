@@ -81,6 +81,32 @@ impl CosmosStore {
             Partition::Scope(_) => &self.containers.scopes,
         }
     }
+
+    /// Searches until the pages have cost that many request units.
+    async fn search_within(
+        &self,
+        query: &SearchQuery,
+        request_units_max: f64,
+    ) -> Result<SearchHits, StoreError> {
+        let cosmos_query = queries::search(query);
+        let page_options = (query.limit, Freshness::Any);
+        let container = &self.containers.conversations;
+        let mut pages: PagedQuery<ReturnedHit> =
+            PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
+                .await?;
+        let mut found = SearchHits { hits: Vec::new(), is_complete: true };
+        while found.hits.len() < query.limit {
+            // A page that is too expensive has been paid for: its hits are used.
+            if pages.request_units >= request_units_max {
+                found.is_complete = pages.is_at_end()?;
+                break;
+            }
+            let Some(page) = pages.next_page().await? else { break };
+            let left = query.limit - found.hits.len();
+            found.hits.extend(page.into_iter().take(left).map(ReturnedHit::into_hit));
+        }
+        Ok(found)
+    }
 }
 
 fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, StoreError> {
@@ -270,23 +296,6 @@ impl ConversationStore for CosmosStore {
 
     async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {
         validate::search(query)?;
-        let cosmos_query = queries::search(query);
-        let page_options = (query.limit, Freshness::Any);
-        let container = &self.containers.conversations;
-        let mut pages: PagedQuery<ReturnedHit> =
-            PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
-                .await?;
-        let mut found = SearchHits { hits: Vec::new(), is_complete: true };
-        while found.hits.len() < query.limit {
-            // A page that is too expensive has been paid for: its hits are used.
-            if pages.request_units >= SEARCH_REQUEST_UNITS_MAX {
-                found.is_complete = false;
-                break;
-            }
-            let Some(page) = pages.next_page().await? else { break };
-            let left = query.limit - found.hits.len();
-            found.hits.extend(page.into_iter().take(left).map(ReturnedHit::into_hit));
-        }
-        Ok(found)
+        self.search_within(query, SEARCH_REQUEST_UNITS_MAX).await
     }
 }

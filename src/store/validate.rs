@@ -76,8 +76,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
             Write::Create(written) | Write::Replace(written, _) => {
                 document(at, written)?;
                 bytes_total += written.id.len() + written.body.text().len();
-                bytes_total +=
-                    written.search.as_ref().map_or(0, |it| it.lower.len() + it.excerpt.len());
+                bytes_total += written.search.as_ref().map_or(0, |search| search.bytes());
             }
             Write::Delete(id, _) => {
                 document_id(id)?;

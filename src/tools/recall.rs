@@ -17,6 +17,7 @@ use crate::ids::ConversationKey;
 use crate::tools::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::tools::{CallableTool, ToolResult};
 
+pub(crate) const RECALL: &str = "recall";
 /// Messages of one result.
 const MESSAGES_MAX: usize = 3;
 const QUERY_CHARS_MAX: usize = 200;
@@ -57,7 +58,7 @@ pub trait PastMessages: Send + Sync + fmt::Debug {
 struct RecallTool;
 
 /// The tool `recall`.
-pub(crate) fn recall_tool() -> Option<Arc<dyn CallableTool>> {
+pub fn recall_tool() -> Option<Arc<dyn CallableTool>> {
     let tool = build_code_tool(RecallTool);
     debug_assert!(tool.is_ok(), "{tool:?}");
     tool.ok()
@@ -73,7 +74,7 @@ impl Tool for RecallTool {
     type Args = RecallArgs;
 
     fn name(&self) -> &'static str {
-        "recall"
+        RECALL
     }
 
     fn description(&self) -> &'static str {

@@ -234,7 +234,7 @@ fn build_writes(
         seen.map(|waiting| waiting.etag.clone())
     };
     let mut writes = HeadCommit::replace(&transition.head, etag.clone())
-        .with_entries(&transition.entries)
+        .with_entries_of(&transition.entries, transition.person_messages())
         .with_events(&transition.events)
         .with_receipts(&transition.receipts, &transition.new_items, version)
         .with_created(transition.queued_new_items().map(|item| {

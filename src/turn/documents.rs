@@ -10,6 +10,7 @@ use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::Message;
 use crate::agent::notification::Notification;
+use crate::agent::person_messages::PersonMessages;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{RawJson, redacted_error};
 use crate::clock::Timestamp;
@@ -70,11 +71,16 @@ pub(crate) fn state_name(head: &Head) -> &'static str {
     }
 }
 
-pub(crate) fn entry_document(entry: &Entry) -> Document {
+/// The document of the next entry of a conversation. `messages` has read the entries before it.
+pub(crate) fn entry_document(entry: &Entry, messages: &mut PersonMessages) -> Document {
     let document = Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None);
-    let Some(Message::User(message)) = entry.body.message() else { return document };
-    // Copies of the entry in other conversations have the same time.
-    document.with_search(&message.content.joined_text(), message.timestamp)
+    match (messages.text(entry), entry.body.message()) {
+        // Copies of the entry in other conversations have the same time.
+        (Some(text), Some(Message::User(message))) => {
+            document.with_search(&text, message.timestamp)
+        }
+        _ => document,
+    }
 }
 
 pub(crate) fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {

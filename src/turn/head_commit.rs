@@ -8,6 +8,7 @@ use crate::agent::event::Event;
 use crate::agent::head::Head;
 use crate::agent::inbox::Receipt;
 use crate::agent::notification::Notification;
+use crate::agent::person_messages::PersonMessages;
 use crate::clock::Timestamp;
 use crate::ids::{CommitId, InputId};
 use crate::services::Services;
@@ -58,7 +59,17 @@ impl<'a> HeadCommit<'a> {
     }
 
     pub(crate) fn with_entries(self, entries: &[impl Borrow<Entry>]) -> Self {
-        self.with_created(entries.iter().map(|entry| documents::entry_document(entry.borrow())))
+        self.with_entries_of(entries, PersonMessages::default())
+    }
+
+    /// Like [`Self::with_entries`]; `messages` knows which entries no person wrote.
+    pub(crate) fn with_entries_of(
+        self,
+        entries: &[impl Borrow<Entry>],
+        mut messages: PersonMessages,
+    ) -> Self {
+        let entries = entries.iter().map(Borrow::borrow);
+        self.with_created(entries.map(|entry| documents::entry_document(entry, &mut messages)))
     }
 
     pub(crate) fn with_events(self, events: &[Event]) -> Self {

@@ -16,6 +16,7 @@ use crate::agent::request::{CallRef, Effect};
 use crate::agent::settings::LoopKind;
 use crate::agent::step::{CallResult, Input};
 use crate::agent::workspace;
+use crate::agents::Agent;
 use crate::artifacts::ArtifactScope;
 use crate::ids::EffectId;
 use crate::live::{LiveEvent, ToolUpdate};
@@ -119,8 +120,10 @@ impl<'w> LeasedConversation<'w> {
         let finished = CancellationToken::new();
         let context =
             self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
-        let of_agent = turn_context.agent.as_ref().map(|agent| agent.package_files.clone());
-        let context = ToolContext { package_files: of_agent.unwrap_or_default(), ..context };
+        let context = match &turn_context.agent {
+            Ok(agent) => self.with_agent(context, agent),
+            Err(_) => context,
+        };
         self.ensure_lease().await?;
         // Counts from now: the commit of the intent may have taken time, and the tool gets its
         // whole time-out.
@@ -146,6 +149,17 @@ impl<'w> LeasedConversation<'w> {
             tool: self.state.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
             loop_kind,
             state: None,
+        }
+    }
+
+    /// Adds what the agent gives its tools.
+    fn with_agent(&self, context: ToolContext, agent: &Agent) -> ToolContext {
+        let may_recall = agent.may_recall(self.services.limits.has_shared_user);
+        ToolContext {
+            package_files: agent.package_files.clone(),
+            past_messages: may_recall
+                .then(|| Arc::new(self.services.clone()) as Arc<dyn PastMessages>),
+            ..context
         }
     }
 
@@ -199,8 +213,7 @@ impl<'w> LeasedConversation<'w> {
             traceparent: run.and_then(|run| run.traceparent.clone()),
             schedules: Some(Arc::new(self.services.clone())),
             memory: Some(Arc::new(self.services.clone())),
-            past_messages: (!self.services.limits.has_shared_user)
-                .then(|| Arc::new(self.services.clone()) as Arc<dyn PastMessages>),
+            past_messages: None,
             user_skills: (!self.services.limits.has_shared_user)
                 .then(|| Arc::new(self.services.clone()) as Arc<dyn UserSkillStore>),
             plugin_state: None,

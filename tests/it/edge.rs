@@ -33,6 +33,7 @@ mod prompt_steps;
 mod protocol_events;
 mod questions;
 mod read_models;
+mod recall;
 mod response_schemas;
 mod session_files;
 mod session_tree;

@@ -62,6 +62,20 @@ async fn example_remembers_and_creates_skills_after_approval() {
 }
 
 #[tokio::test]
+async fn agent_recalls_earlier_conversations() {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = folder.path().join("agents");
+    std::fs::create_dir(&agents).unwrap();
+    std::fs::write(agents.join("clerk.agent.md"), "---\ntools: [recall]\n---\nHelp.").unwrap();
+    let app = DevClient::start(folder.path(), &[]);
+    app.prompt("c", "Say I like GREEN tea").await;
+    app.prompt("d", r#"use recall with {"query": "green tea"} then say done"#).await;
+    let messages = app.get("/api/conversations/d/messages").await.to_string();
+    assert!(messages.contains("<1min ago: Say I like GREEN tea"), "{messages}");
+    assert!(messages.contains("Memory searched for 'green tea' (1 matches)"), "{messages}");
+}
+
+#[tokio::test]
 async fn poisoned_page_cannot_write_without_approval() {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");

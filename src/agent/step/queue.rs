@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::agent::entry::{EntryBody, MessageEntry};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
 use crate::agent::message::{Message, UserMessage};
+use crate::agent::person_messages::is_written_by_person;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::turn;
 use crate::agent::transition::{PendingItem, Transition};
@@ -122,9 +123,14 @@ pub(super) fn append_message(transition: &mut Transition, item: &InboxItem) {
     if let InboxBody::Custom(custom) = &item.body {
         let entry = transition.append(EntryBody::CustomMessage(custom.message.clone()));
         transition.emit_message(&entry);
-    } else if let Some(content) = item.prompt().and_then(|prompt| prompt.input.clone()) {
+    } else if let Some(prompt) = item.prompt()
+        && let Some(content) = prompt.input.clone()
+    {
         let message =
             Message::User(UserMessage { content, timestamp: transition.now, extra: Extra::new() });
-        transition.append_message(MessageEntry::new(message));
+        let entry = transition.append_message(MessageEntry::new(message));
+        if !is_written_by_person(prompt.visible, prompt.source) {
+            transition.other_messages.push(entry.base.seq);
+        }
     }
 }

@@ -74,6 +74,12 @@ impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
         Ok(Some(page.into_items()))
     }
 
+    /// True after the last page.
+    pub(super) fn is_at_end(&self) -> Result<bool, StoreError> {
+        let token = self.pages.to_continuation_token().map_err(request_error)?;
+        Ok(is_drained(token.as_str()))
+    }
+
     /// Returns the next non-empty page, or an empty last page.
     pub(super) async fn next_nonempty_page(mut self) -> Result<QueryPage<T>, StoreError> {
         while let Some(items) = self.next_page().await? {

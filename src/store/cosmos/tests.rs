@@ -3,6 +3,7 @@
 mod connecting;
 mod due_scan;
 mod responses;
+mod search;
 
 use std::sync::Arc;
 

@@ -45,7 +45,7 @@ fn looks_and_fails(results: usize, _input: &str) -> Vec<Value> {
     }
 }
 
-fn protocol_env(seed: u64) -> (TestEnv, Arc<RecordingModel>) {
+pub(super) fn protocol_env(seed: u64) -> (TestEnv, Arc<RecordingModel>) {
     let mut env = TestEnv::new(seed);
     env.settings.loop_kind = Some(LoopKind::Protocol);
     let model: Arc<dyn Model> = Arc::new(TextModel(env.model.clone()));

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::parallel_calls::result_texts;
-use super::store_requests::{handle_next_nudge, queued_nudges};
+use super::protocol::protocol_env;
+use super::store_requests::handle_next_nudge;
 use super::test_env::{RequestLogStore, TestEnv, owner, text};
+use super::user_skills::handle_nudges;
 use crate::agent::entry::Entry;
+use crate::agent::person_messages::PersonMessages;
+use crate::agents::AgentMemory;
+use crate::clock::Timestamp;
 use crate::fail_points::NoFailPoints;
-use crate::ids::{ConversationKey, TenantId, UserId};
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::services::Services;
 use crate::store::cosmos::testing::{connect_store, start_in_process};
-use crate::store::{Document, Partition, Write};
+use crate::store::{Document, DocumentKind, HEAD_ID, Partition, Write};
 use crate::telemetry::cost_meter::{CostMeter, with_meter};
 use crate::tools::recall::{PastMessages as _, recall_tool};
-use crate::turn::delivery::handle;
 use crate::turn::documents::entry_document;
 
 fn recalls_oslo(results: usize, said: &str) -> Vec<Value> {
@@ -66,9 +70,9 @@ async fn agent_finds_nothing_of_other_users() {
     for (tenant, user) in
         [(own.tenant.clone(), UserId::new("eve")), (TenantId::new("other"), own.user.clone())]
     {
-        let key = ConversationKey { tenant, user, conversation_id: TestEnv::key().conversation_id };
-        let at = Partition::Conversation(key);
-        services.store.write(&at, vec![Write::Create(message_document(1, "Oslo"))]).await.unwrap();
+        let conversation_id = ConversationId::new("c1");
+        let key = ConversationKey { tenant, user, conversation_id };
+        add_conversation(&services, key, vec![message_document(1, "Oslo")]).await;
     }
     env.send_prompt(&services).await;
     while env.deliver().await {}
@@ -80,37 +84,81 @@ async fn agent_finds_nothing_of_other_users() {
 
 #[tokio::test(start_paused = true)]
 async fn recall_is_off_when_all_callers_are_one_user() {
-    let (mut env, mut services) = recall_env();
-    services.limits.has_shared_user = true;
-    env.send_prompt(&services).await;
-    while queued_nudges(&env).await > 0 {
-        handle(&services, &TestEnv::nudge()).await.unwrap();
-        if env.is_idle().await {
-            break;
-        }
+    for (shares_memory, result) in [
+        (false, "Error in tool \"recall\": User ID required for memory recall"),
+        (true, "No past references found outside current conversation"),
+    ] {
+        let mut env = TestEnv::with_script(1, recalls_oslo);
+        env.change_agent(|agent| {
+            agent.tools = vec![recall_tool().unwrap()];
+            agent.memory = Some(AgentMemory { allows_shared_user: shares_memory });
+        });
+        let mut services = env.new_worker(Arc::new(NoFailPoints));
+        services.limits.has_shared_user = true;
+        env.send_prompt(&services).await;
+        handle_nudges(&env, &services).await;
+        assert_eq!(result_texts(&env).await, [result]);
     }
-    assert_eq!(
-        result_texts(&env).await[0],
-        "Error in tool \"recall\": User ID required for memory recall"
-    );
+}
+
+/// In protocol mode the model reads the content of a success, and the text of a failure as it is.
+#[tokio::test(start_paused = true)]
+async fn protocol_mode_has_the_texts_of_the_source() {
+    for (has_message, has_shared_user, status, content) in [
+        (true, false, "success", "<1min ago: I fly to OSLO"),
+        (false, false, "success", "No past references found outside current conversation"),
+        (true, true, "failure", "User ID required for memory recall"),
+    ] {
+        let (mut env, model) = protocol_env(1);
+        *env.model.script.lock().unwrap() = recalls_oslo;
+        env.set_only_tool(&recall_tool().unwrap());
+        let mut services = env.new_worker(Arc::new(NoFailPoints));
+        services.limits.has_shared_user = has_shared_user;
+        if has_message {
+            let message = document_of(&message_entry(1, "I fly to OSLO", services.clock.now()));
+            add_conversation(&services, owner().conversation_key("c1"), vec![message]).await;
+        }
+        env.send_prompt(&services).await;
+        handle_nudges(&env, &services).await;
+        let body = model.bodies().pop().unwrap();
+        let sent = &body["input"].as_array().unwrap().last().unwrap()["content"][0]["text"];
+        let result = format!(r#""tool": "recall", "status": "{status}", "content": "{content}""#);
+        assert_eq!(*sent, format!("<results>\n[{{{result}}}]\n</results>"));
+    }
+}
+
+/// Stores a conversation with these entries and a head.
+async fn add_conversation(services: &Services, key: ConversationKey, entries: Vec<Document>) {
+    let head = Document::new(HEAD_ID, DocumentKind::Head, &json!({}), None);
+    let (created_at, state) = (Some(Timestamp(1)), Some("idle".to_owned()));
+    let documents = entries.into_iter().chain([Document { created_at, state, ..head }]);
+    let writes = documents.map(Write::Create).collect();
+    services.store.write(&Partition::Conversation(key), writes).await.unwrap();
+}
+
+fn document_of(entry: &Entry) -> Document {
+    entry_document(entry, &mut PersonMessages::default())
 }
 
 fn message_document(seq: u64, said: &str) -> Document {
+    document_of(&message_entry(seq, said, Timestamp(1_000 + seq)))
+}
+
+fn message_entry(seq: u64, said: &str, at: Timestamp) -> Entry {
     let entry = json!({
         "entryId": format!("e{seq}"), "parentId": null, "seq": seq, "type": "message",
         "timestamp": "2026-11-01T00:00:00.000Z",
-        "message": {"role": "user", "content": said, "timestamp": 1_000 + seq},
+        "message": {"role": "user", "content": said, "timestamp": at},
     });
-    entry_document(&serde_json::from_value::<Entry>(entry).unwrap())
+    serde_json::from_value(entry).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn copies_of_a_message_count_once() {
     let (_env, services) = recall_env();
     for id in ["c1", "fork1", "fork2", "import"] {
-        let at = Partition::Conversation(owner().conversation_key(id));
-        let copies = [message_document(1, "Oslo first"), message_document(2, "Oslo second")];
-        services.store.write(&at, copies.map(Write::Create).to_vec()).await.unwrap();
+        let copies = vec![message_document(1, "Oslo first"), message_document(2, "Oslo second")];
+        add_conversation(&services, owner().conversation_key(id), copies).await;
     }
     let found = services.find(&TestEnv::key(), "oslo", 3).await.unwrap();
     let texts: Vec<&str> = found.messages.iter().map(|it| it.text.as_str()).collect();
@@ -140,21 +188,21 @@ async fn recall_adds_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cosmos_recall_sends_one_query() {
+async fn cosmos_recall_sends_one_query_and_one_read_for_each_conversation() {
     let emulator = start_in_process(4);
     let mut env = TestEnv::with_script(1, recalls_oslo);
     let counting = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
     env.worker_store = counting.clone();
     let services = env.new_worker(Arc::new(NoFailPoints));
-    for id in 0..20 {
-        let at = Partition::Conversation(owner().conversation_key(&format!("c{id}")));
-        let created = Write::Create(message_document(1, &format!("Oslo {id}")));
-        services.store.write(&at, vec![created]).await.unwrap();
+    for id in 1..=20 {
+        let message = message_document(id, &format!("Oslo {id}"));
+        let key = owner().conversation_key(&format!("c{id}"));
+        add_conversation(&services, key, vec![message]).await;
     }
     let meter = Arc::new(CostMeter::default());
     let found = with_meter(Arc::clone(&meter), services.find(&TestEnv::key(), "oslo", 3)).await;
     let sent: Vec<_> =
         meter.costs().iter().map(|(operation, cost)| (*operation, cost.requests)).collect();
-    assert_eq!(sent, [("cosmos.search", 1)]);
+    assert_eq!(sent, [("cosmos.read", 3), ("cosmos.search", 1)]);
     assert_eq!(found.unwrap().messages.len(), 3);
 }
