@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Area, Check};
-use crate::agent::raw::RawJson;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::store::{
     ConversationStore, Document, DocumentKind, Freshness, Partition, StoreError, Write,
@@ -39,18 +38,8 @@ pub(crate) async fn measure_read_charges(
         user: UserId::new("doctor"),
         conversation_id: ConversationId::new(fresh),
     });
-    let body = RawJson::from_value(&json!({"madeBy": "turnwheel doctor"}));
-    let (id, kind) = (ENTRY_ID.to_owned(), DocumentKind::Entry);
-    let document = Document {
-        id,
-        kind,
-        body,
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
-        search: None,
-    };
+    let body = json!({"madeBy": "turnwheel doctor"});
+    let document = Document::new(ENTRY_ID, DocumentKind::Entry, &body, None);
     store.write(&partition, vec![Write::Create(document)]).await?;
     let charge = async |freshness| {
         let meter = Arc::new(CostMeter::default());

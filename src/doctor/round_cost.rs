@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
 use crate::store::{
@@ -78,9 +77,8 @@ fn head_document(now: Timestamp) -> Document {
 }
 
 fn new_document(id: String, kind: DocumentKind, bytes: usize) -> Document {
-    let body =
-        RawJson::from_value(&json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)}));
-    Document { id, kind, body, due: None, created_at: None, state: None, ttl: None, search: None }
+    let body = json!({"madeBy": "turnwheel doctor", "text": "x".repeat(bytes)});
+    Document::new(id, kind, &body, None)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::agent::raw::RawJson;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::error_chain::error_chain;
@@ -54,16 +53,8 @@ impl HealthCache {
 async fn write_health_document(services: &Services) -> Result<(), StoreError> {
     let partition = Partition::Scope(TenantId::new(HEALTH_ID));
     let now = services.clock.now();
-    let document = Document {
-        id: HEALTH_ID.to_owned(),
-        kind: DocumentKind::Scope,
-        body: RawJson::from_value(&json!({"checkedAt": now.to_string()})),
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
-        search: None,
-    };
+    let body = json!({"checkedAt": now.to_string()});
+    let document = Document::new(HEALTH_ID, DocumentKind::Scope, &body, None);
     let found = services.store.read(&partition, HEALTH_ID, Freshness::Any).await?;
     let write = match found {
         Some(_) => Write::Replace(document, None),

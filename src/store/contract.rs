@@ -76,16 +76,7 @@ fn fresh_conversation() -> Partition {
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
     let ttl = matches!(kind, DocumentKind::Live | DocumentKind::Watch).then_some(60);
-    Document {
-        id: id.to_owned(),
-        kind,
-        body,
-        due: None,
-        created_at: None,
-        state: None,
-        ttl,
-        search: None,
-    }
+    Document { body, ttl, ..Document::new(id, kind, &(), None) }
 }
 
 fn entry(seq: u64) -> Document {
@@ -105,18 +96,9 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Leas
         "claim": claim, "phase": {"owed": "idle"}, "seq": 0, "eventSeq": 0, "turn": 0,
         "agent": "demo", "createdAt": created_at, "updatedAt": created_at,
     });
-    let body = RawJson::from_value(&body);
-    body.read::<Head>().unwrap();
-    Document {
-        id: HEAD_ID.to_owned(),
-        kind: DocumentKind::Head,
-        body,
-        due: None,
-        created_at: Some(Timestamp(created_at)),
-        state: Some(state.to_owned()),
-        ttl: None,
-        search: None,
-    }
+    let head = Document::new(HEAD_ID, DocumentKind::Head, &body, None);
+    head.body.read::<Head>().unwrap();
+    Document { created_at: Some(Timestamp(created_at)), state: Some(state.to_owned()), ..head }
 }
 
 async fn create(store: &dyn ConversationStore, at: &Partition, document: Document) -> ETag {

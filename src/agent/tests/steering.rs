@@ -39,6 +39,30 @@ fn message_lines(transition: &Transition) -> Vec<String> {
         .collect()
 }
 
+#[test]
+fn steers_of_persons_are_told_from_those_of_extensions() {
+    let by_extension = item(
+        "in_3",
+        json!({"steer": {"promptId": "pr_3", "user": "default", "input": "of an extension", "visible": true, "source": "plugin"}}),
+    );
+    let mut transition = transition();
+    apply_inputs(
+        &mut transition,
+        &[
+            prompt("go"),
+            response(&["echo {}"]),
+            admitted_call(0, Effect::Read, None),
+            returned_call(0, "echo:1"),
+            inbox_read(&[by_extension]),
+        ],
+    );
+    assert!(message_lines(&transition).contains(&"user:of an extension".to_owned()));
+    let mut messages = transition.person_messages();
+    let texts: Vec<String> =
+        transition.entries.iter().filter_map(|entry| messages.text(entry)).collect();
+    assert_eq!(texts, ["go"]);
+}
+
 const SKIPPED: &str = "toolResult:Skipped due to queued user message.";
 
 #[test]

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::event::AssistantMessageEvent;
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::live::partial_response::PartialResponse;
@@ -62,16 +61,7 @@ impl StoredPartialResponse {
 impl DeltaBatch {
     pub(super) fn to_document(&self) -> Document {
         let id = format!("{}-{:013}-{:06}", id_prefix(self.epoch), self.started_at.0, self.number);
-        Document {
-            id,
-            kind: DocumentKind::Live,
-            body: RawJson::from_value(self),
-            due: None,
-            created_at: None,
-            state: None,
-            ttl: Some(TTL_SECONDS),
-            search: None,
-        }
+        Document { ttl: Some(TTL_SECONDS), ..Document::new(id, DocumentKind::Live, self, None) }
     }
 
     /// Parses a stored batch.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::WorkerId;
 use crate::store::{
@@ -129,14 +128,8 @@ impl WatchLease {
         watchers.push(Watcher { instance: instance.clone(), until: now.plus(WATCH_DURATION) });
         let watch = WatcherList { watchers };
         let document = Document {
-            id: WATCH_ID.to_owned(),
-            kind: DocumentKind::Watch,
-            body: RawJson::from_value(&watch),
-            due: None,
-            created_at: None,
-            state: None,
             ttl: Some(TTL_SECONDS),
-            search: None,
+            ..Document::new(WATCH_ID, DocumentKind::Watch, &watch, None)
         };
         let write = match etag {
             Some(etag) => Write::Replace(document, Some(etag)),

@@ -35,16 +35,7 @@ fn at() -> Partition {
 
 fn document(kind: DocumentKind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
-    Document {
-        id: id.to_owned(),
-        kind,
-        body,
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
-        search: None,
-    }
+    Document { body, ..Document::new(id, kind, &(), None) }
 }
 
 fn head() -> Document {

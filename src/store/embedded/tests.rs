@@ -8,7 +8,6 @@ use futures_util::future::join_all;
 use rusqlite::Connection;
 
 use super::{DATABASE_FILE, EmbeddedStore, OpenError};
-use crate::agent::raw::RawJson;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::store::contract::assert_store_contract;
 use crate::store::{
@@ -29,18 +28,7 @@ fn conversation(number: usize) -> Partition {
 }
 
 fn entry(seq: u64, bytes: usize) -> Write {
-    let (id, body) = (entry_id(seq), RawJson::from_value(&"x".repeat(bytes)));
-    let (kind, created_at) = (DocumentKind::Entry, None);
-    Write::Create(Document {
-        id,
-        kind,
-        body,
-        due: None,
-        created_at,
-        state: None,
-        ttl: None,
-        search: None,
-    })
+    Write::Create(Document::new(entry_id(seq), DocumentKind::Entry, &"x".repeat(bytes), None))
 }
 
 async fn entry_ids(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
@@ -90,19 +78,7 @@ async fn batches_of_one_conversation_never_share_transaction() {
     let release = block_writer(&store);
     let (one, other) = (conversation(1), conversation(2));
     let scope = Partition::Scope(TenantId::new("t"));
-    let account = |id: &str| {
-        let (id, kind, body) = (id.to_owned(), DocumentKind::Scope, RawJson::from_value(&1));
-        Write::Create(Document {
-            id,
-            kind,
-            body,
-            due: None,
-            created_at: None,
-            state: None,
-            ttl: None,
-            search: None,
-        })
-    };
+    let account = |id: &str| Write::Create(Document::new(id, DocumentKind::Scope, &1, None));
     let (first, second, third, fourth, fifth, sixth, ()) = futures_util::join!(
         store.write(&one, vec![entry(1, 1)]),
         store.write(&one, vec![entry(1, 2)]),

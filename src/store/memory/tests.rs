@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{MemoryStore, StoreFaults};
-use crate::agent::raw::RawJson;
 use crate::ids::TenantId;
 use crate::store::contract::assert_store_contract;
 use crate::store::{
@@ -15,18 +14,7 @@ fn scope() -> Partition {
 }
 
 fn value(number: u64) -> Document {
-    let body = RawJson::from_value(&number);
-    let id = "value".to_owned();
-    Document {
-        id,
-        kind: DocumentKind::Scope,
-        body,
-        due: None,
-        created_at: None,
-        state: None,
-        ttl: None,
-        search: None,
-    }
+    Document::new("value", DocumentKind::Scope, &number, None)
 }
 
 fn always(set: impl FnOnce(&mut StoreFaults)) -> MemoryStore {

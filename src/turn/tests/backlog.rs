@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::test_env::{TestEnv, call, owner, text};
-use crate::agent::raw::RawJson;
 use crate::clock::Clock as _;
 use crate::fail_points::NoFailPoints;
 use crate::ids::TenantId;
@@ -78,15 +77,11 @@ async fn unreadable_head_is_listed_beside_readable_ones() {
     let mut env = TestEnv::with_script(1, calls_gated_or_replies);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt_to(&services, "new", "go").await;
+    let body = json!({"phase": "unheard of"});
     let head = Document {
-        id: HEAD_ID.to_owned(),
-        kind: DocumentKind::Head,
-        body: RawJson::from_value(&json!({"phase": "unheard of"})),
-        due: Some(env.clock.now()),
         created_at: Some(env.clock.now()),
         state: Some("running".to_owned()),
-        ttl: None,
-        search: None,
+        ..Document::new(HEAD_ID, DocumentKind::Head, &body, Some(env.clock.now()))
     };
     let broken = Partition::Conversation(owner().conversation_key("broken"));
     env.store.write(&broken, vec![Write::Create(head)]).await.unwrap();

@@ -67,15 +67,11 @@ async fn unreadable_conversation_does_not_block_start_up() {
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     let broken = Partition::Conversation(super::test_env::owner().conversation_key("broken"));
+    let body = json!({"phase": "unheard of"});
     let head = Document {
-        id: HEAD_ID.to_owned(),
-        kind: DocumentKind::Head,
-        body: RawJson::from_value(&json!({"phase": "unheard of"})),
-        due: Some(env.clock.now()),
         created_at: Some(env.clock.now()),
         state: Some("running".to_owned()),
-        ttl: None,
-        search: None,
+        ..Document::new(HEAD_ID, DocumentKind::Head, &body, Some(env.clock.now()))
     };
     env.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
     crash_count::recover_at_start_up(&services).await.unwrap();

@@ -92,14 +92,10 @@ impl TestEnv {
 
     async fn put_head_document(&self, body: RawJson) {
         let head = Document {
-            id: HEAD_ID.to_owned(),
-            kind: DocumentKind::Head,
             body,
-            due: None,
             created_at: Some(Timestamp(1)),
             state: Some("running".to_owned()),
-            ttl: None,
-            search: None,
+            ..Document::new(HEAD_ID, DocumentKind::Head, &(), None)
         };
         let write = if self.memory.history(&Self::partition(), HEAD_ID).is_empty() {
             Write::Create(head)

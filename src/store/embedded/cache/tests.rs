@@ -1,7 +1,6 @@
 //! Tests that the cache always equals the file.
 
 use super::{CachedConversation, ConversationCache};
-use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
 use crate::store::embedded::{EmbeddedStore, rows};
@@ -22,11 +21,11 @@ fn key() -> ConversationKey {
 }
 
 fn document(id: &str, kind: DocumentKind, number: usize) -> Document {
-    let body = RawJson::from_value(&serde_json::json!({ "number": number }));
+    let body = serde_json::json!({ "number": number });
     let due = number.is_multiple_of(2).then_some(Timestamp(7));
     let state = (kind == DocumentKind::Head).then(|| "running".to_owned());
     let created_at = (kind == DocumentKind::Head).then_some(Timestamp(3));
-    Document { id: id.to_owned(), kind, body, due, created_at, state, ttl: None, search: None }
+    Document { created_at, state, ..Document::new(id, kind, &body, due) }
 }
 
 type HeadAndInbox = (Option<StoredDocument>, Vec<StoredDocument>);
