@@ -127,10 +127,19 @@ async fn protocol_mode_has_the_texts_of_the_source() {
     }
 }
 
-/// Stores a conversation with these entries and a head.
+/// Stores an idle conversation with these entries.
 async fn add_conversation(services: &Services, key: ConversationKey, entries: Vec<Document>) {
+    add_conversation_in(services, key, "idle", entries).await;
+}
+
+async fn add_conversation_in(
+    services: &Services,
+    key: ConversationKey,
+    state: &str,
+    entries: Vec<Document>,
+) {
     let head = Document::new(HEAD_ID, DocumentKind::Head, &json!({}), None);
-    let (created_at, state) = (Some(Timestamp(1)), Some("idle".to_owned()));
+    let (created_at, state) = (Some(Timestamp(1)), Some(state.to_owned()));
     let documents = entries.into_iter().chain([Document { created_at, state, ..head }]);
     let writes = documents.map(Write::Create).collect();
     services.store.write(&Partition::Conversation(key), writes).await.unwrap();
@@ -164,6 +173,22 @@ async fn copies_of_a_message_count_once() {
     let texts: Vec<&str> = found.messages.iter().map(|it| it.text.as_str()).collect();
     assert_eq!(texts, ["Oslo second", "Oslo first"]);
     assert!(found.is_complete);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_conversations_are_not_shown() {
+    let (_env, services) = recall_env();
+    // Deletions and unfinished imports: the head says so before the entries are removed.
+    for (id, state, seq) in [("c1", "deleted", 3), ("c2", "idle", 2), ("c3", "deleted", 1)] {
+        let entries = vec![message_document(seq, &format!("Oslo of {id}"))];
+        add_conversation_in(&services, owner().conversation_key(id), state, entries).await;
+    }
+    let without_head = Partition::Conversation(owner().conversation_key("c4"));
+    let entry = Write::Create(message_document(4, "Oslo of c4"));
+    services.store.write(&without_head, vec![entry]).await.unwrap();
+    let found = services.find(&TestEnv::key(), "oslo", 3).await.unwrap();
+    let texts: Vec<&str> = found.messages.iter().map(|it| it.text.as_str()).collect();
+    assert_eq!(texts, ["Oslo of c2"]);
 }
 
 #[tokio::test(start_paused = true)]
