@@ -12,6 +12,7 @@ pub(crate) mod embedded;
 mod head_lease;
 pub(crate) mod interceptor;
 pub(crate) mod memory;
+mod search;
 pub(crate) mod validate;
 
 use std::fmt;
@@ -22,7 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
+pub(crate) use crate::store::search::{SearchHit, SearchHits};
+pub use crate::store::search::{SearchQuery, SearchText};
 
 /// Operations of one batch (Cosmos: 100).
 pub(crate) const BATCH_OPERATIONS_MAX: usize = 80;
@@ -107,42 +110,6 @@ pub struct Document {
     /// Set on entries that [`ConversationStore::search`] finds; they have a creation time.
     #[serde(default)]
     pub search: Option<Box<SearchText>>,
-}
-
-/// Characters of a text that a search compares.
-const SEARCH_CHARS_MAX: usize = 512;
-/// Characters of the beginning that a hit shows, and one more, which proves that the text is longer.
-const EXCERPT_CHARS_MAX: usize = 101;
-
-/// Parts of an entry that a search compares and shows. It is stored beside the body, because bodies are
-/// large and have no index.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SearchText {
-    /// The first 512 characters in lower case.
-    pub lower: String,
-    /// The first 101 characters.
-    pub excerpt: String,
-}
-
-impl SearchText {
-    /// `None`: the text is blank. Each run of whitespace counts as one space.
-    pub fn new(text: &str) -> Option<Self> {
-        let text = joined_words(text);
-        let first = |count| text.chars().take(count).collect::<String>();
-        (!text.is_empty()).then(|| Self {
-            lower: first(SEARCH_CHARS_MAX).to_lowercase(),
-            excerpt: first(EXCERPT_CHARS_MAX),
-        })
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.lower.len() + self.excerpt.len()
-    }
-}
-
-fn joined_words(text: &str) -> String {
-    // Enough words for every bound: a word has at least one character.
-    text.split_whitespace().take(SEARCH_CHARS_MAX).collect::<Vec<_>>().join(" ")
 }
 
 impl Document {
@@ -238,48 +205,6 @@ pub struct HeadQuery {
     pub limit: usize,
     /// Continuation of an earlier page of the same query.
     pub continuation: Option<String>,
-}
-
-/// Searches the entries of a user, except those of one conversation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SearchQuery {
-    pub tenant: TenantId,
-    pub user: UserId,
-    pub except: ConversationId,
-    /// The text that an entry contains, in lower case.
-    lower: String,
-    /// At least 1.
-    pub limit: usize,
-}
-
-impl SearchQuery {
-    /// Searches for a text without regard to case and to the kind of whitespace.
-    pub fn new(conversation: &ConversationKey, text: &str, limit: usize) -> Self {
-        Self {
-            tenant: conversation.tenant.clone(),
-            user: conversation.user.clone(),
-            except: conversation.conversation_id.clone(),
-            lower: joined_words(text).to_lowercase(),
-            limit,
-        }
-    }
-}
-
-/// An entry that a search found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SearchHit {
-    pub conversation: ConversationId,
-    pub created_at: Timestamp,
-    /// The first 101 characters of the text.
-    pub excerpt: String,
-}
-
-/// The hits of a search, newest first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SearchHits {
-    pub hits: Vec<SearchHit>,
-    /// False: the search ended at its bound of cost, and older entries were not compared.
-    pub is_complete: bool,
 }
 
 /// One page of results. A page may be short or empty before the end; the last page has no

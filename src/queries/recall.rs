@@ -42,10 +42,10 @@ async fn find_messages(
             continue;
         }
         let is_listed = match last.take() {
-            Some((id, is_listed)) if id == hit.conversation => is_listed,
-            Some(_) | None => is_listed(services, conversation, &hit.conversation).await?,
+            Some((id, is_listed)) if id == hit.conversation_id => is_listed,
+            Some(_) | None => is_listed(services, conversation, &hit.conversation_id).await?,
         };
-        last = Some((hit.conversation, is_listed));
+        last = Some((hit.conversation_id, is_listed));
         if is_listed {
             messages.push(message);
         }

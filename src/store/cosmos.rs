@@ -24,7 +24,7 @@ use azure_data_cosmos::options::{
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
 
 use self::due_scan::DueScan;
-use self::envelope::{DocumentEnvelope, ReturnedDocument, ReturnedHit};
+use self::envelope::{DocumentEnvelope, ReturnedDocument};
 use self::pages::{PagedQuery, QueryPage};
 use self::queries::partition_key;
 use self::response::{batch_result, request_error, with_recorded_cost};
@@ -36,7 +36,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
+    LeaseRequest, Partition, ResultPage, SearchHit, SearchHits, SearchQuery, Selection, StoreError,
     StoredDocument, Write, cursor, head_lease, validate,
 };
 
@@ -91,7 +91,7 @@ impl CosmosStore {
         let cosmos_query = queries::search(query);
         let page_options = (query.limit, Freshness::Any);
         let container = &self.containers.conversations;
-        let mut pages: PagedQuery<ReturnedHit> =
+        let mut pages: PagedQuery<SearchHit> =
             PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
                 .await?;
         let mut found = SearchHits { hits: Vec::new(), is_complete: true };
@@ -103,7 +103,7 @@ impl CosmosStore {
             }
             let Some(page) = pages.next_page().await? else { break };
             let left = query.limit - found.hits.len();
-            found.hits.extend(page.into_iter().take(left).map(ReturnedHit::into_hit));
+            found.hits.extend(page.into_iter().take(left));
         }
         Ok(found)
     }

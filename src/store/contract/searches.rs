@@ -48,7 +48,7 @@ pub(super) async fn newest_entries_with_the_text_are_found(store: Store<'_>) {
     let found: Vec<_> = found
         .hits
         .iter()
-        .map(|hit| (hit.conversation.as_str(), hit.created_at.0, hit.excerpt.as_str()))
+        .map(|hit| (hit.conversation_id.as_str(), hit.created_at.0, hit.excerpt.as_str()))
         .collect();
     let newest = [("c1", 40, "Oslo again"), ("c2", 30, "a trip to OSLO")];
     assert_eq!(found[..2], newest);

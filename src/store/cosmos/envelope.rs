@@ -10,9 +10,8 @@ use serde_json::value::RawValue;
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::ids::ConversationId;
 use crate::store::{
-    Document, DocumentKind, ETag, Partition, SearchHit, SearchText, StoreError, StoredDocument,
+    Document, DocumentKind, ETag, Partition, SearchText, StoreError, StoredDocument,
 };
 
 /// Maximum nesting of a body stored as JSON. Cosmos allows 128 levels, the envelope included.
@@ -127,22 +126,6 @@ impl ReturnedDocument {
         let kind = DocumentKind::from_name(&kind)?;
         let document = Document { id, kind, body, due, created_at, state, ttl, search };
         Ok(StoredDocument { document, etag: ETag(etag) })
-    }
-}
-
-/// The members of an entry that a search returns.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ReturnedHit {
-    conversation_id: ConversationId,
-    created_at: Timestamp,
-    excerpt: String,
-}
-
-impl ReturnedHit {
-    pub(super) fn into_hit(self) -> SearchHit {
-        let Self { conversation_id, created_at, excerpt } = self;
-        SearchHit { conversation: conversation_id, created_at, excerpt }
     }
 }
 

@@ -294,7 +294,7 @@ pub(super) fn search(
     let values = params![tenant, user, query.except.as_str(), query.lower, limit];
     let read_hit = |row: &Row<'_>| {
         Ok(SearchHit {
-            conversation: ConversationId::new(row.get::<_, String>(0)?),
+            conversation_id: ConversationId::new(row.get::<_, String>(0)?),
             created_at: from_sql_integer(row.get(1)?),
             excerpt: row.get(2)?,
         })

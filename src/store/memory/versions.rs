@@ -159,11 +159,11 @@ impl Versions {
                 let document = &stored.document;
                 let text = document.search.as_ref().filter(|it| it.lower.contains(&query.lower))?;
                 let hit = SearchHit {
-                    conversation: key.conversation_id.clone(),
+                    conversation_id: key.conversation_id.clone(),
                     created_at: document.created_at?,
                     excerpt: text.excerpt.clone(),
                 };
-                Some(((hit.created_at, hit.conversation.clone(), &document.id), hit))
+                Some(((hit.created_at, hit.conversation_id.clone(), &document.id), hit))
             }));
         }
         found.sort_by(|(one, _), (other, _)| other.cmp(one));

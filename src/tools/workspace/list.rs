@@ -85,3 +85,36 @@ fn tree_lines(files: &Files, folder: &FolderPath, glob: Option<&PathGlob>) -> Ve
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::tools::workspace::tests::env_with_files;
+
+    #[tokio::test]
+    async fn list_shows_three_levels_as_a_tree() {
+        let mut env = env_with_files(&[
+            ("b.md", "x"),
+            ("a/z.md", "x"),
+            ("a/b/c/d.md", "x"),
+            ("a/b/y.txt", "x"),
+            ("B/x.md", "x"),
+        ])
+        .await;
+        let text = env.call_builtin_text("list", &json!({})).await;
+        assert_eq!(text, "B/\n  x.md\na/\n  b/\n    c/\n    y.txt\n  z.md\nb.md");
+        let text = env.call_builtin_text("list", &json!({"path": "a/b"})).await;
+        assert_eq!(text, "c/\n  d.md\ny.txt");
+        let text = env.call_builtin_text("list", &json!({"pattern": "*.txt"})).await;
+        assert_eq!(text, "a/\n  b/\n    y.txt");
+        assert_eq!(
+            env.call_builtin_text("list", &json!({"pattern": "*.rs"})).await,
+            "No files found"
+        );
+        let text = env.call_builtin_text("list", &json!({"path": "b.md"})).await;
+        assert_eq!(text, "ERROR Not a directory: b.md. The read tool shows it.");
+        let text = env.call_builtin_text("list", &json!({"path": "c"})).await;
+        assert_eq!(text, "ERROR Path not found: c");
+    }
+}

@@ -175,3 +175,68 @@ fn report(matched: usize, skipped: usize, changes: &[Change]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::tools::workspace::tests::env_with_files;
+
+    #[tokio::test]
+    async fn replace_changes_every_occurrence_in_the_matching_files() {
+        let mut env = env_with_files(&[
+            ("a.md", "one $1 one"),
+            ("sub/b.md", "one"),
+            ("sub/c.txt", "one"),
+            ("sub/d.md", "two"),
+            ("e.md", "one\0"),
+        ])
+        .await;
+        let args = json!({"pattern": "*.md", "old": "one", "new": "$1"});
+        assert_eq!(
+            env.call_builtin_text("replace", &args).await,
+            "Matched 4 files\nChanged 2 files\nMade 3 replacements\nSkipped 1 files that are not UTF-8 text\n\
+             a.md: 2 replacements\nsub/b.md: 1 replacements"
+        );
+        assert_eq!(env.call_builtin_text("read", &json!({"path": "a.md"})).await, "$1 $1 $1");
+        assert_eq!(env.call_builtin_text("read", &json!({"path": "sub/c.txt"})).await, "one");
+        let args = json!({"pattern": "sub/*", "old": "t(w)o", "new": "${1}o$$", "exact": false});
+        let text = env.call_builtin_text("replace", &args).await;
+        assert!(text.ends_with("sub/d.md: 1 replacements"), "{text}");
+        assert_eq!(env.call_builtin_text("read", &json!({"path": "sub/d.md"})).await, "wo$");
+    }
+
+    #[tokio::test]
+    async fn rejected_replacement_changes_no_file() {
+        let mut env =
+            env_with_files(&[("a.md", "x"), ("b.md", &"x".repeat(200)), ("c.md", "")]).await;
+        let before = env.files.clone();
+        let long = "y".repeat(100_000);
+        for (args, reason) in [
+            (json!({"pattern": "*.rs", "old": "x", "new": "y"}), "No files match the pattern *.rs"),
+            (json!({"pattern": "", "old": "x", "new": "y"}), "The glob pattern must have"),
+            (json!({"pattern": "*.md", "old": "", "new": "y"}), "The pattern must have 1 to"),
+            (json!({"pattern": "*.md", "old": "(", "new": "y", "exact": false}), "not usable"),
+            (json!({"pattern": "*.md", "old": "x", "new": long}), "larger than 10.0MB"),
+            (
+                json!({"pattern": "b.md", "old": "x+", "new": "$0".repeat(60_000), "exact": false}),
+                "larger than",
+            ),
+        ] {
+            let text = env.call_builtin_text("replace", &args).await;
+            assert!(text.starts_with("ERROR ") && text.contains(reason), "{text}");
+            assert_eq!(env.files, before);
+        }
+    }
+
+    #[tokio::test]
+    async fn replace_leaves_files_of_turnwheel_alone() {
+        let mut env =
+            env_with_files(&[(".turnwheel/outputs/x.txt", "one"), ("a.txt", "one")]).await;
+        let args = json!({"pattern": "**", "old": "one", "new": "two"});
+        assert_eq!(
+            env.call_builtin_text("replace", &args).await,
+            "Matched 1 files\nChanged 1 files\nMade 1 replacements\na.txt: 1 replacements"
+        );
+    }
+}

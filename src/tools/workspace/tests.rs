@@ -9,7 +9,7 @@ use crate::agent::request::Effect;
 use crate::ids::ArtifactId;
 use crate::tools::test_env::TestEnv;
 
-async fn env_with_files(files: &[(&str, &str)]) -> TestEnv {
+pub(super) async fn env_with_files(files: &[(&str, &str)]) -> TestEnv {
     let mut env = TestEnv::new();
     for (path, text) in files {
         env.upload(path, (*text).to_owned()).await;
@@ -415,83 +415,4 @@ async fn unavailable_artifact_store_is_reported_to_model() {
     let text = env.call_builtin_text("grep", &json!({"pattern": "x"})).await;
     assert!(text.contains("1 files were not searched"), "{text}");
     assert_eq!(env.files.len(), 1);
-}
-
-#[tokio::test]
-async fn list_shows_three_levels_as_a_tree() {
-    let mut env = env_with_files(&[
-        ("b.md", "x"),
-        ("a/z.md", "x"),
-        ("a/b/c/d.md", "x"),
-        ("a/b/y.txt", "x"),
-        ("B/x.md", "x"),
-    ])
-    .await;
-    let text = env.call_builtin_text("list", &json!({})).await;
-    assert_eq!(text, "B/\n  x.md\na/\n  b/\n    c/\n    y.txt\n  z.md\nb.md");
-    let text = env.call_builtin_text("list", &json!({"path": "a/b"})).await;
-    assert_eq!(text, "c/\n  d.md\ny.txt");
-    let text = env.call_builtin_text("list", &json!({"pattern": "*.txt"})).await;
-    assert_eq!(text, "a/\n  b/\n    y.txt");
-    assert_eq!(env.call_builtin_text("list", &json!({"pattern": "*.rs"})).await, "No files found");
-    let text = env.call_builtin_text("list", &json!({"path": "b.md"})).await;
-    assert_eq!(text, "ERROR Not a directory: b.md. The read tool shows it.");
-    let text = env.call_builtin_text("list", &json!({"path": "c"})).await;
-    assert_eq!(text, "ERROR Path not found: c");
-}
-
-#[tokio::test]
-async fn replace_changes_every_occurrence_in_the_matching_files() {
-    let mut env = env_with_files(&[
-        ("a.md", "one $1 one"),
-        ("sub/b.md", "one"),
-        ("sub/c.txt", "one"),
-        ("sub/d.md", "two"),
-        ("e.md", "one\0"),
-    ])
-    .await;
-    let args = json!({"pattern": "*.md", "old": "one", "new": "$1"});
-    assert_eq!(
-        env.call_builtin_text("replace", &args).await,
-        "Matched 4 files\nChanged 2 files\nMade 3 replacements\nSkipped 1 files that are not UTF-8 text\n\
-         a.md: 2 replacements\nsub/b.md: 1 replacements"
-    );
-    assert_eq!(env.call_builtin_text("read", &json!({"path": "a.md"})).await, "$1 $1 $1");
-    assert_eq!(env.call_builtin_text("read", &json!({"path": "sub/c.txt"})).await, "one");
-    let args = json!({"pattern": "sub/*", "old": "t(w)o", "new": "${1}o$$", "exact": false});
-    let text = env.call_builtin_text("replace", &args).await;
-    assert!(text.ends_with("sub/d.md: 1 replacements"), "{text}");
-    assert_eq!(env.call_builtin_text("read", &json!({"path": "sub/d.md"})).await, "wo$");
-}
-
-#[tokio::test]
-async fn rejected_replacement_changes_no_file() {
-    let mut env = env_with_files(&[("a.md", "x"), ("b.md", &"x".repeat(200)), ("c.md", "")]).await;
-    let before = env.files.clone();
-    let long = "y".repeat(100_000);
-    for (args, reason) in [
-        (json!({"pattern": "*.rs", "old": "x", "new": "y"}), "No files match the pattern *.rs"),
-        (json!({"pattern": "", "old": "x", "new": "y"}), "The glob pattern must have"),
-        (json!({"pattern": "*.md", "old": "", "new": "y"}), "The pattern must have 1 to"),
-        (json!({"pattern": "*.md", "old": "(", "new": "y", "exact": false}), "not usable"),
-        (json!({"pattern": "*.md", "old": "x", "new": long}), "larger than 10.0MB"),
-        (
-            json!({"pattern": "b.md", "old": "x+", "new": "$0".repeat(60_000), "exact": false}),
-            "larger than",
-        ),
-    ] {
-        let text = env.call_builtin_text("replace", &args).await;
-        assert!(text.starts_with("ERROR ") && text.contains(reason), "{text}");
-        assert_eq!(env.files, before);
-    }
-}
-
-#[tokio::test]
-async fn replace_leaves_files_of_turnwheel_alone() {
-    let mut env = env_with_files(&[(".turnwheel/outputs/x.txt", "one"), ("a.txt", "one")]).await;
-    let args = json!({"pattern": "**", "old": "one", "new": "two"});
-    assert_eq!(
-        env.call_builtin_text("replace", &args).await,
-        "Matched 1 files\nChanged 1 files\nMade 1 replacements\na.txt: 1 replacements"
-    );
 }
