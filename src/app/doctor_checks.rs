@@ -1,6 +1,7 @@
 //! Checks of `doctor` that read agent files and send requests to the configured services.
 
 mod mcp;
+mod shell;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::settings::links::is_loopback;
 use crate::tools::recall::RECALL;
 
 pub(super) use self::mcp::{StoreLocation, mcp_checks};
+pub(super) use self::shell::shell_check;
 
 /// Time limit of a check. An available service responds much sooner.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(45);

@@ -49,6 +49,7 @@ mod recovery;
 mod result_hooks;
 mod retries;
 mod schedules;
+mod shell;
 mod simulated_week;
 mod simulation;
 mod simulation_runs;

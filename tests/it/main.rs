@@ -44,6 +44,8 @@ mod retries;
 mod rust_extension;
 mod secrets;
 mod session_file_commands;
+#[cfg(target_os = "linux")]
+mod shell;
 mod skills;
 mod steering;
 mod support;
