@@ -237,7 +237,7 @@ const REMEDIES: fields::Remedies<'static> = &[
 
 const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell", NO_SHELL)];
 
-const NO_SHELL: &str = "shell tools are off; set TURNWHEEL_SHELL=sandbox on a developer's Linux machine to run commands in a sandbox";
+const NO_SHELL: &str = "shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
     const OWN: [&str; 16] = [

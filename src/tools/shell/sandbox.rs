@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub(crate) use runner::SandboxRunner;
 
 /// Hidden command that runs a stage.
-pub const COMMAND: &str = "shell-sandbox";
+pub(crate) const COMMAND: &str = "shell-sandbox";
 
 /// The program of every stage: this one, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -27,7 +27,7 @@ const TEMP: &str = "/tmp";
 const TEMP_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Stage {
+pub(crate) enum Stage {
     Outer,
     Init,
     Command,
@@ -44,7 +44,7 @@ impl Stage {
 }
 
 /// Runs a stage. The process must have one thread.
-pub fn run_stage(stage: Stage) -> ExitCode {
+pub(crate) fn run_stage(stage: Stage) -> ExitCode {
     match stage {
         Stage::Outer => outer::run(),
         Stage::Init => init::run(),

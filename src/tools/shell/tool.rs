@@ -19,8 +19,6 @@ use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool
 use crate::tools::workspace::{FolderPath, is_reserved};
 use crate::tools::{CallableTool, ToolResult};
 
-pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
-
 /// Time of a call: that of the command, and that to read and store files.
 const TIMEOUT: Duration = Duration::from_mins(2);
 

@@ -12,8 +12,9 @@ use tokio::sync::Notify;
 use super::parallel_calls::result_texts;
 use super::store_requests::handle_next_nudge;
 use super::test_env::{PauseFailPoint, RequestLogStore, TestEnv, idempotency, kill_at, text};
-use crate::agent::entry::PromptState;
+use crate::agent::entry::{Entry, PromptState};
 use crate::agent::request::RequestKind;
+use crate::agent::workspace::collect_files;
 use crate::commands::abort::{AbortRequest, abort};
 use crate::fail_points::NoFailPoints;
 use crate::queries::approvals::pending_approvals;
@@ -197,8 +198,10 @@ async fn changed_files_return_and_refused_ones_are_named() {
     let results = result_texts(&shell.env).await;
     insta::assert_snapshot!(results[0], @"");
     insta::assert_snapshot!(results[1], @"");
-    let workspace = shell.env.head().await.unwrap().workspace;
-    let paths: Vec<String> = workspace.iter().map(|(path, _)| path.to_owned()).collect();
+    let entries: Vec<Arc<Entry>> =
+        shell.env.entries().await.into_iter().map(Arc::new).collect();
+    let files = collect_files(&entries);
+    let paths: Vec<&String> = files.keys().collect();
     assert_eq!(paths, ["d/b.txt"]);
 }
 

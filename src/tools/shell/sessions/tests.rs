@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 
 use self::fake::{Fake, Fault, TOKEN};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
