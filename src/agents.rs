@@ -42,6 +42,7 @@ mod prompt_template;
 mod resources;
 mod security;
 mod settings;
+mod shell;
 mod skills;
 mod system_prompt;
 #[cfg(test)]

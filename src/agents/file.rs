@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, security, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, security, settings, shell, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -112,6 +112,9 @@ fn read_agent(
             | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
+    }
+    if let Some(member) = node.find_member("shellApproval") {
+        shell::read_shell_approval(member, &mut tools, findings);
     }
     let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
@@ -240,7 +243,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 16] = [
+    const OWN: [&str; 17] = [
         "description",
         "tools",
         "extensions",
@@ -254,6 +257,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "guardrails",
         "audit",
         "security",
+        "shellApproval",
         "title",
         "systemPrompt",
         "mcpContent",

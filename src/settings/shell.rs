@@ -59,3 +59,48 @@ fn parse(text: &str, is_in_azure: bool) -> Option<Mode> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn read(pairs: &[(&'static str, &'static str)]) -> Result<ShellMode, String> {
+        let pairs = pairs.to_vec();
+        let read = Settings::read(move |wanted| {
+            pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
+        });
+        read.map(|settings| settings.shell)
+            .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+    }
+
+    const POOL_ADDRESS: &str = "https://pool.env.westeurope.azurecontainerapps.io";
+
+    #[test]
+    fn shell_is_off_unless_it_is_set() {
+        assert_eq!(read(&[]), Ok(ShellMode::Off));
+        assert_eq!(read(&[(POOL, POOL_ADDRESS)]), Ok(ShellMode::Off));
+        assert_eq!(read(&[(MODE, "sandbox")]), Ok(ShellMode::Sandbox));
+        let sessions = read(&[(MODE, "sessions"), (POOL, POOL_ADDRESS)]);
+        assert_eq!(sessions, Ok(ShellMode::Sessions(Url::parse(POOL_ADDRESS).unwrap())));
+        let error = read(&[(MODE, "on")]).unwrap_err();
+        assert!(error.contains("`off`, `sandbox` or `sessions`"), "{error}");
+    }
+
+    #[test]
+    fn sandbox_is_refused_in_azure() {
+        let in_azure = |mode| read(&[("WEBSITE_SKU", "FlexConsumption"), (MODE, mode)]);
+        let error = in_azure("sandbox").unwrap_err();
+        assert!(error.contains("in Azure no command runs beside the app's identity"), "{error}");
+        assert!(!in_azure("off").err().unwrap_or_default().contains(MODE));
+    }
+
+    #[test]
+    fn sessions_need_a_pool_that_is_no_plain_http_address() {
+        let error = read(&[(MODE, "sessions")]).unwrap_err();
+        assert!(error.contains("TURNWHEEL_SHELL_POOL is missing"), "{error}");
+        let error = read(&[(MODE, "sessions"), (POOL, "http://pool.example")]).unwrap_err();
+        assert!(error.contains("TURNWHEEL_SHELL_POOL is"), "{error}");
+        assert!(!error.contains("is missing"), "one finding: {error}");
+    }
+}

@@ -3,8 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::support::dev_client::DevClient;
 
 /// Response of the sandbox: its header, then output and files as text.
 struct Response {
@@ -134,10 +137,7 @@ fn processes_are_bounded_and_end_with_the_command() {
     assert!(!process_exists("98765"), "it outlived the command");
     let mut control = Command::new("sleep").arg("87654").spawn().unwrap();
     // The kernel sets the arguments shortly after the start.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !process_exists("87654") {
-        assert!(std::time::Instant::now() < deadline, "control");
-    }
+    wait_for_process("87654", true);
     control.kill().unwrap();
     control.wait().unwrap();
 }
@@ -198,11 +198,118 @@ fn sandbox_ends_with_its_parent() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(header.len() as u64).to_be_bytes()).unwrap();
     input.write_all(header.as_bytes()).unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !process_exists("76543") {
-        assert!(std::time::Instant::now() < deadline, "control: it starts");
-    }
+    wait_for_process("76543", true);
     drop(input);
     child.wait().unwrap();
     assert!(!process_exists("76543"));
+}
+
+fn sandbox() -> [(&'static str, String); 1] {
+    [("TURNWHEEL_SHELL", "sandbox".to_owned())]
+}
+
+/// A folder with an agent that has the tools and this front matter.
+fn agent_folder(front_matter: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = folder.path().join("agents");
+    std::fs::create_dir(&agents).unwrap();
+    let text = format!("---\ntools: [read, write, bash, shell]\n{front_matter}---\nHelp.");
+    std::fs::write(agents.join("builder.agent.md"), text).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn agent_runs_an_approved_command_on_its_files() {
+    let folder = agent_folder("");
+    let app = DevClient::start(folder.path(), &sandbox());
+    let command = "tr a-z A-Z < in.txt > out.txt; echo $((40 + 2)); pwd";
+    let arguments = json!({"command": command});
+    let write = r#"use write with {"path": "in.txt", "content": "hello"}"#;
+    app.prompt("c", &format!("{write} then use bash with {arguments} then say done")).await;
+    let request = app.decide("c", "approve").await;
+    assert_eq!(request["arguments"], arguments);
+    app.wait_until_idle("c").await;
+    let messages = app.get("/api/conversations/c/messages").await.to_string();
+    assert!(messages.contains(r"42\n/workspace"), "{messages}");
+    app.prompt("c", r#"use read with {"path": "out.txt"} then say done"#).await;
+    let messages = app.get("/api/conversations/c/messages").await.to_string();
+    assert!(messages.contains("HELLO"), "{messages}");
+    app.prompt("d", r#"use shell with {"command": "ls; ls"} then say done"#).await;
+    let messages = app.get("/api/conversations/d/messages").await.to_string();
+    assert!(messages.contains("Invalid input: ';' is not allowed"), "{messages}");
+}
+
+#[tokio::test]
+async fn agent_file_can_waive_the_approval() {
+    let folder = agent_folder("shellApproval: never\n");
+    let app = DevClient::start(folder.path(), &sandbox());
+    app.prompt("c", r#"use shell with {"command": "echo '$HOME'"} then say done"#).await;
+    app.wait_until_idle("c").await;
+    let messages = app.get("/api/conversations/c/messages").await.to_string();
+    assert!(messages.contains(r#""text":"$HOME"#), "{messages}");
+}
+
+#[tokio::test]
+async fn killed_worker_ends_its_command_which_is_not_repeated() {
+    let folder = agent_folder("shellApproval: never\n");
+    let mut app = DevClient::start(folder.path(), &sandbox());
+    let url = app.dev.url("/api/prompts");
+    let input = r#"use bash with {"command": "sleep 65432"} then say done"#;
+    let body = json!({"conversationId": "c", "input": input});
+    app.http.post(url).json(&body).send().await.unwrap();
+    wait_for_process("65432", true);
+    app.dev.kill();
+    wait_for_process("65432", false);
+    let app = app.restart(folder.path(), &sandbox());
+    app.wait_for("c", |seen| seen["pendingApprovals"][0].is_object()).await;
+    assert!(!process_exists("65432"), "it was repeated");
+    let request = app.decide("c", "happened").await;
+    assert_eq!(request["kind"], "outcome", "{request}");
+    app.wait_until_idle("c").await;
+}
+
+#[tokio::test]
+async fn abort_ends_the_command_of_a_prompt() {
+    let folder = agent_folder("shellApproval: never\n");
+    let app = DevClient::start(folder.path(), &sandbox());
+    let input = r#"use bash with {"command": "sleep 54321"} then say done"#;
+    let body = json!({"conversationId": "c", "input": input});
+    app.http.post(app.dev.url("/api/prompts")).json(&body).send().await.unwrap();
+    wait_for_process("54321", true);
+    let abort = app.dev.url("/api/conversations/c/abort");
+    assert!(app.http.post(abort).json(&json!({})).send().await.unwrap().status().is_success());
+    wait_for_process("54321", false);
+    app.wait_until_idle("c").await;
+}
+
+fn wait_for_process(argument: &str, exists: bool) {
+    let deadline = Instant::now() + Duration::from_secs(25);
+    while process_exists(argument) != exists {
+        assert!(Instant::now() < deadline, "a process with {argument} exists: {}", !exists);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn doctor_tries_the_sandbox_and_names_a_missing_pool() {
+    let folder = agent_folder("");
+    let doctor = |settings: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+            .args(["doctor", "--offline"])
+            .current_dir(folder.path())
+            .env_clear()
+            .envs(settings.iter().copied())
+            .output()
+            .unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let text = doctor(&[("TURNWHEEL_SHELL", "sandbox")]);
+    assert!(text.contains("the sandbox can be set up"), "{text}");
+    let text = doctor(&[("TURNWHEEL_SHELL", "sessions")]);
+    assert!(text.contains("TURNWHEEL_SHELL_POOL"), "{text}");
+    let pool = [("TURNWHEEL_SHELL", "sessions"), ("TURNWHEEL_SHELL_POOL", "http://127.0.0.1:1")];
+    let text = doctor(&pool);
+    assert!(text.contains("not checked (--offline)"), "{text}");
+    let text = doctor(&[]);
+    assert!(text.contains("there is no tool `bash`: shell tools need TURNWHEEL_SHELL"), "{text}");
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -17,7 +18,11 @@ use super::{
 use crate::agent::request::Effect;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
 use crate::tools::workspace::{FolderPath, is_reserved};
-use crate::tools::{CallableTool, ToolResult};
+use crate::tools::{
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
+};
+
+pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
 
 /// Time of a call: that of the command, and that to read and store files.
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -33,6 +38,29 @@ pub(crate) fn shell_tools(runner: &Arc<dyn ShellRunner>) -> Vec<Arc<dyn Callable
         build_code_tool(ShellTool { runner: runner() }),
     ];
     tools.into_iter().flatten().collect()
+}
+
+/// A shell tool whose calls require no approval of their own.
+#[derive(Debug)]
+pub(crate) struct UnapprovedTool(pub(crate) Arc<dyn CallableTool>);
+
+#[async_trait]
+impl CallableTool for UnapprovedTool {
+    fn definition(&self) -> &ToolDefinition {
+        self.0.definition()
+    }
+
+    fn required_approval(&self, _arguments: &Arguments) -> Option<ApprovalRequirement> {
+        None
+    }
+
+    fn changes_workspace(&self) -> bool {
+        self.0.changes_workspace()
+    }
+
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        self.0.call(arguments, context).await
+    }
 }
 
 struct BashTool {
@@ -70,13 +98,11 @@ impl Tool for BashTool {
     }
 
     fn approval(&self, args: &BashArgs) -> Option<Approval> {
-        Some(command_approval(&args.command))
+        check_bash_command(&args.command).is_ok().then(|| command_approval(&args.command))
     }
 
     async fn call(&self, args: BashArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        if args.command.trim().is_empty() || args.command.contains('\0') {
-            return Err(ToolError::failed("Invalid input: the command is empty or has a NUL."));
-        }
+        check_bash_command(&args.command).map_err(ToolError::Failed)?;
         run_command(&*self.runner, args.command, String::new(), &cx).await
     }
 }
@@ -91,6 +117,15 @@ struct ShellArgs {
     command: String,
     /// Folder to run it in, from the workspace's root
     cwd: Option<String>,
+}
+
+impl ShellArgs {
+    /// Returns the quoted command and the folder. Refused arguments need no approval: the call
+    /// fails without an effect.
+    fn check(&self) -> Result<(String, FolderPath), String> {
+        let command = check_simple_command(&self.command)?;
+        Ok((command, FolderPath::parse(self.cwd.as_deref().unwrap_or_default())?))
+    }
 }
 
 impl Tool for ShellTool {
@@ -118,15 +153,20 @@ impl Tool for ShellTool {
     }
 
     fn approval(&self, args: &ShellArgs) -> Option<Approval> {
-        Some(command_approval(&args.command))
+        args.check().is_ok().then(|| command_approval(&args.command))
     }
 
     async fn call(&self, args: ShellArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let command = check_simple_command(&args.command).map_err(ToolError::Failed)?;
-        let folder = FolderPath::parse(args.cwd.as_deref().unwrap_or_default());
-        let folder = folder.map_err(ToolError::Failed)?;
+        let (command, folder) = args.check().map_err(ToolError::Failed)?;
         run_command(&*self.runner, command, folder.as_str().to_owned(), &cx).await
     }
+}
+
+fn check_bash_command(command: &str) -> Result<(), String> {
+    if command.trim().is_empty() || command.contains('\0') {
+        return Err("Invalid input: the command is empty or has a NUL.".to_owned());
+    }
+    Ok(())
 }
 
 /// The request also has the arguments, with the whole command.

@@ -157,7 +157,7 @@ async fn command_runs_once_after_an_approval_that_shows_it_whole() {
     let shown = open[0].arguments.as_ref().unwrap().to_value();
     assert_eq!(shown["command"], long_command());
     let reason = &head.requests[0].reason;
-    assert!(reason.contains("2022 characters"), "{reason}");
+    assert!(reason.contains("2019 characters"), "{reason}");
     shell.env.decide_all("approve").await;
     shell.deliver_all().await;
     assert_eq!(shell.runner.commands(), [long_command()]);
@@ -174,6 +174,29 @@ async fn rejected_command_does_not_run() {
     assert_eq!(shell.runner.commands(), Vec::<String>::new());
     let results = result_texts(&shell.env).await;
     assert!(results[0].contains("Rejected"), "{results:?}");
+}
+
+fn runs_refused_commands(results: usize, _said: &str) -> Vec<Value> {
+    let shell = |arguments: Value| json!({"type": "toolCall", "id": "c1", "name": "shell", "arguments": arguments});
+    match results {
+        0 => vec![shell(json!({"command": "ls; rm -r data"}))],
+        1 => vec![shell(json!({"command": "ls", "cwd": "../x"}))],
+        2 => vec![bash(" ")],
+        _ => vec![text("done")],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_commands_need_no_approval_and_do_not_run() {
+    let mut shell = ShellEnv::new(runs_refused_commands, succeeds);
+    shell.env.send_prompt(&shell.services).await;
+    shell.deliver_all().await;
+    assert_eq!(shell.runner.commands(), Vec::<String>::new());
+    let results = result_texts(&shell.env).await;
+    assert_eq!(results.len(), 3, "{results:?}");
+    for result in &results {
+        assert!(result.contains("Invalid input: "), "{result}");
+    }
 }
 
 fn changes_files(number: usize) -> Result<ShellOutcome, ShellError> {
@@ -196,7 +219,15 @@ async fn changed_files_return_and_refused_ones_are_named() {
     assert_eq!(shell.runner.files(0), Vec::<String>::new());
     assert_eq!(shell.runner.files(1), ["a.txt", "d/b.txt"]);
     let results = result_texts(&shell.env).await;
-    insta::assert_snapshot!(results[0], @"");
+    insta::assert_snapshot!(results[0], @r#"
+    Error in tool "bash": (no output)
+
+    [5 changes did not return to the workspace:
+    .turnwheel/x: The path .turnwheel/x is reserved for Turnwheel: choose one outside of `.turnwheel`.
+    a.txt/c: a.txt is a file, so a.txt/c cannot be below it.
+    link: a symbolic link
+    and 2 more]
+    "#);
     insta::assert_snapshot!(results[1], @"");
     let entries: Vec<Arc<Entry>> =
         shell.env.entries().await.into_iter().map(Arc::new).collect();
@@ -224,13 +255,13 @@ async fn command_with_a_lost_result_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_command_is_not_repeated_without_a_decision() {
+async fn killed_command_is_not_repeated() {
     for (fail_point, decision, runs) in [
         ("tool.before", "happened", 0),
-        ("tool.before", "did_not_happen", 1),
+        ("tool.before", "did_not_happen", 0),
         ("tool.after", "happened", 1),
         ("result.before", "happened", 1),
-        ("result.before", "did_not_happen", 2),
+        ("result.before", "did_not_happen", 1),
     ] {
         let mut shell = ShellEnv::new(runs_long_command, succeeds);
         shell.env.send_prompt(&shell.services).await;
@@ -243,7 +274,7 @@ async fn killed_command_is_not_repeated_without_a_decision() {
         tokio::time::sleep(std::time::Duration::from_mins(5)).await;
         shell.env.run_sweep().await;
         shell.deliver_all().await;
-        assert_eq!(shell.runner.commands().len(), ran, "{fail_point}: repeated without a decision");
+        assert_eq!(shell.runner.commands().len(), ran, "{fail_point}: repeated");
         let requests = shell.env.head().await.unwrap().requests;
         assert_eq!(requests[0].kind, RequestKind::Outcome, "{fail_point}");
         shell.env.decide_all(decision).await;
@@ -283,5 +314,13 @@ async fn approved_command_costs_the_requests_of_a_tool_round() {
     shell.env.send_prompt(&services).await;
     handle_next_nudge(&shell.env, &services, &counting).await;
     shell.env.decide_all("approve").await;
-    insta::assert_snapshot!(handle_next_nudge(&shell.env, &services, &counting).await, @"");
+    insta::assert_snapshot!(handle_next_nudge(&shell.env, &services, &counting).await, @r"
+    lease (head and inbox)
+    write head, 2 entry, events, receipt
+    select inbox
+    write head, entry, events
+    select inbox
+    write head, 2 entry, events
+    select inbox
+    ");
 }
