@@ -113,9 +113,7 @@ fn read_agent(
             _ => reject_app_settings(&member.value, findings),
         }
     }
-    if let Some(member) = node.find_member("shellApproval") {
-        shell::read_shell_approval(member, &mut tools, findings);
-    }
+    shell::apply_shell_approval(node, &mut tools, findings);
     let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = skills::read_skills(node, (&tools, &plugins), context, findings);

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
-use crate::agents::yaml::Member;
+use crate::agents::yaml::Node;
 use crate::tools::CallableTool;
 use crate::tools::shell::tool::{NAMES, UnapprovedTool};
 
-/// `always` or `never`. With `never` the shell tools among `tools` require no approval; guardrails
-/// and extensions still may.
-pub(super) fn read_shell_approval(
-    member: &Member,
+/// Reads `always` or `never`. With `never` the shell tools among `tools` require no approval;
+/// guardrails and extensions still may.
+pub(super) fn apply_shell_approval(
+    node: &Node,
     tools: &mut [Arc<dyn CallableTool>],
     findings: &mut Findings,
 ) {
     const VALUES: [(&str, bool); 2] = [("always", true), ("never", false)];
+    let Some(member) = node.find_member("shellApproval") else { return };
     let is_shell = |tool: &Arc<dyn CallableTool>| NAMES.contains(&tool.definition().name.as_str());
     if !tools.iter().any(is_shell) {
         findings.add(member.position, "`shellApproval` needs `bash` or `shell` among `tools`");

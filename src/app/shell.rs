@@ -7,12 +7,12 @@ use crate::azure::credential::Credentials;
 use crate::settings::Settings;
 use crate::settings::shell::ShellMode;
 use crate::tools::CallableTool;
+use crate::tools::shell::ShellRunner;
 #[cfg(target_os = "linux")]
 use crate::tools::shell::sandbox::SandboxRunner;
 use crate::tools::shell::sessions::SessionRunner;
 use crate::tools::shell::sessions::client::PoolClient;
 use crate::tools::shell::tool::shell_tools;
-use crate::tools::shell::ShellRunner;
 
 /// The tools `bash` and `shell`; none if they are off.
 ///

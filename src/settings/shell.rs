@@ -8,7 +8,8 @@ use super::reader::Reader;
 
 const MODE: &str = "TURNWHEEL_SHELL";
 const POOL: &str = "TURNWHEEL_SHELL_POOL";
-const EXPECTED_IN_AZURE: &str = "`off` or `sessions`: in Azure no command runs beside the app's identity";
+const EXPECTED_IN_AZURE: &str =
+    "`off` or `sessions`: in Azure no command runs beside the app's identity";
 const EXPECTED: &str = "`off`, `sandbox` or `sessions`";
 const EXPECTED_POOL: &str = "the management endpoint of a session pool, such as https://my-pool.my-environment.westeurope.azurecontainerapps.io (`az containerapp sessionpool show --query properties.poolManagementEndpoint`)";
 

@@ -49,7 +49,9 @@ fn run(command: &str) -> Response {
     let header = header.to_string();
     input.write_all(&(header.len() as u64).to_be_bytes()).unwrap();
     input.write_all(header.as_bytes()).unwrap();
-    files.iter().for_each(|(_, text)| input.write_all(text.as_bytes()).unwrap());
+    for (_, text) in files {
+        input.write_all(text.as_bytes()).unwrap();
+    }
     let mut response = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut response).unwrap();
     drop(input);
@@ -225,14 +227,14 @@ async fn agent_runs_an_approved_command_on_its_files() {
     let command = "tr a-z A-Z < in.txt > out.txt; echo $((40 + 2)); pwd";
     let arguments = json!({"command": command});
     let write = r#"use write with {"path": "in.txt", "content": "hello"}"#;
-    app.prompt("c", &format!("{write} then use bash with {arguments} then say done")).await;
+    let read = r#"use read with {"path": "out.txt"}"#;
+    let input = format!("{write} then use bash with {arguments} then {read} then say done");
+    app.prompt("c", &input).await;
     let request = app.decide("c", "approve").await;
     assert_eq!(request["arguments"], arguments);
     app.wait_until_idle("c").await;
     let messages = app.get("/api/conversations/c/messages").await.to_string();
     assert!(messages.contains(r"42\n/workspace"), "{messages}");
-    app.prompt("c", r#"use read with {"path": "out.txt"} then say done"#).await;
-    let messages = app.get("/api/conversations/c/messages").await.to_string();
     assert!(messages.contains("HELLO"), "{messages}");
     app.prompt("d", r#"use shell with {"command": "ls; ls"} then say done"#).await;
     let messages = app.get("/api/conversations/d/messages").await.to_string();
@@ -286,7 +288,7 @@ fn wait_for_process(argument: &str, exists: bool) {
     let deadline = Instant::now() + Duration::from_secs(25);
     while process_exists(argument) != exists {
         assert!(Instant::now() < deadline, "a process with {argument} exists: {}", !exists);
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::yield_now();
     }
 }
 

@@ -6,7 +6,7 @@ use crate::doctor::{Area, Check};
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::settings::Settings;
 use crate::settings::shell::ShellMode;
-use crate::tools::shell::sessions::client::PoolClient;
+use crate::tools::shell::sessions::client::{PoolClient, PoolFailure};
 use crate::tools::shell::{CommandEnd, ShellRequest};
 
 const NAME: &str = "shell commands";
@@ -27,7 +27,7 @@ pub(crate) async fn shell_check(
         ShellMode::Sessions(pool) => {
             let tokens = credentials.token_source(&settings.identity);
             match PoolClient::new(pool.clone(), tokens) {
-                Ok(client) => client.check().await.map_err(|failure| failure.into_text()),
+                Ok(client) => client.check().await.map_err(PoolFailure::into_text),
                 Err(error) => Err(format!("TLS cannot be set up: {error}")),
             }
             .map(|()| "the session pool accepts the app's identity")
@@ -48,11 +48,9 @@ async fn check_sandbox() -> Result<(), String> {
     };
     let request = ShellRequest::new(key, "true".to_owned());
     let outcome = runner.run(request).await.map_err(|error| error.to_string())?;
-    match outcome.end {
-        CommandEnd::Exited(0) => Ok(()),
-        end => Err(format!(
-            "a command without effect ended with {end:?}: {}",
-            String::from_utf8_lossy(&outcome.output)
-        )),
+    if outcome.end == CommandEnd::Exited(0) {
+        return Ok(());
     }
+    let output = String::from_utf8_lossy(&outcome.output);
+    Err(format!("a command without effect ended with {:?}: {output}", outcome.end))
 }

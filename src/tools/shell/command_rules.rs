@@ -10,7 +10,7 @@ pub(super) fn check_simple_command(command: &str) -> Result<String, String> {
     if words.is_empty() {
         return Err("Invalid input: the command is empty.".to_owned());
     }
-    for word in words.iter().skip(1).filter(|word| is_absolute(word)) {
+    if let Some(word) = words.iter().skip(1).find(|word| is_absolute(word)) {
         return Err(format!(
             "Invalid input: `{word}` is an absolute path. Use paths from the workspace's root."
         ));

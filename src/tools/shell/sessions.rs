@@ -32,8 +32,8 @@ const DOWNLOAD_ATTEMPTS: usize = 2;
 /// Runner on one session pool.
 pub(crate) struct SessionRunner {
     pool: PoolClient,
-    /// Key of the sessions' identifiers. Whoever knows an identifier and has a token of the pool
-    /// can read the session, so no identifier can be computed from a conversation's name.
+    /// Key of the sessions' identifiers. An identifier and a token of the pool give access to the
+    /// session, so no identifier can be computed from a conversation's name.
     key: Secret<Vec<u8>>,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -19,7 +20,8 @@ use crate::agent::request::Effect;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
 use crate::tools::workspace::{FolderPath, is_reserved};
 use crate::tools::{
-    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
+    ToolResult,
 };
 
 pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
@@ -27,6 +29,10 @@ pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
 /// Time of a call: that of the command, and that to read and store files.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
+/// Files that a call reads at the same time.
+const PARALLEL_READS: usize = 16;
+/// Changes that the result names as refused.
+const REFUSED_LINES_MAX: usize = 20;
 /// Characters of a command that the reason of its approval repeats.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -226,12 +232,11 @@ async fn read_files(
             limits.workspace_bytes / 2
         )));
     }
-    let mut files = BTreeMap::new();
-    for (path, _) in listed {
+    let reads = listed.into_iter().map(|(path, _)| async {
         let bytes = workspace.read(&path).await?;
-        files.insert(path, bytes);
-    }
-    Ok(files)
+        Ok((path, bytes))
+    });
+    stream::iter(reads).buffer_unordered(PARALLEL_READS).try_collect().await
 }
 
 fn render_output(outcome: &ShellOutcome, limits: &ShellLimits) -> String {
@@ -295,11 +300,12 @@ async fn store_changes(
         return Ok(true);
     }
     let _ = write!(text, "\n\n[{count} changes did not return to the workspace:");
-    for line in &refused {
+    for line in refused.iter().take(REFUSED_LINES_MAX) {
         let _ = write!(text, "\n{line}");
     }
-    if changes.further_refused > 0 {
-        let _ = write!(text, "\nand {} more", changes.further_refused);
+    let further = count - refused.len().min(REFUSED_LINES_MAX) as u64;
+    if further > 0 {
+        let _ = write!(text, "\nand {further} more");
     }
     text.push(']');
     Ok(false)

@@ -11,7 +11,9 @@ use tokio::sync::Notify;
 
 use super::parallel_calls::result_texts;
 use super::store_requests::handle_next_nudge;
-use super::test_env::{PauseFailPoint, RequestLogStore, TestEnv, idempotency, kill_at, text};
+use super::test_env::{
+    PauseFailPoint, RequestLogStore, Script, TestEnv, idempotency, kill_at, text,
+};
 use crate::agent::entry::{Entry, PromptState};
 use crate::agent::request::RequestKind;
 use crate::agent::workspace::collect_files;
@@ -25,14 +27,19 @@ use crate::tools::shell::{
     WorkspaceChanges,
 };
 
-type Reply = fn(usize) -> Result<ShellOutcome, ShellError>;
+#[derive(Clone, Copy)]
+enum Reply {
+    /// By the number of the request.
+    Outcome(fn(usize) -> ShellOutcome),
+    Lost,
+    /// The command runs until it is aborted.
+    AfterAbort,
+}
 
 /// Records its requests and replies to each by its number.
 struct RecordingRunner {
     reply: Reply,
     requests: Mutex<Vec<ShellRequest>>,
-    /// True to reply only after an abort.
-    waits_for_abort: bool,
     started: Notify,
 }
 
@@ -63,10 +70,14 @@ impl ShellRunner for RecordingRunner {
             requests.len()
         };
         self.started.notify_one();
-        if self.waits_for_abort {
-            abort.cancelled().await;
+        match self.reply {
+            Reply::Outcome(reply) => Ok(reply(number)),
+            Reply::Lost => Err(ShellError::Lost("the result is lost".to_owned())),
+            Reply::AfterAbort => {
+                abort.cancelled().await;
+                Ok(outcome(CommandEnd::Aborted, "", WorkspaceChanges::default()))
+            }
         }
-        (self.reply)(number)
     }
 }
 
@@ -79,8 +90,8 @@ fn writes(files: &[(&str, &'static str)]) -> WorkspaceChanges {
     WorkspaceChanges { written: files.collect(), ..WorkspaceChanges::default() }
 }
 
-fn succeeds(_number: usize) -> Result<ShellOutcome, ShellError> {
-    Ok(outcome(CommandEnd::Exited(0), "made\n", writes(&[("a.txt", "one"), ("b.txt", "two")])))
+fn succeeds(_number: usize) -> ShellOutcome {
+    outcome(CommandEnd::Exited(0), "made\n", writes(&[("a.txt", "one"), ("b.txt", "two")]))
 }
 
 fn bash(command: &str) -> Value {
@@ -112,18 +123,10 @@ struct ShellEnv {
 }
 
 impl ShellEnv {
-    fn new(script: super::test_env::Script, reply: Reply) -> Self {
-        Self::with_runner(script, reply, false)
-    }
-
-    fn with_runner(script: super::test_env::Script, reply: Reply, waits_for_abort: bool) -> Self {
+    fn new(script: Script, reply: Reply) -> Self {
         let mut env = TestEnv::with_script(1, script);
-        let runner = Arc::new(RecordingRunner {
-            reply,
-            requests: Mutex::default(),
-            waits_for_abort,
-            started: Notify::new(),
-        });
+        let runner =
+            Arc::new(RecordingRunner { reply, requests: Mutex::default(), started: Notify::new() });
         let port: Arc<dyn ShellRunner> = runner.clone();
         let tools = shell_tools(&port);
         env.change_agent(|agent| agent.tools.clone_from(&tools));
@@ -148,7 +151,7 @@ impl ShellEnv {
 
 #[tokio::test(start_paused = true)]
 async fn command_runs_once_after_an_approval_that_shows_it_whole() {
-    let mut shell = ShellEnv::new(runs_long_command, succeeds);
+    let mut shell = ShellEnv::new(runs_long_command, Reply::Outcome(succeeds));
     shell.env.send_prompt(&shell.services).await;
     shell.deliver_all().await;
     assert_eq!(shell.runner.commands(), Vec::<String>::new(), "it ran before the approval");
@@ -166,7 +169,7 @@ async fn command_runs_once_after_an_approval_that_shows_it_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn rejected_command_does_not_run() {
-    let mut shell = ShellEnv::new(runs_long_command, succeeds);
+    let mut shell = ShellEnv::new(runs_long_command, Reply::Outcome(succeeds));
     shell.env.send_prompt(&shell.services).await;
     shell.deliver_all().await;
     shell.env.decide_all("reject").await;
@@ -188,7 +191,7 @@ fn runs_refused_commands(results: usize, _said: &str) -> Vec<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn refused_commands_need_no_approval_and_do_not_run() {
-    let mut shell = ShellEnv::new(runs_refused_commands, succeeds);
+    let mut shell = ShellEnv::new(runs_refused_commands, Reply::Outcome(succeeds));
     shell.env.send_prompt(&shell.services).await;
     shell.deliver_all().await;
     assert_eq!(shell.runner.commands(), Vec::<String>::new());
@@ -199,22 +202,22 @@ async fn refused_commands_need_no_approval_and_do_not_run() {
     }
 }
 
-fn changes_files(number: usize) -> Result<ShellOutcome, ShellError> {
+fn changes_files(number: usize) -> ShellOutcome {
     if number == 1 {
-        let refused =
-            BTreeMap::from([("link".to_owned(), RefusalReason::SymbolicLink)]);
-        let files = [("a.txt", "one"), ("d/b.txt", "two"), (".turnwheel/x", "no"), ("a.txt/c", "no")];
+        let refused = BTreeMap::from([("link".to_owned(), RefusalReason::SymbolicLink)]);
+        let files =
+            [("a.txt", "one"), ("d/b.txt", "two"), (".turnwheel/x", "no"), ("a.txt/c", "no")];
         let changes = WorkspaceChanges { refused, further_refused: 2, ..writes(&files) };
-        return Ok(outcome(CommandEnd::Exited(0), "", changes));
+        return outcome(CommandEnd::Exited(0), "", changes);
     }
     let deleted = BTreeSet::from(["a.txt".to_owned(), "unknown".to_owned()]);
     let changes = WorkspaceChanges { deleted, ..writes(&[("d/b.txt", "changed")]) };
-    Ok(outcome(CommandEnd::Exited(2), "failed\n", changes))
+    outcome(CommandEnd::Exited(2), "failed\n", changes)
 }
 
 #[tokio::test(start_paused = true)]
 async fn changed_files_return_and_refused_ones_are_named() {
-    let mut shell = ShellEnv::new(runs_two_commands, changes_files);
+    let mut shell = ShellEnv::new(runs_two_commands, Reply::Outcome(changes_files));
     shell.run_approved().await;
     assert_eq!(shell.runner.files(0), Vec::<String>::new());
     assert_eq!(shell.runner.files(1), ["a.txt", "d/b.txt"]);
@@ -229,20 +232,15 @@ async fn changed_files_return_and_refused_ones_are_named() {
     and 2 more]
     "#);
     insta::assert_snapshot!(results[1], @"");
-    let entries: Vec<Arc<Entry>> =
-        shell.env.entries().await.into_iter().map(Arc::new).collect();
+    let entries: Vec<Arc<Entry>> = shell.env.entries().await.into_iter().map(Arc::new).collect();
     let files = collect_files(&entries);
     let paths: Vec<&String> = files.keys().collect();
     assert_eq!(paths, ["d/b.txt"]);
 }
 
-fn loses_result(_number: usize) -> Result<ShellOutcome, ShellError> {
-    Err(ShellError::Lost("the command started, and its result is lost".to_owned()))
-}
-
 #[tokio::test(start_paused = true)]
 async fn command_with_a_lost_result_is_not_repeated() {
-    let mut shell = ShellEnv::new(runs_long_command, loses_result);
+    let mut shell = ShellEnv::new(runs_long_command, Reply::Lost);
     shell.env.send_prompt(&shell.services).await;
     shell.deliver_all().await;
     shell.env.decide_all("approve").await;
@@ -263,7 +261,7 @@ async fn killed_command_is_not_repeated() {
         ("result.before", "happened", 1),
         ("result.before", "did_not_happen", 1),
     ] {
-        let mut shell = ShellEnv::new(runs_long_command, succeeds);
+        let mut shell = ShellEnv::new(runs_long_command, Reply::Outcome(succeeds));
         shell.env.send_prompt(&shell.services).await;
         shell.deliver_all().await;
         shell.env.decide_all("approve").await;
@@ -283,13 +281,9 @@ async fn killed_command_is_not_repeated() {
     }
 }
 
-fn is_aborted(_number: usize) -> Result<ShellOutcome, ShellError> {
-    Ok(outcome(CommandEnd::Aborted, "", WorkspaceChanges::default()))
-}
-
 #[tokio::test(start_paused = true)]
 async fn abort_ends_the_command() {
-    let mut shell = ShellEnv::with_runner(runs_long_command, is_aborted, true);
+    let mut shell = ShellEnv::new(runs_long_command, Reply::AfterAbort);
     shell.env.send_prompt(&shell.services).await;
     shell.deliver_all().await;
     shell.env.decide_all("approve").await;
@@ -307,7 +301,7 @@ async fn abort_ends_the_command() {
 
 #[tokio::test(start_paused = true)]
 async fn approved_command_costs_the_requests_of_a_tool_round() {
-    let mut shell = ShellEnv::new(runs_long_command, succeeds);
+    let mut shell = ShellEnv::new(runs_long_command, Reply::Outcome(succeeds));
     let counting = RequestLogStore::wrap(shell.env.store.clone());
     shell.env.worker_store = counting.clone();
     let services = shell.env.new_worker(Arc::new(NoFailPoints));

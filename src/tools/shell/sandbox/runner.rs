@@ -48,7 +48,7 @@ impl SandboxRunner {
         // The sandbox ends when this end of the pipe is closed, also by the end of this process.
         let input = child.stdin.take();
         let write = async {
-            let Some(mut input) = input else { return None };
+            let mut input = input?;
             // If the sandbox has ended, its response has the reason.
             let _ = write_request(&mut input, request).await;
             Some(input)

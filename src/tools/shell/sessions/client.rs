@@ -16,7 +16,7 @@ const API_VERSION: &str = "2025-02-02-preview";
 pub(crate) const ROLE: &str = "Azure ContainerApps Session Executor";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out of every request but executions.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
+const TRANSFER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bound of a response that is JSON. Output arrives in it, as base64.
 const JSON_BYTES_MAX: usize = 8 * 1024 * 1024;
 

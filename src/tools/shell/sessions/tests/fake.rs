@@ -25,7 +25,7 @@ use crate::settings::azure::Identity;
 pub(super) const TOKEN: &str = "hush-token";
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What the fake does with a request to a path.
+/// Fault of a request to a path.
 #[derive(Clone)]
 pub(super) enum Fault {
     Status(u16),
@@ -50,7 +50,7 @@ pub(super) struct Fake {
     folder: Arc<tempfile::TempDir>,
     faults: Arc<Mutex<BTreeMap<String, Fault>>>,
     received: Arc<Mutex<Vec<Received>>>,
-    /// Told of each request that hangs.
+    /// Notified of each request that hangs.
     pub(super) hanging: Arc<Notify>,
     pub(super) address: String,
 }
@@ -82,6 +82,7 @@ impl Fake {
             address: format!("http://{}/pools/one", listener.local_addr().unwrap()),
         };
         let app = Router::new().fallback(respond).with_state(fake.clone());
+        #[expect(clippy::disallowed_methods, reason = "the server beside the test, ended with it")]
         tokio::spawn(async move { axum::serve(listener, app).await });
         fake
     }
