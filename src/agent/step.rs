@@ -35,6 +35,7 @@ mod waiting_commands;
 
 use crate::agent::entry::PromptStop;
 use crate::agent::phase::Phase;
+use crate::agent::profile::messages::record_messages;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::transition::Transition;
 
@@ -71,6 +72,7 @@ pub(crate) fn finish_commit(transition: &mut Transition) {
         run.is_protocol = transition.policy.is_protocol;
     }
     transition.finish();
+    record_messages(transition);
     audit::notify_results(transition);
 }
 

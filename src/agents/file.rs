@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, security, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, profile, security, settings, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -109,7 +109,7 @@ fn read_agent(
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
             "extensions" | "plugins" | "skills" | "skillsIndex" | "userSkills" | "memory"
-            | "mcpContent" => {}
+            | "profile" | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
@@ -121,6 +121,10 @@ fn read_agent(
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.splice(..0, parts.workspace_plugin.clone());
     plugins.extend(parts.plugin.clone());
+    let profile = node.find_member("profile");
+    let profile = profile.and_then(|it| profile::read_profile(it, &plugins, findings));
+    let (profile, profile_plugin) = profile.unzip();
+    plugins.extend(profile_plugin);
     let memory = node
         .find_member("memory")
         .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
@@ -155,6 +159,7 @@ fn read_agent(
         response_schema,
         session_id: None,
         memory,
+        profile,
         revision: revision(text, &skills, &parts.context_files),
         skills,
         skill_index: form,
@@ -240,7 +245,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 16] = [
+    const OWN: [&str; 17] = [
         "description",
         "tools",
         "extensions",
@@ -250,6 +255,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "skillsIndex",
         "userSkills",
         "memory",
+        "profile",
         "responseSchema",
         "guardrails",
         "audit",
