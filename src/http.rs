@@ -29,6 +29,7 @@ mod models;
 pub(crate) mod openapi;
 mod origin;
 mod plugins;
+mod profile;
 mod precondition;
 pub(crate) mod problem;
 mod prompt_outcome;

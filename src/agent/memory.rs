@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::profile::Profile;
 use crate::agent::raw::Extra;
 use crate::agent::user_skills::SkillList;
 use crate::clock::Timestamp;
@@ -111,6 +112,8 @@ impl ForgetTarget {
 pub(crate) struct UserDocuments {
     /// By project. The empty name: the notes for all projects.
     pub(crate) memories: BTreeMap<String, Memory>,
+    /// `None`: nothing was learnt yet.
+    pub(crate) profile: Option<Profile>,
     /// The user's own skills.
     pub(crate) skills: SkillList,
     /// True if all callers are this user.

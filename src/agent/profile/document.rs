@@ -184,6 +184,21 @@ impl ProfileDocument {
         before - self.unseen.len()
     }
 
+    /// Removes what a deleted conversation posted: everything if no other one has posted.
+    pub(crate) fn retract(&mut self, conversation_id: &ConversationId) {
+        if self.posted.iter().all(|known| known.conversation_id == *conversation_id) {
+            *self = Self::default();
+            return;
+        }
+        self.unseen.retain(|message| message.conversation_id != *conversation_id);
+        self.posted.retain(|known| known.conversation_id != *conversation_id);
+    }
+
+    /// True if it holds nothing.
+    pub(crate) fn is_blank(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn remove(&mut self, messages: &[UnseenMessage]) {
         let is_one = |unseen: &UnseenMessage| {
             messages.iter().any(|message| {
