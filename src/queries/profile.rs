@@ -59,8 +59,6 @@ struct UnseenMessageView {
     text: String,
 }
 
-
-
 impl ProfileView {
     pub(crate) fn new(document: &ProfileDocument) -> Self {
         let profile = document.profile.as_ref();

@@ -25,7 +25,10 @@ fn response_is_skip_or_an_object_of_texts() {
         ("```\nSKIP\n```", Ok(ProfileUpdate::Unchanged)),
         (r#"{"who": "a pilot"}"#, Ok(ProfileUpdate::Replaced(fields("a pilot")))),
         ("```json\n{\"who\": \"a pilot\"}\n```", Ok(ProfileUpdate::Replaced(fields("a pilot")))),
-        (r##"{"who": "# a\n\u202e pilot", "misc": ""}"##, Ok(ProfileUpdate::Replaced(fields("a pilot")))),
+        (
+            r##"{"who": "# a\n\u202e pilot", "misc": ""}"##,
+            Ok(ProfileUpdate::Replaced(fields("a pilot"))),
+        ),
         ("SKIP this", Err("the response is not JSON")),
         ("", Err("the response is not JSON")),
         (r#"["who"]"#, Err("the response is no object")),
@@ -263,7 +266,8 @@ fn passed_messages_leave_the_head() {
 fn messages_in_a_head_are_bounded() {
     let mut transition = learning();
     transition.head.profile_messages = None;
-    let texts: Vec<String> = (0..MESSAGES_MAX + 5).map(|n| format!("{n} {}", "語".repeat(3_000))).collect();
+    let texts: Vec<String> =
+        (0..MESSAGES_MAX + 5).map(|n| format!("{n} {}", "語".repeat(3_000))).collect();
     for text in &texts {
         transition.entries.clear();
         transition.head.prompt = None;

@@ -133,7 +133,10 @@ async fn model_receives_the_profile_and_unseen_messages() {
     assert_eq!(request.matches("message ").count(), 5);
     let next = app.run("message 6").await;
     let system = system_text(&next[0]);
-    assert!(system.contains("\n\nUSER PROFILE:\n{\n  \"who\": \"a pilot\",\n  \"_meta\""), "{system}");
+    assert!(
+        system.contains("\n\nUSER PROFILE:\n{\n  \"who\": \"a pilot\",\n  \"_meta\""),
+        "{system}"
+    );
     assert_eq!(next.len(), 1);
 }
 
