@@ -221,7 +221,7 @@ impl ProfileLearner<'_, '_> {
         let update = usable_update(&response);
         self.call.log("profile", &response, update.is_ok());
         update
-            .map_err(|reason| {
+            .inspect_err(|reason| {
                 tracing::warn!(conversation.id = %self.call.head.conversation_id, reason, "profile response unusable");
             })
             .ok()

@@ -106,14 +106,15 @@ impl ProfileDocument {
         };
         let known = self.posted.iter().find(|known| is_same(known)).map_or(0, |known| known.seq);
         let new = posting.messages.iter().filter(|message| message.seq > known);
-        self.unseen.extend(new.clone().map(|message| UnseenMessage {
+        let new: Vec<&ProfileMessage> = new.collect();
+        let Some(newest) = new.last() else { return };
+        self.unseen.extend(new.iter().map(|message| UnseenMessage {
             conversation_id: posting.conversation_id.clone(),
             seq: message.seq,
             at: message.at,
             text: message.text.clone(),
             extra: Extra::new(),
         }));
-        let Some(newest) = new.last() else { return };
         self.unseen.sort_by_key(|message| message.at);
         self.unseen.drain(..self.unseen.len().saturating_sub(UNSEEN_MAX));
         self.posted.retain(|known| !is_same(known));
