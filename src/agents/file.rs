@@ -121,15 +121,8 @@ fn read_agent(
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.splice(..0, parts.workspace_plugin.clone());
     plugins.extend(parts.plugin.clone());
-    let profile = node.find_member("profile");
-    let profile = profile.and_then(|it| profile::read_profile(it, &plugins, findings));
-    let (profile, profile_plugin) = profile.unzip();
-    plugins.extend(profile_plugin);
-    let memory = node
-        .find_member("memory")
-        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
-    let (memory, memory_plugin) = memory.unzip();
-    plugins.extend(memory_plugin);
+    let profile = profile::add_profile(node, &mut plugins, findings);
+    let memory = memory::add_memory(node, name, &tools, &mut plugins, findings);
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
-use crate::agents::yaml::{Member, Yaml};
+use crate::agents::yaml::{Member, Node, Yaml};
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::Prepare;
 use crate::extensions::{Plugin, PluginError};
@@ -20,8 +20,20 @@ pub struct AgentProfile {
     pub allows_shared_user: bool,
 }
 
+/// Reads the key `profile`, and adds its plugin to those of the agent.
+pub(super) fn add_profile(
+    front_matter: &Node,
+    plugins: &mut Vec<Arc<RegisteredPlugin>>,
+    findings: &mut Findings,
+) -> Option<AgentProfile> {
+    let member = front_matter.find_member("profile")?;
+    let (profile, plugin) = read_profile(member, plugins, findings)?;
+    plugins.push(plugin);
+    Some(profile)
+}
+
 /// Reads `true` or a map. `plugins` are those of the agent.
-pub(super) fn read_profile(
+fn read_profile(
     member: &Member,
     plugins: &[Arc<RegisteredPlugin>],
     findings: &mut Findings,
