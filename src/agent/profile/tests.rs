@@ -5,7 +5,9 @@ use serde_json::json;
 use super::document::{
     ATTEMPTS_MAX, LEARNING_MIN, Posting, ProfileDocument, UNSEEN_MAX, UnseenMessage,
 };
-use super::messages::{MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, record_messages};
+use super::messages::{
+    MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, ProfileMessages, record_messages,
+};
 use super::*;
 use crate::agent::entry::{EntryBody, PromptEnd, PromptState, PromptStop};
 use crate::agent::step::step;
@@ -251,7 +253,7 @@ fn agent_without_profile_keeps_no_message() {
 
 #[test]
 fn passed_messages_leave_the_head() {
-    let mut messages = Box::<super::messages::ProfileMessages>::default();
+    let mut messages = Box::<ProfileMessages>::default();
     messages.completed = vec![message(2, 2), message(5, 5)];
     messages.due = Some(NOW);
     let left = messages.clone().without_passed(2).unwrap();

@@ -422,14 +422,16 @@ async fn long_profile_is_compacted_or_cut() {
     }
     fn compacts(_results: usize, said: &str) -> Vec<Value> {
         let is_compaction = said.starts_with("<profile>") && !said.contains("<messages>");
-        respond(said, if is_compaction { LEARNT } else { &long() })
+        let long = long();
+        respond(said, if is_compaction { LEARNT } else { &long })
     }
     fn stays_long(_results: usize, said: &str) -> Vec<Value> {
         respond(said, &long())
     }
     fn fails_to_compact(_results: usize, said: &str) -> Vec<Value> {
         let is_compaction = said.starts_with("<profile>") && !said.contains("<messages>");
-        respond(said, if is_compaction { "no" } else { &long() })
+        let long = long();
+        respond(said, if is_compaction { "no" } else { &long })
     }
     for (script, chars) in
         [(compacts as Script, "a pilot".len()), (stays_long, 380), (fails_to_compact, 380)]
