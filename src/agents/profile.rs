@@ -43,7 +43,9 @@ fn read_profile(
         Yaml::Bool(is_on) => is_on.then_some(())?,
         Yaml::Map(_) => {
             for field in fields::read_members(&member.value, "`profile`", &KEYS, findings) {
-                allows_shared_user = fields::read_bool(field, findings).unwrap_or_default();
+                if field.key == "shared" {
+                    allows_shared_user = fields::read_bool(field, findings).unwrap_or_default();
+                }
             }
         }
         Yaml::Null | Yaml::Number(_) | Yaml::Text(_) | Yaml::List(_) => {

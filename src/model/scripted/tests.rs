@@ -180,10 +180,11 @@ async fn scripted_model_records_the_newest_messages_in_a_profile() {
     let request =
         format!("<profile>\n{{\"who\":\"x\"}}\n</profile>\n<messages>\n{messages}\n</messages>");
     let profile = response_text(json!([user_message(&request)])).await;
-    assert_eq!(profile, r#"{"who":"x","misc":"say d; c; b"}"#);
+    // The response has no calls after the arrow.
+    assert_eq!(profile, r#"{"who":"x","misc":"say d; c; b"} → "#);
     let request = "<profile>\n{\"who\":\"x\"}\n</profile>";
     let shortened = response_text(json!([user_message(request)])).await;
-    assert_eq!(shortened, r#"{"who":"x"}"#);
+    assert_eq!(shortened, r#"{"who":"x"} → "#);
 }
 
 #[tokio::test]

@@ -359,6 +359,9 @@ async fn deleted_user_leaves_no_profile() {
         ["profile.before", "user.write", "user.written", "profile.posted", "profile.responded"]
     {
         for earlier in [0, 4] {
+            if earlier == 0 && fail_point == "profile.responded" {
+                continue;
+            }
             let mut env = profile_env(learns);
             if earlier > 0 {
                 write(&mut env, 1..=earlier).await;
@@ -522,8 +525,32 @@ async fn profile_adds_five_requests_to_a_prompt() {
         accept(&mut env, "c", &said).await;
         requests.push(handle_next_nudge(&env, &services, &counting).await);
     }
-    insta::assert_snapshot!(requests[1], @"");
-    insta::assert_snapshot!(requests[4], @"");
+    insta::assert_snapshot!(requests[1], @r"
+    lease (head and inbox)
+    write head, 2 entry, events, receipt
+    select scope
+    select inbox
+    write head, 2 entry, events
+    select inbox
+    read item
+    write scope (changed)
+    read head
+    write head
+    ");
+    insta::assert_snapshot!(requests[4], @r"
+    lease (head and inbox)
+    write head, 2 entry, events, receipt
+    select scope
+    select inbox
+    write head, 2 entry, events
+    select inbox
+    read item
+    write scope (changed)
+    read item
+    write scope (changed)
+    read head
+    write head
+    ");
     assert_eq!(requests[2], requests[1]);
 }
 
