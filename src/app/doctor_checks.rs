@@ -267,3 +267,24 @@ fn folder_check(folder: &Path) -> Check {
         Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::AgentProfile;
+
+    #[test]
+    fn agents_whose_profile_is_off_are_named() {
+        let settings = Settings::read(|_| None).unwrap();
+        let mut catalog = Catalog::default();
+        for (name, shared) in [("off", Some(false)), ("shared", Some(true)), ("plain", None)] {
+            let profile = shared.map(|allows_shared_user| AgentProfile { allows_shared_user });
+            let agent = Agent { name: name.to_owned(), profile, ..Agent::default() };
+            catalog.agents.insert(name.to_owned(), Arc::new(agent));
+        }
+        let check = format!("{:?}", memory_check(&settings, &catalog).unwrap());
+        assert!(check.contains("off: memory, profile") && !check.contains("plain"), "{check}");
+        catalog.agents.remove("off");
+        assert!(memory_check(&settings, &catalog).is_none());
+    }
+}
