@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::memory::one_line;
 use crate::agent::raw::Extra;
+use crate::agent::text::{one_line, strip_code_fence};
 use crate::clock::{Timestamp, iso};
 
 pub(crate) mod document;
@@ -147,15 +147,10 @@ impl ProfileUpdate {
         if response.len() > RESPONSE_BYTES_MAX {
             return Err("the response is too long");
         }
-        let text = without_code_block(response.trim());
+        let text = strip_code_fence(response);
         if text.trim_matches(|letter: char| "\"'`.".contains(letter)).eq_ignore_ascii_case(SKIP) {
             return Ok(Self::Unchanged);
         }
         ProfileFields::from_object(text).map(Self::Replaced)
     }
-}
-
-fn without_code_block(text: &str) -> &str {
-    let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
-    inner.map_or(text, |inner| inner.strip_prefix("json").unwrap_or(inner).trim())
 }

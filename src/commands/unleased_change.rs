@@ -27,7 +27,7 @@ pub(crate) struct UnleasedCalls {
     pub(crate) count: u64,
 }
 
-/// What a change adds beside the changed head.
+/// Additions of a change beside the changed head.
 #[derive(Default)]
 pub(super) struct UnleasedChange {
     pub(super) entry: Option<Entry>,

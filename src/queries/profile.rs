@@ -13,7 +13,7 @@ use crate::turn::user_documents::{load_profile, user_partition};
 
 const ETAG_DIGITS: usize = 16;
 
-/// What agents learnt about a user.
+/// The profile of a user, and the messages that it has not learnt from.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProfileView {

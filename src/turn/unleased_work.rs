@@ -6,7 +6,7 @@ use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::unleased_call::UnleasedCall;
 use crate::turn::{profile, title};
 
-/// What a conversation has completed.
+/// Completed prompts and messages of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompletedWork {
     prompts: usize,

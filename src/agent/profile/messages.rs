@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::entry::{EntryBody, PromptState};
-use crate::agent::memory::one_line;
+use crate::agent::entry::PromptState;
 use crate::agent::raw::Extra;
-use crate::agent::transition::Transition;
+use crate::agent::text::one_line;
 use crate::clock::Timestamp;
 
 /// Messages of one conversation; the newest are kept.
@@ -45,7 +44,7 @@ impl fmt::Debug for ProfileMessage {
 
 impl ProfileMessage {
     /// `None`: the message has no text.
-    fn new(seq: u64, at: Timestamp, text: &str) -> Option<Self> {
+    pub(crate) fn new(seq: u64, at: Timestamp, text: &str) -> Option<Self> {
         let read: String = text.chars().take(READ_CHARS_MAX).collect();
         let text: String = one_line(&read).chars().take(TEXT_CHARS_MAX).collect();
         (!text.is_empty()).then(|| Self { seq, at, text, extra: Extra::new() })
@@ -81,7 +80,7 @@ impl ProfileMessages {
         self.into_non_empty()
     }
 
-    fn end_prompt(&mut self, state: PromptState, now: Timestamp) {
+    pub(crate) fn end_prompt(&mut self, state: PromptState, now: Timestamp) {
         let ended = std::mem::take(&mut self.running);
         if state == PromptState::Completed && !ended.is_empty() {
             self.completed.extend(ended);
@@ -90,7 +89,7 @@ impl ProfileMessages {
     }
 
     /// Removes the oldest messages beyond the bounds.
-    fn enforce_bounds(&mut self) {
+    pub(crate) fn enforce_bounds(&mut self) {
         let surplus = |list: &[ProfileMessage]| list.len().saturating_sub(MESSAGES_MAX);
         self.completed.drain(..surplus(&self.completed));
         self.running.drain(..surplus(&self.running));
@@ -102,36 +101,10 @@ impl ProfileMessages {
         }
     }
 
-    fn into_non_empty(mut self: Box<Self>) -> Option<Box<Self>> {
+    pub(crate) fn into_non_empty(mut self: Box<Self>) -> Option<Box<Self>> {
         if self.completed.is_empty() {
             self.due = None;
         }
         (!self.completed.is_empty() || !self.running.is_empty()).then_some(self)
     }
-}
-
-/// Adds the messages that a person wrote in this commit, and counts those of the prompts that it
-/// completes. Messages of failed, aborted and inserted prompts do not count.
-pub(crate) fn record_messages(transition: &mut Transition) {
-    let learns = transition.policy.learns_profile;
-    if !learns && transition.head.profile_messages.is_none() {
-        return;
-    }
-    let mut messages = transition.head.profile_messages.take().unwrap_or_default();
-    let mut of_persons = transition.person_messages();
-    let mut is_inserted = false;
-    for entry in &transition.entries {
-        if let EntryBody::Prompt(prompt) = &entry.body {
-            is_inserted = prompt.started_at.is_some();
-        }
-        let text = of_persons.text(entry).filter(|_| learns && !is_inserted);
-        let (seq, at) = (entry.base.seq, entry.base.timestamp);
-        messages.running.extend(text.and_then(|text| ProfileMessage::new(seq, at, &text)));
-        if let EntryBody::PromptEnd(end) = &entry.body {
-            is_inserted = false;
-            messages.end_prompt(end.state, transition.now);
-        }
-    }
-    messages.enforce_bounds();
-    transition.head.profile_messages = messages.into_non_empty();
 }

@@ -5,12 +5,10 @@ use serde_json::json;
 use super::document::{
     ATTEMPTS_MAX, LEARNING_MIN, Posting, ProfileDocument, UNSEEN_MAX, UnseenMessage,
 };
-use super::messages::{
-    MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, ProfileMessages, record_messages,
-};
+use super::messages::{MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, ProfileMessages};
 use super::*;
 use crate::agent::entry::{EntryBody, PromptEnd, PromptState, PromptStop};
-use crate::agent::step::step;
+use crate::agent::step::{record_messages, step};
 use crate::agent::tests::{NOW, prompt, transition};
 use crate::agent::transition::Transition;
 use crate::ids::ConversationId;
