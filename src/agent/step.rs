@@ -51,7 +51,6 @@ pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
 pub(crate) use insert::OUTPUTS_MAX;
 pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
-#[cfg(test)]
 pub(crate) use profile::record_messages;
 pub(crate) use questions::has_room_for_question;
 pub(crate) use response::CALLS_MAX;
@@ -74,7 +73,7 @@ pub(crate) fn finish_commit(transition: &mut Transition) {
         run.is_protocol = transition.policy.is_protocol;
     }
     transition.finish();
-    profile::record_messages(transition);
+    record_messages(transition);
     audit::notify_results(transition);
 }
 
