@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, security, settings, shell, system_prompt,
+    http_tool, mcp_tool, memory, plugins, profile, security, settings, shell, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -109,7 +109,7 @@ fn read_agent(
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
             "extensions" | "plugins" | "skills" | "skillsIndex" | "userSkills" | "memory"
-            | "mcpContent" => {}
+            | "profile" | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
@@ -122,11 +122,8 @@ fn read_agent(
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.splice(..0, parts.workspace_plugin.clone());
     plugins.extend(parts.plugin.clone());
-    let memory = node
-        .find_member("memory")
-        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
-    let (memory, memory_plugin) = memory.unzip();
-    plugins.extend(memory_plugin);
+    let profile = profile::add_profile(node, &mut plugins, findings);
+    let memory = memory::add_memory(node, name, &tools, &mut plugins, findings);
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -156,6 +153,7 @@ fn read_agent(
         response_schema,
         session_id: None,
         memory,
+        profile,
         revision: revision(text, &skills, &parts.context_files),
         skills,
         skill_index: form,
@@ -251,6 +249,7 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "skillsIndex",
         "userSkills",
         "memory",
+        "profile",
         "responseSchema",
         "guardrails",
         "audit",

@@ -40,6 +40,7 @@ mod memory_changes;
 mod parallel_calls;
 mod pauses;
 mod plugins;
+mod profile;
 mod protocol;
 mod questions;
 mod reader_versions;

@@ -38,6 +38,7 @@ mod packaged_handler;
 mod payload;
 mod payments;
 mod plugins;
+mod profile;
 mod protocol_modes;
 mod recordings;
 mod retries;
