@@ -239,7 +239,7 @@ const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell",
 const NO_SHELL: &str = "shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 17] = [
+    const OWN: [&str; 18] = [
         "description",
         "tools",
         "extensions",
