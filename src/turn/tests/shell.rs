@@ -231,7 +231,7 @@ async fn changed_files_return_and_refused_ones_are_named() {
     link: a symbolic link
     and 2 more]
     "#);
-    insta::assert_snapshot!(results[1], @"");
+    assert_eq!(results[1], "Error in tool \"bash\": failed\n\nCommand exited with code 2");
     let entries: Vec<Arc<Entry>> = shell.env.entries().await.into_iter().map(Arc::new).collect();
     let files = collect_files(&entries);
     let paths: Vec<&String> = files.keys().collect();
