@@ -8,7 +8,7 @@ use super::{PackageError, io_error};
 
 const INFRA: &str = "infra";
 
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 25] = [
     ("azure.yaml", include_str!("../../azure.yaml")),
     ("infra/main.bicep", include_str!("../../infra/main.bicep")),
     ("infra/main.parameters.json", include_str!("../../infra/main.parameters.json")),

@@ -210,7 +210,7 @@ fn changes_files(number: usize) -> ShellOutcome {
         let changes = WorkspaceChanges { refused, further_refused: 2, ..writes(&files) };
         return outcome(CommandEnd::Exited(0), "", changes);
     }
-    let deleted = BTreeSet::from(["a.txt".to_owned(), "unknown".to_owned()]);
+    let deleted = BTreeSet::from(["a.txt".to_owned()]);
     let changes = WorkspaceChanges { deleted, ..writes(&[("d/b.txt", "changed")]) };
     outcome(CommandEnd::Exited(2), "failed\n", changes)
 }
