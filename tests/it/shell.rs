@@ -160,6 +160,11 @@ fn network_of_the_host_is_not_reachable() {
     assert!(String::from_utf8_lossy(&outside.stdout).contains("reached"), "control");
     let response = run(&command);
     assert!(!response.body.contains("reached"), "{}", response.body);
+    // Its own network has one interface, although sockets are refused already.
+    let response = run("tail -n +3 /proc/self/net/dev");
+    let interfaces: Vec<&str> =
+        response.body.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    assert_eq!(interfaces, ["lo"], "{}", response.body);
 }
 
 #[test]
