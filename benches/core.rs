@@ -146,6 +146,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
         drained_bytes_max: 500_000,
         has_start_hook: false,
         has_notification_receiver: false,
+        learns_profile: false,
         should_notify_results: false,
         budget: None,
         settle_after: std::time::Duration::ZERO,

@@ -51,6 +51,14 @@ param deployedModelSku string = 'GlobalStandard'
 @description('In thousands of tokens per minute.')
 param deployedModelCapacity int = 50
 
+@description('Makes a session pool, in which agents may run shell commands.')
+param deploySessionPool bool = false
+
+@minValue(1)
+@maxValue(600)
+@description('Sessions of the pool at a time; each conversation that runs commands has one.')
+param sessionsMax int = 20
+
 @description('The address people reach the app at, if it is not the app\'s own.')
 param publicUrl string = ''
 
@@ -183,6 +191,18 @@ module openAi 'modules/openAi.bicep' = if (deployModel) {
   }
 }
 
+module sessionPool 'modules/sessionPool.bicep' = if (deploySessionPool) {
+  name: 'sessionPool'
+  scope: group
+  params: {
+    name: 'sp-${token}'
+    location: location
+    tags: tags
+    principalId: identity.outputs.principalId
+    sessionsMax: sessionsMax
+  }
+}
+
 module functionApp 'modules/functionApp.bicep' = {
   name: 'functionApp'
   scope: group
@@ -207,6 +227,7 @@ module functionApp 'modules/functionApp.bicep' = {
     model: empty(model) ? (deployModel ? deployedModelName : 'scripted') : model
     openAiEndpoint: deployModel ? openAi!.outputs.endpoint : openAiEndpoint
     publicUrl: publicUrl
+    shellPool: deploySessionPool ? sessionPool!.outputs.endpoint : ''
     extraSettings: extraSettings
     subnetId: privateNetwork ? network!.outputs.appSubnetId : ''
     instancesMax: instancesMax

@@ -29,6 +29,7 @@ pub(crate) mod pause;
 pub(crate) mod person_messages;
 pub(crate) mod phase;
 pub(crate) mod plugin_state;
+pub(crate) mod profile;
 pub(crate) mod projection;
 pub(crate) mod prompt_receipt;
 pub(crate) mod prompt_view;

@@ -38,10 +38,12 @@ mod mcp_tool;
 mod memory;
 mod mistakes;
 mod plugins;
+mod profile;
 mod prompt_template;
 mod resources;
 mod security;
 mod settings;
+mod shell;
 mod skills;
 mod system_prompt;
 #[cfg(test)]
@@ -62,6 +64,9 @@ pub(crate) use memory::AgentMemory;
 pub(crate) use memory::is_project_name;
 #[cfg(test)]
 pub(crate) use memory::memory_plugin;
+pub(crate) use profile::AgentProfile;
+#[cfg(test)]
+pub(crate) use profile::profile_plugin;
 pub use prompt_template::PromptTemplate;
 pub(crate) use prompt_template::{EXPANDED_BYTES_MAX, ExpansionTooLarge};
 pub(crate) use resources::{
@@ -115,6 +120,8 @@ pub struct Agent {
     pub plugins: Vec<Arc<RegisteredPlugin>>,
     /// `None`: it has no memory of its user.
     pub memory: Option<AgentMemory>,
+    /// `None`: it has no profile of its user.
+    pub profile: Option<AgentProfile>,
     /// Names are unique.
     pub skills: Vec<Arc<Skill>>,
     /// How the model loads the skills of the app.
@@ -135,7 +142,12 @@ impl Agent {
     /// True if its model calls read documents of the user. `is_shared`: all callers are one user.
     pub(crate) fn reads_user_documents(&self, is_shared: bool) -> bool {
         let has_memory = self.memory.as_ref().is_some_and(|it| it.allows_shared_user || !is_shared);
-        has_memory || (self.has_user_skills && !is_shared)
+        has_memory || (self.has_user_skills && !is_shared) || self.learns_profile(is_shared)
+    }
+
+    /// True if it has a profile of its user. `is_shared`: all callers are one user.
+    pub(crate) fn learns_profile(&self, is_shared: bool) -> bool {
+        self.profile.as_ref().is_some_and(|it| it.allows_shared_user || !is_shared)
     }
 
     /// True if `recall` may search the messages of the user. `is_shared`: all callers are one user.

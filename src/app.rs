@@ -22,6 +22,7 @@ mod prices;
 mod service;
 mod session_files;
 mod setting_names;
+mod shell;
 mod signing_keys;
 mod start_error;
 mod telemetry_setup;

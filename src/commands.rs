@@ -29,6 +29,7 @@ pub(crate) mod memory;
 pub(crate) mod message;
 pub(crate) mod patch;
 mod pipeline;
+pub(crate) mod profile;
 pub(crate) mod prompt;
 pub(crate) mod prompt_queue;
 mod prompt_request;
@@ -36,6 +37,7 @@ pub(crate) mod request_hooks;
 mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;
+pub(crate) mod unleased_change;
 pub(crate) mod user_skills;
 pub(crate) mod waiting_command;
 

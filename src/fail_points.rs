@@ -10,7 +10,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 67] = [
+pub const FAIL_POINTS: [&str; 72] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -59,6 +59,11 @@ pub const FAIL_POINTS: [&str; 67] = [
     "settle.after",
     "title.before",
     "title.after",
+    "profile.before",
+    "profile.posted",
+    "profile.responded",
+    "profile.recorded",
+    "profile.after",
     "admission.import",
     "fork.begun",
     "fork.artifact",

@@ -31,6 +31,7 @@ mod origin;
 mod plugins;
 mod precondition;
 pub(crate) mod problem;
+mod profile;
 mod prompt_outcome;
 mod prompts;
 mod query;

@@ -11,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod plugins;
+pub(crate) mod profile;
 pub(crate) mod prompts;
 pub(crate) mod protocol_events;
 pub(crate) mod recall;

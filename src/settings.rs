@@ -18,6 +18,7 @@ pub(crate) mod pauses;
 pub(crate) mod rate_limits;
 mod reader;
 pub(crate) mod secret;
+pub(crate) mod shell;
 pub(crate) mod table;
 pub(crate) mod telemetry;
 #[cfg(test)]
@@ -65,6 +66,8 @@ pub struct Settings {
     pub http_tools_allow: Vec<String>,
     /// MCP servers of `mcp.json` that `dev` may start as programs.
     pub mcp_stdio: Vec<String>,
+    /// Runner of the tools `bash` and `shell`.
+    pub shell: shell::ShellMode,
     /// The app's own identity, for every connection that names no other.
     pub identity: Identity,
     /// Absent: no account is configured. Required to serve in Azure.
@@ -176,6 +179,7 @@ impl Settings {
             default_agent: reader.read_agent_name("TURNWHEEL_DEFAULT_AGENT"),
             http_tools_allow: reader.read_hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
             mcp_stdio: reader.read_list("TURNWHEEL_MCP_STDIO"),
+            shell: shell::read(&mut reader),
             artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
             storage,
             budgets: budgets::read(&mut reader),

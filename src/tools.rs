@@ -9,6 +9,7 @@ pub(crate) mod plugin_state;
 pub(crate) mod recall;
 pub(crate) mod result_limits;
 pub(crate) mod schedule;
+pub(crate) mod shell;
 pub(crate) mod strict_schema;
 pub(crate) mod user_skills;
 pub(crate) mod validate;

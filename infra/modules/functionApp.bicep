@@ -19,6 +19,7 @@ param corsOrigins string
 param model string
 param openAiEndpoint string
 param publicUrl string
+param shellPool string
 param extraSettings object
 param subnetId string
 param instancesMax int
@@ -66,6 +67,7 @@ var audiences = empty(entraAudiences) ? [] : split(entraAudiences, ',')
 var origins = map(split(corsOrigins, ','), origin => trim(origin))
 var originSettings = empty(corsOrigins) ? {} : { TURNWHEEL_CORS_ORIGINS: corsOrigins }
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
+var shellSettings = empty(shellPool) ? {} : { TURNWHEEL_SHELL_POOL: shellPool }
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
   name: 'plan-${name}'
@@ -126,7 +128,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
 resource settings 'Microsoft.Web/sites/config@2024-11-01' = {
   parent: app
   name: 'appsettings'
-  properties: union(storageSettings, baseSettings, modelSettings, originSettings, addressSettings, extraSettings)
+  properties: union(storageSettings, baseSettings, modelSettings, originSettings, addressSettings, shellSettings, extraSettings)
 }
 
 // The tools publish with tokens; nobody needs the passwords.

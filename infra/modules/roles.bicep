@@ -9,5 +9,6 @@ var roles = {
   'Monitoring Metrics Publisher': '3913510d-42f4-4e42-8a64-420c390055eb'
   'Key Vault Secrets User': '4633458b-17de-408a-b874-0445c86b69e6'
   'Cognitive Services OpenAI User': '5e0bd9bd-7b93-4f28-af87-19fc36ad61bd'
+  'Azure ContainerApps Session Executor': '0fb8eba5-a2bb-4abe-b1c1-49dfad359bb0'
   'Cosmos DB Built-in Data Contributor': '00000000-0000-0000-0000-000000000002'
 }

@@ -13,6 +13,7 @@ use crate::agent::message::IncompleteDetails;
 use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::Phase;
 use crate::agent::plugin_state::PluginStates;
+use crate::agent::profile::messages::ProfileMessages;
 use crate::agent::question::WaitingCommand;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
@@ -104,6 +105,9 @@ pub struct Head {
     pub indeterminate_writes: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_state: PluginStates,
+    /// Messages that the profile of the user has not received. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile_messages: Option<Box<ProfileMessages>>,
     /// The frame of the last model response. Absent: the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<CurrentFrame>,

@@ -5,7 +5,9 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::profile::Profile;
 use crate::agent::raw::Extra;
+use crate::agent::text::one_line;
 use crate::agent::user_skills::SkillList;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
@@ -111,6 +113,8 @@ impl ForgetTarget {
 pub(crate) struct UserDocuments {
     /// By project. The empty name: the notes for all projects.
     pub(crate) memories: BTreeMap<String, Memory>,
+    /// `None`: nothing was learnt yet.
+    pub(crate) profile: Option<Profile>,
     /// The user's own skills.
     pub(crate) skills: SkillList,
     /// True if all callers are this user.
@@ -163,25 +167,4 @@ pub(crate) fn clean_note(text: &str) -> Result<String, String> {
         ));
     }
     Ok(note)
-}
-
-/// The visible text as one line without marks of headings and lists at its beginning.
-pub(crate) fn one_line(text: &str) -> String {
-    let lines = text.split(is_line_break).map(|line| {
-        let visible: String = line.chars().filter(|c| !is_invisible(*c)).collect();
-        let line = visible.trim_start_matches(|c: char| c.is_whitespace() || "#>-*".contains(c));
-        line.split_whitespace().collect::<Vec<_>>().join(" ")
-    });
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-fn is_line_break(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-}
-
-/// Control characters, and format characters that hide or reorder text.
-pub(crate) fn is_invisible(c: char) -> bool {
-    (c.is_control() && c != '\t')
-        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }

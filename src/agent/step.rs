@@ -23,6 +23,7 @@ mod insert;
 mod navigate;
 mod next;
 mod poisoned;
+mod profile;
 mod questions;
 mod queue;
 mod requests;
@@ -50,6 +51,7 @@ pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
 pub(crate) use insert::OUTPUTS_MAX;
 pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
+pub(crate) use profile::record_messages;
 pub(crate) use questions::has_room_for_question;
 pub(crate) use response::CALLS_MAX;
 pub use retry::FailureKind;
@@ -71,6 +73,7 @@ pub(crate) fn finish_commit(transition: &mut Transition) {
         run.is_protocol = transition.policy.is_protocol;
     }
     transition.finish();
+    record_messages(transition);
     audit::notify_results(transition);
 }
 

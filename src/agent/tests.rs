@@ -85,6 +85,7 @@ pub(super) fn policy() -> Policy {
         drained_operations_max: 60,
         drained_bytes_max: 500_000,
         has_notification_receiver: false,
+        learns_profile: false,
         should_notify_results: false,
         budget: None,
         settle_after: Duration::from_mins(10),

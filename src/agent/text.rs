@@ -1,4 +1,4 @@
-//! Clean-up of text from and for models: code fences and unpaired surrogates.
+//! Clean-up of text from and for models: code fences, invisible characters and unpaired surrogates.
 
 use std::borrow::Cow;
 
@@ -8,6 +8,27 @@ pub(crate) fn strip_code_fence(text: &str) -> &str {
     let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     let body = inside.and_then(|inside| inside.split_once('\n')).map(|(_language, body)| body);
     body.map_or(text, str::trim)
+}
+
+/// The visible text as one line without marks of headings and lists at its beginning.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.split(is_line_break).map(|line| {
+        let visible: String = line.chars().filter(|c| !is_invisible(*c)).collect();
+        let line = visible.trim_start_matches(|c: char| c.is_whitespace() || "#>-*".contains(c));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    });
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn is_line_break(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// Control characters, and format characters that hide or reorder text.
+pub(crate) fn is_invisible(c: char) -> bool {
+    (c.is_control() && c != '\t')
+        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text. A

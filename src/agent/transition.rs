@@ -54,6 +54,8 @@ pub struct Policy {
     pub is_resume: bool,
     /// True if a receiver of notifications is configured.
     pub has_notification_receiver: bool,
+    /// True if the profile of the user learns from messages of this conversation.
+    pub learns_profile: bool,
     /// True if a notification reports tool results.
     pub should_notify_results: bool,
     /// Budget of the conversation and its prompts.
@@ -404,6 +406,13 @@ impl Head {
     /// Time of the next delivery that the conversation needs while no worker has the lease. `None`:
     /// no work is pending.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let passing_on = self.profile_messages.as_ref().and_then(|messages| messages.due);
+        let passing_on = passing_on.filter(|_| self.phase != Phase::Deleted);
+        self.next_leased_due(now).into_iter().chain(passing_on).min()
+    }
+
+    /// Time of the next work that needs the lease.
+    pub(crate) fn next_leased_due(&self, now: Timestamp) -> Option<Timestamp> {
         let step = self.next_step_due(now);
         // Settlement happens in the same delivery, or in one of its own.
         let settling = self.metering.settle_at.filter(|_| self.phase != Phase::Deleted);

@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::memory::{NoteAuthor, is_invisible};
+use crate::agent::memory::NoteAuthor;
 use crate::agent::raw::Extra;
+use crate::agent::text::is_invisible;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId};
 

@@ -12,7 +12,7 @@ use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
     Agent, ContextFile, Skill, audit, extension_settings, extensions, fields, guardrails,
-    http_tool, mcp_tool, memory, plugins, security, settings, system_prompt,
+    http_tool, mcp_tool, memory, plugins, profile, security, settings, shell, system_prompt,
 };
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
@@ -109,10 +109,11 @@ fn read_agent(
                 response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
             }
             "extensions" | "plugins" | "skills" | "skillsIndex" | "userSkills" | "memory"
-            | "mcpContent" => {}
+            | "profile" | "mcpContent" => {}
             _ => reject_app_settings(&member.value, findings),
         }
     }
+    shell::apply_shell_approval(node, &mut tools, findings);
     let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
     let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
@@ -121,11 +122,8 @@ fn read_agent(
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
     plugins.splice(..0, parts.workspace_plugin.clone());
     plugins.extend(parts.plugin.clone());
-    let memory = node
-        .find_member("memory")
-        .and_then(|member| memory::read_memory(member, name, (&tools, &plugins), findings));
-    let (memory, memory_plugin) = memory.unzip();
-    plugins.extend(memory_plugin);
+    let profile = profile::add_profile(node, &mut plugins, findings);
+    let memory = memory::add_memory(node, name, &tools, &mut plugins, findings);
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
@@ -155,6 +153,7 @@ fn read_agent(
         response_schema,
         session_id: None,
         memory,
+        profile,
         revision: revision(text, &skills, &parts.context_files),
         skills,
         skill_index: form,
@@ -237,10 +236,10 @@ const REMEDIES: fields::Remedies<'static> = &[
 
 const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell", NO_SHELL)];
 
-const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
+const NO_SHELL: &str = "shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure";
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 16] = [
+    const OWN: [&str; 18] = [
         "description",
         "tools",
         "extensions",
@@ -250,10 +249,12 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
         "skillsIndex",
         "userSkills",
         "memory",
+        "profile",
         "responseSchema",
         "guardrails",
         "audit",
         "security",
+        "shellApproval",
         "title",
         "systemPrompt",
         "mcpContent",

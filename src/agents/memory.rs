@@ -6,7 +6,7 @@ use crate::agent::memory::PROJECT_NAME_CHARS_MAX;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::skills::{FIND_SKILLS, LOAD_SKILL};
-use crate::agents::yaml::{Member, Yaml};
+use crate::agents::yaml::{Member, Node, Yaml};
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::extensions::prepare::Prepare;
 use crate::extensions::{Plugin, PluginError, PluginTools};
@@ -34,8 +34,22 @@ enum MemoryWrites {
     Off,
 }
 
+/// Reads the key `memory`, and adds its plugin to those of the agent.
+pub(super) fn add_memory(
+    front_matter: &Node,
+    name: &str,
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &mut Vec<Arc<RegisteredPlugin>>,
+    findings: &mut Findings,
+) -> Option<AgentMemory> {
+    let member = front_matter.find_member("memory")?;
+    let (memory, plugin) = read_memory(member, name, (tools, plugins), findings)?;
+    plugins.push(plugin);
+    Some(memory)
+}
+
 /// Reads `true` or a map. `tools` and `plugins` are those of the agent, `name` is its name.
-pub(super) fn read_memory(
+fn read_memory(
     member: &Member,
     name: &str,
     (tools, plugins): (&[Arc<dyn CallableTool>], &[Arc<RegisteredPlugin>]),

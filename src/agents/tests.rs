@@ -23,6 +23,7 @@ mod http_hooks;
 mod mcp;
 mod memory;
 mod mistakes;
+mod profile;
 
 #[derive(Debug)]
 struct StubTool(ToolDefinition);

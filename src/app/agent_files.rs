@@ -15,6 +15,7 @@ use crate::agents::{
 use crate::app::App;
 use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
+use crate::app::shell::find_shell_tools;
 use crate::app::start_error::{StartError, io_error};
 use crate::azure::credential::Credentials;
 use crate::extensions::http_access::HookClient;
@@ -119,7 +120,8 @@ impl AgentFiles {
             .into_iter()
             .chain(schedule::schedule_tool())
             .chain(recall_tool())
-            .chain(scrape_tool(client.clone()));
+            .chain(scrape_tool(client.clone()))
+            .chain(find_shell_tools(settings, credentials)?);
         let tools = built_in.chain(app.tools.iter().cloned());
         let folder_path = options.root.join(folder);
         Ok(Self {

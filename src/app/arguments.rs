@@ -13,6 +13,8 @@ use crate::doctor::Format;
 use crate::queries::usage::UsageGrouping;
 use crate::queue;
 use crate::settings::Settings;
+#[cfg(target_os = "linux")]
+use crate::tools::shell::sandbox;
 
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
@@ -105,6 +107,10 @@ pub(super) enum Command {
     #[cfg(unix)]
     #[command(hide = true, name = crate::app::isolation::COMMAND)]
     IsolatedTurn,
+    /// Run a stage of the sandbox of shell tools for the parent process, which starts this command.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true, name = sandbox::COMMAND)]
+    ShellSandbox { stage: sandbox::Stage },
     /// Explain why a conversation waits: the reason, the worker with its lease, and the ways to
     /// continue it.
     Why {

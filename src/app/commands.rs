@@ -33,6 +33,8 @@ use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::telemetry::LogStyle;
+#[cfg(target_os = "linux")]
+use crate::tools::shell::sandbox;
 
 /// Default data folder.
 const DATA_DIR: &str = ".turnwheel";
@@ -41,6 +43,10 @@ const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 
 pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(Command::ShellSandbox { stage }) = arguments.command {
+        return sandbox::run_stage(stage);
+    }
     let code = match run_command(app, arguments.command) {
         Ok(code) => code,
         Err(StartError::Arguments(text)) => print_argument_error(&text),
@@ -72,6 +78,8 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::IsolatedTurn) => {
             block_on(async { Box::pin(isolation::child::run(app)).await.map(|()| SUCCESS) })
         }
+        #[cfg(target_os = "linux")]
+        Some(Command::ShellSandbox { .. }) => Ok(BAD_ARGUMENTS),
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }

@@ -1,6 +1,7 @@
 //! Checks of `doctor` that read agent files and send requests to the configured services.
 
 mod mcp;
+mod shell;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::settings::links::is_loopback;
 use crate::tools::recall::RECALL;
 
 pub(super) use self::mcp::{StoreLocation, mcp_checks};
+pub(super) use self::shell::shell_check;
 
 /// Time limit of a check. An available service responds much sooner.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(45);
@@ -116,7 +118,7 @@ pub(super) fn price_check(
     })
 }
 
-/// Reports agents whose memory, recall or user skills are off because all callers are one user.
+/// Reports agents whose memory, profile, recall or user skills are off because all callers are one user.
 /// Returns `None` if there are none.
 pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
     if !has_shared_user(settings) {
@@ -124,13 +126,14 @@ pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Che
     }
     let is_off = |agent: &&Arc<Agent>| {
         let has_recall = agent.find_tool(RECALL).is_some() && !agent.may_recall(true);
-        let memory = agent.memory.as_ref();
-        agent.has_user_skills || has_recall || memory.is_some_and(|it| !it.allows_shared_user)
+        let has_memory = agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user);
+        let has_profile = agent.profile.is_some() && !agent.learns_profile(true);
+        agent.has_user_skills || has_recall || has_memory || has_profile
     };
     let names: Vec<&str> =
         catalog.agents.values().filter(is_off).map(|agent| agent.name.as_str()).collect();
     let detail = format!(
-        "{}: memory, `recall` and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share notes and messages",
+        "{}: memory, profile, `recall` and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share notes and messages, and in `profile` to share the profile",
         names.join(", ")
     );
     (!names.is_empty()).then(|| Check::skipped(Area::Agents, "memory", detail))
@@ -264,5 +267,26 @@ fn folder_check(folder: &Path) -> Check {
             format!("{} is in use by a running `turnwheel dev`", folder.display()),
         ),
         Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::AgentProfile;
+
+    #[test]
+    fn agents_whose_profile_is_off_are_named() {
+        let settings = Settings::read(|_| None).unwrap();
+        let mut catalog = Catalog::default();
+        for (name, shared) in [("off", Some(false)), ("shared", Some(true)), ("plain", None)] {
+            let profile = shared.map(|allows_shared_user| AgentProfile { allows_shared_user });
+            let agent = Agent { name: name.to_owned(), profile, ..Agent::default() };
+            catalog.agents.insert(name.to_owned(), Arc::new(agent));
+        }
+        let check = format!("{:?}", memory_check(&settings, &catalog).unwrap());
+        assert!(check.contains("off: memory, profile") && !check.contains("plain"), "{check}");
+        catalog.agents.remove("off");
+        assert!(memory_check(&settings, &catalog).is_none());
     }
 }

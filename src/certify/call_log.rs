@@ -141,6 +141,7 @@ pub(super) fn with_counted_tools(
         // The scripted model has no response for it.
         has_automatic_title: false,
         memory: agent.memory.clone(),
+        profile: None,
         skills: Vec::new(),
         skill_index: agent.skill_index,
         package_files: agent.package_files.clone(),

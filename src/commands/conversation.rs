@@ -233,6 +233,7 @@ pub(crate) fn build_head(
         requests_made: 0,
         pause: None,
         deferral: None,
+        profile_messages: None,
         indeterminate_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
         frame: None,

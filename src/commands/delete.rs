@@ -134,6 +134,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         waiting_commands: Vec::new(),
         indeterminate_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
+        profile_messages: None,
         frame: None,
         provider_state: None,
         hold: None,

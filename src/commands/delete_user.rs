@@ -1,4 +1,4 @@
-//! Command that deletes the data of a user: conversations, schedules, memory.
+//! Command that deletes the data of a user: conversations, schedules, memory, profile.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,7 +21,7 @@ const CONVERSATIONS_MAX: usize = 50;
 pub(crate) struct UserDeletion {
     pub(crate) conversations: usize,
     pub(crate) schedules: usize,
-    /// Documents of the memory and the skills.
+    /// Documents of the memory, the profile and the skills.
     pub(crate) documents: usize,
     /// `false`: repeat the request, which deletes the rest.
     pub(crate) is_complete: bool,

@@ -196,7 +196,7 @@ async fn try_change(
 
 /// Writes documents of a user. `false`: another writer came first, or this write won with a lost
 /// response.
-pub(super) async fn write_user_documents(
+pub(crate) async fn write_user_documents(
     services: &Services,
     partition: &Partition,
     writes: Vec<Write>,

@@ -1,25 +1,18 @@
 //! Command of a worker that records the title which the model made for a conversation. It needs no
-//! lease: like a change of the name by a client, it may come between two commits of a turn.
-
-use std::time::Duration;
+//! lease.
 
 use crate::agent::entry::{Entry, EntryBody, SessionInfo};
 use crate::agent::event::{Event, EventBody, SessionInfoChanged};
 use crate::agent::head::Head;
-use crate::agent::usage::{Usage, UsageTotals};
+use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
-use crate::commands::certain_write::write_and_confirm_head;
 use crate::commands::contract::CommandError;
 use crate::commands::conversation::append_entry;
-use crate::commands::head_change::{new_event, publish_events};
-use crate::queries::load;
+use crate::commands::head_change::new_event;
+use crate::commands::unleased_change::{
+    UnleasedCalls, UnleasedChange, add_usage, change_without_lease,
+};
 use crate::services::Services;
-use crate::store::conditional::{back_off, compare_and_set};
-use crate::turn::head_commit::{HeadCommit, stamp_head};
-
-/// Number of lost writes after which the title is given up. A running turn writes often.
-const ATTEMPTS_MAX: usize = 10;
-const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The outcome of the model call for a title.
 #[derive(Clone, Debug)]
@@ -39,42 +32,15 @@ pub(crate) async fn record_title(
     head_at_call: &Head,
     call: &TitleCall,
 ) -> Result<(), CommandError> {
-    let key = head_at_call.key();
-    let attempt = || async {
-        let Some((mut head, etag)) = load::find_head(services, &key).await? else {
-            return Ok(Some(()));
-        };
-        if head.incarnation != head_at_call.incarnation {
-            return Ok(Some(()));
-        }
-        // A write by this version would drop the members that only a newer version supports.
-        if head.min_reader > services.limits.reader_version {
-            return Err(load::newer_version_error());
-        }
-        let now = services.clock.now();
-        record_usage(services, &mut head, call.usage, now);
+    let calls = UnleasedCalls { usage: call.usage, count: 1 };
+    let change = |head: &mut Head, now| {
+        add_usage(services, head, calls, now);
         let title = call.title.clone().filter(|_| head.name.is_none());
-        let renaming = title.map(|title| rename(&mut head, title, call.usage, now));
+        let renaming = title.map(|title| rename(head, title, call.usage, now));
         let (entry, event) = renaming.unzip();
-        stamp_head(services, &mut head, Some(now));
-        let commit = HeadCommit::replace(&head, etag)
-            .with_entries(entry.as_slice())
-            .with_events(event.as_slice());
-        let written = write_and_confirm_head(services, &key, commit).await?;
-        if written.is_some() && event.is_some() {
-            publish_events(services, &head);
-        }
-        Ok(written.map(drop))
+        Some(UnleasedChange { entry, event, has_news: true })
     };
-    compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
-}
-
-/// Adds the usage to the conversation. It belongs to no prompt. The ledger receives it later.
-fn record_usage(services: &Services, head: &mut Head, usage: Usage, now: Timestamp) {
-    head.usage += usage;
-    let cost = UsageTotals { calls: 1, ..UsageTotals::from_usage(&usage) };
-    head.metering.add_cost(cost, (now, now.plus(services.limits.settle_after)));
-    head.due = head.due.into_iter().chain(head.metering.settle_at).min();
+    change_without_lease(services, head_at_call, change).await.map(|_| ())
 }
 
 fn rename(head: &mut Head, title: String, usage: Usage, now: Timestamp) -> (Entry, Event) {

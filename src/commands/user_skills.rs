@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::agent::memory::{NoteAuthor, one_line};
+use crate::agent::memory::NoteAuthor;
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::text::one_line;
 use crate::agent::user_skills::{
     ListedSkill, SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
     check_instructions,

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, events, health, inbox, memory, models, plugins, prompts, schedules,
+    conversations, events, health, inbox, memory, models, plugins, profile, prompts, schedules,
     session_files, skills, tree, usage, users, why,
 };
 
@@ -69,6 +69,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(skills::list))
         .routes(routes!(skills::read, skills::replace, skills::remove))
         .routes(routes!(users::delete_own_data))
+        .routes(routes!(profile::read, profile::clear))
         .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(models::list))

@@ -8,7 +8,7 @@ use crate::http::auth::Caller;
 use crate::http::{HandlerResult, SharedApi, access, json};
 use crate::schedules;
 
-/// Delete the data of the caller: schedules, conversations, memory, skills.
+/// Delete the data of the caller: schedules, conversations, memory, profile, skills.
 /// Repeat the request until the response has `isComplete`.
 #[utoipa::path(
     delete, path = "/me", operation_id = "deleteUserData", tag = "users",

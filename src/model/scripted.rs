@@ -21,6 +21,7 @@ use crate::model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, Prices,
 };
 
+mod learning;
 mod payments;
 pub(crate) mod protocol;
 pub(crate) mod sample;
@@ -149,6 +150,9 @@ impl<'a> ScriptContext<'a> {
     }
 
     fn next_response(&self) -> Result<ScriptedResponse, Box<ProviderError>> {
+        if let Some(profile) = learning::respond(&self.prompt) {
+            return Ok(self.text_response(profile));
+        }
         if let Some(title) = self.title() {
             return Ok(self.text_response(title));
         }

@@ -8,7 +8,7 @@ use super::{PackageError, io_error};
 
 const INFRA: &str = "infra";
 
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 25] = [
     ("azure.yaml", include_str!("../../azure.yaml")),
     ("infra/main.bicep", include_str!("../../infra/main.bicep")),
     ("infra/main.parameters.json", include_str!("../../infra/main.parameters.json")),
@@ -23,6 +23,7 @@ const FILES: [(&str, &str); 24] = [
         include_str!("../../infra/modules/privateEndpoint.bicep"),
     ),
     ("infra/modules/roles.bicep", include_str!("../../infra/modules/roles.bicep")),
+    ("infra/modules/sessionPool.bicep", include_str!("../../infra/modules/sessionPool.bicep")),
     ("infra/modules/storage.bicep", include_str!("../../infra/modules/storage.bicep")),
     ("infra/modules/vault.bicep", include_str!("../../infra/modules/vault.bicep")),
     ("infra/hooks/entra-app.json", include_str!("../../infra/hooks/entra-app.json")),

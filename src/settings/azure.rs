@@ -112,7 +112,7 @@ impl fmt::Display for KeyVaultSecret {
 }
 
 /// Parses an address that may receive keys and tokens; removes a trailing slash of its path.
-fn parse_endpoint(text: &str) -> Option<Url> {
+pub(super) fn parse_endpoint(text: &str) -> Option<Url> {
     let mut url = parse_address(text)?;
     let path = url.path().trim_end_matches('/').to_owned();
     url.set_path(&path);

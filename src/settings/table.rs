@@ -170,6 +170,10 @@ pub const ROWS: &[SettingRow] = &[
         .with_default("none; loopback in `dev`").with_example("10.1.0.0/16,payments.internal:8443"),
     SettingRow::for_operator("TURNWHEEL_MCP_STDIO", "MCP servers of `mcp.json` that `dev` may start as programs: their names, separated by commas. No other command starts one.")
         .with_default("none").with_example("filesystem,memory"),
+    SettingRow::for_operator("TURNWHEEL_SHELL", "Where the tools `bash` and `shell` run commands: `off` nowhere, `sandbox` in a sandbox on this Linux machine (refused in Azure), `sessions` in the session pool of `TURNWHEEL_SHELL_POOL`.")
+        .with_default("off").sample("off").with_example("sandbox"),
+    SettingRow::for_operator("TURNWHEEL_SHELL_POOL", "The management endpoint of the Container Apps session pool that runs shell commands.")
+        .with_example("https://my-pool.my-environment.westeurope.azurecontainerapps.io"),
     SettingRow::for_operator("TURNWHEEL_BUDGETS", "Spending limits of each tenant, each user and an agent per `day`, per `month` (UTC) and in `total`, in `usd` or `tokens`, as JSON; `approvers` may raise a limit that is used up.")
         .with_default("no limit; approvers `owner` and `link`").with_example(r#"{"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}, "approvers": ["role:Finance"]}"#),
     SettingRow::for_operator("TURNWHEEL_RATE_LIMITS", "Requests and model calls per owner, on each instance: a burst of the given number, refilled at that number per `s`, `min` or `h`.")

@@ -29,7 +29,7 @@ use crate::tools::code::{Tool, build_code_tool};
 
 pub(crate) use files::{FILE_BYTES_MAX, Files};
 pub(crate) use package_files::{PackageFile, PackageFiles, read_file_below};
-pub(crate) use path::{FolderPath, WorkspacePath};
+pub(crate) use path::{FolderPath, WorkspacePath, is_reserved};
 pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, format_size, text_prefix};
 
 static BUILTINS: LazyLock<Vec<Arc<dyn CallableTool>>> = LazyLock::new(|| {

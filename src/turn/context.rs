@@ -126,6 +126,10 @@ impl TurnContext {
             is_protocol: self.loop_kind() == LoopKind::Protocol,
             is_resume: settings.effective_protocol_mode() == ProtocolMode::Resume,
             should_notify_results: self.agent.as_ref().is_ok_and(|agent| agent.audit.is_notified),
+            learns_profile: self
+                .agent
+                .as_ref()
+                .is_ok_and(|agent| agent.learns_profile(services.limits.has_shared_user)),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,
         }

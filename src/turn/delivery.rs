@@ -19,7 +19,7 @@ use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
 use crate::turn::pending_work::{NextStep, read_inbox_with_decisions};
 use crate::turn::spans::{self, DeliverySpan};
-use crate::turn::title::{self, PendingTitle};
+use crate::turn::unleased_work::{CompletedWork, UnleasedWork};
 use crate::turn::{crash_count, delivery_cost, error_domain, inbox};
 use crate::{queue, schedules};
 
@@ -136,7 +136,7 @@ async fn deliver(
     };
     services.fail_points.hit("claim.after").await;
     conversation.crash.is_alone = is_alone;
-    let completed_before = title::completed_prompts(&conversation.state.head);
+    let completed_before = CompletedWork::of(&conversation.state.head);
     let work = async {
         Box::pin(conversation.load_mcp_definitions()).await;
         let now = services.clock.now();
@@ -183,11 +183,11 @@ async fn deliver(
     Box::pin(finish_round(conversation, completed_before, outcome)).await
 }
 
-/// Releases the lease, checks for items that arrived during it, and makes the title that is due. Other
-/// work of the conversation does not wait for the title.
+/// Releases the lease, checks for items that arrived during it, and does the work that needs no lease.
+/// Other work of the conversation does not wait for it.
 async fn finish_round(
     conversation: LeasedConversation<'_>,
-    completed_before: usize,
+    completed_before: CompletedWork,
     outcome: Result<RoundOutcome, TurnError>,
 ) -> Result<RoundOutcome, TurnError> {
     let (services, nudge) = (conversation.services, conversation.nudge());
@@ -195,9 +195,11 @@ async fn finish_round(
         connection.close().await;
     }
     let is_outside_head = conversation.lease.is_outside_head;
-    let title = match &outcome {
-        Ok(RoundOutcome::Done) => PendingTitle::find(&conversation, completed_before),
-        Ok(RoundOutcome::NoWork | RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => None,
+    let unleased = match &outcome {
+        Ok(RoundOutcome::Done | RoundOutcome::NoWork) => {
+            UnleasedWork::find(&conversation, completed_before)
+        }
+        Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => None,
     };
     let is_enqueued = conversation.release().await;
     let may_have_missed_items = match &outcome {
@@ -208,11 +210,11 @@ async fn finish_round(
         Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => false,
     };
     let has_missed_items = may_have_missed_items && has_new_items(services, &nudge.key).await?;
-    if let Some(title) = title {
+    if let Some(unleased) = unleased {
         if has_missed_items {
             enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
         }
-        Box::pin(title.make()).await;
+        Box::pin(unleased.perform()).await;
         return outcome;
     }
     if has_missed_items { Ok(RoundOutcome::Again) } else { outcome }

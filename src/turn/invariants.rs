@@ -89,7 +89,8 @@ pub(crate) fn find_violations(conversation: &IdleConversation<'_>) -> Vec<Violat
         head.phase == Phase::Idle && head.prompt.is_none(),
         "the phase is not idle",
     );
-    let has_no_pending_work = head.due == head.metering.settle_at;
+    let has_no_pending_work =
+        head.due == head.metering.settle_at && head.profile_messages.is_none();
     violations.check(
         2,
         head.lease.is_none() && has_no_pending_work,

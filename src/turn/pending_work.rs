@@ -108,7 +108,7 @@ impl LeasedConversation<'_> {
         now: Timestamp,
     ) -> NextStep {
         let (services, head, transition) = (self.services, &self.state.head, plan.transition());
-        let has_due_work = head.next_due(now).is_some_and(|due| due <= now);
+        let has_due_work = head.next_leased_due(now).is_some_and(|due| due <= now);
         let is_due =
             (has_due_work && !is_backing_off(head, now)) || pause::is_pause_lifted(services, head);
         let is_unapplied =

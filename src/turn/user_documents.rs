@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::agent::memory::{Memory, UserDocuments};
+use crate::agent::profile::document::ProfileDocument;
 use crate::agent::user_skills::{SkillList, UserSkill};
 use crate::ids::{ConversationKey, PromptId, TenantId, UserId, is_plain_text};
 use crate::store::{
-    ConversationStore, DocumentKind, ETag, Freshness, Partition, Selection, StoreError,
-    StoredDocument,
+    ConversationStore, Document, DocumentKind, ETag, Freshness, Partition, Selection, StoreError,
+    StoredDocument, Write,
 };
 use crate::turn::documents;
 
@@ -20,6 +21,9 @@ const CACHE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const OVERHEAD_BYTES: u64 = 512;
 /// Id of the document with the notes for all projects. Those of a project append `-` and its name.
 const MEMORY_ID: &str = "memory";
+
+/// Id of the document with the user's profile. It sorts among those that prompts read.
+const PROFILE_ID: &str = "profile";
 
 /// The partition of a user's documents.
 pub(crate) fn user_partition(tenant: &TenantId, user: &UserId) -> Partition {
@@ -60,10 +64,11 @@ pub(crate) struct StoredUserDocument<T> {
 pub(crate) struct StoredUserDocuments {
     /// By project.
     pub(crate) memories: BTreeMap<String, StoredUserDocument<Memory>>,
+    pub(crate) profile: Option<StoredUserDocument<ProfileDocument>>,
     pub(crate) skills: Option<StoredUserDocument<SkillList>>,
 }
 
-/// Reads the notes and the list of skills of a user with one request.
+/// Reads the notes, the profile and the list of skills of a user with one request.
 ///
 /// # Errors
 /// The store does not respond, or a document is corrupt.
@@ -81,6 +86,8 @@ pub(crate) async fn load_user_documents(
     for found in stored {
         if let Some(project) = project_of(&found.document.id) {
             documents.memories.insert(project.to_owned(), read_document(&found)?);
+        } else if found.document.id == PROFILE_ID {
+            documents.profile = Some(read_document(&found)?);
         } else if found.document.id == SKILL_LIST_ID {
             documents.skills = Some(read_document(&found)?);
         }
@@ -94,6 +101,32 @@ fn read_document<T: DeserializeOwned>(
     let bytes = found.document.body.text().len();
     let document = documents::read(&found.document)?;
     Ok(StoredUserDocument { document, etag: found.etag.clone(), bytes })
+}
+
+/// Reads the document of a user's profile with its version. `None`: there is none.
+///
+/// # Errors
+/// The store does not respond, or the document is corrupt.
+pub(crate) async fn load_profile(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+) -> Result<Option<StoredUserDocument<ProfileDocument>>, StoreError> {
+    let found = store.read(partition, PROFILE_ID, Freshness::Latest).await?;
+    found.map(|found| read_document(&found)).transpose()
+}
+
+/// The write of the document of a user's profile. `expected`: the version that it replaces.
+pub(crate) fn write_profile(document: &ProfileDocument, expected: Option<&ETag>) -> Write {
+    let document = Document::new(PROFILE_ID, DocumentKind::Scope, document, None);
+    match expected {
+        Some(etag) => Write::Replace(document, Some(etag.clone())),
+        None => Write::Create(document),
+    }
+}
+
+/// The write that deletes this version of the document.
+pub(crate) fn delete_profile(expected: ETag) -> Write {
+    Write::Delete(PROFILE_ID.to_owned(), Some(expected))
 }
 
 /// Reads a skill of a user with its version. `None`: the user has none with this name.
@@ -176,11 +209,14 @@ impl UserDocumentsCache {
         }
         let stored = load_user_documents(store, &user_partition(&key.tenant, &key.user)).await?;
         let memories = stored.memories.values().map(|found| found.bytes);
-        let bytes = memories.chain(stored.skills.iter().map(|found| found.bytes)).sum::<usize>();
+        let others = stored.profile.iter().map(|found| found.bytes);
+        let others = others.chain(stored.skills.iter().map(|found| found.bytes));
+        let bytes = memories.chain(others).sum::<usize>();
         let bytes = bytes as u64;
         let memories = stored.memories.into_iter();
         let documents = Arc::new(UserDocuments {
             memories: memories.map(|(name, found)| (name, found.document)).collect(),
+            profile: stored.profile.and_then(|found| found.document.profile),
             skills: stored.skills.map(|found| found.document).unwrap_or_default(),
             is_shared: version.is_shared,
         });

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::agent::memory::is_invisible;
 use crate::agent::message::WorkspaceFile;
 use crate::agent::path::path_to_leaf;
+use crate::agent::text::is_invisible;
 use crate::agent::workspace::collect_files;
 use crate::artifacts::{ArtifactError, ArtifactScope};
 use crate::store::StoreError;

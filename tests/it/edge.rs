@@ -27,6 +27,7 @@ mod openapi_check;
 mod origins;
 mod ownership;
 mod problems;
+mod profile;
 mod prompt_expansion;
 mod prompt_queue;
 mod prompt_steps;

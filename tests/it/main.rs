@@ -38,12 +38,15 @@ mod packaged_handler;
 mod payload;
 mod payments;
 mod plugins;
+mod profile;
 mod protocol_modes;
 mod recordings;
 mod retries;
 mod rust_extension;
 mod secrets;
 mod session_file_commands;
+#[cfg(target_os = "linux")]
+mod shell;
 mod skills;
 mod steering;
 mod support;

@@ -7,6 +7,7 @@ use crate::agent::head::READER_VERSION;
 use crate::agent::inbox::Receipt;
 use crate::agent::memory::Memory;
 use crate::agent::notification::Notification;
+use crate::agent::profile::document::ProfileDocument;
 use crate::agent::raw::RawJson;
 use crate::agent::run_prompt;
 use crate::agent::step::is_supported;
@@ -47,7 +48,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 18);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 19);
 }
 
 #[test]
@@ -127,7 +128,8 @@ fn documents_of_users_round_trip() {
     assert_eq!(assert_round_trips::<Memory>(&bodies("memory")), 2);
     assert_eq!(assert_round_trips::<SkillList>(&bodies("skills")), 1);
     assert_eq!(assert_round_trips::<UserSkill>(&bodies("skill")), 2);
-    assert_eq!(USER_DOCUMENTS.lines().count(), 5);
+    assert_eq!(assert_round_trips::<ProfileDocument>(&bodies("profile")), 3);
+    assert_eq!(USER_DOCUMENTS.lines().count(), 8);
 }
 
 #[test]

@@ -53,7 +53,7 @@ x"#), @r#"
     agents/clerk.agent.md:8: `budget`: unknown field `cost`, expected `prompt` or `conversation`
     agents/clerk.agent.md:9: the file's name makes this the agent `clerk`: rename the file, or remove `name`
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
-    agents/clerk.agent.md:12: unknown key `bash` of a tool: there is no shell; an `http` tool may call a service that runs commands
+    agents/clerk.agent.md:12: unknown key `bash` of a tool: shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure
     agents/clerk.agent.md:14: a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`
     agents/clerk.agent.md:15: `parameters` is not a JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
     agents/clerk.agent.md:16: `post` is not a method of a tool: did you mean `POST`?
@@ -224,7 +224,7 @@ x"#), @r#"
     agents/clerk.agent.md:3: unknown key `builtin_endpoints` of the front matter: a key of the Azure Functions agents runtime; here every agent has the HTTP API
     agents/clerk.agent.md:4: unknown key `mcp` of the front matter: a key of the Azure Functions agents runtime; here write `- mcp: SERVER` under `tools`, and the server into mcp.json
     agents/clerk.agent.md:5: unknown key `instructions` of the front matter: write the instructions below the front matter
-    agents/clerk.agent.md:7: there is no tool `bash`: there is no shell; an `http` tool may call a service that runs commands
+    agents/clerk.agent.md:7: there is no tool `bash`: shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure
     agents/clerk.agent.md:8: an mcp entry needs `server`, a name in mcp.json
     agents/clerk.agent.md:8: unknown key `url` of an mcp entry: write the server into mcp.json, and its name here
     agents/clerk.agent.md:11: unknown key `inputSchema` of an http tool: write `parameters`

@@ -32,6 +32,8 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         checks.extend(doctor_checks::block_on_value(identities).unwrap_or_default());
         let storage = doctor_checks::storage_check(settings, &credentials, is_offline);
         checks.extend(doctor_checks::block_on_value(storage).flatten());
+        let shell = doctor_checks::shell_check(settings, &credentials, is_offline);
+        checks.extend(doctor_checks::block_on_value(shell).flatten());
         let store = doctor_checks::store_check(settings, &credentials, (&options.data, is_offline));
         checks.extend(doctor_checks::block_on_value(store).unwrap_or_default());
         let agents = load_agents(app, settings, options.agents.clone(), !settings.is_in_azure);

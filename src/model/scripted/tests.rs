@@ -174,6 +174,20 @@ async fn scripted_model_titles_a_message_with_its_first_words() {
 }
 
 #[tokio::test]
+async fn scripted_model_records_the_newest_messages_in_a_profile() {
+    let messages =
+        json!([{"at": "t", "text": "a"}, {"text": "b"}, {"text": "c"}, {"text": "say d"}]);
+    let request =
+        format!("<profile>\n{{\"who\":\"x\"}}\n</profile>\n<messages>\n{messages}\n</messages>");
+    let profile = response_text(json!([user_message(&request)])).await;
+    // The response has no calls after the arrow.
+    assert_eq!(profile, r#"{"who":"x","misc":"say d; c; b"} → "#);
+    let request = "<profile>\n{\"who\":\"x\"}\n</profile>";
+    let shortened = response_text(json!([user_message(request)])).await;
+    assert_eq!(shortened, r#"{"who":"x"} → "#);
+}
+
+#[tokio::test]
 async fn scripted_model_streams_its_response() {
     let (answer, events) = call_model(json!([user_message("Pay 250 to Ada")]), |request| {
         request.thinking = ThinkingLevel::Low;

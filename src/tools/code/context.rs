@@ -190,6 +190,10 @@ impl CallContext {
         self.finished.is_cancelled()
     }
 
+    pub(crate) fn abort_token(&self) -> CancellationToken {
+        self.context.abort.clone()
+    }
+
     /// Completes when [`Self::is_cancelled`] becomes true.
     pub async fn cancelled(&self) {
         self.finished.cancelled().await;

@@ -86,7 +86,7 @@ impl fmt::Display for FolderPath {
 }
 
 /// True for a file of the reserved folder. The path is valid.
-pub(super) fn is_reserved(path: &str) -> bool {
+pub(crate) fn is_reserved(path: &str) -> bool {
     path.strip_prefix(RESERVED_FOLDER).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -32,7 +32,7 @@ fn calls_look_and_put(results: usize, _input: &str) -> Vec<Value> {
     }
 }
 
-fn parse_pauses(on: &str) -> Arc<Pauses> {
+pub(super) fn parse_pauses(on: &str) -> Arc<Pauses> {
     Arc::new(parse(on).unwrap())
 }
 

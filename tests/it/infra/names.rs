@@ -14,6 +14,7 @@ use super::{find_files, parse_bicep, read_file, string_set, variable};
 
 /// Ids from Azure's list of built-in roles and from that of Cosmos DB.
 const ROLES: &[(&str, &str)] = &[
+    ("Azure ContainerApps Session Executor", "0fb8eba5-a2bb-4abe-b1c1-49dfad359bb0"),
     ("Cognitive Services OpenAI User", "5e0bd9bd-7b93-4f28-af87-19fc36ad61bd"),
     ("Cosmos DB Built-in Data Contributor", "00000000-0000-0000-0000-000000000002"),
     ("Key Vault Secrets User", "4633458b-17de-408a-b874-0445c86b69e6"),

@@ -29,6 +29,13 @@ impl DevClient {
         self.data
     }
 
+    /// Starts the process again with the same data.
+    pub(crate) fn restart(mut self, folder: &Path, settings: &[(&str, String)]) -> Self {
+        self.dev.kill();
+        let dev = DevProcess::start_in(folder, self.data.path(), settings);
+        Self { dev, ..self }
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Value {
         let response = self.http.get(self.dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
         response.json().await.unwrap()

@@ -23,6 +23,7 @@ guardrails: { zzzzzzzzzzzz: 1 }
 audit: { zzzzzzzzzzzz: 1 }
 systemPrompt: { zzzzzzzzzzzz: 1 }
 memory: { zzzzzzzzzzzz: 1 }
+profile: { zzzzzzzzzzzz: 1 }
 userSkills: { zzzzzzzzzzzz: 1 }
 budget: { zzzzzzzzzzzz: 1 }
 extensions:
@@ -48,7 +49,7 @@ Call the service.
 ];
 
 /// Maps by their name in error messages, each with the prefix of its rows.
-const MAPS: [(&str, &str); 17] = [
+const MAPS: [(&str, &str); 18] = [
     ("the front matter", ""),
     ("a tool", ""),
     ("an http tool", "http."),
@@ -61,6 +62,7 @@ const MAPS: [(&str, &str); 17] = [
     ("`audit`", "audit."),
     ("`systemPrompt`", "systemPrompt."),
     ("`memory`", "memory."),
+    ("`profile`", "profile."),
     ("`userSkills`", "userSkills."),
     ("an extension", "extensions."),
     ("an http extension", "extensions.http."),

@@ -1,0 +1,213 @@
+//! The document of a user's profile: the profile, the messages that it has not learnt from, and the
+//! claim of the worker that learns from them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::profile::messages::ProfileMessage;
+use crate::agent::profile::{Profile, ProfileFields};
+use crate::agent::raw::Extra;
+use crate::clock::Timestamp;
+use crate::ids::ConversationId;
+
+const SCHEMA: u32 = 1;
+/// Unseen messages of all conversations; the newest are kept.
+pub(crate) const UNSEEN_MAX: usize = 10;
+/// Unseen messages from which the model learns.
+pub(crate) const LEARNING_MIN: usize = 5;
+/// Claims without a usable response, after which the messages are dropped.
+pub(crate) const ATTEMPTS_MAX: u32 = 3;
+/// Conversations whose newest message is known; those with the newest messages are kept.
+const CONVERSATIONS_MAX: usize = 64;
+
+/// A message that the profile has not learnt from.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UnseenMessage {
+    pub conversation_id: ConversationId,
+    /// Of its entry. With the conversation it is the key of the message.
+    pub seq: u64,
+    pub at: Timestamp,
+    pub text: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl fmt::Debug for UnseenMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnseenMessage({}, {}, {})", self.conversation_id, self.seq, self.at)
+    }
+}
+
+/// The newest message that a conversation posted. A repeated post of it and of earlier ones changes
+/// nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PostedMessage {
+    pub conversation_id: ConversationId,
+    pub incarnation: String,
+    pub seq: u64,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// The right of one worker to learn from the unseen messages. It expires.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LearningClaim {
+    pub id: String,
+    pub until: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Messages of completed prompts of one conversation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting<'a> {
+    pub conversation_id: &'a ConversationId,
+    pub incarnation: &'a str,
+    /// By `seq`.
+    pub messages: &'a [ProfileMessage],
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProfileDocument {
+    pub schema: u32,
+    /// Absent: nothing was learnt yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Time of the newest message that was learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned_until: Option<Timestamp>,
+    /// By time, the oldest first.
+    #[serde(default)]
+    pub unseen: Vec<UnseenMessage>,
+    #[serde(default)]
+    pub posted: Vec<PostedMessage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning: Option<LearningClaim>,
+    /// Claims since the last usable response.
+    #[serde(default)]
+    pub attempts: u32,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl ProfileDocument {
+    /// Adds the messages of a conversation that were not posted before.
+    pub(crate) fn post(&mut self, posting: &Posting<'_>) {
+        self.schema = self.schema.max(SCHEMA);
+        let is_same = |known: &PostedMessage| {
+            known.conversation_id == *posting.conversation_id
+                && known.incarnation == posting.incarnation
+        };
+        let known = self.posted.iter().find(|known| is_same(known)).map_or(0, |known| known.seq);
+        let new = posting.messages.iter().filter(|message| message.seq > known);
+        let new: Vec<&ProfileMessage> = new.collect();
+        let Some(newest) = new.last() else { return };
+        self.unseen.extend(new.iter().map(|message| UnseenMessage {
+            conversation_id: posting.conversation_id.clone(),
+            seq: message.seq,
+            at: message.at,
+            text: message.text.clone(),
+            extra: Extra::new(),
+        }));
+        self.unseen.sort_by_key(|message| message.at);
+        self.unseen.drain(..self.unseen.len().saturating_sub(UNSEEN_MAX));
+        self.posted.retain(|known| !is_same(known));
+        self.posted.push(PostedMessage {
+            conversation_id: posting.conversation_id.clone(),
+            incarnation: posting.incarnation.to_owned(),
+            seq: newest.seq,
+            at: newest.at,
+            extra: Extra::new(),
+        });
+        self.posted.sort_by_key(|known| known.at);
+        self.posted.drain(..self.posted.len().saturating_sub(CONVERSATIONS_MAX));
+    }
+
+    /// True if enough messages are unseen and no worker learns from them.
+    pub(crate) fn is_learning_due(&self, now: Timestamp) -> bool {
+        let is_claimed = self.learning.as_ref().is_some_and(|claim| claim.until > now);
+        self.unseen.len() >= LEARNING_MIN && !is_claimed
+    }
+
+    /// Drops the unseen messages if the last permitted claim has expired. Returns their number.
+    pub(crate) fn drop_after_last_attempt(&mut self, now: Timestamp) -> usize {
+        let is_expired = self.learning.as_ref().is_some_and(|claim| claim.until <= now);
+        if !is_expired || self.attempts < ATTEMPTS_MAX {
+            return 0;
+        }
+        (self.learning, self.attempts) = (None, 0);
+        std::mem::take(&mut self.unseen).len()
+    }
+
+    pub(crate) fn claim(&mut self, id: &str, until: Timestamp) {
+        self.attempts += 1;
+        self.learning = Some(LearningClaim { id: id.to_owned(), until, extra: Extra::new() });
+    }
+
+    /// True if the worker with this claim learns.
+    pub(crate) fn is_claimed_by(&self, id: &str) -> bool {
+        self.learning.as_ref().is_some_and(|claim| claim.id == id)
+    }
+
+    /// Ends the claim. `learned`: the messages that the model has received. `None` for fields: the
+    /// profile stays as it is.
+    pub(crate) fn record_learning(
+        &mut self,
+        learned: &[UnseenMessage],
+        fields: Option<ProfileFields>,
+        now: Timestamp,
+    ) {
+        if let Some(fields) = fields {
+            self.profile = Some(Profile::new(fields, now));
+        }
+        let newest = learned.iter().map(|message| message.at).max();
+        self.learned_until = self.learned_until.max(newest);
+        self.remove(learned);
+        (self.learning, self.attempts) = (None, 0);
+    }
+
+    /// Ends the claim of a call without a usable response. The next post claims again, unless this
+    /// was the last attempt: then the messages are dropped. Returns their number.
+    pub(crate) fn record_failure(&mut self, received: &[UnseenMessage]) -> usize {
+        self.learning = None;
+        if self.attempts < ATTEMPTS_MAX {
+            return 0;
+        }
+        self.attempts = 0;
+        let before = self.unseen.len();
+        self.remove(received);
+        before - self.unseen.len()
+    }
+
+    /// Removes what a deleted conversation posted: everything if no other one has posted.
+    pub(crate) fn retract(&mut self, conversation_id: &ConversationId) {
+        if self.posted.iter().all(|known| known.conversation_id == *conversation_id) {
+            *self = Self::default();
+            return;
+        }
+        self.unseen.retain(|message| message.conversation_id != *conversation_id);
+        self.posted.retain(|known| known.conversation_id != *conversation_id);
+    }
+
+    /// True if it holds nothing.
+    pub(crate) fn is_blank(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn remove(&mut self, messages: &[UnseenMessage]) {
+        let is_one = |unseen: &UnseenMessage| {
+            messages.iter().any(|message| {
+                message.conversation_id == unseen.conversation_id
+                    && message.seq == unseen.seq
+                    && message.at == unseen.at
+            })
+        };
+        self.unseen.retain(|unseen| !is_one(unseen));
+    }
+}

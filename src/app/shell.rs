@@ -1,0 +1,50 @@
+//! Shell tools of an app, by its settings.
+
+use std::sync::Arc;
+
+use crate::app::start_error::{StartError, io_error};
+use crate::azure::credential::Credentials;
+use crate::settings::Settings;
+use crate::settings::shell::ShellMode;
+use crate::tools::CallableTool;
+use crate::tools::shell::ShellRunner;
+#[cfg(target_os = "linux")]
+use crate::tools::shell::sandbox::SandboxRunner;
+use crate::tools::shell::sessions::SessionRunner;
+use crate::tools::shell::sessions::client::PoolClient;
+use crate::tools::shell::tool::shell_tools;
+
+/// The tools `bash` and `shell`; none if they are off.
+///
+/// # Errors
+/// Returns the error to print before exit: there is no sandbox on this system, no randomness, or
+/// the TLS set-up failed.
+pub(super) fn find_shell_tools(
+    settings: &Settings,
+    credentials: &Credentials,
+) -> Result<Vec<Arc<dyn CallableTool>>, StartError> {
+    let runner: Arc<dyn ShellRunner> = match &settings.shell {
+        ShellMode::Off => return Ok(Vec::new()),
+        ShellMode::Sandbox => sandbox()?,
+        ShellMode::Sessions(pool) => {
+            let tokens = credentials.token_source(&settings.identity);
+            let client = PoolClient::new(pool.clone(), tokens).map_err(io_error("set up TLS"))?;
+            let runner = SessionRunner::new(client);
+            Arc::new(runner.map_err(io_error("create the key of the sessions"))?)
+        }
+    };
+    Ok(shell_tools(&runner))
+}
+
+#[cfg(target_os = "linux")]
+#[expect(clippy::unnecessary_wraps, reason = "other systems have no sandbox")]
+pub(super) fn sandbox() -> Result<Arc<dyn ShellRunner>, StartError> {
+    Ok(Arc::new(SandboxRunner::new()))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn sandbox() -> Result<Arc<dyn ShellRunner>, StartError> {
+    Err(StartError::Settings(vec![
+        "TURNWHEEL_SHELL=sandbox needs Linux: set TURNWHEEL_SHELL=off".to_owned(),
+    ]))
+}
