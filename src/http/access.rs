@@ -54,6 +54,12 @@ pub(crate) fn selected_user(
     Ok(Some(UserId::new(user)))
 }
 
+/// Returns the owner whose documents the caller reads: itself, or the user that `?userId=` selects.
+pub(crate) fn selected_owner(caller: &Caller, params: &QueryParams) -> Result<Owner, Problem> {
+    let user = selected_user(caller, params)?.unwrap_or_else(|| caller.owner.user.clone());
+    Ok(Owner { tenant: caller.owner.tenant.clone(), user })
+}
+
 /// Loads a conversation that the caller may read: its own; for operators any of the tenant.
 pub(crate) async fn authorize_read(
     api: &Api,

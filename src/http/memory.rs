@@ -7,7 +7,6 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use crate::agent::memory::Memory;
 use crate::agents::is_project_name;
-use crate::commands::contract::Owner;
 use crate::commands::memory::{
     MemoryChange, MemoryTarget, clear_memory, delete_note, replace_memory,
 };
@@ -40,9 +39,7 @@ pub(crate) async fn read(
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
     let (project, params) = (selected_project(&uri)?, QueryParams::from_uri(&uri));
-    let selected = access::selected_user(&caller, &params)?;
-    let user = selected.unwrap_or_else(|| caller.owner.user.clone());
-    let owner = Owner { tenant: caller.owner.tenant.clone(), user };
+    let owner = access::selected_owner(&caller, &params)?;
     let (memory, projects) = read_memory(&api.services, &owner, &project).await?;
     let etag = memory_etag(&memory);
     if precondition::is_unchanged(&headers, &etag) {

@@ -5,7 +5,6 @@ use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::commands::contract::Owner;
 use crate::commands::profile::clear_profile;
 use crate::http::auth::Caller;
 use crate::http::lists::QueryParams;
@@ -26,9 +25,7 @@ pub(crate) async fn read(
     headers: HeaderMap,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let selected = access::selected_user(&caller, &QueryParams::from_uri(&uri))?;
-    let user = selected.unwrap_or_else(|| caller.owner.user.clone());
-    let owner = Owner { tenant: caller.owner.tenant.clone(), user };
+    let owner = access::selected_owner(&caller, &QueryParams::from_uri(&uri))?;
     let document = read_profile(&api.services, &owner).await?;
     let etag = profile_etag(&document);
     if precondition::is_unchanged(&headers, &etag) {

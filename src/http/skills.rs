@@ -4,17 +4,16 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, ETAG, VARY};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::agent::user_skills::UserSkill;
 use crate::agents::{Skill, parse_skill_text};
-use crate::commands::contract::{CommandError, FieldError, Owner};
+use crate::commands::contract::{CommandError, FieldError};
 use crate::commands::user_skills::{SkillChange, SkillTarget, delete_skill, put_skill};
 use crate::http::auth::Caller;
 use crate::http::body::{check_content_type, parse_json, read_body};
 use crate::http::lists::QueryParams;
 use crate::http::memory::{MARKDOWN, accepts_markdown};
-use crate::http::problem::Problem;
 use crate::http::{HandlerResult, SharedApi, access, json, precondition};
 use crate::queries::user_skills::{
     UserSkillView, UserSkills, list_skills, read_skill, skill_etag, skill_file,
@@ -31,7 +30,7 @@ pub(crate) async fn list(
     caller: Caller,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let owner = selected_owner(&caller, &uri)?;
+    let owner = access::selected_owner(&caller, &QueryParams::from_uri(&uri))?;
     Ok(json(StatusCode::OK, &list_skills(&api.services, &owner).await?))
 }
 
@@ -55,7 +54,7 @@ pub(crate) async fn read(
     Path(name): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let owner = selected_owner(&caller, &uri)?;
+    let owner = access::selected_owner(&caller, &QueryParams::from_uri(&uri))?;
     let skill = read_skill(&api.services, &owner, &name).await?;
     let etag = skill_etag(Some(&skill));
     if precondition::is_unchanged(&headers, &etag) {
@@ -122,13 +121,6 @@ pub(crate) async fn remove(
     let target = SkillTarget { owner: &caller.owner, name: &name, is_wanted: &is_wanted };
     delete_skill(&api.services, &target).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-/// The owner of the skills that the caller reads.
-fn selected_owner(caller: &Caller, uri: &Uri) -> Result<Owner, Problem> {
-    let selected = access::selected_user(caller, &QueryParams::from_uri(uri))?;
-    let user = selected.unwrap_or_else(|| caller.owner.user.clone());
-    Ok(Owner { tenant: caller.owner.tenant.clone(), user })
 }
 
 fn is_markdown(headers: &HeaderMap) -> bool {

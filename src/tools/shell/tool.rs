@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::command_rules::check_simple_command;
 use super::{
@@ -24,7 +26,7 @@ use crate::tools::{
     ToolResult,
 };
 
-pub(crate) const NAMES: [&str; 2] = ["bash", "shell"];
+pub(crate) const NAMES: [&str; 2] = [BashArgs::NAME, ShellArgs::NAME];
 
 /// Time of a call: that of the command, and that to read and store files.
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -38,12 +40,10 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// The tools with that runner.
 pub(crate) fn shell_tools(runner: &Arc<dyn ShellRunner>) -> Vec<Arc<dyn CallableTool>> {
-    let runner = || Arc::clone(runner);
-    let tools = [
-        build_code_tool(BashTool { runner: runner() }),
-        build_code_tool(ShellTool { runner: runner() }),
-    ];
-    tools.into_iter().flatten().collect()
+    [CommandTool::<BashArgs>::build(runner), CommandTool::<ShellArgs>::build(runner)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A shell tool whose calls require no approval of their own.
@@ -69,8 +69,17 @@ impl CallableTool for UnapprovedTool {
     }
 }
 
-struct BashTool {
-    runner: Arc<dyn ShellRunner>,
+/// Arguments of a shell tool.
+trait CommandArgs: JsonSchema + DeserializeOwned + Send + 'static {
+    const NAME: &str;
+    const DESCRIPTION: &str;
+
+    /// The command as the model wrote it, which the approval shows.
+    fn command(&self) -> &str;
+
+    /// Returns the text for `bash -c`, and its folder. Refused arguments need no approval: the call
+    /// fails without an effect.
+    fn check(&self) -> Result<(String, FolderPath), String>;
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -79,42 +88,22 @@ struct BashArgs {
     command: String,
 }
 
-impl Tool for BashTool {
-    type Args = BashArgs;
+impl CommandArgs for BashArgs {
+    const NAME: &str = "bash";
+    const DESCRIPTION: &str = "Execute a bash command in a sandbox whose current folder has the workspace's files. Returns stdout and \
+        stderr. Changed files return to the workspace. There is no network unless the operator allows it, and no process outlives \
+        the command.";
 
-    fn name(&self) -> &'static str {
-        "bash"
+    fn command(&self) -> &str {
+        &self.command
     }
 
-    fn description(&self) -> &'static str {
-        "Execute a bash command in a sandbox whose current folder has the workspace's files. Returns stdout and stderr. Changed \
-         files return to the workspace. There is no network, and no process outlives the command."
+    fn check(&self) -> Result<(String, FolderPath), String> {
+        if self.command.trim().is_empty() || self.command.contains('\0') {
+            return Err("Invalid input: the command is empty or has a NUL.".to_owned());
+        }
+        Ok((self.command.clone(), FolderPath::parse("")?))
     }
-
-    fn effect(&self) -> Effect {
-        Effect::Write
-    }
-
-    fn timeout(&self) -> Duration {
-        TIMEOUT
-    }
-
-    fn changes_workspace(&self) -> bool {
-        true
-    }
-
-    fn approval(&self, args: &BashArgs) -> Option<Approval> {
-        check_bash_command(&args.command).is_ok().then(|| command_approval(&args.command))
-    }
-
-    async fn call(&self, args: BashArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        check_bash_command(&args.command).map_err(ToolError::Failed)?;
-        run_command(&*self.runner, args.command, String::new(), &cx).await
-    }
-}
-
-struct ShellTool {
-    runner: Arc<dyn ShellRunner>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -125,25 +114,42 @@ struct ShellArgs {
     cwd: Option<String>,
 }
 
-impl ShellArgs {
-    /// Returns the quoted command and the folder. Refused arguments need no approval: the call
-    /// fails without an effect.
+impl CommandArgs for ShellArgs {
+    const NAME: &str = "shell";
+    const DESCRIPTION: &str = "Execute one simple command in a sandbox whose current folder has the workspace's files. Returns stdout \
+        and stderr. Changed files return to the workspace. No pipes, redirections, variables or command lists.";
+
+    fn command(&self) -> &str {
+        &self.command
+    }
+
     fn check(&self) -> Result<(String, FolderPath), String> {
         let command = check_simple_command(&self.command)?;
         Ok((command, FolderPath::parse(self.cwd.as_deref().unwrap_or_default())?))
     }
 }
 
-impl Tool for ShellTool {
-    type Args = ShellArgs;
+/// A tool that runs the command of its arguments.
+struct CommandTool<A> {
+    runner: Arc<dyn ShellRunner>,
+    arguments: PhantomData<fn() -> A>,
+}
+
+impl<A: CommandArgs> CommandTool<A> {
+    fn build(runner: &Arc<dyn ShellRunner>) -> Option<Arc<dyn CallableTool>> {
+        build_code_tool(Self { runner: Arc::clone(runner), arguments: PhantomData }).ok()
+    }
+}
+
+impl<A: CommandArgs> Tool for CommandTool<A> {
+    type Args = A;
 
     fn name(&self) -> &'static str {
-        "shell"
+        A::NAME
     }
 
     fn description(&self) -> &'static str {
-        "Execute one simple command in a sandbox whose current folder has the workspace's files. Returns stdout and stderr. \
-         Changed files return to the workspace. No pipes, redirections, variables or command lists."
+        A::DESCRIPTION
     }
 
     fn effect(&self) -> Effect {
@@ -158,21 +164,14 @@ impl Tool for ShellTool {
         true
     }
 
-    fn approval(&self, args: &ShellArgs) -> Option<Approval> {
-        args.check().is_ok().then(|| command_approval(&args.command))
+    fn approval(&self, args: &A) -> Option<Approval> {
+        args.check().is_ok().then(|| command_approval(args.command()))
     }
 
-    async fn call(&self, args: ShellArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
+    async fn call(&self, args: A, cx: CallContext) -> Result<ToolResult, ToolError> {
         let (command, folder) = args.check().map_err(ToolError::Failed)?;
         run_command(&*self.runner, command, folder.as_str().to_owned(), &cx).await
     }
-}
-
-fn check_bash_command(command: &str) -> Result<(), String> {
-    if command.trim().is_empty() || command.contains('\0') {
-        return Err("Invalid input: the command is empty or has a NUL.".to_owned());
-    }
-    Ok(())
 }
 
 /// The request also has the arguments, with the whole command.
