@@ -43,6 +43,7 @@ mod telemetry;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
+mod text_encoding;
 mod tools;
 mod turn;
 mod webhook_signature;

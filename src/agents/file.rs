@@ -17,6 +17,7 @@ use crate::agents::{
 use crate::extensions::Extension;
 use crate::extensions::permissions::shared_name;
 use crate::extensions::plugin::RegisteredPlugin;
+use crate::text_encoding::skip_byte_order_mark;
 use crate::tools::CallableTool;
 use crate::tools::mcp::tool::{McpToolSource, tool_name};
 
@@ -68,7 +69,7 @@ fn parse_parts<'t>(
             "an agent's name, the file name before `.agent.md`, is 1 to 64 of a-z, 0-9 and -",
         );
     }
-    let unmarked = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let unmarked = skip_byte_order_mark(text);
     if unmarked.trim().is_empty() {
         findings.add(Position::START, "the file is empty: write instructions for the agent");
         return None;

@@ -10,6 +10,7 @@ use crate::agents::mcp_http::{Texts, read_http};
 use crate::agents::mistakes::{Findings, Mistake, suggest_name};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{self, Member, Node, Position, Yaml};
+use crate::text_encoding::skip_byte_order_mark;
 use crate::tools::mcp::{Command, Connector, McpServer};
 
 /// Name of the file, beside the folder of the agents.
@@ -247,7 +248,7 @@ impl McpFile {
 
 /// Parses the file and returns the members of `servers` or `mcpServers`.
 fn read_servers(text: &str, findings: &mut Findings) -> Option<Vec<Member>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = skip_byte_order_mark(text);
     if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
         let at = |number: usize| u64::try_from(number).unwrap_or(1).max(1);
         let position = Position { line: at(error.line()), column: at(error.column()) };

@@ -14,6 +14,7 @@ use crate::agents::prompt_template::{PromptTemplate, describe_by_first_line};
 use crate::agents::skills::{SKILL_FILES_MAX, Skill, find_skill_files};
 use crate::agents::text_file::read_text_file;
 use crate::agents::yaml::{Node, Position, Yaml};
+use crate::text_encoding::skip_byte_order_mark;
 use crate::tools::workspace::PackageFile;
 
 mod skill_rules;
@@ -172,7 +173,7 @@ impl Resources {
         let text = read_text_file(folder, file, FILE_BYTES_MAX);
         let context_file = match text {
             Ok(text) => {
-                let text = text.strip_prefix('\u{feff}').unwrap_or(&text).trim().to_owned();
+                let text = skip_byte_order_mark(&text).trim().to_owned();
                 Some(Arc::new(ContextFile { location: location.to_owned(), text }))
             }
             Err(reason) => {
@@ -196,7 +197,7 @@ impl Resources {
         let text = read_text_file(folder, file, FILE_BYTES_MAX);
         let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
         let parsed = text.and_then(|text| {
-            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            let text = skip_byte_order_mark(&text);
             let (node, body) = parse_front_matter(text, &mut findings)?;
             let file = ParsedFile { location, file: (folder, file), node, body };
             Some(parse(&file, &mut findings))
@@ -298,7 +299,7 @@ fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
 pub(crate) fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<String>> {
     let location = format!("{name}{SKILL_SUFFIX}");
     let mut findings = Findings::new(location.as_str());
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = skip_byte_order_mark(text);
     let skill = parse_front_matter(text, &mut findings).map(|(node, body)| {
         let file = (Path::new(""), Path::new(&location));
         parse_skill(&ParsedFile { location: &location, file, node, body }, &mut findings)

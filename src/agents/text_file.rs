@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::text_encoding::{EncodingError, decode_utf8};
 use crate::tools::workspace::read_file_below;
 
 /// Reads a text file of at most `bytes_max` bytes below the folder. A link out of the folder is an
@@ -12,5 +13,7 @@ pub(super) fn read_text_file(
     bytes_max: u64,
 ) -> Result<String, String> {
     let bytes = read_file_below(folder, path_in_folder, bytes_max)?;
-    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".to_owned())
+    // Readers of the text remove the byte order mark themselves: some need the position of a line.
+    decode_utf8(&bytes).map_err(|error| format!("the file {error}"))?;
+    String::from_utf8(bytes).map_err(|_| EncodingError::NotUtf8.to_string())
 }

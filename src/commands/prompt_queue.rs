@@ -7,7 +7,8 @@ mod fuzz;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{Engine as _, alphabet};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::content::Content;
@@ -26,6 +27,7 @@ use crate::queries::load;
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_queue};
 use crate::services::Services;
 use crate::telemetry::trace;
+use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
 const ROUTE: &str = "queue agent-prompts";
 
@@ -179,19 +181,33 @@ fn reject_other_agent(
 }
 
 /// Decodes a message. Text that starts with `{` is JSON; other text is base64 of JSON, as most
-/// clients of Storage queues send it.
+/// clients of Storage queues send it. A byte order mark may precede both.
 fn decode_text(text: &str) -> Result<String, CommandError> {
-    let text = text.trim();
+    let text = skip_byte_order_mark(text.trim()).trim();
     if text.starts_with('{') {
         return Ok(repair_surrogates(text).into_owned());
     }
-    base64::engine::general_purpose::STANDARD
-        .decode(text)
-        .ok()
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .map(|text| repair_surrogates(&text).into_owned())
-        .ok_or_else(|| CommandError::invalid("", "the message is neither JSON nor base64 of JSON"))
+    let invalid = |reason: String| CommandError::invalid("", reason);
+    // Some encoders break lines.
+    let packed: String = text.split_ascii_whitespace().collect();
+    let bytes = QUEUE_BASE64
+        .iter()
+        .find_map(|encoding| encoding.decode(&packed).ok())
+        .ok_or_else(|| invalid("the message is neither JSON nor base64 of JSON".to_owned()))?;
+    let json = decode_utf8(&bytes).map_err(|error| invalid(format!("the message {error}")))?;
+    Ok(repair_surrogates(json).into_owned())
 }
+
+/// Standard and URL-safe base64, with or without padding.
+const QUEUE_BASE64: [GeneralPurpose; 2] = {
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    [
+        GeneralPurpose::new(&alphabet::STANDARD, lenient),
+        GeneralPurpose::new(&alphabet::URL_SAFE, lenient),
+    ]
+};
 
 /// Members of a message. Other names in an error pointer are content from the sender.
 const MESSAGE_MEMBERS: [&str; 9] = [

@@ -11,7 +11,7 @@ use crate::agents::{Skill, parse_skill_text};
 use crate::commands::contract::{CommandError, FieldError};
 use crate::commands::user_skills::{SkillChange, SkillTarget, delete_skill, put_skill};
 use crate::http::auth::Caller;
-use crate::http::body::{check_content_type, parse_json, read_body};
+use crate::http::body::{check_content_type, decode_text, parse_json, read_body};
 use crate::http::lists::QueryParams;
 use crate::http::memory::{MARKDOWN, accepts_markdown};
 use crate::http::{HandlerResult, SharedApi, access, json, precondition};
@@ -90,7 +90,7 @@ pub(crate) async fn replace(
     access::refuse_operator(&caller)?;
     let bytes = read_body(&api.body_kib, &headers, body).await?;
     let change = if is_markdown(&headers) {
-        parse_file(&name, &String::from_utf8_lossy(&bytes))?
+        parse_file(&name, decode_text(&bytes)?)?
     } else {
         check_content_type(&headers)?;
         parse_json::<SkillChange>(&bytes)?.value

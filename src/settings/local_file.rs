@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::mistake::Mistake;
+use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
 pub(crate) const FILE_NAME: &str = "local.settings.json";
 
@@ -26,12 +27,12 @@ const EXPECTED_SHAPE: &str = r#"{"IsEncrypted": false, "Values": {"TURNWHEEL_MOD
 /// # Errors
 /// The file is invalid; the text explains the correction. Show it and do not start.
 pub(crate) fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
-    let text = match std::fs::read_to_string(folder.join(FILE_NAME)) {
-        Ok(text) => text,
+    let bytes = match std::fs::read(folder.join(FILE_NAME)) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(Mistake::new(FILE_NAME, format!("cannot be read: {error}"))),
     };
-    parse(&text)
+    parse(decode_utf8(&bytes).map_err(|error| Mistake::new(FILE_NAME, error.to_string()))?)
 }
 
 /// Like [`read`], but parses the file's text.
@@ -39,7 +40,7 @@ pub(crate) fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
 /// # Errors
 /// As [`read`]. The error never quotes a value, because the file contains secrets.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = skip_byte_order_mark(text);
     let to_mistake = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
         let problem =

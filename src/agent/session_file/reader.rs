@@ -15,6 +15,7 @@ use crate::agent::session_file::{
 use crate::agent::strict::JsonError;
 use crate::clock::{Timestamp, parse_iso};
 use crate::ids::{EntryId, is_plain_text};
+use crate::text_encoding::{EncodingError, decode_utf8};
 
 /// Maximum number of entries of a file.
 const ENTRIES_MAX: u64 = 100_000;
@@ -121,6 +122,7 @@ impl SessionReader {
         self.lines += 1;
         let raw = match parse_line(line) {
             Ok(raw) => raw,
+            Err(UTF16) if self.header.is_none() => return Err(self.error(UTF16)),
             Err(BLANK) => return Ok(ParsedLine::Skipped(BLANK.to_owned())),
             Err(_) if self.header.is_none() => return Err(self.no_header()),
             Err(reason) => return Ok(ParsedLine::Skipped(reason.to_owned())),
@@ -272,11 +274,18 @@ impl SessionReader {
 }
 
 const BLANK: &str = "the line is blank";
+const UTF16: &str =
+    "the line is UTF-16 text, as Windows PowerShell writes it with `>`: save the file as UTF-8";
 const NO_OBJECT: &str = "the line is no JSON object";
 
 fn parse_line(line: &Line) -> Result<RawJson, &'static str> {
     let Line::Bytes(bytes) = line else { return Err("the line has more than 1.4 MB") };
-    let text = std::str::from_utf8(bytes).map_err(|_| "the line is not UTF-8")?.trim();
+    let text = decode_utf8(bytes).map_err(|error| match error {
+        EncodingError::Utf16 => UTF16,
+        EncodingError::NotUtf8 => "the line is not UTF-8",
+        EncodingError::TwoMarks => "the line begins with two byte order marks",
+    });
+    let text = text?.trim();
     if text.is_empty() {
         return Err(BLANK);
     }

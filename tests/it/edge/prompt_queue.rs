@@ -28,6 +28,42 @@ async fn queue_message_id_is_the_idempotency_key() {
     assert_eq!(prompts["items"][0]["state"], "completed");
 }
 
+/// As writers of Windows and of several SDKs send them.
+#[tokio::test]
+async fn queue_message_may_have_byte_order_mark_and_any_base64() {
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
+    let app = TestApp::new();
+    let message = |id: &str| {
+        json!({"conversationId": id, "agent": "clerk", "input": "say ÿþ~~~???>>>"}).to_string()
+    };
+    let marked = |id: &str| format!("\u{feff}{}", message(id));
+    let broken_lines = STANDARD.encode(message("c4"));
+    let (first, second) = broken_lines.split_at(40);
+    for (number, text) in [
+        marked("c0"),
+        format!("\u{feff} \r\n{}", message("c1")),
+        STANDARD.encode(marked("c2")),
+        URL_SAFE_NO_PAD.encode(message("c3")),
+        format!("{first}\r\n{second}\r\n"),
+        URL_SAFE.encode(marked("c5")),
+        STANDARD.encode(message("c6")).trim_end_matches('=').to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let outcome = accept(&app, text, &format!("m{number}")).await;
+        assert!(matches!(outcome, QueueMessageOutcome::Accepted(_)), "{text}: {outcome:?}");
+        app.get(&format!("/api/conversations/c{number}")).send().await.expect_status(200);
+    }
+    let utf16: Vec<u8> = message("c9").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let QueueMessageOutcome::Rejected { reason } =
+        accept(&app, &STANDARD.encode(utf16), "m9").await
+    else {
+        panic!("UTF-16 is refused");
+    };
+    assert!(reason.contains("UTF-16"), "{reason}");
+}
+
 #[tokio::test]
 async fn queue_messages_run_one_after_another() {
     let app = TestApp::new();

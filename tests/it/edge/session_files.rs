@@ -50,6 +50,36 @@ fn lines_of(report: &Value) -> Vec<u64> {
 }
 
 #[tokio::test]
+async fn file_of_windows_tools_is_read_and_utf16_is_named() {
+    let app = TestApp::new();
+    let plain = file(&[message("aaaaaaaa", None, "hello")]);
+    for (id, text) in [
+        ("mark", format!("\u{feff}{plain}")),
+        ("line-ends", format!("\u{feff}{}", plain.replace('\n', "\r\n"))),
+        ("blank", format!("\n{plain}")),
+    ] {
+        let report = import(&app, id, text).send().await.expect_status(201).json();
+        assert_eq!(report["imported"], 1, "{id}: {report}");
+    }
+    let utf16: Vec<u8> = plain.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let marked: Vec<u8> = [&[0xff, 0xfe][..], &utf16].concat();
+    for bytes in [utf16, marked] {
+        let refused = import(&app, "utf16", bytes).send().await.expect_problem(400, "bad-request");
+        assert!(refused["detail"].as_str().unwrap().contains("UTF-16"), "{refused}");
+    }
+    // A request's body, and a skill's.
+    let body = format!("\u{feff}{}", json!({"agent": "clerk", "input": "say hello"}));
+    let prompt =
+        app.request(Method::POST, "/api/prompts").header("content-type", "application/json");
+    prompt.body(body).send().await.expect_status(202);
+    let latin1 = b"---\ndescription: caf\xe9\n---\nBrew.\n".to_vec();
+    let skill =
+        app.request(Method::PUT, "/api/skills/brew").header("content-type", "text/markdown");
+    let refused = skill.body(latin1).send().await.expect_problem(400, "bad-request");
+    assert!(refused["detail"].as_str().unwrap().contains("UTF-8"), "{refused}");
+}
+
+#[tokio::test]
 async fn real_files_are_exported_as_they_were_imported() {
     let files = [
         ("v3-tree-written-by-origin.jsonl", vec![]),
