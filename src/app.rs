@@ -8,6 +8,7 @@ mod bench;
 mod certify;
 mod commands;
 mod console;
+mod deployed_functions;
 mod doctor_checks;
 mod fail_point;
 mod function_handlers;

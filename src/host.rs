@@ -7,10 +7,12 @@
 mod admin;
 mod config;
 mod envelope;
+mod exposure;
 mod function;
 #[cfg(test)]
 mod fuzz;
 mod invoke;
+mod keys;
 mod listener;
 mod origin_check;
 mod output;
@@ -38,12 +40,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use config::HostConfig;
-pub use function::{Function, Trigger};
+pub(crate) use exposure::{find_deployed_exposure, find_exposure, is_public, route_problems};
+pub use function::{Function, HttpTrigger, Trigger};
 pub(crate) use invoke::InvocationError;
+pub use keys::HostKeys;
 pub(crate) use package::check_package;
 pub(crate) use problem::Problem;
 pub use root::ScriptRoot;
 pub(crate) use schedule::Schedule;
+#[cfg(test)]
+pub(crate) use upload::exclusions;
 
 use admin::ManualRun;
 use invoke::Handler;
@@ -77,6 +83,8 @@ pub struct HostOptions {
     pub queues: Arc<dyn Queue>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
+    /// `None`: requests need no key, as under `func start`.
+    pub keys: Option<HostKeys>,
     /// Host names accepted besides the loopback names: that of a tunnel.
     pub host_names: Vec<String>,
     /// Origins of pages that may call the API besides those of this machine.
@@ -111,6 +119,7 @@ struct HostState {
     queues: Arc<dyn Queue>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
+    keys: Option<HostKeys>,
     host_names: Vec<String>,
     allowed_origins: AllowedOrigins,
     lease: Duration,
@@ -144,10 +153,7 @@ impl fmt::Debug for RunningHost {
 /// Show the error and exit: each text says what to do.
 pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
     let (config, mut functions) = options.root.read().map_err(HostError::Files)?;
-    functions.sort_by_key(|function| match &function.trigger {
-        Trigger::Http { route, methods: _ } => Some(route.precedence()),
-        Trigger::Queue { .. } | Trigger::Timer { .. } => None,
-    });
+    functions.sort_by_key(Function::order);
     let port = options.port;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| {
         if source.kind() == std::io::ErrorKind::AddrInUse {
@@ -160,7 +166,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
     let (sender, receiver) = mpsc::channel(QUEUED_RUNS_MAX);
     let queues = functions.iter().filter_map(|function| match &function.trigger {
         Trigger::Queue { queue } => Some(queue.clone()),
-        Trigger::Http { .. } | Trigger::Timer { .. } => None,
+        Trigger::Http(_) | Trigger::Timer { .. } => None,
     });
     let shared = HostState {
         output_signals: queues.map(|queue| (queue, watch::Sender::new(0))).collect(),
@@ -171,6 +177,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         started_at: options.clock.monotonic(),
         clock: options.clock,
         ids: options.ids,
+        keys: options.keys,
         host_names: options.host_names,
         allowed_origins: options.allowed_origins,
         lease: options.lease,
@@ -211,7 +218,7 @@ impl RunningHost {
         for function in shared.functions.clone() {
             let host = Arc::clone(&shared);
             match function.trigger.clone() {
-                Trigger::Http { .. } => {}
+                Trigger::Http(_) => {}
                 Trigger::Queue { queue } => {
                     tasks.spawn(listener::listen(host, function, queue));
                 }

@@ -20,6 +20,7 @@ pub(crate) mod functions;
 #[cfg(test)]
 mod fuzz;
 mod health;
+pub(crate) mod host_names;
 mod idempotency;
 mod inbox;
 mod lists;
@@ -41,6 +42,7 @@ mod session_files;
 mod skills;
 mod trace_layer;
 mod tree;
+mod unread_body;
 mod usage;
 mod users;
 mod why;
@@ -99,7 +101,10 @@ pub fn router(api: Arc<Api>) -> Router {
         .layer(CatchPanicLayer::custom(problem::panic_response))
         .layer(axum::middleware::from_fn(query::check_parameters))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::check_origin))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), auth::refuse_all))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), host_names::check_host_name))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish_response))
+        .layer(axum::middleware::from_fn(unread_body::drain_unread_body))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), trace_layer::trace_request))
         .with_state(api)
 }

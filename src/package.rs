@@ -18,6 +18,7 @@ mod script;
 mod tests;
 
 pub(crate) use azd::{AzdFiles, write_azd_files};
+pub(crate) use folder::is_package;
 pub(crate) use report::{Package, StagedFile};
 pub(crate) use script::{Script, ScriptError};
 
@@ -34,8 +35,9 @@ const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 /// First line of the `.funcignore` of every package: only such a folder is replaced without
 /// `--force`.
 const PACKAGE_MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
-const IGNORED_FILES: &str =
-    "local.settings.json\nlocal.settings.sample.json\n.git*\n.vscode/\n.turnwheel/\n";
+/// git, `func` and the check of a package read these lines alike. `func pack` leaves
+/// a zip file in the folder.
+const IGNORED_FILES: &str = "local.settings.json\nlocal.settings.sample.json\n.git\n.git*\n.vscode\n.turnwheel\n*.zip\n**/*.zip\n";
 
 /// Input of `package`.
 #[derive(Debug)]

@@ -45,6 +45,11 @@ pub struct Settings {
     pub model: ModelSettings,
     /// `FUNCTIONS_CUSTOMHANDLER_PORT`. Present if the Functions host started the process.
     pub port: Option<u16>,
+    /// `FUNCTIONS_APP_ROOT_PATH`: the folder of `host.json` that the Functions host runs.
+    pub app_root: Option<PathBuf>,
+    /// True if `WEBSITE_HOSTNAME` is absent or names this machine: only Azure routes requests by
+    /// the app's own names.
+    pub is_local_host: bool,
     /// Absent: `keys` when served, `header` in `dev`.
     pub auth: Option<Auth>,
     /// `WEBSITE_AUTH_ENABLED`. Only then does the platform remove forged
@@ -168,6 +173,8 @@ impl Settings {
         let settings = Self {
             model,
             port: reader.read_port(),
+            app_root: reader.get("FUNCTIONS_APP_ROOT_PATH").map(PathBuf::from),
+            is_local_host: links::is_local_host(&reader),
             auth: Auth::read(&mut reader),
             is_sign_in_on: reader.read_flag("WEBSITE_AUTH_ENABLED"),
             allowed_origins: AllowedOrigins::read(&mut reader),

@@ -93,7 +93,8 @@ pub mod fail_points {
 }
 pub mod host {
     pub use crate::host::{
-        Function, GRACE, HostError, HostOptions, LEASE, ScriptRoot, Trigger, start,
+        Function, GRACE, HostError, HostKeys, HostOptions, HttpTrigger, LEASE, ScriptRoot, Trigger,
+        start,
     };
 }
 pub mod http {

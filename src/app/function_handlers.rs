@@ -121,8 +121,14 @@ impl Functions for FunctionHandlers {
 /// Parses a queue message. Returns `None` for an invalid message, which the caller acknowledges:
 /// the pending work is in the store, so no work is lost.
 fn parse_nudge(message: &str) -> Option<Nudge> {
-    match serde_json::from_str(message) {
-        Ok(nudge) => Some(nudge),
+    match serde_json::from_str::<Nudge>(message) {
+        Ok(nudge) => match nudge.find_impossible_member() {
+            None => Some(nudge),
+            Some(member) => {
+                tracing::error!(member, "invalid queue message removed: not an id of a document");
+                None
+            }
+        },
         Err(error) => {
             let reason = redacted_error(&error);
             tracing::error!(

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
+use crate::app::deployed_functions::find_refusal;
 use crate::app::fail_point::HaltingFailPoints;
 use crate::app::function_handlers::FunctionHandlers;
 use crate::app::start_error::io_error;
@@ -78,7 +79,8 @@ struct Handler {
 
 /// Routes of the functions and the API.
 fn build_router(services: &Arc<Services>, settings: &Settings, keys: SigningKeys) -> Router {
-    let api = Api::new(Services::clone(services), Access::from_settings(settings), keys);
+    let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
+    let api = Api::new(Services::clone(services), access, keys);
     let functions = Arc::new(FunctionHandlers { services: Arc::clone(services) });
     crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
 }
@@ -125,7 +127,11 @@ impl App {
         settings: Settings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
-        let prepared = start_payments(settings).await?;
+        let prepared = if options.is_dev {
+            start_payments(settings).await?
+        } else {
+            PreparedSettings { settings, payments: None }
+        };
         let settings = &prepared.settings;
         self.check_registrations()?;
         let credentials = Credentials::default();
@@ -317,13 +323,21 @@ async fn start_local_host(
     if options.is_hosted {
         return Ok(None);
     }
+    let root =
+        ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?;
+    let (_, functions) = root.read().map_err(HostError::Files)?;
+    let problems = host::route_problems(&root, &functions);
+    if !problems.is_empty() {
+        return Err(HostError::Files(problems).into());
+    }
     let host = host::start(HostOptions {
         port: options.port,
-        root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
+        root,
         handler: handler.parse().map_err(io_error("parse the address of the handler"))?,
         queues: Arc::clone(queue),
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),
+        keys: None,
         host_names: Vec::new(),
         allowed_origins,
         lease: host::LEASE,
@@ -334,9 +348,9 @@ async fn start_local_host(
 }
 
 /// Starts the payments server of the example, unless the settings contain the address of another
-/// server or the service runs in Azure.
+/// server. Only `dev` and `certify` do so: a served app must not pay an example.
 pub(super) async fn start_payments(settings: Settings) -> Result<PreparedSettings, StartError> {
-    if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
+    if settings.app_setting("PAYMENTS_URL").is_some() {
         return Ok(PreparedSettings { settings, payments: None });
     }
     let server = PaymentsServer::start()

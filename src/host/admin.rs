@@ -72,7 +72,7 @@ async fn list_functions(State(host): State<Arc<HostState>>) -> Json<Value> {
     let prefix = &host.config.route_prefix;
     let entries = host.functions.iter().map(|function| {
         let route = match &function.trigger {
-            Trigger::Http { route, methods: _ } => Some(format!("/{prefix}/{}", route.text())),
+            Trigger::Http(http) => Some(format!("/{prefix}/{}", http.route.text())),
             Trigger::Queue { .. } | Trigger::Timer { .. } => None,
         };
         json!({ "name": function.name, "config": function.json, "route": route, "language": "custom" })
@@ -117,8 +117,8 @@ async fn request_run(
             &format!("Function not found. Available: {}.", names.join(", ")),
         );
     };
-    if let Trigger::Http { route, methods: _ } = &function.trigger {
-        let text = format!("Call its route: /{}/{}", host.config.route_prefix, route.text());
+    if let Trigger::Http(http) = &function.trigger {
+        let text = format!("Call its route: /{}/{}", host.config.route_prefix, http.route.text());
         return reject(StatusCode::BAD_REQUEST, &text);
     }
     let input = if body.trim_ascii().is_empty() {
@@ -163,7 +163,7 @@ pub(super) async fn start_requested_runs(
 async fn run_manually(host: &HostState, ManualRun { function, input }: ManualRun) {
     match &function.trigger {
         // `request_run` rejects these.
-        Trigger::Http { .. } => {}
+        Trigger::Http(_) => {}
         Trigger::Timer { .. } => timer::run_once(host, &function, TimerStatus::default()).await,
         Trigger::Queue { .. } => {
             let now = host.clock.now();

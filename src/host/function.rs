@@ -27,20 +27,63 @@ pub struct Function {
 
 #[derive(Clone, Debug)]
 pub enum Trigger {
-    /// `methods` in upper case; empty: every method.
-    Http {
-        route: RouteTemplate,
-        methods: Vec<String>,
-    },
-    Queue {
-        queue: String,
-    },
-    Timer {
-        schedule: Box<Schedule>,
-    },
+    Http(HttpTrigger),
+    Queue { queue: String },
+    Timer { schedule: Box<Schedule> },
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpTrigger {
+    pub route: RouteTemplate,
+    /// In upper case; empty: every method.
+    pub methods: Vec<String>,
+    pub level: AuthLevel,
+}
+
+/// The key that an HTTP trigger requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthLevel {
+    Anonymous,
+    /// A key of the function or of the host.
+    Function,
+    /// The master key.
+    Admin,
+}
+
+impl HttpTrigger {
+    pub(super) fn accepts_method(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|one| one == method)
+    }
+
+    /// True if a method exists that both triggers accept.
+    pub(super) fn shares_method(&self, other: &Self) -> bool {
+        self.methods.is_empty()
+            || other.methods.is_empty()
+            || self.methods.iter().any(|method| other.methods.contains(method))
+    }
+
+    /// True if this trigger accepts every method of `other`.
+    pub(super) fn accepts_methods_of(&self, other: &Self) -> bool {
+        self.methods.is_empty()
+            || (!other.methods.is_empty()
+                && other.methods.iter().all(|method| self.methods.contains(method)))
+    }
 }
 
 impl Function {
+    /// A sort key: the Functions host tries routes in the order of the functions' names, ordinal
+    /// and without case.
+    pub(super) fn order(&self) -> String {
+        self.name.to_ascii_uppercase()
+    }
+
+    pub(super) fn http(&self) -> Option<&HttpTrigger> {
+        match &self.trigger {
+            Trigger::Http(http) => Some(http),
+            Trigger::Queue { .. } | Trigger::Timer { .. } => None,
+        }
+    }
+
     /// Returns `None` for a disabled function.
     ///
     /// # Errors
@@ -123,10 +166,12 @@ fn read_http_trigger(name: &str, trigger: &Value, others: &[&Value]) -> Result<T
             "the binding beside httpTrigger must be http with \"direction\": \"out\"".into()
         );
     }
-    let level = text_at(trigger, "authLevel");
-    if !["", "anonymous", "function", "admin"].contains(&level.to_lowercase().as_str()) {
-        return Err(format!("`authLevel` is `{level}`: anonymous, function or admin"));
-    }
+    let level = match text_at(trigger, "authLevel").to_lowercase().as_str() {
+        "anonymous" => AuthLevel::Anonymous,
+        "" | "function" => AuthLevel::Function,
+        "admin" => AuthLevel::Admin,
+        other => return Err(format!("`authLevel` is `{other}`: anonymous, function or admin")),
+    };
     let methods = match trigger.get("methods") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(methods)) if methods.iter().all(Value::is_string) => {
@@ -135,7 +180,7 @@ fn read_http_trigger(name: &str, trigger: &Value, others: &[&Value]) -> Result<T
         Some(_) => return Err("`methods` is not an array of strings".into()),
     };
     let route = trigger.get("route").and_then(Value::as_str).unwrap_or(name);
-    Ok(Trigger::Http { route: RouteTemplate::read(route)?, methods })
+    Ok(Trigger::Http(HttpTrigger { route: RouteTemplate::read(route)?, methods, level }))
 }
 
 fn read_queue_trigger(trigger: &Value) -> Result<Trigger, String> {
@@ -194,14 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn shipped_functions_are_the_expected_nine() {
+    fn shipped_functions_are_the_expected_ten() {
         let mut lines = Vec::new();
         for (name, text) in &ScriptRoot::embedded().functions {
             let function = Function::read(name, name, text).unwrap().unwrap();
             let trigger = match &function.trigger {
-                Trigger::Http { route, methods } => {
-                    let level = function.json["bindings"][0]["authLevel"].as_str().unwrap();
-                    format!("{} {} {level}", methods.join(","), route.text())
+                Trigger::Http(http) => {
+                    format!("{} {} {:?}", http.methods.join(","), http.route.text(), http.level)
                 }
                 Trigger::Queue { queue } => format!("queue {queue}"),
                 Trigger::Timer { schedule } => format!("timer {}", schedule.text()),
@@ -212,15 +256,16 @@ mod tests {
             lines.push(format!("{name}({}): {trigger}{outputs}", function.binding));
         }
         insta::assert_snapshot!(lines.join("\n"), @r"
-        api(req):  {*path} function
-        approve(req): GET,POST approvals/{token} anonymous
-        health(req): GET health anonymous
+        approve(req): GET,HEAD,POST approvals/{token} Anonymous
+        health(req): GET,HEAD health Anonymous
         notify(message): queue agent-notify, nudges to agent-turns
         notify-poison(message): queue agent-notify-poison, nudges to agent-turns
+        preflight(req): OPTIONS {*preflight} Anonymous
         prompt(message): queue agent-prompts, nudges to agent-turns
         sweep(timer): timer 0 * * * * *, nudges to agent-turns
         turn(message): queue agent-turns, nudges to agent-turns
         turn-poison(message): queue agent-turns-poison, nudges to agent-turns
+        web(req):  {*path} Function
         ");
     }
 

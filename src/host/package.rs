@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::config::HostConfig;
+use super::exposure;
 use super::function::{Function, Trigger};
 use super::problem::Problem;
 use super::root::{self, ScriptRoot};
@@ -42,6 +43,7 @@ pub(crate) fn check_package(dir: &Path) -> Vec<Problem> {
             match root.read() {
                 Ok((_, functions)) => {
                     problems.extend(functions.iter().filter_map(missing_nudge_output));
+                    problems.extend(exposure::route_problems(&root, &functions));
                 }
                 Err(found) => problems.extend(found),
             }
@@ -68,7 +70,7 @@ fn missing_nudge_output(function: &Function) -> Option<Problem> {
         .outputs
         .iter()
         .any(|output| output.name == output_binding::NUDGES && output.queue == queue::TURNS);
-    if has_nudge_output || matches!(function.trigger, Trigger::Http { .. }) {
+    if has_nudge_output || matches!(function.trigger, Trigger::Http(_)) {
         return None;
     }
     let binding = json!({

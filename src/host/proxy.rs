@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::invoke::{HOST_VERSION, HOST_VERSION_HEADER, INVOCATION_ID_HEADER};
 use super::routes::segments_below_prefix;
-use super::{Function, HostState, InvocationError, Trigger, envelope};
+use super::{Function, HostState, InvocationError, envelope};
 use crate::error_chain::has_cause;
 use crate::server::is_client_too_slow;
 
@@ -52,6 +52,11 @@ pub(super) async fn forward_request(
         let text = format!("No route matches. Routes begin with /{prefix}/.\n");
         return (StatusCode::NOT_FOUND, text).into_response();
     };
+    if let (Some(keys), Some(trigger)) = (&host.keys, function.http())
+        && !keys.allow(function, trigger, (request.headers(), request.uri()))
+    {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
     let too_large =
         |length: &u64| usize::try_from(*length).map_or(true, |length| length > BODY_BYTES_MAX);
     if content_length(request.headers()).as_ref().is_some_and(too_large) {
@@ -87,16 +92,13 @@ pub(super) async fn forward_request(
 }
 
 /// Finds the function for a request. The method is part of the route: with another method the next
-/// route is tried. Functions are sorted, the most specific first.
+/// route is tried. Functions are in the order of their names, and the first that matches decides.
 fn find_function<'a>(host: &'a HostState, method: &Method, path: &str) -> Option<&'a Function> {
     let path = segments_below_prefix(path, &host.config.route_prefix)?;
-    host.functions.iter().find(|function| match &function.trigger {
-        Trigger::Http { route, methods } => {
-            let accepts_method =
-                methods.is_empty() || methods.iter().any(|one| one == method.as_str());
-            accepts_method && route.matches(&path)
-        }
-        Trigger::Queue { .. } | Trigger::Timer { .. } => false,
+    host.functions.iter().find(|function| {
+        function
+            .http()
+            .is_some_and(|http| http.accepts_method(method.as_str()) && http.route.matches(&path))
     })
 }
 

@@ -14,16 +14,17 @@ const FUNCTIONS_FOLDER: &str = "functions";
 
 const HOST_JSON: &str = include_str!("../../host.json");
 
-const FUNCTIONS: [(&str, &str); 9] = [
-    ("api", include_str!("../../functions/api/function.json")),
+const FUNCTIONS: [(&str, &str); 10] = [
     ("approve", include_str!("../../functions/approve/function.json")),
     ("health", include_str!("../../functions/health/function.json")),
     ("notify", include_str!("../../functions/notify/function.json")),
     ("notify-poison", include_str!("../../functions/notify-poison/function.json")),
+    ("preflight", include_str!("../../functions/preflight/function.json")),
     ("prompt", include_str!("../../functions/prompt/function.json")),
     ("sweep", include_str!("../../functions/sweep/function.json")),
     ("turn", include_str!("../../functions/turn/function.json")),
     ("turn-poison", include_str!("../../functions/turn-poison/function.json")),
+    ("web", include_str!("../../functions/web/function.json")),
 ];
 
 /// The unchecked texts of `host.json` and of every `function.json`.
@@ -83,7 +84,7 @@ impl ScriptRoot {
         let mut problems = Vec::new();
         let mut functions = Vec::new();
         for (name, text) in &self.functions {
-            match Function::read(name, &function_file(self.parent, name), text) {
+            match Function::read(name, &self.function_file(name), text) {
                 Ok(function) => functions.extend(function),
                 Err(found) => problems.extend(found),
             }
@@ -91,7 +92,7 @@ impl ScriptRoot {
         let is_queue = |function: &Function| matches!(function.trigger, Trigger::Queue { .. });
         let config = HostConfig::read(&self.host_json, functions.iter().any(is_queue));
         let config = config.map_err(|found| problems.splice(0..0, found)).ok();
-        let is_http = |function: &Function| matches!(function.trigger, Trigger::Http { .. });
+        let is_http = |function: &Function| matches!(function.trigger, Trigger::Http(_));
         let http: Vec<&str> =
             functions.iter().filter(|one| is_http(one)).map(|one| one.name.as_str()).collect();
         let mut background = self.functions.keys().filter(|name| !http.contains(&name.as_str()));
@@ -107,6 +108,11 @@ impl ScriptRoot {
             Some(config) if problems.is_empty() => Ok((config, functions)),
             _ => Err(problems),
         }
+    }
+
+    /// Returns the path of a function's file for messages.
+    pub(super) fn function_file(&self, name: &str) -> String {
+        function_file(self.parent, name)
     }
 
     /// Returns the files of a deployed folder: path relative to its root, and text.

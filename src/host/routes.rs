@@ -1,6 +1,8 @@
 //! Route templates as ASP.NET reads them, as far as functions need them: fixed segments, `{name}`
 //! and a last `{*rest}`.
 
+use percent_encoding::percent_decode_str;
+
 /// Segments of a path below the route prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTemplate {
@@ -8,12 +10,22 @@ pub struct RouteTemplate {
     segments: Vec<Segment>,
 }
 
-/// In order of precedence: the most specific first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Text(String),
     Parameter,
     Rest,
+}
+
+/// The paths that two routes have in common, and which route describes them more closely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overlap {
+    None,
+    /// The first route is the closer one.
+    First,
+    Second,
+    /// Both routes have the same form.
+    Same,
 }
 
 impl RouteTemplate {
@@ -46,8 +58,7 @@ impl RouteTemplate {
         &self.text
     }
 
-    /// True if the segments of a path below the prefix match this route. Compares texts without
-    /// case.
+    /// True if the segments of a path below the prefix match this route.
     pub fn matches(&self, path: &[&str]) -> bool {
         let mut path = path.iter();
         for segment in &self.segments {
@@ -59,7 +70,7 @@ impl RouteTemplate {
                     }
                 }
                 Segment::Text(text) => {
-                    if !path.next().is_some_and(|given| given.eq_ignore_ascii_case(text)) {
+                    if !path.next().is_some_and(|given| is_same_segment(given, text)) {
                         return false;
                     }
                 }
@@ -68,15 +79,63 @@ impl RouteTemplate {
         path.next().is_none()
     }
 
-    /// A sort key: the more specific of two routes sorts first.
-    pub fn precedence(&self) -> impl Ord + use<> {
-        let kind = |segment: &Segment| match segment {
-            Segment::Text(_) => 0_u8,
-            Segment::Parameter => 1,
-            Segment::Rest => 2,
-        };
-        self.segments.iter().map(kind).collect::<Vec<_>>()
+    /// True if the Functions host takes both for one route: their texts differ at most in case.
+    pub(super) fn has_text_of(&self, other: &Self) -> bool {
+        self.text.trim_matches('/').eq_ignore_ascii_case(other.text.trim_matches('/'))
     }
+
+    /// Compares two routes by the paths that both match. A fixed segment is closer than `{name}`,
+    /// and `{name}` is closer than `{*rest}`; the first difference decides.
+    pub(super) fn overlap(&self, other: &Self) -> Overlap {
+        let mut closer = Overlap::Same;
+        let (mut first, mut second) = (self.segments.iter(), other.segments.iter());
+        loop {
+            let difference = match (first.next(), second.next()) {
+                (None, None) | (Some(Segment::Rest), Some(Segment::Rest)) => return closer,
+                // `{*rest}` also matches no segment.
+                (Some(Segment::Rest), _) => return closer.or(Overlap::Second),
+                (_, Some(Segment::Rest)) => return closer.or(Overlap::First),
+                (None, Some(_)) | (Some(_), None) => return Overlap::None,
+                (Some(Segment::Text(one)), Some(Segment::Text(two))) => {
+                    if !one.eq_ignore_ascii_case(two) {
+                        return Overlap::None;
+                    }
+                    Overlap::Same
+                }
+                (Some(Segment::Parameter), Some(Segment::Parameter)) => Overlap::Same,
+                (Some(Segment::Text(_)), Some(Segment::Parameter)) => Overlap::First,
+                (Some(Segment::Parameter), Some(Segment::Text(_))) => Overlap::Second,
+            };
+            closer = closer.or(difference);
+        }
+    }
+
+    /// True if every path of this route is also one of `other`.
+    pub(super) fn is_within(&self, other: &Self) -> bool {
+        let mut segments = self.segments.iter();
+        for wider in &other.segments {
+            match (segments.next(), wider) {
+                (_, Segment::Rest) => return true,
+                (Some(Segment::Text(_) | Segment::Parameter), Segment::Parameter) => {}
+                (Some(Segment::Text(one)), Segment::Text(two)) if one.eq_ignore_ascii_case(two) => {
+                }
+                (None | Some(_), Segment::Text(_) | Segment::Parameter) => return false,
+            }
+        }
+        segments.next().is_none()
+    }
+}
+
+impl Overlap {
+    fn or(self, later: Self) -> Self {
+        if self == Self::Same { later } else { self }
+    }
+}
+
+/// Compares without case. The Functions host decodes a path before it routes; an encoded slash
+/// separates no segments.
+fn is_same_segment(given: &str, text: &str) -> bool {
+    percent_decode_str(given).decode_utf8_lossy().eq_ignore_ascii_case(text)
 }
 
 fn is_name(name: &str) -> bool {
@@ -96,7 +155,7 @@ pub(crate) fn segments_below_prefix<'a>(path: &'a str, prefix: &str) -> Option<V
         return None;
     }
     for part in prefix.split('/') {
-        if !segments.next().is_some_and(|segment| segment.eq_ignore_ascii_case(part)) {
+        if !segments.next().is_some_and(|segment| is_same_segment(segment, part)) {
             return None;
         }
     }
@@ -120,6 +179,9 @@ mod tests {
             ("health", "/api/health", true),
             ("health", "/api/HEALTH/", true),
             ("health", "/api/health/x", false),
+            ("health", "/api/%68ealt%48", true),
+            ("approvals/{token}", "/api/approvals/a%2Fb", true),
+            ("approvals/{token}", "/api/approvals%2Fa", false),
             ("approvals/{token}", "/api/approvals/t", true),
             ("approvals/{token}", "/api/approvals", false),
             ("{*path}", "/admin/host/status", false),
@@ -141,14 +203,40 @@ mod tests {
     }
 
     #[test]
-    fn more_specific_route_sorts_first() {
-        let mut routes = ["{*path}", "approvals/{token}", "health", "approvals/mine"]
-            .map(|text| RouteTemplate::read(text).unwrap());
-        routes.sort_by_key(RouteTemplate::precedence);
-        assert_eq!(
-            routes.each_ref().map(RouteTemplate::text),
-            ["health", "approvals/mine", "approvals/{token}", "{*path}"]
-        );
+    fn overlap_names_the_closer_route() {
+        for (first, second, expected) in [
+            ("{*path}", "health", Overlap::Second),
+            ("{*path}", "", Overlap::Second),
+            ("health", "{*path}", Overlap::First),
+            ("{a}/{b}", "approvals/{token}", Overlap::Second),
+            ("{a}/b", "a/{b}", Overlap::Second),
+            ("approvals/{token}", "Approvals/{id}", Overlap::Same),
+            ("approvals/{token}", "approvals", Overlap::None),
+            ("approvals/{*rest}", "approvals", Overlap::Second),
+            ("approvals/{token}", "health/{x}", Overlap::None),
+            ("a/{*rest}", "{x}/b", Overlap::First),
+            ("{*a}", "{*b}", Overlap::Same),
+        ] {
+            let read = |text| RouteTemplate::read(text).unwrap();
+            assert_eq!(read(first).overlap(&read(second)), expected, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn route_within_another_has_none_of_its_own_paths() {
+        for (inner, outer, expected) in [
+            ("health", "health", true),
+            ("HEALTH/", "health", true),
+            ("approvals/me", "approvals/{token}", true),
+            ("approvals/{token}", "approvals/me", false),
+            ("{*path}", "health", false),
+            ("health/{*path}", "health", false),
+            ("approvals/{a}/{b}", "approvals/{token}", false),
+            ("a/{b}", "{*rest}", true),
+        ] {
+            let read = |text| RouteTemplate::read(text).unwrap();
+            assert_eq!(read(inner).is_within(&read(outer)), expected, "{inner} {outer}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
+use regex::Regex;
 use serde_json::Value;
 
 use super::problem::Problem;
@@ -99,7 +100,8 @@ pub(super) fn excluded_file_problems(dir: &Path) -> Vec<Problem> {
         is_script || file.ends_with(".agent.md") || !file.contains(['.', '/'])
     };
     let exclusion_problem = |file: &String| {
-        let rule = find_excluding_rule(&rules, file)?;
+        let rule =
+            find_excluding_rule(&rules, file).or_else(|| find_excluding_func_rule(&rules, file))?;
         let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
         Some(Problem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
     };
@@ -112,6 +114,7 @@ struct IgnoreRule {
     /// `!`: includes again what an earlier line excludes.
     is_exception: bool,
     matcher: GlobMatcher,
+    func_expression: Regex,
 }
 
 /// Reads the lines of `.funcignore` as git reads its own file.
@@ -132,7 +135,9 @@ fn read_ignore_rules(dir: &Path) -> Option<Vec<IgnoreRule>> {
         );
         let glob = GlobBuilder::new(&anchored).literal_separator(true).build().ok()?;
         let matcher = glob.compile_matcher();
-        Some(IgnoreRule { line: index + 1, text: line.to_owned(), is_exception, matcher })
+        let func_expression = func_expression(line.trim_start_matches('!'))?;
+        let text = line.to_owned();
+        Some(IgnoreRule { line: index + 1, text, is_exception, matcher, func_expression })
     };
     Some(text.lines().enumerate().filter_map(rule).collect())
 }
@@ -144,6 +149,22 @@ fn find_excluding_rule<'a>(rules: &'a [IgnoreRule], file: &str) -> Option<&'a Ig
         let last = rules.iter().rev().find(|rule| rule.matcher.is_match(path))?;
         (!last.is_exception).then_some(last)
     })
+}
+
+/// Returns the expression that `func` (Core Tools 4) makes of a line: it matches the beginning of a
+/// path up to the end of a word. `turn` thus also excludes `turn-poison/`, and `*.log` only files
+/// of the root.
+fn func_expression(line: &str) -> Option<Regex> {
+    let pattern = regex::escape(line.trim_start_matches('/'));
+    let pattern = pattern.replace(r"\*\*", "(.+)").replace(r"\*", "([^/]+)");
+    Regex::new(&format!(r"^{pattern}\b")).ok()
+}
+
+/// Returns the line with which `func` excludes a file. An exception of any line includes it.
+fn find_excluding_func_rule<'a>(rules: &'a [IgnoreRule], file: &str) -> Option<&'a IgnoreRule> {
+    let mut matching = rules.iter().filter(|rule| rule.func_expression.is_match(file));
+    let first = matching.clone().find(|rule| !rule.is_exception)?;
+    (!matching.any(|rule| rule.is_exception)).then_some(first)
 }
 
 /// Lists the files below `dir` by name, as paths with `/`.
@@ -160,6 +181,36 @@ fn list_files(dir: &Path, parent: &str, depth_left: usize, files: &mut Vec<Strin
             }
         } else {
             files.push(path);
+        }
+    }
+}
+
+/// True for each reading of `.funcignore`, git's and that of `func`, that excludes the file.
+#[cfg(test)]
+pub(crate) fn exclusions(dir: &Path, file: &str) -> [bool; 2] {
+    let rules = read_ignore_rules(dir).unwrap_or_default();
+    [find_excluding_rule(&rules, file).is_some(), find_excluding_func_rule(&rules, file).is_some()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn func_reads_lines_by_its_own_expression() {
+        for (line, file, git, func) in [
+            (".turnwheel/", ".turnwheel/data.db", true, true),
+            (".turnwheel/", ".turnwheel/.tmp", true, false),
+            (".turnwheel", ".turnwheel/.tmp", true, true),
+            ("*.log", "logs/a.log", true, false),
+            ("**/*.log", "logs/a.log", true, true),
+            ("turn", "turn-poison/function.json", false, true),
+            ("turn", "turnwheel", false, false),
+            (".git*", ".git/config", true, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(IGNORE_FILE), line).unwrap();
+            assert_eq!(exclusions(dir.path(), file), [git, func], "{line} {file}");
         }
     }
 }

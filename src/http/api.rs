@@ -10,6 +10,7 @@ use crate::http::auth::Access;
 use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::HealthCache;
+use crate::http::long_poll::WAITS_MAX;
 use crate::services::Services;
 
 pub struct Api {
@@ -19,6 +20,8 @@ pub struct Api {
     pub(crate) health: HealthCache,
     /// Free slots for event streams.
     pub(crate) stream_slots: Arc<Semaphore>,
+    /// Free slots for requests that wait.
+    pub(crate) wait_slots: Semaphore,
     /// Free kibibytes for large request bodies received concurrently.
     pub(crate) body_kib: Semaphore,
 }
@@ -33,6 +36,7 @@ impl Api {
             signing_keys,
             health: HealthCache::default(),
             stream_slots,
+            wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,
         }
     }

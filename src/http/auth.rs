@@ -1,7 +1,9 @@
 //! Authentication of callers: by function keys, App Service Authentication, or headers of a
 //! gateway.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use http::HeaderMap;
 use http::request::Parts;
@@ -10,6 +12,7 @@ use serde::Deserialize;
 use crate::commands::contract::{Decider, Owner};
 use crate::digest::sha256_hex;
 use crate::http::SharedApi;
+use crate::http::host_names::HostNames;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::settings::Settings;
@@ -73,12 +76,7 @@ pub(crate) fn authenticate(access: &Access, headers: &HeaderMap) -> Result<Calle
             let user = identity_header(headers, USER_HEADER)?;
             let user = user.or(access.is_dev.then_some("default")).ok_or_else(missing_user)?;
             let roles = unique_header(headers, ROLES_HEADER)?.unwrap_or_default();
-            let roles = roles.split(',').map(str::trim).filter(|role| !role.is_empty());
-            Ok(new_caller(
-                tenant.to_owned(),
-                user.to_owned(),
-                roles.map(ToOwned::to_owned).collect(),
-            ))
+            Ok(new_caller(tenant.to_owned(), user.to_owned(), split_roles(roles)?))
         }
     }
 }
@@ -92,8 +90,37 @@ fn missing_user() -> Problem {
     Problem::new(problem::UNAUTHORIZED, detail)
 }
 
+/// Middleware of all routes: 503 while the deployed functions do not fit the authentication mode.
+pub(crate) async fn refuse_all(
+    State(api): State<SharedApi>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match &api.access.refusal {
+        Some(reason) => Problem::new(problem::UNAVAILABLE, reason.clone()).into_response(),
+        None => next.run(request).await,
+    }
+}
+
+/// Returns the roles of a gateway's header. The Functions host joins repeated headers with a comma
+/// and a blank, so a blank or an empty role may stand where a client's header ends.
+fn split_roles(roles: &str) -> Result<Vec<String>, Problem> {
+    let is_role = |role: &&str| !role.is_empty() && role.trim() == *role;
+    match roles.split(',').collect::<Vec<_>>() {
+        // A header without a role is legal: the user has none.
+        roles if roles == [""] => Ok(Vec::new()),
+        roles if roles.iter().all(is_role) => {
+            Ok(roles.into_iter().map(ToOwned::to_owned).collect())
+        }
+        _ => Err(Problem::bad_request(
+            "The header `turnwheel-roles` must be roles separated by single commas, without blanks. The gateway must replace the client's header, not append to it.",
+        )),
+    }
+}
+
 /// Returns a header that identifies the caller. A repeated header is an error: a gateway may have
-/// appended its own to the client's.
+/// appended its own to the client's. Behind the Functions host it arrives as one value, joined by a
+/// comma and a blank, which no tenant, user or principal may contain.
 fn unique_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut values = headers.get_all(name).iter();
     let (first, second) = (values.next(), values.next());
@@ -194,6 +221,11 @@ pub struct Access {
     /// True in `dev`: a request without `Turnwheel-User` belongs to user `default`.
     pub is_dev: bool,
     pub allowed_origins: AllowedOrigins,
+    /// True behind the Functions host, which sets `X-Forwarded-Host` itself.
+    pub is_hosted: bool,
+    pub host_names: HostNames,
+    /// Reason why every request is refused: the deployed functions do not fit the mode.
+    pub refusal: Option<String>,
     /// Public address, without a trailing slash. `None` if only the `Host` header names the app.
     pub public_url: Option<String>,
 }
@@ -205,6 +237,9 @@ impl Access {
             is_sign_in_on: settings.is_sign_in_on,
             is_dev: settings.is_dev,
             allowed_origins: settings.allowed_origins.clone(),
+            is_hosted: settings.port.is_some(),
+            host_names: if settings.is_local_host { HostNames::Loopback } else { HostNames::Any },
+            refusal: None,
             public_url: settings.public_url.clone(),
         }
     }
@@ -216,6 +251,9 @@ impl Access {
             is_sign_in_on: false,
             is_dev: true,
             allowed_origins: AllowedOrigins::default().with_loopback(),
+            is_hosted: false,
+            host_names: HostNames::Loopback,
+            refusal: None,
             public_url: None,
         }
     }
@@ -255,7 +293,7 @@ mod tests {
         let named_by = headers(&[
             ("turnwheel-tenant", "acme"),
             ("turnwheel-user", "ann"),
-            ("turnwheel-roles", "a, Turnwheel.Operator"),
+            ("turnwheel-roles", "a,Turnwheel.Operator"),
         ]);
         let found = authenticate(&access(Auth::Header), &named_by).unwrap();
         assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("acme", "ann"));
@@ -279,6 +317,29 @@ mod tests {
             assert_eq!(refused.kind, problem::BAD_REQUEST);
             assert!(refused.detail.contains(name) && refused.detail.contains("more than once"));
         }
+        // The Functions host delivers a repeated header as one value.
+        for (name, value) in [
+            ("turnwheel-roles", "Turnwheel.Operator, a"),
+            ("turnwheel-roles", "Turnwheel.Operator,, a"),
+            ("turnwheel-roles", "Turnwheel.Operator,"),
+            ("turnwheel-roles", ",a"),
+            ("turnwheel-roles", "Turnwheel.Operator,\ta"),
+            ("turnwheel-user", "ann, bob"),
+            ("turnwheel-tenant", "acme, acme"),
+        ] {
+            let mut joined = headers(&known);
+            joined.insert(name, value.parse().unwrap());
+            let refused = authenticate(&access(Auth::Header), &joined).unwrap_err();
+            assert_eq!(refused.kind, problem::BAD_REQUEST, "{name}: {value}");
+        }
+        let mut without_roles = headers(&known);
+        without_roles.insert(ROLES_HEADER, "".parse().unwrap());
+        let found = authenticate(&access(Auth::Header), &without_roles).unwrap();
+        assert_eq!(found.roles, Vec::<String>::new());
+        let principal = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"oid","val":"o1"}]"#);
+        let joined = format!("{0}, {0}", principal[PRINCIPAL_HEADER].to_str().unwrap());
+        let joined = headers(&[(PRINCIPAL_HEADER, &joined)]);
+        assert!(authenticate(&access(Auth::SignIn), &joined).is_err());
         let mut twice = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"oid","val":"o1"}]"#);
         twice.append(PRINCIPAL_HEADER, "e30=".parse().unwrap());
         let refused = authenticate(&access(Auth::SignIn), &twice).unwrap_err();

@@ -18,11 +18,10 @@ use crate::commands::idempotency::canonical_hash;
 use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};
 use crate::server::is_client_too_slow;
+use crate::text_encoding::decode_utf8;
 
 /// Maximum bytes of a request body.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Maximum bytes of an oversized body that are read and discarded.
-const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum kibibytes of all request bodies received concurrently, without the first [`PORTION_KIB`]
 /// of each. Bounds the memory that many large, slow bodies can use.
 pub(crate) const BODIES_KIB_MAX: usize = 128 * 1024;
@@ -64,7 +63,6 @@ pub(crate) async fn read_body(
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
-        drain(&mut body).await;
         return Err(too_large());
     }
     // Most bodies arrive in one chunk, which is not copied.
@@ -76,7 +74,6 @@ pub(crate) async fn read_body(
         let Ok(data) = frame.map_err(|error| read_error(&error))?.into_data() else { continue };
         let length = first_chunk.len() + whole.len() + data.len();
         if length > BODY_BYTES_MAX {
-            drain(&mut body).await;
             return Err(too_large());
         }
         while length > granted_bytes {
@@ -99,18 +96,6 @@ pub(crate) async fn read_body(
 /// Reserves the memory of an import, whose body is read line by line.
 pub(crate) fn reserve_import(body_kib: &Semaphore) -> Result<SemaphorePermit<'_>, Problem> {
     body_kib.try_acquire_many(IMPORT_KIB).map_err(|_| too_many_bodies())
-}
-
-/// Discards the rest: most clients read a response only after they have sent the whole body. Stops
-/// after [`DRAINED_BYTES_MAX`].
-async fn drain(body: &mut Body) {
-    let mut drained = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        drained += frame.data_ref().map_or(0, Bytes::len);
-        if drained > DRAINED_BYTES_MAX {
-            return;
-        }
-    }
 }
 
 fn read_error(error: &axum::Error) -> Problem {
@@ -146,11 +131,15 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(problem::UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json."))
 }
 
+/// Returns the text of a body.
+pub(crate) fn decode_text(bytes: &[u8]) -> Result<&str, Problem> {
+    decode_utf8(bytes).map_err(|error| Problem::bad_request(format!("The body {error}.")))
+}
+
 /// Parses a JSON body. An absent body is an empty object.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { bytes };
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| Problem::bad_request("The body is not UTF-8. Send JSON encoded as UTF-8."))?;
+    let text = decode_text(bytes)?;
     // A client that cuts a text within a character sends half a surrogate pair as an escape.
     let text = repair_surrogates(text);
     let tree: Value = serde_json::from_str(&text).map_err(|error| {

@@ -105,7 +105,7 @@ pub(crate) async fn read(
     let wait = parse_wait(&uri)?;
     let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
     let (view, head) = match wait {
-        Some(wait) => long_poll::wait_for_conversation(&api.services, &key, wait).await?,
+        Some(wait) => long_poll::wait_for_conversation(&api, &key, wait).await?,
         None => current_view(&api.services, &key).await?,
     };
     let etag = conversation_etag(&head);

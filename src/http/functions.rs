@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
@@ -38,6 +38,9 @@ pub(crate) const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FunctionFailure(pub String);
+
+/// Headers of browsers, and of requests that the Functions host passes on. Its own have none.
+const CLIENT_HEADERS: [&str; 3] = ["origin", "sec-fetch-site", "x-forwarded-for"];
 
 /// Names of the function folders, which are the last part of the paths.
 const FUNCTION_NAMES: [&str; 6] =
@@ -83,6 +86,11 @@ async fn handle_invocation(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let function = uri.path().trim_matches('/').to_owned();
+    if let Some(header) = CLIENT_HEADERS.into_iter().find(|name| headers.contains_key(*name)) {
+        tracing::warn!(faas.name = %function, header, "invocation refused: not a request of the Functions host");
+        return (StatusCode::FORBIDDEN, "Only the Functions host calls functions.\n")
+            .into_response();
+    }
     let body = match body {
         Ok(body) => body,
         Err(rejection) => {

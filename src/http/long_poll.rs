@@ -3,26 +3,41 @@
 
 use std::time::Duration;
 
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use crate::agent::entry::PromptState;
 use crate::agent::head::{Head, State};
 use crate::agent::prompt_view::PromptView;
 use crate::commands::contract::CommandError;
+use crate::http::Api;
 use crate::ids::{ConversationKey, PromptId};
 use crate::live::{Interest, LiveEvent, LiveReader};
 use crate::queries::conversation::{ConversationView, current_view};
 use crate::queries::{load, prompts};
 use crate::services::Services;
 
+/// Maximum number of waiting requests of an instance. With the event streams they leave half of the
+/// server's connections to all other requests.
+pub(crate) const WAITS_MAX: usize = 500;
+
+/// Takes a slot for a wait. Without a free one the wait is over at once: the caller gets the present
+/// state, as at the end of its wait.
+fn begin_wait(api: &Api, wait: Duration) -> (Option<SemaphorePermit<'_>>, Instant) {
+    let slot = api.wait_slots.try_acquire().ok();
+    let wait = if slot.is_some() { wait } else { Duration::ZERO };
+    (slot, Instant::now() + wait)
+}
+
 /// Returns the prompt as soon as it is not running, or when `wait` is over.
 pub(crate) async fn wait_for_prompt(
-    services: &Services,
+    api: &Api,
     key: &ConversationKey,
     id: &PromptId,
     wait: Duration,
 ) -> Result<PromptView, CommandError> {
-    let ends_at = Instant::now() + wait;
+    let services = &api.services;
+    let (_slot, ends_at) = begin_wait(api, wait);
     let (_, mut reader) = services.live.subscribe(key);
     let _subscription = services.live.subscribe_remote(key, Interest::Commits);
     let (head, _) = load::head(services, key).await?;
@@ -41,11 +56,12 @@ pub(crate) async fn wait_for_prompt(
 
 /// Returns the conversation as soon as nothing runs in it, or when `wait` is over.
 pub(crate) async fn wait_for_conversation(
-    services: &Services,
+    api: &Api,
     key: &ConversationKey,
     wait: Duration,
 ) -> Result<(ConversationView, Head), CommandError> {
-    let ends_at = Instant::now() + wait;
+    let services = &api.services;
+    let (_slot, ends_at) = begin_wait(api, wait);
     let (_, mut reader) = services.live.subscribe(key);
     let _subscription = services.live.subscribe_remote(key, Interest::Commits);
     loop {

@@ -6,12 +6,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, COOKIE, HOST, ORIGIN, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, COOKIE, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use crate::http::SharedApi;
 use crate::http::auth::Access;
+use crate::http::host_names::is_own_origin;
 use crate::http::problem::{self, Problem};
 use crate::settings::origins::Allowance;
 
@@ -89,7 +90,7 @@ fn is_forbidden(access: &Access, method: &Method, (headers, is_link): (&HeaderMa
         None => true,
         // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page.
         Some("null") => site.is_some() || is_link,
-        Some(origin) => is_app_origin(access, headers, origin),
+        Some(origin) => is_own_origin(access, headers, origin),
     };
     if is_own_site && is_own_origin {
         return false;
@@ -101,15 +102,6 @@ fn is_forbidden(access: &Access, method: &Method, (headers, is_link): (&HeaderMa
         Some(Allowance::Any) => headers.contains_key(COOKIE),
         None => true,
     }
-}
-
-/// True for the origin of this app: its `Host` or its public address.
-fn is_app_origin(access: &Access, headers: &HeaderMap, origin: &str) -> bool {
-    let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
-    let is_requested_host = header_text(headers, HOST.as_str())
-        .is_some_and(|host| !host.is_empty() && host.eq_ignore_ascii_case(authority));
-    let public = access.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
-    is_requested_host || public.is_some_and(|url| url.origin().ascii_serialization() == origin)
 }
 
 fn forbidden_origin(headers: &HeaderMap) -> Problem {

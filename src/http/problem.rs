@@ -6,7 +6,9 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -43,6 +45,7 @@ kinds! {
     EFFECT_IN_FLIGHT "effect-in-flight" "Conflict" CONFLICT;
     APPROVAL_EXPIRED "approval-expired" "Gone" GONE;
     PRECONDITION_FAILED "precondition-failed" "Precondition Failed" PRECONDITION_FAILED;
+    MISDIRECTED "misdirected-request" "Misdirected Request" MISDIRECTED_REQUEST;
     PAYLOAD_TOO_LARGE "payload-too-large" "Content Too Large" PAYLOAD_TOO_LARGE;
     UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "Unsupported Media Type" UNSUPPORTED_MEDIA_TYPE;
     RANGE_NOT_SATISFIABLE "range-not-satisfiable" "Range Not Satisfiable" RANGE_NOT_SATISFIABLE;
@@ -55,6 +58,10 @@ kinds! {
 pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists all routes.";
 const UNEXPECTED_ERROR: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
 const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
+/// Request headers that decide whose data a response has.
+const IDENTITY_HEADERS: HeaderValue = HeaderValue::from_static(
+    "authorization, x-functions-key, x-ms-client-principal, turnwheel-tenant, turnwheel-user, turnwheel-roles",
+);
 /// Default `Retry-After` in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
@@ -257,7 +264,10 @@ pub(crate) async fn finish_response(
             response.extensions_mut().insert(error_class);
         }
     }
-    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("private, no-store"));
+    headers.append(VARY, IDENTITY_HEADERS);
     response
 }
 

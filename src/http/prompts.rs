@@ -137,7 +137,7 @@ pub(super) async fn respond_when_finished(
     let Some(wait) = wait else { return Ok(into_response(result)) };
     let accepted = result.body.as_ref().and_then(|body| body.read::<PromptAccepted>().ok());
     let Some(PromptAccepted { prompt_id, .. }) = accepted else { return Ok(into_response(result)) };
-    let view = long_poll::wait_for_prompt(&api.services, key, &prompt_id, wait).await?;
+    let view = long_poll::wait_for_prompt(api, key, &prompt_id, wait).await?;
     if view.state == PromptState::Running {
         return Ok(into_response(result));
     }
@@ -204,7 +204,6 @@ pub(crate) async fn read(
 ) -> HandlerResult {
     let wait = parse_wait(&uri)?.unwrap_or_default();
     let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
-    let view =
-        long_poll::wait_for_prompt(&api.services, &key, &PromptId::new(prompt_id), wait).await?;
+    let view = long_poll::wait_for_prompt(&api, &key, &PromptId::new(prompt_id), wait).await?;
     Ok(json(StatusCode::OK, &view))
 }

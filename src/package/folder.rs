@@ -33,13 +33,18 @@ pub(super) fn open_output(options: &PackageOptions<'_>) -> Result<OutputFolder, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return Err(io_error("open", &path)(error)),
     };
-    let is_earlier_package = fs::read_to_string(path.join(".funcignore"))
-        .is_ok_and(|text| text.lines().next() == Some(PACKAGE_MARK));
+    let is_earlier_package = is_package(&path);
     if is_empty || is_earlier_package || options.is_forced {
         Ok(OutputFolder { path, is_earlier_package })
     } else {
         Err(PackageError::NotAPackage(options.out.to_owned()))
     }
+}
+
+/// True for a folder that `package` wrote.
+pub(crate) fn is_package(dir: &Path) -> bool {
+    fs::read_to_string(dir.join(".funcignore"))
+        .is_ok_and(|text| text.lines().next() == Some(PACKAGE_MARK))
 }
 
 /// Resolves a path to an absolute one without links, also if its last parts do not exist yet.

@@ -97,6 +97,11 @@ fn package_layout_rules_are_checked() {
         "<name>/function.json: is not in any folder",
     );
     assert_rule(
+        "no function takes requests of a later one",
+        &problems_after(|folder| fs::rename(folder.join("web"), folder.join("api")).unwrap()),
+        "api/function.json: its route `{*path}` takes requests of `approve`",
+    );
+    assert_rule(
         "a function's name is a letter, then letters, digits, _ and -",
         &problems_after(|folder| write_file(folder, "1st/function.json", "{}")),
         "1st/function.json: `1st` is not a valid function name",
@@ -310,13 +315,49 @@ fn package_excludes_local_settings() {
     let folder = dir.path().join("dist");
     assert!(!folder.join("local.settings.json").exists());
     let ignored = fs::read_to_string(folder.join(".funcignore")).unwrap();
-    for name in
-        ["local.settings.json", "local.settings.sample.json", ".git*", ".vscode/", ".turnwheel/"]
-    {
+    for name in [
+        "local.settings.json",
+        "local.settings.sample.json",
+        ".git*",
+        ".vscode",
+        ".turnwheel",
+        "*.zip",
+    ] {
         assert!(
             ignored.lines().any(|line| line == name),
             "{name} is not in .funcignore:\n{ignored}"
         );
     }
     assert!(folder.join("local.settings.sample.json").is_file(), "`func start` needs it");
+}
+
+/// The lines of every package: git, `func` and `package` read them alike.
+#[test]
+fn lines_of_the_package_mean_the_same_to_all_tools() {
+    let package = stage_shipped_package();
+    for (file, is_excluded) in [
+        ("local.settings.json", true),
+        ("local.settings.sample.json", true),
+        (".git/config", true),
+        (".gitignore", true),
+        (".github/workflows/ci.yml", true),
+        (".vscode/settings.json", true),
+        (".turnwheel/.tmp", true),
+        (".turnwheel/.tmp/a", true),
+        (".turnwheel/conversations.db", true),
+        ("dist.zip", true),
+        ("old/dist.zip", true),
+        ("a.log", true),
+        ("logs/a.log", true),
+        ("turn/function.json", false),
+        ("turn-poison/function.json", false),
+        ("host.json", false),
+        ("turnwheel", false),
+        ("agents/clerk.agent.md", false),
+        ("skills/zip/SKILL.md", false),
+        ("mcp.json", false),
+    ] {
+        let found = crate::host::exclusions(&package.path().join("dist"), file);
+        assert_eq!(found, [is_excluded; 2], "{file}");
+    }
 }

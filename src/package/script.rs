@@ -6,11 +6,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::host::{Problem, ScriptRoot};
+use crate::host::{self, Problem, ScriptRoot};
 use crate::settings::links::Auth;
 
-/// Functions without a key: a health probe has none, and an approval link carries its own proof.
-const ANONYMOUS: [&str; 2] = ["health", "approve"];
 const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";
 
@@ -85,7 +83,8 @@ fn stage_function(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, 
         let kind = binding.get("type").and_then(Value::as_str).unwrap_or_default();
         if kind.eq_ignore_ascii_case("httpTrigger") {
             let declared_level = binding.get("authLevel").and_then(Value::as_str);
-            let level = auth_level(name, declared_level, auth);
+            let is_public = host::is_public(name, binding);
+            let level = if is_public { "anonymous" } else { auth_level(declared_level, auth) };
             note = format!("authLevel {level}");
             binding.insert("authLevel".to_owned(), Value::from(level));
         }
@@ -96,10 +95,8 @@ fn stage_function(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, 
     Ok(StagedFunction { name: name.to_owned(), json, note })
 }
 
-fn auth_level(name: &str, declared_level: Option<&str>, auth: Auth) -> &'static str {
-    if ANONYMOUS.contains(&name) {
-        return "anonymous";
-    }
+/// The level of a function whose requests need a caller.
+fn auth_level(declared_level: Option<&str>, auth: Auth) -> &'static str {
     match auth {
         // The owner closed this function to all but admins: it stays closed.
         _ if declared_level.is_some_and(|level| level.eq_ignore_ascii_case("admin")) => "admin",

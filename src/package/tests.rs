@@ -120,7 +120,7 @@ fn package_has_host_files_and_no_secrets() {
       turnwheel                       608 B  executable, glibc 2.34, from target/turnwheel
       agents/assistant.agent.md        36 B
       agents/clerk.agent.md            36 B
-      .funcignore                     143 B
+      .funcignore                     161 B
       local.settings.sample.json        2 B
     10 files, 1.3 kB.
     Warning: the program: it needs glibc 2.34, so it starts on Debian 12 and not on an older image: to be safe, build with `cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`.

@@ -123,6 +123,10 @@ pub(super) fn read_public_url(reader: &mut Reader<'_>) -> Option<String> {
     configured.or(host)
 }
 
+pub(super) fn is_local_host(reader: &Reader<'_>) -> bool {
+    reader.get("WEBSITE_HOSTNAME").is_none_or(|name| is_loopback(&name))
+}
+
 /// True if an address (`host`, `host:port` or a whole URL) is this machine, as it is for the local
 /// Functions host.
 pub(crate) fn is_loopback(text: &str) -> bool {

@@ -216,6 +216,7 @@ pub const ROWS: &[SettingRow] = &[
     SettingRow::for_otel("OTEL_METRIC_EXPORT_INTERVAL", "Milliseconds between two exports of metrics.").with_default("60000").with_example("30000"),
     SettingRow::for_otel("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "Records prompts, responses, arguments and results on spans: `SPAN_ONLY` or `true`.").with_default("NO_CONTENT").with_example("SPAN_ONLY"),
     SettingRow::new("FUNCTIONS_CUSTOMHANDLER_PORT", SetBy::Platform, "The port on 127.0.0.1 on which the Functions host calls the app.").with_example("43211"),
+    SettingRow::new("FUNCTIONS_APP_ROOT_PATH", SetBy::Platform, "The folder with `host.json` and the functions. The app reads there whether they require keys.").with_example("/srv/app"),
     SettingRow::new("WEBSITE_HOSTNAME", SetBy::Platform, "The app's host name.").with_example("my-app.azurewebsites.net"),
     SettingRow::new("WEBSITE_SITE_NAME", SetBy::Platform, "The app's name, used as the service name in telemetry.").with_example("my-app"),
     SettingRow::new("WEBSITE_AUTH_ENABLED", SetBy::Platform, "True if the platform's sign-in is on; without it `easyauth` rejects every caller.").with_example("True"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
 
 /// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(crate) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
@@ -27,6 +27,19 @@ pub struct Nudge {
 impl Nudge {
     pub fn for_conversation(key: ConversationKey, traceparent: Option<String>) -> Self {
         Self { key, traceparent, schedule: None }
+    }
+
+    /// Returns the member that no document of ours can have, since the store would refuse its id.
+    pub(crate) fn find_impossible_member(&self) -> Option<&'static str> {
+        let key = &self.key;
+        let members = [
+            ("tenant", Some(key.tenant.as_str())),
+            ("user", Some(key.user.as_str())),
+            ("conversationId", Some(key.conversation_id.as_str())),
+            ("schedule", self.schedule.as_deref()),
+        ];
+        let is_impossible = |text: Option<&str>| text.is_some_and(|text| !is_plain_text(text));
+        members.into_iter().find(|(_, text)| is_impossible(*text)).map(|(name, _)| name)
     }
 
     /// The nudge of a schedule, by its document id.

@@ -7,6 +7,7 @@ mod outputs;
 mod proxy;
 mod queues;
 mod recording_queue;
+mod routes;
 mod storage;
 mod test_host;
 mod timer;

@@ -292,10 +292,12 @@ fn anonymous_paths() -> BTreeSet<String> {
     let parameter = regex::Regex::new(r"\{\w+\}").unwrap();
     for (name, text) in &ScriptRoot::embedded().functions {
         let function = Function::read(name, name, text).unwrap().unwrap();
-        if let Trigger::Http { route, .. } = &function.trigger
+        // The platform excludes paths of every method, so preflight requests are not among them.
+        if let Trigger::Http(http) = &function.trigger
+            && http.methods != ["OPTIONS"]
             && function.json["bindings"][0]["authLevel"] == "anonymous"
         {
-            paths.insert(format!("/api/{}", parameter.replace(route.text(), "*")));
+            paths.insert(format!("/api/{}", parameter.replace(http.route.text(), "*")));
         }
     }
     paths

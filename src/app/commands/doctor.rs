@@ -1,10 +1,10 @@
 //! `turnwheel doctor`: runs all checks and prints the report.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::app::commands::{load_agents, read_settings};
-use crate::app::{App, doctor_checks, model};
+use crate::app::{App, deployed_functions, doctor_checks, model};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 
@@ -25,6 +25,7 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         checks.push(doctor::program_check(&program));
     }
     if let Ok(settings) = &read {
+        checks.extend(deployed_functions::function_checks(settings, Path::new(".")));
         let credentials = Credentials::default();
         let scope = model::token_scope(settings);
         let identities =

@@ -136,13 +136,15 @@ pub fn binding_text(binding: &RawJson) -> String {
     }
 }
 
-/// True if the host replaced its metadata `name` by a member of the message. The host ignores case.
+/// True if the host may have replaced its metadata `name` by a member of the message. The host
+/// ignores case, and also reads objects with comments, single quotes, bare names and trailing commas.
 fn is_metadata_overwritten(message: &str, name: &str) -> bool {
-    serde_json::from_str::<BTreeMap<String, RawJson>>(message).is_ok_and(|members| {
-        members
-            .keys()
-            .any(|key| key.to_lowercase() == name || key.to_uppercase() == name.to_uppercase())
-    })
+    let Ok(members) = serde_json::from_str::<BTreeMap<String, RawJson>>(message) else {
+        return message.trim_start().starts_with('{');
+    };
+    members
+        .keys()
+        .any(|key| key.to_lowercase() == name || key.to_uppercase() == name.to_uppercase())
 }
 
 #[cfg(test)]
@@ -184,9 +186,17 @@ mod tests {
         };
         assert_eq!(meta(r#"{"input":"hello"}"#).as_deref(), Some("7"));
         assert_eq!(meta("aWQ=").as_deref(), Some("7"));
-        for forged in
-            [r#"{"id":"7"}"#, r#"{"ID":"7"}"#, r#"{"a":1,"Id":"7"}"#, r#"{"\u0069d":"7"}"#]
-        {
+        assert_eq!(meta("\u{feff}{id: 7}").as_deref(), Some("7"), "the host reads no object here");
+        for forged in [
+            r#"{"id":"7"}"#,
+            r#"{"ID":"7"}"#,
+            r#"{"a":1,"Id":"7"}"#,
+            r#"{"\u0069d":"7"}"#,
+            "{'id':'7'}",
+            "{id:7}",
+            "\u{2003}\n{/* x */\"id\":7,}",
+            "{\"id\":\"7\"} rest",
+        ] {
             assert_eq!(meta(forged), None, "{forged}");
         }
     }

@@ -16,7 +16,7 @@ const CONVERSATION_PATH: &str = "/api/conversations/{id}";
 const EVENTS_PATH: &str = "/api/conversations/{id}/events";
 
 /// Status, HTTP's phrase, and the header of the response.
-const PROBLEMS: [(&str, &str, Option<&str>); 16] = [
+const PROBLEMS: [(&str, &str, Option<&str>); 17] = [
     ("400", "Bad Request", None),
     ("401", "Unauthorized", None),
     ("403", "Forbidden", None),
@@ -28,6 +28,7 @@ const PROBLEMS: [(&str, &str, Option<&str>); 16] = [
     ("413", "Content Too Large", None),
     ("415", "Unsupported Media Type", None),
     ("416", "Range Not Satisfiable", Some("Content-Range")),
+    ("421", "Misdirected Request", None),
     ("422", "Unprocessable Content", None),
     ("429", "Too Many Requests", Some("Retry-After")),
     ("500", "Internal Server Error", None),
@@ -90,7 +91,7 @@ fn security_schemes() -> Value {
         "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Mode `easyauth`: a Microsoft Entra token."},
         "gatewayUser": header("Turnwheel-User", "Mode `header`: set by a trusted gateway."),
         "gatewayTenant": header("Turnwheel-Tenant", "Mode `header`: absent means `default`."),
-        "gatewayRoles": header("Turnwheel-Roles", "Mode `header`: separated by commas."),
+        "gatewayRoles": header("Turnwheel-Roles", "Mode `header`: separated by commas without blanks."),
     })
 }
 
@@ -180,7 +181,7 @@ fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static
     let is_change = method != "get";
     let has_body = operation.get("requestBody").is_some();
     let rules = [
-        (true, &["400", "429", "500", "503"][..]),
+        (true, &["400", "421", "429", "500", "503"][..]),
         (!is_link, &["401", "403"]),
         (path.contains('{'), &["404"]),
         (is_change, &["403", "409"]),

@@ -165,3 +165,21 @@ async fn conversation_wait_returns_when_idle() {
     assert_eq!(seen["state"], "idle");
     app.get(&format!("{CONVERSATION}?wait=61")).send().await.expect_problem(400, "bad-request");
 }
+
+/// 500 waits may use connections; a further one gets the present state at once.
+#[tokio::test(start_paused = true)]
+async fn waits_beyond_the_limit_respond_at_once() {
+    let app = TestApp::new();
+    app.prompt("say hello").await;
+    let waiting = format!("{CONVERSATION}?wait=60");
+    let mut waits: Vec<_> = (0..500).map(|_| Box::pin(app.get(&waiting).send())).collect();
+    for wait in &mut waits {
+        assert!(futures_util::poll!(wait).is_pending());
+    }
+    let started_at = tokio::time::Instant::now();
+    assert_eq!(app.get_json(&waiting).await["state"], "running");
+    assert!(started_at.elapsed() < std::time::Duration::from_secs(1));
+    waits.pop();
+    assert_eq!(app.get_json(&waiting).await["state"], "running");
+    assert!(started_at.elapsed() >= std::time::Duration::from_secs(60));
+}

@@ -145,7 +145,7 @@ async fn routes_reject_callers_without_ownership() {
             ("default", "eve", ""),
             ("default", "eve", "Boss of others"),
             ("other", "default", ""),
-            ("other", "default", "Turnwheel.Operator, Boss"),
+            ("other", "default", "Turnwheel.Operator,Boss"),
         ] {
             let response = request(tenant, user, roles).send().await;
             let context = format!("{method} {template} as {tenant}/{user} ({roles})");

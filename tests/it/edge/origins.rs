@@ -65,6 +65,7 @@ fn app_with_origins(origins: &'static str) -> TestApp {
     let mut app = TestApp::new();
     let settings = Settings::read(move |name| match name {
         "TURNWHEEL_CORS_ORIGINS" => Some(origins.to_owned()),
+        "WEBSITE_HOSTNAME" => Some("agents.example".to_owned()),
         "TURNWHEEL_PUBLIC_URL" => Some("https://public.example".to_owned()),
         _ => None,
     });
@@ -193,9 +194,18 @@ async fn dev_allows_only_loopback_pages() {
     let app = TestApp::new();
     app.run("say hello").await;
     let abort = || app.request(Method::POST, "/api/conversations/c/abort");
-    let done = with_headers(abort(), &OTHER_PORT_FETCH).send().await.expect_status(202);
+    let local = |headers: &[(&'static str, &'static str)]| {
+        let mut headers = headers.to_vec();
+        headers.retain(|header| *header != HOST);
+        headers.push(("host", "127.0.0.1:7071"));
+        headers
+    };
+    let done = with_headers(abort(), &local(&OTHER_PORT_FETCH)).send().await.expect_status(202);
     assert_eq!(done.header("access-control-allow-origin"), "http://localhost:3000");
-    with_headers(abort(), &FOREIGN_FETCH).send().await.expect_problem(403, "forbidden");
+    with_headers(abort(), &local(&FOREIGN_FETCH)).send().await.expect_problem(403, "forbidden");
+    // A page that resolves its own name to this machine reads nothing.
+    let rebound = app.get("/api/conversations").header("host", "evil.example:7071");
+    rebound.send().await.expect_problem(421, "misdirected-request");
 }
 
 #[tokio::test]

@@ -78,6 +78,37 @@ async fn sign_in_headers_are_rejected_without_sign_in() {
 }
 
 #[tokio::test]
+async fn responses_are_private_to_their_caller() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    for path in
+        ["/api/conversations/c", "/api/conversations", "/api/agents", "/api/conversations/x"]
+    {
+        let response = app.get(path).send().await;
+        assert_eq!(response.header("cache-control"), "private, no-store", "{path}");
+        for name in ["authorization", "x-functions-key", "turnwheel-user", "turnwheel-tenant"] {
+            let mut vary = response.headers.get_all("vary").iter();
+            assert!(vary.any(|value| value.to_str().unwrap().contains(name)), "{path}: {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn functions_without_keys_close_the_api() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let access = Access { refusal: Some("Package again.".to_owned()), ..Access::dev() };
+    let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);
+    for path in ["/api/conversations", "/api/health", "/api/approvals/token", "/api/openapi.json"] {
+        let refused = app.get(path).send_unvalidated().await;
+        assert_eq!(refused.status, 503, "{path}");
+        assert!(refused.text.contains("Package again."), "{path}");
+    }
+    let prompt = json!({"agent": "clerk", "input": "say hello"});
+    let refused = app.post("/api/prompts", &prompt).send_unvalidated().await;
+    assert_eq!(refused.status, 503);
+}
+
+#[tokio::test]
 async fn list_continues_after_last_item() {
     let app = TestApp::new();
     for number in 0..5 {

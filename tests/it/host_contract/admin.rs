@@ -63,7 +63,7 @@ async fn function_runs_through_admin_route() {
 
     assert_eq!(host.post("/admin/functions/nothing", "{}").await.0, 404);
     assert_eq!(host.post("/admin/functions/prompt", "{").await.0, 400);
-    let (status, text) = host.post("/admin/functions/api", "{}").await;
+    let (status, text) = host.post("/admin/functions/web", "{}").await;
     assert_eq!((status, text.as_str()), (400, "Call its route: /api/{*path}\n"));
 
     let (status, body) = host.get("/admin/functions").await;
@@ -74,15 +74,16 @@ async fn function_runs_through_admin_route() {
     assert_eq!(
         names,
         [
-            "api",
             "approve",
             "health",
             "notify",
             "notify-poison",
+            "preflight",
             "prompt",
             "sweep",
             "turn",
-            "turn-poison"
+            "turn-poison",
+            "web"
         ]
     );
     assert_eq!(host.post("/admin/host/ping", "").await.0, 200);
@@ -108,6 +109,7 @@ fn options(port: u16, root: ScriptRoot) -> HostOptions {
         queues: Arc::new(RecordingQueue::default()),
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
+        keys: None,
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,

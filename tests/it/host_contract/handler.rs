@@ -146,6 +146,26 @@ async fn recorded_envelopes_get_exact_responses_in_both_framings() {
     }
 }
 
+/// The Functions host sends none of these headers itself, and a web page cannot leave them out.
+#[tokio::test]
+async fn functions_refuse_requests_of_clients() {
+    let (functions, router) = recording_handler();
+    let (address, _server) = serve(router).await;
+    for (name, value) in [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("x-forwarded-for", "127.0.0.1"),
+    ] {
+        for function in ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"] {
+            let request = client().post(format!("http://{address}/{function}")).header(name, value);
+            let answer = request.body(QUEUE_ENVELOPE).send().await.unwrap();
+            assert_eq!(answer.status(), 403, "{function} {name}");
+        }
+    }
+    assert_eq!(functions.texts(), []);
+}
+
 #[tokio::test]
 async fn past_due_timer_and_probe_are_handled() {
     let (functions, router) = recording_handler();

@@ -245,7 +245,7 @@ async fn unknown_routes_are_404() {
 #[tokio::test]
 async fn unsupported_method_is_404() {
     let mut config = TestHostConfig::default();
-    config.root.functions.remove("api");
+    config.root.functions.remove("web");
     let router = Router::new().fallback(any(async || "reached"));
     let host = TestHost::start_with(router, config).await;
     assert_eq!(host.get("/api/health").await, (200, "reached".to_owned()));
@@ -268,7 +268,7 @@ async fn slow_response_is_cut_and_reported() {
     let errors = host.errors().await;
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(
-        errors.iter().all(|one| one.starts_with("api: the invocation took longer")),
+        errors.iter().all(|one| one.starts_with("web: the invocation took longer")),
         "{errors:?}"
     );
 }

@@ -68,6 +68,7 @@ async fn failing_message_passes_storage_poison_queue() {
         queues: Arc::clone(&queue) as _,
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
+        keys: None,
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,

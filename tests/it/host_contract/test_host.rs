@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::clock::{Clock, SystemClock};
-use turnwheel::testing::host::{HostError, HostOptions, LEASE, ScriptRoot};
+use turnwheel::testing::host::{HostError, HostKeys, HostOptions, LEASE, ScriptRoot};
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::server::ServerLimits;
 use turnwheel::testing::settings::origins::AllowedOrigins;
@@ -34,6 +34,7 @@ pub(crate) struct TestHostConfig {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
     pub(crate) bounds: ServerLimits,
+    pub(crate) keys: Option<HostKeys>,
     /// True if the queue does not signal new messages.
     pub(crate) is_silent: bool,
 }
@@ -51,6 +52,7 @@ impl Default for TestHostConfig {
             lease: LEASE,
             grace: Duration::from_hours(1),
             bounds: ServerLimits::LOCAL_HOST,
+            keys: None,
             is_silent: false,
         }
     }
@@ -97,6 +99,7 @@ impl TestHost {
             queues: Arc::clone(&queue) as _,
             clock: config.clock,
             ids: Arc::new(SeededIds::new(7)),
+            keys: config.keys,
             host_names: Vec::new(),
             allowed_origins: AllowedOrigins::default(),
             lease: config.lease,

@@ -37,15 +37,16 @@ const REQUIRED_FILES: &[&str] = &[
 ];
 
 const REQUIRED_FUNCTIONS: &[&str] = &[
-    "api",
     "approve",
     "health",
     "notify",
     "notify-poison",
+    "preflight",
     "prompt",
     "sweep",
     "turn",
     "turn-poison",
+    "web",
 ];
 
 fn is_markdown(path: &str) -> bool {
@@ -400,4 +401,13 @@ fn ci_script_is_executable() {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(root().join(".ci/run")).unwrap().permissions().mode();
     assert_eq!(mode & 0o111, 0o111, "chmod +x .ci/run");
+}
+
+#[test]
+fn pages_name_the_pinned_azurite() {
+    let version = read_json("azurite/package.json")["dependencies"]["azurite"].to_string();
+    let wanted = format!("npx azurite@{}", version.trim_matches('"'));
+    for page in ["docs/local.md", "docs/troubleshooting.md"] {
+        assert!(read(page).contains(&wanted), "{page} does not name `{wanted}`");
+    }
 }
