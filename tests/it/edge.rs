@@ -20,6 +20,7 @@ mod inbox;
 mod input_files;
 mod input_moderation;
 mod inserted_prompts;
+mod interrupted_streams;
 mod memory;
 mod models;
 mod openapi;
