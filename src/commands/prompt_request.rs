@@ -10,6 +10,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::inbox::{InboxBody, PromptInput, WhenIdle};
 use crate::agent::settings::Settings;
+use crate::commands::leaf::read_position;
 use crate::ids::{InputId, PromptId};
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -28,7 +29,7 @@ pub(crate) struct PromptRequest {
     pub model: Option<String>,
     /// False: a text that begins with `/` runs no command. The default is true.
     pub expand: Option<bool>,
-    /// Id of the entry after which the prompt starts, or null: before the first entry. The id of a
+    /// Id of the entry after which the prompt starts, or `root`: before the first entry. The id of a
     /// user's message stands for the position before it. Absent: at the leaf.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
@@ -50,7 +51,7 @@ pub(crate) enum PromptPosition {
 
 impl<'de> Deserialize<'de> for PromptPosition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Option::deserialize(deserializer).map(Self::Entry)
+        read_position(deserializer).map(Self::Entry)
     }
 }
 

@@ -23,6 +23,7 @@ mod inserted_prompts;
 mod interrupted_streams;
 mod memory;
 mod models;
+mod null_members;
 mod openapi;
 mod openapi_check;
 mod origins;

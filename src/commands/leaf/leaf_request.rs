@@ -1,10 +1,12 @@
 //! Request that moves the leaf, and its bounds.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::commands::contract::CommandError;
 
+/// The position before the first entry, in place of an entry's id.
+pub(crate) const ROOT: &str = "root";
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 
@@ -12,10 +14,10 @@ const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LeafRequest {
-    /// Id of an entry, or null for the position before the first entry. The id of a user's message
+    /// Id of an entry, or `root` for the position before the first entry. The id of a user's message
     /// stands for the position before that message.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true)]
+    #[serde(deserialize_with = "read_position")]
+    #[schema(value_type = String)]
     pub entry_id: Option<String>,
     /// Label of the entry, or of the summary if there is one.
     pub label: Option<String>,
@@ -27,6 +29,14 @@ pub(crate) struct LeafRequest {
     pub instructions: Option<String>,
     /// True: aborts a running prompt first. The leaf moves after its end.
     pub abort: Option<bool>,
+}
+
+/// Reads the id of an entry. `None`: the root, which stored requests have as null.
+pub(crate) fn read_position<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let position = Option::<String>::deserialize(deserializer)?;
+    Ok(position.filter(|position| position != ROOT))
 }
 
 impl LeafRequest {
