@@ -10,8 +10,10 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::inbox::{InboxBody, PromptInput, WhenIdle};
 use crate::agent::settings::Settings;
-use crate::commands::leaf::read_position;
 use crate::ids::{InputId, PromptId};
+
+/// The position before the first entry, in place of an entry's id.
+const ROOT: &str = "root";
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -47,6 +49,14 @@ pub(crate) enum PromptPosition {
     Leaf,
     /// The id of an entry. `None`: before the first entry.
     Entry(Option<String>),
+}
+
+/// Reads the id of an entry. `None`: the root, which stored requests have as null.
+pub(super) fn read_position<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let position = Option::<String>::deserialize(deserializer)?;
+    Ok(position.filter(|position| position != ROOT))
 }
 
 impl<'de> Deserialize<'de> for PromptPosition {
@@ -120,6 +130,9 @@ pub(crate) struct PromptAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
     pub disposition: Disposition,
+    /// Newest event of the conversation before this input: events of the input come after it.
+    #[serde(default)]
+    pub last_event_id: u64,
     /// With `at`: writes on the branch that the conversation leaves, at most the newest 100. They are
     /// not undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

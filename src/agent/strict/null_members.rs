@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Strict;
 
-/// What a member of a struct means whose value is null.
+/// Meaning of a struct's members whose value is null.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NullMembers {
     /// Its type decides.

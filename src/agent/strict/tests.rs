@@ -98,7 +98,7 @@ fn null_members_of_structs_are_absent_in_requests() {
 
 #[test]
 fn requests_keep_nulls_and_digits_of_free_values() {
-    #[derive(Debug, Deserialize)]
+    #[derive(Debug, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Body {
         data: Option<RawJson>,

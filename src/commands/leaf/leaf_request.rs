@@ -1,12 +1,11 @@
 //! Request that moves the leaf, and its bounds.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::commands::contract::CommandError;
+use crate::commands::prompt_request::read_position;
 
-/// The position before the first entry, in place of an entry's id.
-pub(crate) const ROOT: &str = "root";
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 
@@ -29,14 +28,6 @@ pub(crate) struct LeafRequest {
     pub instructions: Option<String>,
     /// True: aborts a running prompt first. The leaf moves after its end.
     pub abort: Option<bool>,
-}
-
-/// Reads the id of an entry. `None`: the root, which stored requests have as null.
-pub(crate) fn read_position<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<String>, D::Error> {
-    let position = Option::<String>::deserialize(deserializer)?;
-    Ok(position.filter(|position| position != ROOT))
 }
 
 impl LeafRequest {

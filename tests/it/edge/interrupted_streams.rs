@@ -15,7 +15,7 @@ enum IdRule {
     WhenDispatched,
 }
 
-/// What a parser has of a stream that may end anywhere.
+/// State of a parser after a part of a stream.
 #[derive(Default)]
 struct Parsed {
     /// The ids of the events that it returned.
