@@ -33,7 +33,6 @@ mod plugins;
 mod precondition;
 pub(crate) mod problem;
 mod profile;
-mod prompt_outcome;
 mod prompts;
 mod query;
 mod schedules;

@@ -12,6 +12,18 @@ const blocks: Schemas["FirstPromptRequest"] = {
 // @ts-expect-error: an object is no input.
 const wrong: Schemas["PromptRequest"] = { input: { text: "Pay 40 to Ada" } };
 
+const history: Schemas["NewConversation"] = { messages: [{ role: "user", content: "Hello", timestamp: 0 }] };
+
+/** One type for the 200 and the 202 of an input. */
+export function promptOf(response: Schemas["PromptResponse"]): string {
+  return response.promptId ?? response.commandOutput ?? response.conversationId;
+}
+type Accepted = operations["createPrompt"]["responses"][200 | 202]["content"]["application/json"];
+export const idOf = (response: Accepted): string => promptOf(response);
+
+/** What an approver sees. */
+export const argumentsOf = (approval: Schemas["ApprovalView"]): unknown => approval.arguments?.["amount"];
+
 export function answer(prompt: Schemas["Prompt"]): string {
   const outputs = prompt.output as Schemas["KnownOutput"][];
   return outputs
@@ -56,4 +68,4 @@ export function speaker(message: Schemas["KnownMessage"]): string {
 
 type Problem = operations["createPrompt"]["responses"][409]["content"]["application/problem+json"];
 export const status = (problem: Problem): number => problem.status;
-export const requests = [text, blocks, wrong];
+export const requests = [text, blocks, wrong, history];

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
 use crate::agent::raw::{Extra, HasKind as _, RawJson, tagged};
+use crate::agent::strict::null_is_default;
 use crate::agent::usage::{self, RecordedUsage, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;
@@ -75,7 +76,7 @@ pub struct AssistantMessage {
     pub provider: String,
     /// The model's id, not the deployment's name.
     pub model: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub usage: RecordedUsage,
     pub stop_reason: StopReason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,14 +167,22 @@ pub struct ToolResultMessage {
     pub is_error: bool,
     /// True if the tool requests the end of the run without another model response. The run ends if
     /// all results of the batch request it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(
+        default,
+        skip_serializing_if = "std::ops::Not::not",
+        deserialize_with = "null_is_default"
+    )]
     pub terminate: bool,
     /// The approver's rejection; present only if the call did not run because of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
     pub timestamp: Timestamp,
     /// Workspace files that this call changed: path → artifact, or `null` for a removed one.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "null_is_default"
+    )]
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
     #[serde(flatten)]
     pub extra: Extra,

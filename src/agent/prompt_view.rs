@@ -51,6 +51,8 @@ pub struct PromptView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
     pub output: Vec<PromptOutput>,
+    /// Newest event of the conversation when the prompt was read.
+    pub last_event_id: u64,
     pub usage: Usage,
     /// The last model response as JSON, if the agent has a response schema and the text is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -258,6 +260,7 @@ fn new_prompt_view(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptVi
         input: None,
         original: prompt.original.clone(),
         output: Vec::new(),
+        last_event_id: head.event_seq,
         usage: Usage::default(),
         result: None,
         error: None,

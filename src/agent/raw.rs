@@ -78,6 +78,18 @@ impl RawJson {
         Self::from_value(&Members(members))
     }
 
+    /// Removes members that are null, down to this many levels of objects.
+    #[must_use]
+    pub(crate) fn without_null_members(self, levels: usize) -> Self {
+        if levels == 0 || !self.text().contains("null") {
+            return self;
+        }
+        let Some(members) = self.members() else { return self };
+        let present = members.into_iter().filter(|(_, value)| value.text() != "null");
+        let present = present.map(|(name, value)| (name, value.without_null_members(levels - 1)));
+        Self::from_members(present.collect())
+    }
+
     /// Removes duplicate members and keeps the last, which readers then agree on, approvers
     /// included. Text without duplicates stays unchanged.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Settings of a conversation, merged from the request, the agent file and the defaults, in that
 //! order.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::Budget;
@@ -57,7 +57,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_mode: Option<ProtocolMode>,
     /// As given. A value that only an earlier version accepted as a budget limits nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "read_budget")]
     #[schema(value_type = Option<Budget>)]
     pub budget: Option<RawJson>,
 }
@@ -276,6 +276,12 @@ impl Settings {
     pub(crate) fn hard_rounds_limit(&self) -> u32 {
         self.hard_rounds_max.unwrap_or(HARD_ROUNDS_MAX).min(HARD_ROUNDS_MAX)
     }
+}
+
+/// Reads a budget as given, without the members that are null: they count as absent.
+fn read_budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
+    let budget = Option::<RawJson>::deserialize(deserializer)?;
+    Ok(budget.map(|budget| budget.without_null_members(2)))
 }
 
 /// The budget in force. The agent file's budget is a ceiling: of two limits of one kind the smaller

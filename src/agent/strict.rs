@@ -1,7 +1,11 @@
 //! Strict reading of JSON from clients: an object is never read from a list, and each error has a
 //! pointer and a plain message.
 
+mod null_members;
+
 use std::fmt;
+
+use crate::agent::strict::null_members::{NullMembers, StructVisitor};
 
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess,
@@ -45,8 +49,33 @@ impl JsonError {
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
 pub(crate) fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+    read_text(text, NullMembers::Read)
+}
+
+/// Like [`from_str`], for a request: a member of an object that is null counts as absent, because
+/// clients of typed languages write absent members as null.
+///
+/// # Errors
+/// Returns the first error in the JSON: report it to the sender.
+pub(crate) fn from_request<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+    read_text(text, NullMembers::Absent)
+}
+
+/// Reads a member whose null stands for its default.
+///
+/// # Errors
+/// The value has another type.
+pub(crate) fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn read_text<'de, T: Deserialize<'de>>(text: &'de str, nulls: NullMembers) -> Result<T, JsonError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = from_deserializer(&mut deserializer)?;
+    let value = read(Strict(&mut deserializer, nulls))?;
     deserializer.end().map_err(|error| JsonError {
         pointer: String::new(),
         detail: plain_message(&error.to_string()),
@@ -61,7 +90,11 @@ pub(crate) fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Js
 pub(crate) fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     source: D,
 ) -> Result<T, JsonError> {
-    serde_path_to_error::deserialize(Strict(source)).map_err(|error| {
+    read(Strict(source, NullMembers::Read))
+}
+
+fn read<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, JsonError> {
+    serde_path_to_error::deserialize(source).map_err(|error| {
         let pointer = to_pointer(error.path());
         json_error(pointer, &error.inner().to_string())
     })
@@ -199,12 +232,12 @@ fn to_pointer(path: &serde_path_to_error::Path) -> String {
 
 /// Wraps a deserializer and everything that it returns. serde's derive accepts a list for a struct,
 /// member by member in source order; a request for a map prevents that.
-struct Strict<T>(T);
+struct Strict<T>(T, NullMembers);
 
 macro_rules! deserialize {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
         fn $name<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$name($($argument,)* Strict(visitor))
+            self.0.$name($($argument,)* Strict(visitor, self.1))
         }
     )*};
 }
@@ -226,10 +259,15 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        _fields: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_map(Strict(visitor))
+        match self.1 {
+            NullMembers::Read => self.0.deserialize_map(Strict(visitor, self.1)),
+            NullMembers::Absent => {
+                self.0.deserialize_map(Strict(StructVisitor { visitor, fields }, self.1))
+            }
+        }
     }
 
     fn is_human_readable(&self) -> bool {
@@ -268,23 +306,23 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
-        self.0.visit_some(Strict(source))
+        self.0.visit_some(Strict(source, self.1))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
-        self.0.visit_newtype_struct(Strict(source))
+        self.0.visit_newtype_struct(Strict(source, self.1))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(Strict(items))
+        self.0.visit_seq(Strict(items, self.1))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(Strict(members))
+        self.0.visit_map(Strict(members, self.1))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(Strict(variant))
+        self.0.visit_enum(Strict(variant, self.1))
     }
 }
 
@@ -292,7 +330,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<S::Value, D::Error> {
-        self.0.deserialize(Strict(source))
+        self.0.deserialize(Strict(source, self.1))
     }
 }
 
@@ -303,7 +341,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_element_seed(Strict(seed))
+        self.0.next_element_seed(Strict(seed, self.1))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -318,11 +356,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_key_seed(Strict(seed))
+        self.0.next_key_seed(Strict(seed, self.1))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.next_value_seed(Strict(seed))
+        self.0.next_value_seed(Strict(seed, self.1))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -338,8 +376,9 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Strict<A> {
         self,
         seed: S,
     ) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.0.variant_seed(Strict(seed))?;
-        Ok((value, Strict(variant)))
+        let nulls = self.1;
+        let (value, variant) = self.0.variant_seed(Strict(seed, nulls))?;
+        Ok((value, Strict(variant, nulls)))
     }
 }
 
@@ -351,11 +390,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(Strict(seed))
+        self.0.newtype_variant_seed(Strict(seed, self.1))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, Strict(visitor))
+        self.0.tuple_variant(len, Strict(visitor, self.1))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -363,7 +402,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, Strict(visitor))
+        self.0.struct_variant(fields, Strict(visitor, self.1))
     }
 }
 

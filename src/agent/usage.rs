@@ -112,7 +112,7 @@ impl Serialize for RecordedUsage {
 impl<'de> Deserialize<'de> for RecordedUsage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = RawJson::deserialize(deserializer)?;
-        let usage = strict::from_str(raw.text()).map_err(serde::de::Error::custom)?;
+        let usage = strict::from_request(raw.text()).map_err(serde::de::Error::custom)?;
         let written = (RawJson::from_value(&usage) != raw).then_some(raw);
         Ok(Self { usage, written })
     }

@@ -79,6 +79,7 @@ pub(crate) async fn insert_prompt(
             prompt_id: prompt.prompt_id.clone(),
             input_id: input_id.clone(),
             disposition: Disposition::Queued,
+            last_event_id: head.event_seq,
             writes_left: Vec::new(),
         };
         let location = format!("conversations/{}/prompts/{}", key.conversation_id, body.prompt_id);

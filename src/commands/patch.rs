@@ -130,6 +130,14 @@ fn apply_patch(
     patch: &Map<String, Value>,
 ) -> Result<Vec<EntryBody>, CommandError> {
     let mut bodies = Vec::new();
+    for (name, members) in [("settings", "every setting"), ("metadata", "all metadata")] {
+        if patch.get(name).is_some_and(Value::is_null) {
+            let detail = format!(
+                "`{name}` is null, which would remove {members}: leave it out to keep them, or set single members of it to null to remove them"
+            );
+            return Err(CommandError::invalid(format!("/{name}"), detail));
+        }
+    }
     if let Some(settings) = patch.get("settings") {
         bodies.extend(apply_settings(services, head, settings)?);
     }
@@ -163,19 +171,15 @@ fn apply_settings(
     head: &mut Head,
     patch: &Value,
 ) -> Result<Vec<EntryBody>, CommandError> {
-    if !matches!(patch, Value::Null | Value::Object(_)) {
+    if !patch.is_object() {
         return Err(CommandError::invalid("/settings", "`settings` is an object"));
     }
     let mut merged = serde_json::to_value(&head.settings).unwrap_or_default();
     merge_json(&mut merged, patch);
-    let settings: Settings = if merged.is_null() {
-        Settings::default()
-    } else {
-        strict::from_deserializer(merged).map_err(|mistake: JsonError| {
-            let mistake = mistake.with_parent_pointer("/settings");
-            CommandError::invalid(mistake.pointer, mistake.detail)
-        })?
-    };
+    let settings: Settings = strict::from_deserializer(merged).map_err(|mistake: JsonError| {
+        let mistake = mistake.with_parent_pointer("/settings");
+        CommandError::invalid(mistake.pointer, mistake.detail)
+    })?;
     let agent = find_agent(services, Some(&head.agent))?;
     let errors = validate_settings(services, &agent, &settings);
     if !errors.is_empty() {
@@ -204,12 +208,8 @@ fn merge_metadata(
     metadata: &BTreeMap<String, String>,
     patch: &Value,
 ) -> Result<BTreeMap<String, String>, CommandError> {
-    let members = match patch {
-        Value::Null => return Ok(BTreeMap::new()),
-        Value::Object(members) => members,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(CommandError::invalid("/metadata", "`metadata` is an object of texts"));
-        }
+    let Value::Object(members) = patch else {
+        return Err(CommandError::invalid("/metadata", "`metadata` is an object of texts"));
     };
     let mut merged = metadata.clone();
     for (name, value) in members {

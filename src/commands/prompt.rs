@@ -120,7 +120,7 @@ async fn store_admitted(
     admitted: AdmittedInput,
     (sender, route): (&Sender, Route),
 ) -> Result<CommandResponse, CommandError> {
-    let CommandContext { services, key, .. } = context;
+    let CommandContext { services, .. } = context;
     let AdmittedInput { mut request, original, actions } = admitted;
     check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
@@ -154,7 +154,7 @@ async fn store_admitted(
             None => route.mode.to_inbox_body(prompt),
         },
     };
-    let response = accepted_response(key, &item, (route, writes_left));
+    let response = accepted_response(head, &item, (route, writes_left));
     store_with_actions(context, (head, is_new), (item, actions), response).await
 }
 
@@ -188,17 +188,18 @@ async fn plan_position(
 }
 
 pub(super) fn accepted_response(
-    key: &ConversationKey,
+    head: &Head,
     item: &InboxItem,
     (route, writes_left): (Route, Vec<WriteLeft>),
 ) -> CommandResponse {
     let prompt_id = route.joins.unwrap_or_else(|| PromptId::from_input(&item.input_id));
-    let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
+    let location = format!("conversations/{}/prompts/{prompt_id}", head.conversation_id);
     let body = PromptAccepted {
-        conversation_id: key.conversation_id.clone(),
+        conversation_id: head.conversation_id.clone(),
         prompt_id,
         input_id: item.input_id.clone(),
         disposition: route.disposition,
+        last_event_id: head.event_seq,
         writes_left,
     };
     CommandResponse::new(202, &body).with_location(location)

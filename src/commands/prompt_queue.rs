@@ -10,6 +10,7 @@ use std::time::Duration;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine as _, alphabet};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
@@ -124,13 +125,14 @@ async fn accept_text(
         tenant: TenantId::new(parse_plain_id(message.tenant_id.take(), "tenantId")?),
         user: UserId::new(parse_plain_id(message.user_id.take(), "userId")?),
     };
-    let body = serde_json::from_str(&json)
+    let mut body: Map<String, Value> = serde_json::from_str(&json)
         .map_err(|error| CommandError::invalid("", error.to_string()))?;
+    body.retain(|_, value| !value.is_null());
     let idempotency = Idempotency {
         key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
         is_repeatable: true,
         route: ROUTE,
-        body_hash: canonical_hash(&body),
+        body_hash: canonical_hash(&Value::Object(body)),
     };
     let sender = Sender {
         source: Source::Queue,
@@ -238,7 +240,7 @@ fn log_reason(error: &CommandError) -> String {
 }
 
 fn parse_message(json: &str) -> Result<PromptMessage, CommandError> {
-    strict::from_str(json).map_err(|mistake| {
+    strict::from_request(json).map_err(|mistake| {
         CommandError::invalid(mistake.pointer.clone(), format!("the message is invalid: {mistake}"))
     })
 }

@@ -12,6 +12,9 @@ use crate::agent::inbox::{InboxBody, PromptInput, WhenIdle};
 use crate::agent::settings::Settings;
 use crate::ids::{InputId, PromptId};
 
+/// The position before the first entry, in place of an entry's id.
+const ROOT: &str = "root";
+
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PromptRequest {
@@ -28,7 +31,7 @@ pub(crate) struct PromptRequest {
     pub model: Option<String>,
     /// False: a text that begins with `/` runs no command. The default is true.
     pub expand: Option<bool>,
-    /// Id of the entry after which the prompt starts, or null: before the first entry. The id of a
+    /// Id of the entry after which the prompt starts, or `root`: before the first entry. The id of a
     /// user's message stands for the position before it. Absent: at the leaf.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
@@ -48,9 +51,17 @@ pub(crate) enum PromptPosition {
     Entry(Option<String>),
 }
 
+/// Reads the id of an entry. `None`: the root, which stored requests have as null.
+pub(super) fn read_position<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let position = Option::<String>::deserialize(deserializer)?;
+    Ok(position.filter(|position| position != ROOT))
+}
+
 impl<'de> Deserialize<'de> for PromptPosition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Option::deserialize(deserializer).map(Self::Entry)
+        read_position(deserializer).map(Self::Entry)
     }
 }
 
@@ -119,6 +130,9 @@ pub(crate) struct PromptAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
     pub disposition: Disposition,
+    /// Newest event of the conversation before this input: events of the input come after it.
+    #[serde(default)]
+    pub last_event_id: u64,
     /// With `at`: writes on the branch that the conversation leaves, at most the newest 100. They are
     /// not undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

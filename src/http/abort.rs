@@ -5,11 +5,11 @@ use http::HeaderMap;
 
 use crate::commands::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
 use crate::commands::continue_prompt::{ContinueRequest, accept_continue};
-use crate::commands::prompt::PromptAccepted;
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::prompts::{parse_wait, request_sender, respond_when_finished};
+use crate::http::schema::PromptResponse;
 use crate::http::{HandlerResult, RequestParts, SharedApi, access, into_response};
 
 /// Abort the prompt that has not ended.
@@ -38,8 +38,8 @@ pub(crate) async fn abort(
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::schema::Prompt, description = "The prompt left `running` in time."),
+        (status = 202, body = PromptResponse, description = "The prompt is stored.", headers(("Location" = String))),
+        (status = 200, body = PromptResponse, description = "The prompt left `running` in time."),
         (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "A prompt has not ended, or there is nothing to continue."),
     )
 )]

@@ -56,7 +56,7 @@ pub(crate) async fn list(
         ("id" = String, Path), ("name" = Option<String>, Query, description = "File name for display."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = String, content_type = "application/octet-stream"),
     responses((status = 201, body = ArtifactView, headers(("Location" = String))))
 )]
 pub(crate) async fn add(
@@ -102,7 +102,7 @@ fn too_large(problem: Problem) -> Problem {
         ("Range" = Option<String>, Header, description = "One range of bytes."),
     ),
     responses(
-        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 206), (status = 416),
+        (status = 200, body = String, content_type = "application/octet-stream"), (status = 206), (status = 416),
         (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
     )
 )]

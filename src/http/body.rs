@@ -1,6 +1,8 @@
 //! Request bodies: read within limits, checked for their type, parsed with the place of every
 //! error.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
@@ -8,7 +10,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::agent::strict;
@@ -43,13 +45,33 @@ impl<T: DeserializeOwned> FromRequest<SharedApi> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &SharedApi) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        let bytes = read_body(&api.body_kib, &parts.headers, body).await?;
-        if !bytes.is_empty() {
-            check_content_type(&parts.headers)?;
-        }
-        parse_json(&bytes)
+        parse_json(&read_json(request, api).await?)
     }
+}
+
+/// A merge patch of RFC 7396, in which null removes a member.
+#[derive(Debug)]
+pub(crate) struct MergePatch(pub(crate) Json<Map<String, Value>>);
+
+impl FromRequest<SharedApi> for MergePatch {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &SharedApi) -> Result<Self, Problem> {
+        let bytes = read_json(request, api).await?;
+        let (_, value) = parse_object(&bytes)?;
+        let hash = canonical_hash(&Value::Object(value.clone()));
+        Ok(Self(Json { value, hash }))
+    }
+}
+
+/// The body of a request whose type is JSON, or an absent body.
+async fn read_json(request: Request, api: &SharedApi) -> Result<Bytes, Problem> {
+    let (parts, body) = request.into_parts();
+    let bytes = read_body(&api.body_kib, &parts.headers, body).await?;
+    if !bytes.is_empty() {
+        check_content_type(&parts.headers)?;
+    }
+    Ok(bytes)
 }
 
 /// Reads the whole body. `body_kib` has the free kibibytes for large bodies.
@@ -136,8 +158,19 @@ pub(crate) fn decode_text(bytes: &[u8]) -> Result<&str, Problem> {
     decode_utf8(bytes).map_err(|error| Problem::bad_request(format!("The body {error}.")))
 }
 
-/// Parses a JSON body. An absent body is an empty object.
+/// Parses a JSON body. An absent body is an empty object, and a null member counts as absent.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
+    let (text, mut members) = parse_object(bytes)?;
+    members.retain(|_, value| !value.is_null());
+    let value = strict::from_request(&text).map_err(|error| {
+        let field_error = FieldError::new(error.pointer, error.detail);
+        Problem::bad_request(field_error.detail.clone()).with_errors(vec![field_error])
+    })?;
+    Ok(Json { value, hash: canonical_hash(&Value::Object(members)) })
+}
+
+/// The text of a JSON object, and its members.
+fn parse_object(bytes: &[u8]) -> Result<(Cow<'_, str>, Map<String, Value>), Problem> {
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { bytes };
     let text = decode_text(bytes)?;
     // A client that cuts a text within a character sends half a surrogate pair as an escape.
@@ -148,15 +181,11 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, P
             strict::plain_message(&error.to_string())
         ))
     })?;
-    if !tree.is_object() {
+    let Value::Object(members) = tree else {
         return Err(Problem::bad_request("The body is not a JSON object. Send an object.")
             .with_errors(vec![FieldError::new("", "this must be an object")]));
-    }
-    let value = strict::from_str(&text).map_err(|error| {
-        let field_error = FieldError::new(error.pointer, error.detail);
-        Problem::bad_request(field_error.detail.clone()).with_errors(vec![field_error])
-    })?;
-    Ok(Json { value, hash: canonical_hash(&tree) })
+    };
+    Ok((text, members))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::commands::conversation::{NewConversation, create_conversation};
 use crate::commands::delete::delete_conversation;
@@ -14,7 +14,7 @@ use crate::commands::fork::{ForkRequest, ForkResult, fork_conversation};
 use crate::commands::idempotency::FORK_ROUTE;
 use crate::commands::patch::patch_conversation;
 use crate::http::auth::Caller;
-use crate::http::body::Json;
+use crate::http::body::{Json, MergePatch};
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
@@ -135,7 +135,7 @@ pub(crate) async fn change(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<Map<String, Value>>,
+    MergePatch(Json { value, hash }): MergePatch,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency = resolve_idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;

@@ -14,6 +14,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::clock::Clock;
 use crate::http::auth::Caller;
 use crate::http::events::frame::FrameFormat;
 use crate::http::lists::QueryParams;
@@ -25,8 +26,8 @@ use crate::queries::protocol_events::{ProtocolEvents, TextUnit};
 /// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
 /// and buffers up to 1 MB for a slow reader.
 pub(crate) const STREAMS_MAX: usize = 500;
-/// Time without a frame after which a comment is sent.
-const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
+/// Time without a frame after which a `ping` is sent.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Stream the events of the conversation (server-sent events).
 #[utoipa::path(
@@ -80,7 +81,7 @@ pub(crate) async fn stream(
         return Err(too_many_streams());
     };
     let reader = EventReader::new(api.services.clone(), key, after, until);
-    Ok(stream_response(reader, format, slot))
+    Ok(stream_response(reader, format, (slot, Arc::clone(&api.services.clock))))
 }
 
 /// # Errors
@@ -118,27 +119,27 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 fn stream_response(
     reader: EventReader,
     format: FrameFormat,
-    slot: OwnedSemaphorePermit,
+    (slot, clock): (OwnedSemaphorePermit, Arc<dyn Clock>),
 ) -> Response {
     let items = stream::unfold(reader, |mut reader| async move {
         let item = reader.next().await?;
         Some((item, reader))
     });
-    // The stream of items keeps a read that is in progress when a comment is due.
-    let start = (Box::pin(items), format, slot);
-    let events = stream::unfold(start, |(mut items, mut format, slot)| async move {
+    // The stream of items keeps a read that is in progress when a ping is due.
+    let start = (Box::pin(items), format, slot, clock);
+    let events = stream::unfold(start, |(mut items, mut format, slot, clock)| async move {
         let frames = loop {
-            match tokio::time::timeout(COMMENT_INTERVAL, items.next()).await {
+            match tokio::time::timeout(PING_INTERVAL, items.next()).await {
                 Ok(item) => {
                     let frames = format.render(&item?);
                     if !frames.is_empty() {
                         break frames;
                     }
                 }
-                Err(_) => break frame::COMMENT.to_owned(),
+                Err(_) => break format.ping(clock.now()),
             }
         };
-        Some((Bytes::from(frames), (items, format, slot)))
+        Some((Bytes::from(frames), (items, format, slot, clock)))
     });
     let retry = stream::iter([Bytes::from_static(frame::RETRY.as_bytes())]);
     let frames = retry.chain(events).map(Ok::<_, Infallible>);

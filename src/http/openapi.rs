@@ -1,6 +1,7 @@
 //! Route table, and the OpenAPI 3.1 document generated from the routes.
 
 mod complete;
+mod headers;
 
 use std::sync::LazyLock;
 
@@ -82,7 +83,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
 /// Get the OpenAPI document of this API.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "getOpenApi", tag = "service",
-    responses((status = 200, description = "The OpenAPI 3.1 document."))
+    responses((status = 200, body = Value, description = "The OpenAPI 3.1 document."))
 )]
 async fn get_document() -> Response {
     static TEXT: LazyLock<String> = LazyLock::new(|| DOCUMENT.to_string());
@@ -97,6 +98,10 @@ pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Map;
+
     use super::*;
 
     #[test]
@@ -106,7 +111,7 @@ mod tests {
         let paths = api["paths"].as_object().unwrap();
         let operations: Vec<&Value> =
             paths.values().flat_map(|path| path.as_object().unwrap().values()).collect();
-        let ids: std::collections::BTreeSet<&str> =
+        let ids: BTreeSet<&str> =
             operations.iter().map(|operation| operation["operationId"].as_str().unwrap()).collect();
         assert_eq!(ids.len(), operations.len(), "{ids:?}");
         for id in ["listConversations", "decideApproval", "createPrompt", "streamEvents"] {
@@ -157,6 +162,128 @@ mod tests {
         for reference in found {
             let pointer = reference.strip_prefix('#').unwrap();
             assert!(DOCUMENT.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    /// Calls `visit` with each object of the document and its place.
+    fn visit_objects(value: &Value, at: &str, visit: &mut impl FnMut(&Map<String, Value>, &str)) {
+        match value {
+            Value::Object(members) => {
+                visit(members, at);
+                for (name, value) in members {
+                    visit_objects(value, &format!("{at}/{name}"), visit);
+                }
+            }
+            Value::Array(values) => {
+                for (index, value) in values.iter().enumerate() {
+                    visit_objects(value, &format!("{at}/{index}"), visit);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    #[test]
+    fn openapi_schemas_suit_generators() {
+        let mut mistakes = Vec::new();
+        visit_objects(&DOCUMENT, "", &mut |object, at| {
+            if object.get("default") == Some(&Value::Null) {
+                mistakes.push(format!("{at} has the default null"));
+            }
+            if object.get("format") == Some(&Value::from("int64")) {
+                mistakes.push(format!("{at} is an int64"));
+            }
+            let kind = object.get("type").map(Value::to_string).unwrap_or_default();
+            let has_members =
+                object.contains_key("properties") || object.contains_key("additionalProperties");
+            if kind.contains("\"object\"") && !has_members {
+                mistakes.push(format!("{at} is an object without members"));
+            }
+        });
+        assert_eq!(mistakes, [""; 0]);
+    }
+
+    /// Operations have the members that OpenAPI requires, and those that linters require.
+    #[test]
+    fn openapi_operations_are_complete() {
+        let mut mistakes = Vec::new();
+        let has_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+        for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
+            let named: BTreeSet<&str> = path.split(['{', '}']).skip(1).step_by(2).collect();
+            for (method, operation) in methods.as_object().unwrap() {
+                let name = format!("{method} {path}");
+                for (status, response) in operation["responses"].as_object().unwrap() {
+                    if response["$ref"].is_null() && !has_text(&response["description"]) {
+                        mistakes.push(format!("{name} {status} has no description"));
+                    }
+                }
+                if !has_text(&operation["summary"]) {
+                    mistakes.push(format!("{name} has no summary"));
+                }
+                let mut of_path = BTreeSet::new();
+                for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                    if parameter["in"] == "path" {
+                        of_path.insert(parameter["name"].as_str().unwrap());
+                    }
+                    let is_valid = parameter["schema"].is_object()
+                        && (parameter["in"] != "path" || parameter["required"] == true);
+                    if !is_valid {
+                        mistakes.push(format!("{name} {parameter} is incomplete"));
+                    }
+                }
+                if of_path != named {
+                    mistakes.push(format!("{name} describes the parameters {of_path:?}"));
+                }
+            }
+        }
+        for (name, response) in DOCUMENT["components"]["responses"].as_object().unwrap() {
+            if !has_text(&response["description"]) {
+                mistakes.push(format!("{name} has no description"));
+            }
+        }
+        assert_eq!(mistakes, [""; 0]);
+    }
+
+    #[test]
+    fn openapi_bodies_of_bytes_are_binary() {
+        let mut count = 0;
+        visit_objects(&DOCUMENT, "", &mut |object, at| {
+            let is_binary = |kind: &str| matches!(kind, "application/octet-stream" | "*/*");
+            for (kind, body) in object.iter().filter(|(kind, _)| is_binary(kind)) {
+                let schema = serde_json::json!({"type": "string", "format": "binary"});
+                assert_eq!(body["schema"], schema, "{at} {kind}");
+                count += 1;
+            }
+        });
+        assert_eq!(count, 3);
+    }
+
+    /// Every response to an input has the same type: its members are those of a prompt and those of
+    /// an accepted input.
+    #[test]
+    fn openapi_responses_to_inputs_have_one_schema() {
+        let schema = serde_json::json!({"$ref": "#/components/schemas/PromptResponse"});
+        for path in [
+            "/api/prompts",
+            "/api/conversations/{id}/prompts",
+            "/api/conversations/{id}/prompts/import",
+            "/api/conversations/{id}/continue",
+        ] {
+            for status in ["200", "202"] {
+                let response = &DOCUMENT["paths"][path]["post"]["responses"][status];
+                assert_eq!(response["content"]["application/json"]["schema"], schema, "{path}");
+            }
+        }
+        let response = &DOCUMENT["components"]["schemas"]["PromptResponse"];
+        assert_eq!(response["required"], serde_json::json!(["conversationId"]));
+        for name in ["promptId", "inputId", "disposition", "state", "output", "commandOutput"] {
+            assert!(response["properties"][name].is_object(), "{name}: {response}");
+        }
+        for (name, values) in
+            [("InputHandled", ["handled", "waiting"]), ("MessageAccepted", ["started", "queued"])]
+        {
+            let disposition = &DOCUMENT["components"]["schemas"][name]["properties"]["disposition"];
+            assert_eq!(disposition["enum"], serde_json::json!(values), "{name}");
         }
     }
 

@@ -1,26 +1,37 @@
 //! Requests of web pages: CORS for allowed origins, 403 for cross-site requests that can change
 //! data.
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, COOKIE, ORIGIN, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, COOKIE,
+    ORIGIN, VARY,
 };
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::Value;
 
 use crate::http::SharedApi;
 use crate::http::auth::Access;
 use crate::http::host_names::is_own_origin;
+use crate::http::openapi;
 use crate::http::problem::{self, Problem};
 use crate::settings::origins::Allowance;
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PATCH, DELETE");
-const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
-    "accept, authorization, content-type, idempotency-key, if-match, if-none-match, if-range, last-event-id, range, \
-     traceparent, tracestate, turnwheel-roles, turnwheel-tenant, turnwheel-user, x-functions-key",
-);
+/// Headers that a page may send, besides those that its preflight asks for.
+const REQUEST_HEADERS: &str = "accept, authorization, content-type, idempotency-key, if-match, if-none-match, \
+     if-range, last-event-id, range, traceparent, tracestate, turnwheel-roles, turnwheel-tenant, turnwheel-user, \
+     x-functions-key";
+/// Starts of the names of headers in which proxies and the platform state facts about a request. A
+/// page must not send them.
+const PROXY_HEADERS: [&str; 4] =
+    ["forwarded", "x-forwarded-", "x-ms-client-principal", "x-ms-token-"];
+/// Maximum number of headers that a preflight may ask for.
+const REQUESTED_HEADERS_MAX: usize = 64;
 const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept-ranges, allow, content-disposition, content-length, content-range, etag, idempotency-replayed, link, \
      location, retry-after",
@@ -42,6 +53,7 @@ pub(crate) async fn check_origin(
     let is_link = request.uri().path().starts_with(APPROVAL_LINKS_PATH);
     let allowed = (!is_link).then(|| allowed_origin(access, request.headers())).flatten();
     let is_preflight = request.method() == Method::OPTIONS;
+    let allowed_headers = allowed_headers(request.headers());
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
     } else if is_forbidden(access, request.method(), (request.headers(), is_link)) {
@@ -56,13 +68,43 @@ pub(crate) async fn check_origin(
     let Some(origin) = allowed else { return response };
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     if is_preflight {
-        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, REQUEST_HEADERS);
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS.clone());
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers);
+        headers.append(VARY, HeaderValue::from_static("access-control-request-headers"));
         headers.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE);
     } else {
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, RESPONSE_HEADERS);
     }
     response
+}
+
+/// The methods of all routes.
+static METHODS: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let paths = openapi::DOCUMENT.get("paths").and_then(Value::as_object);
+    let methods = paths.into_iter().flat_map(|paths| paths.values().filter_map(Value::as_object));
+    let names = methods.flat_map(|methods| methods.keys().map(|name| name.to_ascii_uppercase()));
+    // axum responds to HEAD wherever a route has GET.
+    let names: BTreeSet<String> = names.chain(["HEAD".to_owned()]).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    HeaderValue::from_str(&names).unwrap_or(HeaderValue::from_static("GET, HEAD"))
+});
+
+/// Returns the value of `Access-Control-Allow-Headers`: with the headers that the preflight asks
+/// for, because libraries for tracing and proxies add theirs, and one that is not allowed fails the
+/// whole request. Headers carry no rights of the browser's user; cookies are not among them.
+fn allowed_headers(headers: &HeaderMap) -> HeaderValue {
+    let requested = header_text(headers, ACCESS_CONTROL_REQUEST_HEADERS.as_str());
+    let requested = requested.unwrap_or_default().split(',').take(REQUESTED_HEADERS_MAX);
+    let requested = requested.filter_map(|name| HeaderName::try_from(name.trim()).ok());
+    let mut names = REQUEST_HEADERS.to_owned();
+    for name in requested {
+        let is_proxy_header = PROXY_HEADERS.iter().any(|start| name.as_str().starts_with(start));
+        if !is_proxy_header && !REQUEST_HEADERS.split(", ").any(|known| known == name.as_str()) {
+            names.push_str(", ");
+            names.push_str(name.as_str());
+        }
+    }
+    HeaderValue::from_str(&names).unwrap_or(HeaderValue::from_static(REQUEST_HEADERS))
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

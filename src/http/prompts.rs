@@ -7,17 +7,19 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
 use crate::agent::prompt_receipt::PromptReceipt;
-use crate::commands::contract::CommandResponse;
+use crate::agent::raw::RawJson;
+use crate::commands::contract::{CommandResponse, FieldError};
 use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
 use crate::commands::prompt::{
-    FirstPromptRequest, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
-    begin_conversation,
+    FirstPromptRequest, PromptAccepted, PromptPosition, PromptRequest, Sender, WhenBusy,
+    accept_prompt, begin_conversation,
 };
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::problem::Problem;
+use crate::http::schema::PromptResponse;
 use crate::http::{
     Api, HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll,
 };
@@ -49,8 +51,8 @@ pub(super) fn request_sender() -> Sender {
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = crate::http::prompt_outcome::InputAccepted, description = "The prompt is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
-        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
+        (status = 202, body = PromptResponse, description = "The input is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
+        (status = 200, body = PromptResponse, description = "The prompt left `running` in time, or the input started no prompt."),
         (status = 409, body = crate::http::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or a command in the mode `steer` or `followUp`"),
     )
 )]
@@ -63,6 +65,9 @@ pub(crate) async fn create(
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let wait = parse_wait(&uri)?;
+    if value.input.is_none() && value.at == PromptPosition::Leaf {
+        return Err(missing_input("`POST …/continue` continues without new input"));
+    }
     let idempotency =
         resolve_idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
     let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
@@ -78,8 +83,8 @@ pub(crate) async fn create(
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = PromptAccepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt was inserted in time."),
+        (status = 202, body = PromptResponse, description = "The prompt is stored.", headers(("Location" = String))),
+        (status = 200, body = PromptResponse, description = "The prompt was inserted in time."),
     )
 )]
 pub(crate) async fn import(
@@ -105,8 +110,8 @@ pub(crate) async fn import(
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
-        (status = 202, body = crate::http::prompt_outcome::InputAccepted, description = "The prompt is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
-        (status = 200, body = crate::http::prompt_outcome::PromptOutcome, description = "The prompt left `running` in time, or the input started no prompt."),
+        (status = 202, body = PromptResponse, description = "The input is stored; with `disposition` `waiting` a command that asks a question.", headers(("Location" = String))),
+        (status = 200, body = PromptResponse, description = "The prompt left `running` in time, or the input started no prompt."),
     )
 )]
 pub(crate) async fn start_conversation(
@@ -118,6 +123,11 @@ pub(crate) async fn start_conversation(
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     let wait = parse_wait(&uri)?;
+    if value.input.is_none() {
+        return Err(missing_input(
+            "`POST /api/conversations` creates a conversation without a prompt",
+        ));
+    }
     let idempotency = resolve_idempotency(&api, &headers, "POST /prompts", hash)?;
     let id = value.conversation_id.clone();
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
@@ -128,12 +138,18 @@ pub(crate) async fn start_conversation(
     respond_when_finished(&api, &key, (result, wait)).await
 }
 
+fn missing_input(alternative: &str) -> Problem {
+    let detail = format!("`input` is missing: send a text or blocks ({alternative})");
+    Problem::bad_request(detail.clone()).with_errors(vec![FieldError::new("/input", detail)])
+}
+
 /// Responds with the prompt if it leaves `running` within `wait`, else with the accepted input.
 pub(super) async fn respond_when_finished(
     api: &Api,
     key: &ConversationKey,
     (result, wait): (CommandResponse, Option<Duration>),
 ) -> HandlerResult {
+    let result = CommandResponse { body: result.body.map(with_command_members), ..result };
     let Some(wait) = wait else { return Ok(into_response(result)) };
     let accepted = result.body.as_ref().and_then(|body| body.read::<PromptAccepted>().ok());
     let Some(PromptAccepted { prompt_id, .. }) = accepted else { return Ok(into_response(result)) };
@@ -141,12 +157,26 @@ pub(super) async fn respond_when_finished(
     if view.state == PromptState::Running {
         return Ok(into_response(result));
     }
-    let body = crate::agent::raw::RawJson::from_value(&view);
+    let body = RawJson::from_value(&view);
     Ok(into_response(CommandResponse {
         status: StatusCode::OK.as_u16(),
         body: Some(body),
         ..result
     }))
+}
+
+/// Renames the members of a command's result whose names a prompt has for values of other types: all
+/// responses have one schema.
+fn with_command_members(body: RawJson) -> RawJson {
+    let is_command =
+        matches!(body.string_member("disposition").as_deref(), Some("handled" | "waiting"));
+    let Some(members) = body.members().filter(|_| is_command) else { return body };
+    let renamed = members.into_iter().map(|(name, value)| match name.as_str() {
+        "output" => ("commandOutput".to_owned(), value),
+        "error" => ("commandError".to_owned(), value),
+        _ => (name, value),
+    });
+    RawJson::from_members(renamed.collect())
 }
 
 /// List the prompts of the conversation, oldest first.

@@ -4,7 +4,9 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::agent::branch::WriteLeft;
 use crate::agent::settings::Settings;
+use crate::commands::prompt::Disposition;
 use crate::extensions::Permissions;
 use crate::queries::ArtifactView;
 use crate::queries::approvals::ApprovalView;
@@ -85,10 +87,43 @@ schema_only! {
         /// Set while a failed model call waits for its next attempt: `attempt`, and its time `at`.
         retry: Option<Value>,
     }
-    /// A merge patch of RFC 7396: absent members stay unchanged, `null` removes a member.
+    /// The response to an input: the prompt if it has left `running`, else what became of the input.
+    PromptResponse {
+        conversation_id: String,
+        /// Prompt that the input starts or joins. Absent: none.
+        #[schema(required = false)]
+        prompt_id: String,
+        /// Id of the input; `GET …/inbox/{inputId}` returns its state. Absent in a prompt that has left
+        /// `running`.
+        #[schema(required = false)]
+        input_id: String,
+        /// Absent in a prompt that has left `running`.
+        #[schema(required = false)]
+        disposition: Disposition,
+        /// Newest event of the conversation: of an accepted input, the newest one before its own.
+        #[schema(required = false)]
+        last_event_id: u64,
+        /// With `at`: writes on the branch that the conversation leaves, at most the newest 100. They are
+        /// not undone.
+        #[schema(required = false)]
+        writes_left: Vec<WriteLeft>,
+        /// Name of the command that ran in place of a prompt.
+        #[schema(required = false)]
+        command: String,
+        /// Text of the command for the user.
+        #[schema(required = false)]
+        command_output: String,
+        /// Why the command failed; it has changed nothing.
+        #[schema(required = false)]
+        command_error: String,
+    }
+    /// A merge patch of RFC 7396: absent members stay unchanged, null removes a member. Null for the
+    /// whole of `settings` or `metadata` is refused.
     ConversationPatch {
-        settings: Option<Settings>,
-        metadata: Option<std::collections::HashMap<String, Option<String>>>,
+        #[schema(required = false)]
+        settings: Settings,
+        #[schema(required = false)]
+        metadata: std::collections::HashMap<String, Option<String>>,
         name: Option<String>,
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct ConversationView {
     pub turn: u64,
     #[schema(value_type = Option<String>)]
     pub leaf_id: Option<EntryId>,
+    /// Newest event: `GET …/events?after=` continues after it.
+    pub last_event_id: u64,
     pub settings: Settings,
     /// Names in `settings.activeTools` for which the agent has no tool; they are ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -189,6 +191,7 @@ fn build_view(
         state,
         turn: head.turn,
         leaf_id: head.leaf_id.clone(),
+        last_event_id: head.event_seq,
         settings: head.settings.clone(),
         usage: head.usage,
         metadata: head.metadata.clone(),

@@ -163,6 +163,7 @@ fn queued_view(services: &Services, head: &Head, queued: QueuedPrompt<'_>) -> Pr
         input: queued.input.cloned(),
         original: queued.original.cloned(),
         output: Vec::new(),
+        last_event_id: head.event_seq,
         usage: Usage::default(),
         result: None,
         error: None,

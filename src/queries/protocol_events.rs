@@ -36,7 +36,7 @@ pub(crate) enum TextUnit {
 }
 
 /// An event of the protocol. `members` are its members besides `type` and `timestamp`.
-fn event(kind: &str, at: Timestamp, members: Value) -> Value {
+pub(crate) fn event(kind: &str, at: Timestamp, members: Value) -> Value {
     let mut event = json!({"type": kind});
     if let (Value::Object(event), Value::Object(members)) = (&mut event, members) {
         event.extend(members);

@@ -205,6 +205,35 @@ fn clients_report_rejected_calls() {
     }
 }
 
+/// A request that waits is repeated by many libraries, and without a key starts another
+/// conversation.
+#[test]
+fn examples_that_wait_have_an_idempotency_key() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("docs"), root.join("examples")];
+    let mut pages = vec![root.join("README.md")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() && !entry.ends_with("node_modules") && !entry.ends_with("target") {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|extension| extension == "md") {
+                pages.push(entry);
+            }
+        }
+    }
+    let mut count = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap().replace("\\\n", " ");
+        let commands = text.lines().filter(|line| line.contains("curl "));
+        for command in commands.filter(|command| command.contains("prompts?wait=")) {
+            let has_key = command.to_lowercase().contains("idempotency-key");
+            assert!(has_key, "{}: {command}", page.display());
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count}");
+}
+
 #[test]
 fn events_page_shows_the_reducer_of_the_client() {
     let (_, reducer) = CLIENT_MJS.split_once("// The reducer of docs/events.md.\n").unwrap();

@@ -232,8 +232,12 @@ async fn prompt_without_input_adds_no_user_message() {
     let app =
         TestApp::start(vec![text_response("Good morning"), text_response("Still here")], "").await;
     app.create_conversation(json!({})).await;
+    let (status, problem) = app.service.post(PROMPTS, &json!({})).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (400, &json!("/input")));
     for expected in ["Good morning", "Still here"] {
-        let prompt = app.run_prompt(PROMPTS, &json!({})).await;
+        let conversation = app.service.get("/api/conversations/c").await;
+        let at = conversation["leafId"].as_str().unwrap_or("root");
+        let prompt = app.run_prompt(PROMPTS, &json!({"at": at})).await;
         assert_eq!((&prompt["state"], prompt.get("input")), (&json!("completed"), None));
         assert_eq!(prompt["output"][0]["content"], expected);
     }

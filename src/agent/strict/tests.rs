@@ -70,3 +70,42 @@ fn raw_json_keeps_its_text() {
     let settings: Settings = from_str(r#"{"budget": {"prompt": {"usd": 1.50}}}"#).unwrap();
     assert_eq!(settings.budget.unwrap().text(), r#"{"prompt": {"usd": 1.50}}"#);
 }
+
+#[test]
+fn null_members_of_structs_are_absent_in_requests() {
+    let nulls = r#"{"retry": {"enabled": null, "maxRetries": 7}, "budget": null, "maxRounds":null,
+        "compaction": { "enabled" : null }, "activeTools": null}"#;
+    let settings: Settings = from_request(nulls).unwrap();
+    let same: Settings = from_request(r#"{"retry": {"maxRetries": 7}, "compaction": {}}"#).unwrap();
+    assert_eq!(settings, same);
+    assert_eq!(error_of::<Settings>(nulls).0, "/retry/enabled", "files keep the mistake");
+    let failed = |text| {
+        let JsonError { pointer, detail } = from_request::<Settings>(text).unwrap_err();
+        (pointer, detail)
+    };
+    for (text, pointer) in [
+        (r#"{"retyr": null}"#, "/retyr"),
+        (r#"{"retry": {"enabeld": null}}"#, "/retry/enabeld"),
+        (r#"{"retry": {"maxRetries": "x", "jitter": null}}"#, "/retry/maxRetries"),
+        (r#"{"retry": [null]}"#, "/retry"),
+        (r#"{"activeTools": [null]}"#, "/activeTools/0"),
+    ] {
+        let (at, detail) = failed(text);
+        assert_eq!(at, pointer, "{detail}");
+        assert!(!detail.contains("at line"), "{detail}");
+    }
+}
+
+#[test]
+fn requests_keep_nulls_and_digits_of_free_values() {
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        data: Option<RawJson>,
+        labels: Option<std::collections::BTreeMap<String, Option<String>>>,
+    }
+    let body: Body =
+        from_request(r#"{"data": {"a":null,"b":1.10e99}, "labels": {"a": null}}"#).unwrap();
+    assert_eq!(body.data.unwrap().text(), r#"{"a":null,"b":1.10e99}"#);
+    assert_eq!(body.labels.unwrap().len(), 1);
+}

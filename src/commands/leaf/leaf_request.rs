@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::commands::contract::CommandError;
+use crate::commands::prompt_request::read_position;
 
 const SUMMARY_BYTES_MAX: usize = 64 * 1024;
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
@@ -12,10 +13,10 @@ const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LeafRequest {
-    /// Id of an entry, or null for the position before the first entry. The id of a user's message
+    /// Id of an entry, or `root` for the position before the first entry. The id of a user's message
     /// stands for the position before that message.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true)]
+    #[serde(deserialize_with = "read_position")]
+    #[schema(value_type = String)]
     pub entry_id: Option<String>,
     /// Label of the entry, or of the summary if there is one.
     pub label: Option<String>,

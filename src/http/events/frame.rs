@@ -1,14 +1,14 @@
 //! Frames of server-sent events.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::clock::Timestamp;
 use crate::queries::event_stream::StreamItem;
-use crate::queries::protocol_events::ProtocolEvents;
+use crate::queries::protocol_events::{self, ProtocolEvents};
 
 /// The first frame: sets the reconnection delay.
 pub(super) const RETRY: &str = "retry: 1000\n\n";
-/// A comment that keeps the connection open. Clients ignore it.
-pub(super) const COMMENT: &str = ": still here\n\n";
+const PING: &str = "ping";
 
 /// The form of the events.
 #[derive(Debug)]
@@ -19,6 +19,16 @@ pub(super) enum FrameFormat {
 }
 
 impl FrameFormat {
+    /// The frame that is sent while there are no events. A comment would not do: parsers hide
+    /// comments, so that clients could not know whether the connection still works.
+    pub(super) fn ping(&self, now: Timestamp) -> String {
+        let data = match self {
+            Self::Own => json!({"type": PING}),
+            Self::Protocol(_) => protocol_events::event(PING, now, json!({})),
+        };
+        event_frame(None, PING, &data)
+    }
+
     /// The frames of an item. The frame of a confirmation has only an id, which advances the client's
     /// event number.
     pub(super) fn render(&mut self, item: &StreamItem) -> String {
@@ -51,23 +61,33 @@ fn id_frame(id: u64) -> String {
 }
 
 /// JSON has no line break outside of escapes, so one `data:` line is enough. Names are ours or
-/// checked.
+/// checked. `id` is the last line: some clients resume after an id as soon as they have read its
+/// line, and would lose an event that is cut off after it.
 fn event_frame(id: Option<u64>, name: &str, data: &Value) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
-    format!("{id}event: {name}\ndata: {data}\n\n")
+    format!("event: {name}\ndata: {data}\n{id}\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::queries::protocol_events::TextUnit;
+
+    #[test]
+    fn ping_is_a_live_event_of_each_format() {
+        let now = Timestamp(1_700_000_000_500);
+        let own = FrameFormat::Own.ping(now);
+        assert_eq!(own, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+        let protocol = FrameFormat::Protocol(ProtocolEvents::new(TextUnit::Event)).ping(now);
+        let data = "{\"type\":\"ping\",\"timestamp\":1700000000.5}";
+        assert_eq!(protocol, format!("event: ping\ndata: {data}\n\n"));
+    }
 
     #[test]
     fn event_data_cannot_break_sse_frame() {
         let text = event_frame(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}));
-        assert_eq!(text, "id: 7\nevent: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\n\n");
+        assert_eq!(text, "event: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\nid: 7\n\n");
         assert_eq!(event_frame(None, "a", &json!({})), "event: a\ndata: {}\n\n");
         assert_eq!(FrameFormat::Own.render(&StreamItem::Confirmed(8)), "id: 8\n\n");
     }
@@ -76,9 +96,9 @@ mod tests {
     fn last_protocol_frame_has_the_id() {
         let events = [json!({"type": "call"}), json!({"type": "execute"})];
         let call = "event: call\ndata: {\"type\":\"call\"}\n\n";
-        let execute = "event: execute\ndata: {\"type\":\"execute\"}\n\n";
-        assert_eq!(protocol_frames(Some(3), &events), format!("{call}id: 3\n{execute}"));
-        assert_eq!(protocol_frames(None, &events), format!("{call}{execute}"));
+        let execute = "event: execute\ndata: {\"type\":\"execute\"}\n";
+        assert_eq!(protocol_frames(Some(3), &events), format!("{call}{execute}id: 3\n\n"));
+        assert_eq!(protocol_frames(None, &events), format!("{call}{execute}\n"));
         assert_eq!(protocol_frames(Some(3), &[]), "id: 3\n\n");
         assert_eq!(protocol_frames(None, &[]), "");
     }

@@ -1,16 +1,20 @@
 //! Completes the generated OpenAPI document with facts that attributes cannot state: unions,
 //! credentials, problems.
 
+use http::StatusCode;
 use serde_json::{Map, Value, json};
+
+use crate::http::openapi::headers::add_response_headers;
 
 /// `schemas` add or replace generated schemas. `properties` replace single members of generated
 /// schemas.
 const SCHEMAS: &str = include_str!("shapes.json");
 
 /// Paths of operations without authentication.
-const PUBLIC_PATHS: [&str; 3] = ["/api/health", "/api/approvals/{token}", "/api/openapi.json"];
-const APPROVAL_PATHS: [&str; 2] =
-    ["/api/approvals/{token}", "/api/conversations/{id}/approvals/{approvalId}"];
+const PUBLIC_PATHS: [&str; 3] = ["/api/health", LINK_PATH, "/api/openapi.json"];
+pub(super) const APPROVAL_PATHS: [&str; 2] =
+    [LINK_PATH, "/api/conversations/{id}/approvals/{approvalId}"];
+const LINK_PATH: &str = "/api/approvals/{token}";
 const ARTIFACT_PATH: &str = "/api/conversations/{id}/artifacts/{artifactId}";
 const CONVERSATION_PATH: &str = "/api/conversations/{id}";
 const EVENTS_PATH: &str = "/api/conversations/{id}/events";
@@ -40,6 +44,12 @@ pub(super) fn complete_document(mut document: Value) -> Value {
     let shapes: Value = serde_json::from_str(SCHEMAS).unwrap_or_default();
     if let Some(schemas) = object_mut(&mut document, "/components/schemas") {
         add_schemas(schemas, &shapes);
+        add_prompt_members(schemas);
+        flatten_input_view(schemas);
+        if let Some(patch) = schemas.get_mut("ConversationPatch").and_then(Value::as_object_mut) {
+            patch.insert("additionalProperties".to_owned(), json!(false));
+        }
+        schemas.values_mut().for_each(complete_schema);
     }
     if let Some(components) = object_mut(&mut document, "/components") {
         components.insert("securitySchemes".to_owned(), security_schemes());
@@ -51,6 +61,7 @@ pub(super) fn complete_document(mut document: Value) -> Value {
     for (path, methods) in object_mut(&mut document, "/paths").into_iter().flatten() {
         for (method, operation) in methods.as_object_mut().into_iter().flatten() {
             complete_operation(path, method, operation);
+            complete_schema(operation);
         }
     }
     document
@@ -70,6 +81,65 @@ fn add_schemas(schemas: &mut Map<String, Value>, shapes: &Value) {
         for (member, schema) in members.as_object().into_iter().flatten() {
             properties.insert(member.clone(), schema.clone());
         }
+    }
+}
+
+/// The response to an input has the members of a prompt too, so that clients have one type for it.
+fn add_prompt_members(schemas: &mut Map<String, Value>) {
+    let prompt = schemas.get("Prompt").and_then(|prompt| prompt.get("properties")).cloned();
+    let response = schemas.get_mut("PromptResponse").and_then(own_properties);
+    let (Some(Value::Object(prompt)), Some(response)) = (prompt, response) else { return };
+    for (name, schema) in prompt {
+        response.entry(name).or_insert(schema);
+    }
+}
+
+/// Moves the members of a queued input, which other inputs do not have, to the view itself.
+fn flatten_input_view(schemas: &mut Map<String, Value>) {
+    let queued = schemas.remove("QueuedInputView");
+    let queued = queued.as_ref().and_then(|queued| queued.get("properties")?.as_object());
+    let Some(view) = schemas.get_mut("InputView") else { return };
+    let parts = view.get_mut("allOf").and_then(Value::as_array_mut).map(std::mem::take);
+    let own = parts.into_iter().flatten().find(|part| part.get("properties").is_some());
+    let Some(mut own) = own else { return };
+    if let Some(members) = object_mut(&mut own, "/properties") {
+        for (name, member) in queued.into_iter().flatten() {
+            members.entry(name.clone()).or_insert_with(|| member.clone());
+        }
+    }
+    *view = own;
+}
+
+/// Completes a schema and those within it. An object without declared members has any members:
+/// generators would make a type without members of it. No member has the default null: form
+/// libraries send defaults, and in a merge patch null removes a setting. No number is an `int64`: all
+/// are below 2^53, and clients in JavaScript would get a `BigInt`, which JSON cannot have.
+fn complete_schema(schema: &mut Value) {
+    let is_any_object = is_object_schema(schema)
+        && ["properties", "additionalProperties"].iter().all(|name| schema.get(name).is_none());
+    match schema {
+        Value::Object(members) => {
+            if members.get("default").is_some_and(Value::is_null) {
+                members.remove("default");
+            }
+            if members.get("format").is_some_and(|format| format == "int64") {
+                members.remove("format");
+            }
+            if is_any_object {
+                members.insert("additionalProperties".to_owned(), json!(true));
+            }
+            members.values_mut().for_each(complete_schema);
+        }
+        Value::Array(items) => items.iter_mut().for_each(complete_schema),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// True if the `type` is `object`, or a list with it.
+fn is_object_schema(schema: &Value) -> bool {
+    match schema.get("type") {
+        Some(Value::Array(types)) => types.contains(&json!("object")),
+        kind => kind == Some(&json!("object")),
     }
 }
 
@@ -128,30 +198,74 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     if PUBLIC_PATHS.contains(&path) {
         members.insert("security".to_owned(), json!([]));
     }
-    if path == EVENTS_PATH {
-        let schema = json!({"$ref": "#/components/schemas/Event"});
-        if let Some(content) = members
-            .get_mut("responses")
-            .and_then(|responses| object_mut(responses, "/200/content/text~1event-stream"))
-        {
-            content.insert("schema".to_owned(), schema);
-        }
+    if let Some(body) = members
+        .get_mut("requestBody")
+        .and_then(|body| object_mut(body, "/content/application~1octet-stream"))
+    {
+        body.insert("schema".to_owned(), binary_schema());
     }
+    add_response_headers(path, method, members);
     let Some(responses) = members.get_mut("responses").and_then(Value::as_object_mut) else {
         return;
     };
+    let mut refer = |pointer: &str, name: &str| {
+        let content = responses.get_mut("200").and_then(|response| object_mut(response, pointer));
+        let schema = json!({"$ref": format!("#/components/schemas/{name}")});
+        if let Some(content) = content {
+            content.insert("schema".to_owned(), schema);
+        }
+    };
+    if method == "get" && path == LINK_PATH {
+        refer("/content/application~1json", "Approval");
+    }
+    if path == EVENTS_PATH {
+        refer("/content/text~1event-stream", "Event");
+    }
     if method == "get" && path == ARTIFACT_PATH {
-        // The bytes have the artifact's own type and no schema.
+        // The bytes have the artifact's own type.
         for status in ["200", "206"] {
             if let Some(response) = responses.get_mut(status).and_then(Value::as_object_mut) {
-                response.insert("content".to_owned(), json!({"*/*": {"schema": {}}}));
+                response.insert("content".to_owned(), json!({"*/*": {"schema": binary_schema()}}));
             }
         }
     }
+    for (status, response) in responses.iter_mut() {
+        describe_response(status, response);
+    }
     for status in statuses {
-        let problem = json!({"$ref": format!("#/components/responses/Problem{status}")});
+        let problem = if path == LINK_PATH {
+            link_problem(status)
+        } else {
+            json!({"$ref": format!("#/components/responses/Problem{status}")})
+        };
         responses.insert(status.to_owned(), problem);
     }
+}
+
+/// A problem of an approval link, which browsers receive as a page.
+fn link_problem(status: &str) -> Value {
+    let named = problem_responses();
+    let mut problem = named.get(format!("Problem{status}")).cloned().unwrap_or_default();
+    if let Some(content) = object_mut(&mut problem, "/content") {
+        content.insert("text/html".to_owned(), json!({"schema": {"type": "string"}}));
+    }
+    problem
+}
+
+fn binary_schema() -> Value {
+    json!({"type": "string", "format": "binary"})
+}
+
+/// Adds HTTP's phrase to a response without a description, which OpenAPI requires.
+fn describe_response(status: &str, response: &mut Value) {
+    let Some(members) = response.as_object_mut() else { return };
+    let is_described = members.get("description").is_some_and(|text| text != "");
+    if is_described || members.contains_key("$ref") {
+        return;
+    }
+    let status = status.parse().ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let phrase = status.and_then(|status| status.canonical_reason()).unwrap_or("Response");
+    members.insert("description".to_owned(), json!(phrase));
 }
 
 /// Adds the parameter `userId`, with which operators select a user on every read of a conversation.
@@ -177,7 +291,7 @@ fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static
             list.iter().any(|parameter| parameter.get("name") == Some(&json!(name)))
         })
     };
-    let is_link = path == "/api/approvals/{token}";
+    let is_link = path == LINK_PATH;
     let is_change = method != "get";
     let has_body = operation.get("requestBody").is_some();
     let rules = [

@@ -82,7 +82,7 @@ impl HttpSession {
                 assert_eq!(summary["fromId"], moved["oldLeafId"]);
             }
             "resetLeaf" => {
-                let moved = self.move_leaf(&json!({"entryId": null})).await;
+                let moved = self.move_leaf(&json!({"entryId": "root"})).await;
                 assert_eq!(moved["leafId"], Value::Null);
             }
             other => panic!("unknown operation: {other}"),

@@ -124,17 +124,19 @@ async fn conversation_id_derives_from_owner_and_key() {
 #[tokio::test]
 async fn idempotency_key_is_bound_to_one_body() {
     let app = TestApp::new();
-    for (path, member) in [("/api/conversations", "id"), ("/api/prompts", "conversationId")] {
-        let send =
-            |id: &str| app.post(path, &json!({member: format!("{member}-{id}")})).key("k").send();
+    for (path, member, rest) in [
+        ("/api/conversations", "id", json!({})),
+        ("/api/prompts", "conversationId", json!({"input": "say x"})),
+    ] {
+        let send = |id: &str| {
+            let mut body = rest.clone();
+            body[member] = json!(format!("{member}-{id}"));
+            app.post(path, &body).key("k").send()
+        };
         let first = send("a").await;
         assert!(first.status.is_success(), "{}", first.text);
         send("b").await.expect_problem(422, "idempotency-key-reused");
-        app.post(path, &json!({}))
-            .key("k")
-            .send()
-            .await
-            .expect_problem(422, "idempotency-key-reused");
+        app.post(path, &rest).key("k").send().await.expect_problem(422, "idempotency-key-reused");
         assert_eq!(send("a").await.text, first.text);
         app.get(&format!("/api/conversations/{member}-b"))
             .send()

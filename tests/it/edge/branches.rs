@@ -105,7 +105,7 @@ async fn repeated_move_returns_the_first_response() {
     let again = app.post_leaf(&body, "k").await.expect_status(200);
     assert_eq!((again.json(), again.header("idempotency-replayed")), (first, "true"));
     assert_eq!(app.texts().await, ["say two", "two"], "a repetition moves nothing");
-    app.post_leaf(&json!({"entryId": null}), "k")
+    app.post_leaf(&json!({"entryId": "root"}), "k")
         .await
         .expect_problem(422, "idempotency-key-reused");
 }
@@ -133,15 +133,15 @@ async fn invalid_moves_say_what_to_do() {
     for (body, pointer, detail) in [
         (json!({}), "/entryId", "missing"),
         (json!({"entryId": 5}), "/entryId", "text"),
-        (json!({"entryId": null, "label": "a"}), "/label", "name one in `entryId`"),
-        (json!({"entryId": null, "summary": " "}), "/summary", "leave it out"),
-        (json!({"entryId": null, "summary": "x".repeat(70_000)}), "/summary", "65536"),
+        (json!({"entryId": "root", "label": "a"}), "/label", "name one in `entryId`"),
+        (json!({"entryId": "root", "summary": " "}), "/summary", "leave it out"),
+        (json!({"entryId": "root", "summary": "x".repeat(70_000)}), "/summary", "65536"),
         (
             json!({"entryId": app.message_id("say one").await, "label": "x".repeat(65)}),
             "/label",
             "64 characters",
         ),
-        (json!({"entryId": null, "more": 1}), "/more", "unknown"),
+        (json!({"entryId": "root", "more": 1}), "/more", "unknown"),
     ] {
         let problem = app.post_leaf(&body, &detail.replace(' ', "-")).await;
         let problem = problem.expect_problem(400, "bad-request");
@@ -149,7 +149,7 @@ async fn invalid_moves_say_what_to_do() {
         assert!(problem["detail"].as_str().unwrap().contains(detail), "{problem}");
     }
     assert_eq!(app.leaf_id().await, leaf);
-    app.post_leaf(&json!({"entryId": null}), "null").await.expect_status(200);
+    app.post_leaf(&json!({"entryId": "root"}), "null").await.expect_status(200);
     let problem = app.post_leaf(&json!({"entryId": leaf, "summary": "left"}), "none").await;
     let problem = problem.expect_problem(400, "bad-request");
     assert_eq!(problem["errors"][0]["pointer"], "/summary", "no branch is left");
@@ -190,7 +190,7 @@ async fn writes_left_behind_are_listed_and_not_repeated() {
     app.run("say closed").await;
     assert_eq!(app.texts().await.last().unwrap(), "closed", "an open call is closed for the model");
     app.post_leaf(&json!({"entryId": before}), "back").await.expect_status(200);
-    let away = app.post_leaf(&json!({"entryId": null}), "away").await.expect_status(200).json();
+    let away = app.post_leaf(&json!({"entryId": "root"}), "away").await.expect_status(200).json();
     assert_eq!((&away["writesLeft"], &away["writesLeftCount"]), (&json!([write]), &json!(1)));
     app.post_leaf(&json!({"entryId": before}), "again").await.expect_status(200);
     app.run("say more").await;
@@ -344,7 +344,7 @@ async fn edited_prompt_starts_at_the_position_of_the_original() {
     let path = format!("/api/conversations/c/inbox/{}", accepted["inputId"].as_str().unwrap());
     let edit = app.patch(&path, &json!({"input": "say other"})).send().await;
     edit.expect_problem(409, "conflict");
-    let busy = app.post(PROMPTS, &json!({"input": "say", "at": null})).send().await;
+    let busy = app.post(PROMPTS, &json!({"input": "say", "at": "root"})).send().await;
     busy.expect_problem(409, "already-processing");
     app.work().await;
     assert_eq!(app.texts().await, ["say one", "one", "say edited", "edited"]);
@@ -362,7 +362,7 @@ async fn removed_edit_leaves_the_leaf() {
     let app = TestApp::new();
     app.run("say one").await;
     let leaf = app.leaf_id().await;
-    let body = json!({"input": "say edited", "at": null});
+    let body = json!({"input": "say edited", "at": "root"});
     let accepted = app.post(PROMPTS, &body).send().await.expect_status(202).json();
     let path = format!("/api/conversations/c/inbox/{}", accepted["inputId"].as_str().unwrap());
     app.delete(&path).send().await.expect_status(204);
@@ -379,7 +379,7 @@ async fn invalid_positions_of_prompts_say_what_to_do() {
     let unknown = app.post(PROMPTS, &json!({"input": "say", "at": "zzz"})).send().await;
     assert_eq!(unknown.expect_problem(404, "not-found")["detail"], "Entry zzz not found");
     for mode in ["steer", "followUp"] {
-        let body = json!({"input": "say", "at": null, "mode": mode});
+        let body = json!({"input": "say", "at": "root", "mode": mode});
         let problem = app.post(PROMPTS, &body).send().await.expect_problem(400, "bad-request");
         assert_eq!(problem["errors"][0]["pointer"], "/at", "{problem}");
     }
@@ -397,7 +397,7 @@ async fn extension_cancels_an_edit() {
         services.extensions.push(Arc::new(Closed));
     });
     app.run("say one").await;
-    let problem = app.post(PROMPTS, &json!({"input": "say", "at": null})).send().await;
+    let problem = app.post(PROMPTS, &json!({"input": "say", "at": "root"})).send().await;
     let problem = problem.expect_problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("cancelled"), "{problem}");
 }
@@ -449,13 +449,13 @@ async fn invalid_summary_requests_say_what_to_do() {
     let app = TestApp::new();
     app.run("say one").await;
     for (body, pointer) in [
-        (json!({"entryId": null, "summarize": true, "summary": "mine"}), "/summarize"),
-        (json!({"entryId": null, "instructions": "short"}), "/instructions"),
+        (json!({"entryId": "root", "summarize": true, "summary": "mine"}), "/summarize"),
+        (json!({"entryId": "root", "instructions": "short"}), "/instructions"),
         (
-            json!({"entryId": null, "summarize": true, "instructions": "x".repeat(5_000)}),
+            json!({"entryId": "root", "summarize": true, "instructions": "x".repeat(5_000)}),
             "/instructions",
         ),
-        (json!({"entryId": null, "summarize": true, "label": "a\nb"}), "/label"),
+        (json!({"entryId": "root", "summarize": true, "label": "a\nb"}), "/label"),
     ] {
         let problem = app.post_leaf(&body, pointer.trim_start_matches('/')).await;
         let problem = problem.expect_problem(400, "bad-request");
@@ -463,7 +463,7 @@ async fn invalid_summary_requests_say_what_to_do() {
     }
     // Nothing is left on the way back, so nothing is summarised.
     let leaf = app.leaf_id().await;
-    app.post_leaf(&json!({"entryId": null}), "away").await.expect_status(200);
+    app.post_leaf(&json!({"entryId": "root"}), "away").await.expect_status(200);
     let back = json!({"entryId": leaf, "summarize": true});
     app.post_leaf(&back, "back").await.expect_status(200);
     assert_eq!(app.texts().await, ["say one", "one"]);

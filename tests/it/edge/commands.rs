@@ -281,9 +281,12 @@ async fn command_runs_while_a_prompt_runs() {
     app.run(WAITING_PROMPT).await;
     app.send_input(json!({"input": "say more"})).await.expect_problem(409, "already-processing");
     let handled = app.send_input(json!({"input": "/greet Ann"})).await.expect_status(200).json();
-    assert_eq!(handled["output"], "hello Ann of default");
+    assert_eq!(handled["commandOutput"], "hello Ann of default");
+    assert_eq!((handled.get("output"), handled.get("promptId")), (None, None));
+    let failed = app.send_input(json!({"input": "/fail"})).await.expect_status(200).json();
+    assert_eq!((&failed["commandError"], failed.get("error")), (&json!("no such desk"), None));
     app.run_command("greet", &json!({}), "k").await.expect_status(200);
-    assert_eq!(desk.calls().len(), 2);
+    assert_eq!(desk.calls().len(), 3);
 }
 
 #[tokio::test]

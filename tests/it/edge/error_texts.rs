@@ -25,6 +25,7 @@ async fn lists_are_rejected_as_objects() {
         let expected = (pointer.to_owned(), "this must be an object, not a list".to_owned());
         let body = json!({"settings": settings});
         assert_eq!(first_error(&app, "/api/conversations", &body).await, expected, "{settings}");
+        let body = json!({"settings": settings, "input": "x"});
         assert_eq!(first_error(&app, "/api/prompts", &body).await, expected, "{settings}");
     }
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);

@@ -309,21 +309,27 @@ async fn read_timed_chunks(body: axum::body::Body) -> (Vec<(u64, String)>, u64) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_stream_sends_comments_until_200_seconds() {
+async fn silent_stream_sends_pings_until_200_seconds() {
     let app = TestApp::new();
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
-    let body = app.get("/api/conversations/c/events").send_streaming().await.into_body();
-    let (chunks, ended_at) = read_timed_chunks(body).await;
-    assert_eq!(ended_at, 200);
-    assert_eq!(chunks[0], (0, "retry: 1000\n\n".to_owned()));
-    let comments: Vec<u64> = chunks[1..]
-        .iter()
-        .map(|(at, text)| {
-            assert_eq!(text, ": still here\n\n");
-            *at
-        })
-        .collect();
-    assert_eq!(comments, (15..200).step_by(15).collect::<Vec<u64>>());
+    for (query, data) in [
+        ("", r#"{"type":"ping"}"#),
+        ("?format=protocol", r#"{"type":"ping","timestamp":1700000000.0}"#),
+    ] {
+        let path = format!("/api/conversations/c/events{query}");
+        let body = app.get(&path).send_streaming().await.into_body();
+        let (chunks, ended_at) = read_timed_chunks(body).await;
+        assert_eq!(ended_at, 200);
+        assert_eq!(chunks[0], (0, "retry: 1000\n\n".to_owned()));
+        let pings: Vec<u64> = chunks[1..]
+            .iter()
+            .map(|(at, text)| {
+                assert_eq!(text, &format!("event: ping\ndata: {data}\n\n"));
+                *at
+            })
+            .collect();
+        assert_eq!(pings, (15..200).step_by(15).collect::<Vec<u64>>());
+    }
 }
 
 #[tokio::test(start_paused = true)]

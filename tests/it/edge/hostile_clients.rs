@@ -91,7 +91,7 @@ fn valid_body(method: &Method, template: &str) -> Option<Value> {
         ("POST", "artifacts") => json!("bytes"),
         ("POST", "{approvalId}") => json!({"decision": "approve"}),
         ("POST", "{name}") => json!({"args": "mine"}),
-        ("POST", "leaf") => json!({"entryId": null}),
+        ("POST", "leaf") => json!({"entryId": "root"}),
         ("POST", "fork") => json!({"entryId": "0a1b2c3d", "position": "at"}),
         ("PUT", "label") => json!({"label": "mine"}),
         ("POST", "import") => {

@@ -153,7 +153,7 @@ async fn invalid_insertions_name_the_member() {
         (json!({"source": "user"}), "/output", "the prompt is empty"),
         (json!({"source": "robot", "input": "x"}), "/source", "robot"),
         (json!({"source": "user", "input": ""}), "/input", "the input is empty"),
-        (json!({"source": "user", "input": "x", "at": null}), "/at", "unknown"),
+        (json!({"source": "user", "input": "x", "at": "root"}), "/at", "unknown"),
         (json!({"source": "user", "input": "x", "startedAt": "soon"}), "/startedAt", "ISO 8601"),
         (
             json!({"source": "user", "input": "x", "startedAt": "2999-01-01T00:00:00Z"}),

@@ -189,6 +189,55 @@ async fn preflights_need_no_authentication() {
     }
 }
 
+/// A page of an allowed origin may call each route with the headers that its libraries add.
+#[tokio::test]
+async fn preflight_allows_every_method_and_requested_header() {
+    let app = app_with_origins("https://app.example");
+    let document = app.get_json("/api/openapi.json").await;
+    let mut count = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        if path.starts_with("/api/approvals/") {
+            continue;
+        }
+        for method in methods.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
+            let path = path.replace(['{', '}'], "");
+            let preflight = app.request(Method::OPTIONS, &path);
+            let allowed = preflight
+                .header("origin", "https://app.example")
+                .header("access-control-request-method", &method)
+                .header("access-control-request-headers", "baggage, x-requested-with,sentry-trace")
+                .send()
+                .await
+                .expect_status(204);
+            let methods: Vec<&str> =
+                allowed.header("access-control-allow-methods").split(", ").collect();
+            assert!(methods.contains(&method.as_str()), "{method} {path}: {methods:?}");
+            let headers: Vec<&str> =
+                allowed.header("access-control-allow-headers").split(", ").collect();
+            for name in ["baggage", "x-requested-with", "sentry-trace", "authorization"] {
+                assert!(headers.contains(&name), "{name}: {headers:?}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count}");
+}
+
+#[tokio::test]
+async fn preflight_allows_no_header_of_proxies() {
+    let app = app_with_origins("https://app.example");
+    let names = "X-MS-CLIENT-PRINCIPAL, x-ms-client-principal-id, X-Forwarded-For, forwarded, a b, range, é";
+    let preflight = app.request(Method::OPTIONS, "/api/prompts");
+    let preflight = preflight
+        .header("origin", "https://app.example")
+        .header("access-control-request-headers", names);
+    let allowed = preflight.send().await.expect_status(204);
+    let plain = app.request(Method::OPTIONS, "/api/prompts");
+    let plain = plain.header("origin", "https://app.example").send().await;
+    let name = "access-control-allow-headers";
+    assert_eq!(allowed.header(name), plain.header(name));
+}
+
 #[tokio::test]
 async fn dev_allows_only_loopback_pages() {
     let app = TestApp::new();

@@ -20,7 +20,7 @@ async fn foreign_conversation_is_not_found() {
     }
     let entry = app.message_id("say hello").await;
     for (route, body) in [
-        ("leaf", json!({"entryId": null, "abort": true})),
+        ("leaf", json!({"entryId": "root", "abort": true})),
         ("prompts", json!({"input": "x", "at": entry})),
     ] {
         let foreign = app.post(&format!("{path}/{route}"), &body).user("eve", "").send().await;

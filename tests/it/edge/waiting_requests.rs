@@ -197,7 +197,7 @@ async fn prompt_makes_a_waiting_move_void() {
 #[tokio::test]
 async fn edit_whose_move_asks_is_refused() {
     let app = app().await;
-    let problem = app.post(PROMPTS, &json!({"input": "say x", "at": null})).send().await;
+    let problem = app.post(PROMPTS, &json!({"input": "say x", "at": "root"})).send().await;
     let problem = problem.expect_problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("asks a question"), "{problem}");
     assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle", "nothing is stored");

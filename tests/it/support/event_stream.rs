@@ -44,7 +44,7 @@ impl EventStream {
         Self { status, response, text: String::new() }
     }
 
-    /// The next frame that is not a comment; `None` if the stream has ended.
+    /// The next frame that is not a ping; `None` if the stream has ended.
     pub(crate) async fn next_frame(&mut self) -> Option<Frame> {
         loop {
             if let Some((frame, rest)) = self.text.split_once("\n\n") {
@@ -89,7 +89,8 @@ fn parse_frame(text: &str) -> Option<Frame> {
     let id = line("id:").map(|id| id.parse().expect("an id must be a number"));
     let name = line("event:").unwrap_or_default().to_owned();
     let data = line("data:").map_or(Value::Null, |data| serde_json::from_str(data).unwrap());
-    (id.is_some() || !name.is_empty()).then_some(Frame { id, name, data })
+    let is_event = !name.is_empty() && name != "ping";
+    (id.is_some() || is_event).then_some(Frame { id, name, data })
 }
 
 /// The ids of the frames.
