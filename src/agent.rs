@@ -9,6 +9,7 @@ pub(crate) mod call_batch;
 pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod context_ranges;
+pub(crate) mod destination;
 pub(crate) mod entry;
 pub(crate) mod event;
 pub(crate) mod finished_prompt;

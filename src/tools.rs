@@ -2,6 +2,7 @@
 
 pub(crate) mod call_attempt;
 pub(crate) mod code;
+pub(crate) mod destination;
 pub(crate) mod http;
 pub(crate) mod mcp;
 pub(crate) mod memory;
@@ -37,6 +38,7 @@ use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts
 use crate::clock::{Clock, Timestamp};
 pub use crate::digest::sha256_hex;
 use crate::ids::{ArtifactId, EffectId};
+use crate::tools::destination::BoundDestination;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -236,6 +238,12 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
 
     /// Returns the approval that this call needs, or `None` if it needs none.
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement>;
+
+    /// The place to which calls are sent. An approval covers no other one. A tool that wraps another
+    /// forwards it.
+    fn destination(&self) -> BoundDestination {
+        BoundDestination::app()
+    }
 
     /// True if its calls change workspace files. Such calls of one model response run sequentially,
     /// each on the files that the previous call left.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::destination::Destination;
 use crate::agent::question::Answers;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
@@ -100,6 +101,13 @@ pub struct CallState {
     /// definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
+    /// What the approvers of `approved` saw and who they were. Absent for bindings that no approver
+    /// decided, and in documents of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Box<ApprovedCall>>,
+    /// The destination of a started `write`, for a request about its outcome. Absent: the app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_to: Option<Box<Destination>>,
     /// Index of an earlier call that must be done before this one is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "behind")]
@@ -111,9 +119,25 @@ pub struct CallState {
     /// Answers to the questions that extensions asked about this call. Removed with its result.
     #[serde(default, skip_serializing_if = "Answers::is_empty")]
     pub answers: Answers,
+    /// The binding for which `answers` were given. Absent in documents of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_for: Option<String>,
     /// Arguments that an extension set in place of the model's. Removed with its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_arguments: Option<Value>,
+}
+
+/// The facts of an approved request that a new one needs if the call has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovedCall {
+    /// Never empty.
+    pub approvers: Vec<String>,
+    #[serde(default, rename = "notRequester", skip_serializing_if = "std::ops::Not::not")]
+    pub is_requester_excluded: bool,
+    /// Absent: the app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Destination>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -174,9 +198,12 @@ impl Default for CallState {
             attempts: 0,
             has_approval_request: false,
             approved: None,
+            approval: None,
+            sent_to: None,
             depends_on: None,
             should_terminate: false,
             answers: Answers::default(),
+            answered_for: None,
             changed_arguments: None,
         }
     }
@@ -186,6 +213,13 @@ impl CallState {
     /// True if its result is final.
     pub fn is_done(&self) -> bool {
         matches!(self.status, CallStatus::Done { .. })
+    }
+
+    /// The binding that an approver decided. Without a decision `approved` is only that of the last
+    /// attempt.
+    pub fn decided_binding(&self) -> Option<&str> {
+        let is_decided = self.attempts == 0 || self.has_approval_request;
+        self.approved.as_deref().filter(|_| is_decided)
     }
 
     /// True if its result is on the path.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::BudgetExceeded;
+use crate::agent::destination::Destination;
 use crate::agent::question::Asker;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
@@ -90,10 +91,14 @@ pub struct Request {
     /// Arguments that an extension set. Absent: those of the model's call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<RawJson>,
-    /// Hash of tool name, arguments and definition, and of the extensions that require the
-    /// approval. An approval is valid only for these.
+    /// Hashes of tool name, arguments, definition and destination, and of the extensions that
+    /// require the approval. An approval is valid only for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
+    /// The place to which the call is sent. Absent: the app itself, or a request of an earlier
+    /// version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Destination>,
     /// The exceeded limit, for a budget request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetExceeded>,

@@ -26,6 +26,7 @@ mod poisoned;
 mod profile;
 mod questions;
 mod queue;
+mod renewal;
 mod requests;
 mod response;
 mod response_schema;
@@ -47,12 +48,13 @@ pub(crate) use compaction::{
     CompactInput, FinishedSummary, SummaryAttempt, SummaryOutcome, should_measure_context,
 };
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
-pub(crate) use input::{ApprovalSpec, CallPlan, CallResult, Preflight};
+pub(crate) use input::{ApprovalSpec, AskedQuestion, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
 pub(crate) use insert::OUTPUTS_MAX;
 pub(crate) use navigate::{MoveInput, NavigateInput, SummarisedMove};
 pub(crate) use profile::record_messages;
 pub(crate) use questions::has_room_for_question;
+pub(crate) use renewal::renew_approval;
 pub(crate) use response::CALLS_MAX;
 pub use retry::FailureKind;
 pub(crate) use waiting_commands::ready_commands;

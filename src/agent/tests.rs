@@ -10,6 +10,7 @@
 mod abort;
 mod actions;
 mod bash;
+mod changed_calls;
 mod compaction;
 mod compaction_step;
 mod failures;
@@ -199,6 +200,7 @@ pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Optio
             on_unknown: OnUnknown::Ask,
             until: Timestamp(NOW.0 + 30_000),
             binding: "bound".to_owned(),
+            destination: None,
             changed_arguments: None,
             fingerprint: "print".to_owned(),
             approval,

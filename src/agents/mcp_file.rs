@@ -88,8 +88,7 @@ impl McpServers {
     fn keep_unchanged(&mut self, earlier: &Self) {
         for entry in self.0.values_mut() {
             let McpEntry::Usable(server) = entry else { continue };
-            let same =
-                earlier.iter().find(|it| it.name == server.name && it.identity == server.identity);
+            let same = earlier.iter().find(|it| it.has_same_source(server));
             if let Some(same) = same {
                 *server = Arc::clone(same);
             }
@@ -185,7 +184,8 @@ impl McpFile {
             read_http(node, &mut texts, findings).map(|it| Connector::Http(Box::new(it)))
         };
         let identity = hash_prefix(&node.to_json().to_string());
-        Some(McpServer::new(name, identity, is_trusted.unwrap_or_default(), connector?))
+        let server = McpServer::new(name, identity, is_trusted.unwrap_or_default(), connector?);
+        Some(server.with_address(texts.address()))
     }
 
     /// Why the program of a server may not be started here.
@@ -228,7 +228,7 @@ impl McpFile {
             let items = fields::read_texts(it, "a list of arguments", findings);
             items
                 .into_iter()
-                .filter_map(|(text, node)| texts.resolve(text, node, findings))
+                .filter_map(|(text, node)| texts.resolve(("args", text), node, findings))
                 .collect()
         });
         let mut environment = Vec::new();
@@ -238,7 +238,7 @@ impl McpFile {
         }
         for variable in members(node.find_member("env"), findings) {
             let text = fields::read_text(variable, findings)?;
-            let value = texts.resolve(text, &variable.value, findings)?;
+            let value = texts.resolve((&variable.key, text), &variable.value, findings)?;
             environment.push((variable.key.clone(), value));
         }
         let arguments = arguments.unwrap_or_default();

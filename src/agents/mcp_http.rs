@@ -16,7 +16,7 @@ use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Node, Position};
 use crate::settings::secret::Secret;
 use crate::tools::http::request::is_reserved;
-use crate::tools::http::template::{Redactor, SettingSecret, Template};
+use crate::tools::http::template::{Redactor, SettingSecret, Template, is_secret_name};
 use crate::tools::http::url_template::UrlTemplate;
 use crate::tools::mcp::HttpConnector;
 use crate::tools::mcp::authorization::{Authorization, OAuthClient};
@@ -30,14 +30,27 @@ const OAUTH_KEYS: [&str; 5] = ["tokenUrl", "clientId", "clientSecret", "scope", 
 pub(super) struct Texts<'t> {
     pub(super) context: &'t AgentFileContext<'t>,
     secrets: Vec<SettingSecret>,
+    /// See [`Template::describe`].
+    descriptions: Vec<String>,
 }
 
 impl<'t> Texts<'t> {
     pub(super) fn new(context: &'t AgentFileContext<'t>) -> Self {
-        Self { context, secrets: Vec::new() }
+        Self { context, secrets: Vec::new(), descriptions: Vec::new() }
     }
 
-    fn parse(&mut self, text: &str, at: Position, findings: &mut Findings) -> Option<Template> {
+    /// All texts with the values of settings that are no secrets.
+    pub(super) fn address(&self) -> String {
+        self.descriptions.join("\n")
+    }
+
+    /// `key`: the key of the text, which shows whether its settings are secrets.
+    fn parse(
+        &mut self,
+        (key, text): (&str, &str),
+        at: Position,
+        findings: &mut Findings,
+    ) -> Option<Template> {
         let context = self.context;
         let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
         if let Some(argument) = template.arguments().next() {
@@ -46,12 +59,13 @@ impl<'t> Texts<'t> {
             return None;
         }
         self.secrets.extend(template.secrets().cloned());
+        self.descriptions.push(format!("{key}: {}", template.describe(is_secret_name(key))));
         Some(template)
     }
 
     pub(super) fn resolve(
         &mut self,
-        text: &str,
+        text: (&str, &str),
         node: &Node,
         findings: &mut Findings,
     ) -> Option<String> {
@@ -102,7 +116,7 @@ pub(super) fn read_http(
 fn read_url(member: &Member, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<Url> {
     let at = member.value.position;
     let text = fields::read_text(member, findings)?;
-    let template = texts.parse(text.trim(), at, findings)?;
+    let template = texts.parse((&member.key, text.trim()), at, findings)?;
     let url = UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()?;
     let url = url.trial_url()?;
     if let Err(refused) = texts.context.client.check_url(&url) {
@@ -133,7 +147,7 @@ fn read_auth(
     });
     let mut read = |key: &str| {
         let text = oauth.value.find_member(key)?;
-        texts.resolve(fields::read_text(text, findings)?, &text.value, findings)
+        texts.resolve((key, fields::read_text(text, findings)?), &text.value, findings)
     };
     let (id, secret) = (read("clientId"), read("clientSecret"));
     let (scope, resource) = (read("scope"), read("resource"));
@@ -164,7 +178,7 @@ fn read_header(
         return None;
     };
     let text = fields::read_text(member, findings)?;
-    let text = texts.resolve(text, &member.value, findings)?;
+    let text = texts.resolve((&member.key, text), &member.value, findings)?;
     let Ok(mut value) = HeaderValue::try_from(text) else {
         let reason =
             format!("the header `{}` would hold a line break or control character", member.key);

@@ -6,7 +6,7 @@ use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::Node;
 use crate::tools::CallableTool;
-use crate::tools::shell::tool::{NAMES, UnapprovedTool};
+use crate::tools::shell::tool::{NAMES, ShellTool};
 
 /// Reads `always` or `never`. With `never` the shell tools among `tools` require no approval;
 /// guardrails and extensions still may.
@@ -24,7 +24,7 @@ pub(super) fn apply_shell_approval(
     }
     if fields::read_choice(member, &VALUES, findings) == Some(false) {
         for tool in tools.iter_mut().filter(|tool| is_shell(tool)) {
-            *tool = Arc::new(UnapprovedTool(Arc::clone(tool)));
+            *tool = Arc::new(ShellTool::without_approval(tool));
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, ThinkingLevel};
-use crate::agents::{AgentFileContext, LoadedAgents, McpServers, ToolSet, load_folder};
+use crate::agents::{AgentFileContext, LoadedAgents, McpServers, ToolSet, load_folder, load_texts};
 use crate::tools::http::address_rules::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::{
@@ -312,6 +312,71 @@ fn included_agent_files_load_without_mistakes() {
         clerk.tools[0].required_approval(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
     assert_eq!(ask.reason, "Sending 250 to Ada requires approval.");
     assert!(loaded.catalog.find(Some("assistant")).unwrap().tools.len() == 6);
+}
+
+#[test]
+fn destination_has_the_values_of_settings_but_no_secrets() {
+    const TOOL: &str = "---\ntools:\n  - http:\n      name: pay\n      method: POST\n      parameters: { properties: { to: {} } }\n";
+    let destination = |tool: &str, changed: (&str, &str)| {
+        let settings = |name: &str| {
+            let value = match name {
+                _ if name == changed.0 => changed.1,
+                "BASE" => "https://pay.example/v1",
+                "ACCOUNT" => "a1",
+                _ => "kee-p-this-secret",
+            };
+            Some(value.to_owned())
+        };
+        let (client, tools) = (HttpClient::new(AddressRules::default()).unwrap(), builtin_tools());
+        let context = AgentFileContext { app_settings: &settings, ..file_context(&tools, &client) };
+        let text = format!("{TOOL}{tool}---\nx");
+        let loaded = load_texts(&[("a".to_owned(), text)].into(), "agents", &context);
+        assert_eq!(loaded.mistakes, []);
+        loaded.catalog.find(None).unwrap().tools[0].destination()
+    };
+    for (tool, setting, value, is_noticed) in [
+        ("      url: '${BASE}/pay/{to}'\n", "BASE", "https://other.example/v1", true),
+        ("      url: '${BASE}/pay/{to}'\n", "BASE", "https://pay.example/v2", true),
+        ("      url: 'https://x.example/${ACCOUNT}/{to}'\n", "ACCOUNT", "a2", true),
+        ("      url: 'https://x.example/?a=${ACCOUNT}&to={to}'\n", "ACCOUNT", "a2", true),
+        ("      url: 'https://x.example/?key=${API_KEY}'\n", "API_KEY", "another-secret", false),
+        ("      url: '${HOOK_KEY}/pay'\n", "HOOK_KEY", "https://evil.example/secret", true),
+        (
+            "      url: 'https://x.example/'\n      headers: { x-account: '${ACCOUNT}' }\n",
+            "ACCOUNT",
+            "a2",
+            true,
+        ),
+        (
+            "      url: 'https://x.example/'\n      headers: { authorization: '${ACCOUNT}' }\n",
+            "ACCOUNT",
+            "a2",
+            false,
+        ),
+        (
+            "      url: 'https://x.example/'\n      body: { from: '${ACCOUNT}' }\n",
+            "ACCOUNT",
+            "a2",
+            true,
+        ),
+        (
+            "      url: 'https://x.example/'\n      body: { pass: '${API_TOKEN}' }\n",
+            "API_TOKEN",
+            "other-secret",
+            false,
+        ),
+    ] {
+        let unchanged = if setting == "HOOK_KEY" {
+            destination(tool, ("HOOK_KEY", "https://pay.example/secret"))
+        } else {
+            destination(tool, ("", ""))
+        };
+        let changed = destination(tool, (setting, value));
+        assert_eq!(unchanged.hash != changed.hash, is_noticed, "{tool} {setting}");
+    }
+    let shown = destination("      url: '${BASE}/pay/{to}'\n", ("", "")).shown.unwrap();
+    let shown = serde_json::to_value(&shown).unwrap();
+    assert_eq!(shown, json!({"type": "http", "method": "POST", "host": "pay.example"}));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::agent::request::Effect;
 use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::digest::sha256_hex;
+use crate::tools::destination::BoundDestination;
 use crate::tools::mcp::McpServer;
 use crate::tools::plugin_state::ToolPlugin;
 use crate::tools::{
@@ -170,6 +171,10 @@ impl CallableTool for CountedTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.inner.required_approval(arguments)
+    }
+
+    fn destination(&self) -> BoundDestination {
+        self.inner.destination()
     }
 
     fn changes_workspace(&self) -> bool {

@@ -164,6 +164,9 @@ fn write_details(body: &mut String, approval: &Approval) {
     if let Some(tool) = &request.tool {
         detail("Tool", &escape_html(tool));
     }
+    if let Some(destination) = &request.destination {
+        detail("Destination", &escape_html(&destination.to_string()));
+    }
     if let Some(effect) = request.effect {
         detail("Effect", effect_text(effect));
     }
@@ -343,6 +346,7 @@ mod tests {
                 effect: Some(Effect::Write),
                 arguments: None,
                 binding: None,
+                destination: None,
                 budget: None,
                 schema: None,
                 asker: None,

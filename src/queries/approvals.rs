@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::budget::BudgetExceeded;
+use crate::agent::destination::Destination;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::InboxBody;
@@ -73,6 +74,10 @@ pub struct ApprovalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub effect: Option<Effect>,
+    /// The place to which the call is sent. Absent: the app itself runs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub destination: Option<Destination>,
     #[schema(value_type = Vec<String>)]
     pub decisions: &'static [Verdict],
     /// The exceeded budget: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
@@ -156,6 +161,7 @@ fn approval_view(
         tool: request.tool.clone(),
         arguments,
         effect: request.effect,
+        destination: request.destination.clone(),
         decisions: request.kind.decisions(),
         budget: request.budget.as_ref().map(BudgetExceeded::to_json),
         schema: request.schema.clone(),

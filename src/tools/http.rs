@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
+use crate::tools::destination::BoundDestination;
 use crate::tools::http::attempt::{AttemptOutcome, send_once};
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::request::RequestTemplate;
@@ -97,6 +98,7 @@ pub(crate) struct HttpTool {
     approval: Option<ApprovalRule>,
     client: HttpClient,
     redactor: Redactor,
+    destination: BoundDestination,
 }
 
 impl fmt::Debug for HttpTool {
@@ -145,7 +147,8 @@ impl HttpTool {
         };
         let definition = ToolDefinition { timeout: whole.min(TIMEOUT_MAX), ..definition };
         let redactor = Redactor::new(request.secrets());
-        Self { definition, request, timeout, approval, client, redactor }
+        let destination = request.destination();
+        Self { definition, request, timeout, approval, client, redactor, destination }
     }
 
     fn next_step(&self, attempt: AttemptOutcome, now: Timestamp) -> NextStep {
@@ -314,6 +317,10 @@ impl CallableTool for HttpTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.approval.as_ref()?.requirement(arguments)
+    }
+
+    fn destination(&self) -> BoundDestination {
+        self.destination.clone()
     }
 
     fn has_own_failure_log(&self) -> bool {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use crate::clock::Timestamp;
+use crate::tools::destination::BoundDestination;
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::template::Redactor;
 use crate::tools::mcp::authorization::Authorization;
@@ -81,6 +82,8 @@ pub struct McpServer {
     /// True if its hints about the effects of tools count.
     pub(crate) is_trusted: bool,
     connector: Connector,
+    /// The texts of its entry with the values of app settings that are no secrets.
+    address: String,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     known: RwLock<Known>,
 }
@@ -115,9 +118,31 @@ impl McpServer {
             identity,
             is_trusted,
             connector,
+            address: String::new(),
             session: tokio::sync::Mutex::default(),
             known: RwLock::default(),
         }
+    }
+
+    pub(crate) fn with_address(self, address: String) -> Self {
+        Self { address, ..self }
+    }
+
+    /// True if its entry and the settings that are no secrets are the same.
+    pub(crate) fn has_same_source(&self, other: &Self) -> bool {
+        (&self.name, &self.identity, &self.address)
+            == (&other.name, &other.identity, &other.address)
+    }
+
+    /// Where calls of a tool of this server are sent.
+    pub(crate) fn destination(&self, tool: &str) -> BoundDestination {
+        let url = match &self.connector {
+            Connector::Http(http) => Some(&http.url),
+            Connector::Stdio(_) => None,
+        };
+        let origin = url.map(|url| url.origin().ascii_serialization()).unwrap_or_default();
+        let details = format!("{origin}\n{}\n{}", self.identity, self.address);
+        BoundDestination::mcp((&self.name, tool), url, &details)
     }
 
     /// Id of the document with its definitions, in the partition of each tenant.

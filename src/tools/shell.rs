@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::ids::ConversationKey;
+use crate::tools::destination::BoundDestination;
 
 /// Limits of one command. A runner enforces all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +158,11 @@ pub(crate) enum ShellError {
 /// Port of a runner. Dropping the future ends the command.
 #[async_trait]
 pub(crate) trait ShellRunner: Send + Sync + fmt::Debug {
+    /// The place in which commands run.
+    fn destination(&self) -> BoundDestination {
+        BoundDestination::shell(None)
+    }
+
     /// # Errors
     /// There is no result: see [`ShellError`].
     async fn run(&self, request: ShellRequest) -> Result<ShellOutcome, ShellError>;

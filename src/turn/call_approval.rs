@@ -1,11 +1,14 @@
-//! The approval of a tool call: one request for the tool and the extensions that require it.
+//! The approval of a tool call: what it is bound to, and one request for the tool and the extensions
+//! that require it.
 
-use crate::agent::approval_binding;
+use crate::agent::approval_binding::CallHashes;
+use crate::agent::content::ToolCall;
+use crate::agent::raw::RawJson;
 use crate::agent::step::ApprovalSpec;
 use crate::clock::Timestamp;
 use crate::digest::sha256_hex;
 use crate::extensions::ApprovalRequest;
-use crate::tools::ApprovalRequirement;
+use crate::tools::{ApprovalRequirement, CallableTool};
 
 /// An approval that an extension requires.
 #[derive(Debug)]
@@ -14,12 +17,38 @@ pub(crate) struct ExtensionApproval {
     pub(crate) request: ApprovalRequest,
 }
 
-/// Hash of the tool call, and the extensions that require an approval, as one binding.
-pub(crate) fn bind(call: &str, required: &[ExtensionApproval]) -> String {
-    let name_hash = |it: &ExtensionApproval| {
-        sha256_hex(it.extension.as_bytes()).chars().take(16).collect::<String>()
+/// The binding of a call, as its tool would send it now, to the extensions that require an approval.
+pub(crate) fn bind(
+    tool: &dyn CallableTool,
+    call: &ToolCall,
+    required: &[ExtensionApproval],
+) -> String {
+    let revision = tool.definition().revision.as_str();
+    let arguments = canonical_json(&call.arguments);
+    let hashes = CallHashes {
+        call: sha256_hex(format!("{}\n{revision}\n{arguments}", call.name).as_bytes()),
+        definition: hash_prefix(revision),
+        arguments: hash_prefix(&arguments),
+        destination: tool.destination().hash,
     };
-    approval_binding::with_extensions(call, required.iter().map(name_hash))
+    hashes.bind(required.iter().map(|it| hash_prefix(&it.extension)))
+}
+
+/// Identifies calls of a tool with equal arguments in every deployment.
+pub(crate) fn call_fingerprint(call: &ToolCall) -> String {
+    sha256_hex(format!("{}\n{}", call.name, canonical_json(&call.arguments)).as_bytes())
+}
+
+/// JSON with sorted members, so that equal arguments have equal texts.
+pub(crate) fn canonical_json(arguments: &RawJson) -> String {
+    let mut value = arguments.to_value();
+    value.sort_all_objects();
+    value.to_string()
+}
+
+/// The first 16 hex digits of the text's SHA-256.
+fn hash_prefix(text: &str) -> String {
+    sha256_hex(text.as_bytes()).chars().take(16).collect()
 }
 
 /// One request for all required approvals: the tool's comes first, then those of the extensions in

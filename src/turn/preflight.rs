@@ -7,19 +7,22 @@ use serde_json::Value;
 
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
-use crate::agent::question::QuestionSpec;
+use crate::agent::question::Answers;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::LoopKind;
-use crate::agent::step::{CallPlan, Input, Preflight, has_room_for_question, is_skipped_by_steer};
+use crate::agent::step::{
+    AskedQuestion, CallPlan, Input, Preflight, has_room_for_question, is_skipped_by_steer,
+    renew_approval,
+};
 use crate::agent::transition::Transition;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
 use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::mcp::tool::McpToolSource;
-use crate::tools::{Arguments, CallableTool, sha256_hex, validate};
-use crate::turn::call_approval::{self, ExtensionApproval};
+use crate::tools::{Arguments, CallableTool, validate};
+use crate::turn::call_approval::{self, ExtensionApproval, call_fingerprint, canonical_json};
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
@@ -159,7 +162,7 @@ impl LeasedConversation<'_> {
         {
             return Ok(CheckOutcome::Deferred);
         }
-        match self.run_before_tool_call(plan, (index, call), &checked.arguments, actions).await? {
+        match self.run_before_tool_call(plan, (index, call), &checked, actions).await? {
             Ok(hooked) => {
                 checked.required = hooked.required;
                 checked.is_changed = hooked.arguments.is_some();
@@ -180,12 +183,19 @@ impl LeasedConversation<'_> {
         &mut self,
         plan: &CommitPlan,
         (index, call): (usize, &ToolCall),
-        arguments: &Arguments,
+        checked: &CheckedCall,
         actions: &mut Vec<Input>,
     ) -> Result<Result<HookedCall, CheckOutcome>, TurnError> {
+        let arguments = &checked.arguments;
+        let binding = call_approval::bind(&*checked.tool, call, &[]);
         let response = plan.transition().head.response_count;
         let state = plan.transition().calls().get(index);
-        let answers = state.map(|call| &call.answers);
+        // Answers about another call count for nothing: the hooks ask again.
+        let is_same = |answered: &String| approval_binding::is_same_call(answered, &binding);
+        let no_answers = Answers::default();
+        let answers = state.map(|call| {
+            if call.answered_for.as_ref().is_none_or(is_same) { &call.answers } else { &no_answers }
+        });
         let sent = state.filter(|call| call.attempts > 0);
         let is_repeated = sent.is_some();
         let fixed = sent.and_then(|call| call.changed_arguments.clone());
@@ -207,7 +217,9 @@ impl LeasedConversation<'_> {
             if let Some(question) = cx.take_question() {
                 // All hooks run again after the answer.
                 actions.clear();
-                let preflight = ask_or_wait(plan.transition(), index, question);
+                let destination = checked.tool.destination().shown;
+                let asked = AskedQuestion { question, binding, destination };
+                let preflight = ask_or_wait(plan.transition(), index, asked);
                 return Ok(Err(CheckOutcome::Decided(preflight)));
             }
             if decision.is_ok() {
@@ -266,13 +278,14 @@ impl LeasedConversation<'_> {
                 self.services.limits.turn_duration.as_secs()
             )));
         }
-        let binding = call_approval::bind(&call_hash(tool.as_ref(), call), &required);
+        let binding = call_approval::bind(tool.as_ref(), call, &required);
         let approved = approved_binding(transition, index)
             .filter(|approved| approval_binding::covers(approved, &binding));
         let approval = if approved.is_some() {
             None
         } else {
             call_approval::merge(tool.required_approval(&arguments), required, transition.now)
+                .or_else(|| renew_approval(transition, index, &binding))
         };
         // A call that waits for an approval starts in another turn, so its time-out does not matter
         // here.
@@ -288,6 +301,7 @@ impl LeasedConversation<'_> {
             // Later checks need all that was approved.
             binding: approved.cloned().unwrap_or(binding),
             fingerprint: call_fingerprint(call),
+            destination: tool.destination().shown,
             changed_arguments: is_changed.then_some(arguments.text),
             approval,
         })))
@@ -324,16 +338,16 @@ fn read_change(
 
 /// Opens the request for the question. While the head has no room for it, the call waits for an
 /// earlier one, whose result makes room.
-fn ask_or_wait(transition: &Transition, index: usize, question: QuestionSpec) -> Preflight {
-    if has_room_for_question(&transition.head, &question) {
-        return Preflight::Asked(Box::new(question));
+fn ask_or_wait(transition: &Transition, index: usize, asked: AskedQuestion) -> Preflight {
+    if has_room_for_question(&transition.head, &asked.question) {
+        return Preflight::Asked(Box::new(asked));
     }
     let earlier = transition.calls().iter().take(index).rposition(|call| !call.is_done());
     earlier.map_or_else(
         || {
             rejected(format!(
                 "{BLOCKED}: extension \"{}\" asks a question, and the questions of the other calls leave no room for it. Call the tool again later.",
-                question.asker.extension
+                asked.question.asker.extension
             ))
         },
         |earlier| Preflight::BlockedBy { earlier },
@@ -440,28 +454,4 @@ fn missing_tool_text(
             format!("Tool \"{name}\" not found. Available tools: {}", offered.join(", "))
         }
     }
-}
-
-/// Identifies the tool in its current revision with these arguments, for approvals.
-fn call_hash(tool: &dyn CallableTool, call: &ToolCall) -> String {
-    sha256_hex(
-        format!(
-            "{}\n{}\n{}",
-            call.name,
-            tool.definition().revision,
-            canonical_json(&call.arguments)
-        )
-        .as_bytes(),
-    )
-}
-
-fn call_fingerprint(call: &ToolCall) -> String {
-    sha256_hex(format!("{}\n{}", call.name, canonical_json(&call.arguments)).as_bytes())
-}
-
-/// JSON with sorted members, so that equal arguments have equal texts.
-fn canonical_json(arguments: &RawJson) -> String {
-    let mut value = arguments.to_value();
-    value.sort_all_objects();
-    value.to_string()
 }

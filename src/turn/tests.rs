@@ -16,6 +16,7 @@ mod branches;
 mod budgets;
 mod call_approval;
 mod changed_arguments;
+mod changed_calls;
 mod cold_reads;
 mod command_questions;
 mod compaction;

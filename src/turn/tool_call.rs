@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::approval_binding;
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::entry::{Entry, EntryBody, ToolReturned};
 use crate::agent::message::{Message, WorkspaceFile};
@@ -28,6 +29,7 @@ use crate::tools::user_skills::UserSkillStore;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::workspace::PackageFiles;
 use crate::tools::{Arguments, ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
+use crate::turn::call_approval;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::late_result::LateResultWriter;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -91,6 +93,7 @@ impl<'w> LeasedConversation<'w> {
         };
         let state = self.state.head.phase.call_batch().calls.get(index);
         let changed = state.and_then(|state| state.changed_arguments.clone());
+        let checked = state.and_then(|state| state.approved.clone());
         let Some((CallStatus::Started { effect_id, .. }, attempt)) =
             state.map(|state| (state.status.clone(), state.attempts))
         else {
@@ -110,6 +113,14 @@ impl<'w> LeasedConversation<'w> {
                 Err(text) => return failed(&text),
             },
         };
+        // Agent files may be reloaded after the check.
+        let binding = call_approval::bind(&*tool, &call, &[]);
+        if checked.is_some_and(|checked| !approval_binding::covers(&checked, &binding)) {
+            return failed(&format!(
+                "Tool \"{}\" changed before this call was sent, so it was not sent. Call it again.",
+                call.name
+            ));
+        }
         let call_span = Arc::new(ToolCallSpan::start(
             services,
             &self.state.head,

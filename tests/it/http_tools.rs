@@ -10,7 +10,7 @@ mod address_rules;
 mod identity;
 mod responses;
 mod scrape;
-mod server;
+pub(crate) mod server;
 mod streaming;
 pub(crate) mod tool_caller;
 

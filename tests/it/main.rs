@@ -11,6 +11,7 @@ mod argument_validation;
 mod azure_model;
 mod bench;
 mod certify;
+mod changed_destinations;
 mod chat_model;
 mod clients;
 mod cluster;

@@ -122,9 +122,14 @@ async fn signed_webhook_link_decides_the_approval() {
     assert!(payload["text"].as_str().unwrap().ends_with(link), "{payload}");
     assert_eq!(payload["data"]["approvalId"], payload["data"]["requestId"]);
     assert_eq!(payload["data"]["approval"]["toolName"], "send_payment");
+    let destination = &payload["data"]["approval"]["destination"];
+    let host = destination["host"].as_str().unwrap();
+    assert_eq!((&destination["type"], &destination["method"]), (&json!("http"), &json!("POST")));
     // A GET never decides.
     let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
     assert!(page.status().is_success());
+    let page = page.text().await.unwrap();
+    assert!(page.contains(&format!("<dt>Destination</dt><dd>POST {host}</dd>")), "{page}");
     assert_eq!(service.get("/api/conversations/c").await["state"], "waiting_for_approval");
     let form = [("decision", "approve")];
     let body_text = form.map(|(name, value)| format!("{name}={value}")).join("&");

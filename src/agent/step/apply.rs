@@ -6,7 +6,8 @@ use crate::agent::event::{Empty, EventBody, RequestRef};
 use crate::agent::head::{PROMPT_SPANS_MAX, PromptRun, PromptSpan};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
 use crate::agent::message::Rejection;
-use crate::agent::phase::{CallStatus, Phase, WaitsFor};
+use crate::agent::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
+use crate::agent::question::Answers;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
@@ -174,6 +175,7 @@ fn apply_tool_decision(
             if let Some(call) = transition.call_mut(index) {
                 call.status = CallStatus::Ready;
                 call.approved.clone_from(&request.binding);
+                call.approval = Some(Box::new(approved_call(request)));
             }
             Next::Wait
         }
@@ -197,6 +199,14 @@ fn apply_tool_decision(
     }
 }
 
+fn approved_call(request: &Request) -> ApprovedCall {
+    ApprovedCall {
+        approvers: request.approvers.clone(),
+        is_requester_excluded: request.is_requester_excluded,
+        destination: request.destination.clone(),
+    }
+}
+
 fn abort_call(transition: &mut Transition, index: usize, decision: &Decision) -> Next {
     let text = decision.reason.as_deref().unwrap_or("Operation aborted");
     calls::reject_call(transition, index, &CallResult::error(text))
@@ -214,6 +224,11 @@ fn apply_answer(
     }
     if let (Some(call), Some(asker)) = (transition.call_mut(index), &request.asker) {
         call.status = CallStatus::Ready;
+        if call.answered_for != request.binding {
+            // Earlier answers were given about another call.
+            call.answers = Answers::default();
+            call.answered_for.clone_from(&request.binding);
+        }
         call.answers.add(asker, questions::answer_of(decision));
     }
     Next::Wait
@@ -266,6 +281,8 @@ fn apply_outcome_decision(
             if let Some(call) = transition.call_mut(index) {
                 call.status = CallStatus::Ready;
                 call.approved.clone_from(&request.binding);
+                // The approvers of the call itself decide if it has changed.
+                call.approval.get_or_insert_with(|| Box::new(approved_call(request)));
             }
             Next::Wait
         }

@@ -13,7 +13,7 @@ use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};
-use crate::agent::step::{budget, questions, queue, requests};
+use crate::agent::step::{budget, questions, queue, renewal, requests};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId};
@@ -23,10 +23,6 @@ pub(crate) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: i
 
 /// Value in `unknownWrites` in place of a request id: no decision about this write will follow.
 pub(super) const UNRESOLVED: &str = "told";
-
-/// Prefix of the reason of a request that replaces an approved one.
-const TOOL_CHANGED: &str =
-    "The tool changed after this call was approved, so it needs a new decision.";
 
 /// Maximum number of indeterminate writes in the head. One more removes the one with the first key.
 const INDETERMINATE_WRITES_MAX: usize = 100;
@@ -64,11 +60,15 @@ pub(super) fn apply_preflight(
             }
             Next::Wait
         }
-        Preflight::Asked(question) => {
+        Preflight::Asked(asked) => {
             if let Some(open_call) = open_call(transition, index) {
-                let base = new_request(transition, &open_call);
+                let base = Request {
+                    binding: Some(asked.binding.clone()),
+                    destination: asked.destination.clone(),
+                    ..new_request(transition, &open_call)
+                };
                 let subject = base.tool.clone().unwrap_or_default();
-                let request = questions::new_request(transition, question, (base, &subject));
+                let request = questions::new_request(transition, &asked.question, (base, &subject));
                 append_request(transition, index, &open_call, request);
             }
             Next::Wait
@@ -79,7 +79,9 @@ pub(super) fn apply_preflight(
 
 fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Next {
     let call = transition.calls().get(index);
-    let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&plan.binding);
+    let approved = call.and_then(|call| call.approved.as_ref());
+    let is_approved =
+        approved.is_some_and(|approved| approval_binding::covers(approved, &plan.binding));
     // Later attempts of a call were approved before its first one.
     let is_first = call.is_some_and(|call| call.attempts == 0);
     if is_first && transition.head.indeterminate_writes.contains_key(&plan.fingerprint) {
@@ -89,8 +91,10 @@ fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Nex
     if let Some(call) = transition.call_mut(index) {
         call.changed_arguments = plan.changed_arguments.as_ref().map(RawJson::to_value);
     }
-    match &plan.approval {
-        Some(approval) if !is_approved => request_approval(transition, index, plan, approval),
+    let renewed =
+        plan.approval.clone().or_else(|| renewal::renew_approval(transition, index, &plan.binding));
+    match renewed {
+        Some(approval) if !is_approved => request_approval(transition, index, plan, &approval),
         _ => start_call(transition, index, plan),
     }
     Next::Wait
@@ -127,6 +131,9 @@ fn start_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
     call.attempts += 1;
     let attempt = call.attempts;
     call.approved = Some(plan.binding.clone());
+    if plan.effect == Effect::Write {
+        call.sent_to = plan.destination.clone().map(Box::new);
+    }
     call.status = CallStatus::Started {
         effect_id: effect_id.clone(),
         effect: plan.effect,
@@ -154,24 +161,21 @@ fn request_approval(
     approval: &ApprovalSpec,
 ) {
     let Some(open_call) = open_call(transition, index) else { return };
-    let approved = transition.calls().get(index).and_then(|call| call.approved.as_deref());
-    let has_changed =
-        approved.is_some_and(|approved| !approval_binding::is_same_call(approved, &plan.binding));
-    let reason = if has_changed {
+    let renewal = renewal::describe(transition, index, plan);
+    if renewal.is_changed {
         transition.emit(EventBody::ToolDefinitionChanged(ToolDefinitionChange {
             tools: vec![open_call.tool_call.name.clone()],
             tool_call_id: Some(open_call.tool_call.id.clone()),
         }));
-        format!("{TOOL_CHANGED} {}", approval.reason)
-    } else {
-        approval.reason.clone()
-    };
+    }
+    let reason = renewal.prefix + &approval.reason;
     let request = Request {
         kind: RequestKind::Tool,
         title: format!("May {} run?", open_call.tool_call.name),
         reason,
         arguments: plan.changed_arguments.clone(),
         binding: Some(plan.binding.clone()),
+        destination: plan.destination.clone(),
         effect: Some(plan.effect),
         expires_at: Some(approval.expires_at),
         approvers: approval.approvers.clone(),
@@ -225,6 +229,9 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.should_terminate = result.terminate;
         call.answers = Answers::default();
+        call.answered_for = None;
+        call.approval = None;
+        call.sent_to = None;
         call.changed_arguments = None;
         call.has_approval_request
     });
@@ -268,12 +275,15 @@ pub(super) fn handle_unknown_outcome(
             )
         }
         OnUnknown::Ask => {
-            let binding = transition.calls().get(index).and_then(|call| call.approved.clone());
+            let call = transition.calls().get(index);
+            let binding = call.and_then(|call| call.approved.clone());
+            let destination = call.and_then(|call| call.sent_to.as_deref().cloned());
             let request = Request {
                 kind: RequestKind::Outcome,
                 title: format!("Did {} happen?", open_call.tool_call.name),
                 reason: reason.to_owned(),
                 binding,
+                destination,
                 effect: Some(effect),
                 expires_at: Some(expires_at),
                 approvers: vec!["owner".to_owned(), "link".to_owned()],

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::agent::action::{ActionOrigin, HookActions, StartChanges};
 use crate::agent::content::Block;
+use crate::agent::destination::Destination;
 use crate::agent::entry::Output;
 use crate::agent::frame_entry::FrameInput;
 use crate::agent::message::{AssistantMessage, Rejection, ToolResultMessage, WorkspaceFile};
@@ -115,9 +116,19 @@ pub enum Preflight {
     /// both are the same write.
     BlockedBy { earlier: usize },
     /// An extension asks a question. The call is checked again when it has its answer.
-    Asked(Box<QuestionSpec>),
+    Asked(Box<AskedQuestion>),
     /// The call may start, or needs an approval first.
     Admitted(Box<CallPlan>),
+}
+
+/// A question about a call, and the call to which its answer applies.
+#[derive(Clone, Debug)]
+pub struct AskedQuestion {
+    pub question: QuestionSpec,
+    /// See [`approval_binding`](crate::agent::approval_binding).
+    pub binding: String,
+    /// `None`: the call runs in the app itself.
+    pub destination: Option<Destination>,
 }
 
 /// Facts about a call that may start.
@@ -129,6 +140,8 @@ pub struct CallPlan {
     pub until: Timestamp,
     /// Scope of an approval of the call. See [`approval_binding`](crate::agent::approval_binding).
     pub binding: String,
+    /// `None`: the call runs in the app itself.
+    pub destination: Option<Destination>,
     /// Arguments that an extension set. `None`: those of the model's call.
     pub changed_arguments: Option<RawJson>,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.

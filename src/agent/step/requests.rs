@@ -24,6 +24,7 @@ pub(super) fn new_request(transition: &Transition) -> Request {
         effect: None,
         arguments: None,
         binding: None,
+        destination: None,
         budget: None,
         schema: None,
         asker: None,
@@ -66,6 +67,7 @@ pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Req
     let data = json!({"promptId": request.running_prompt(), "inputId": request.input_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
         "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
+        "destination": request.destination,
         "decisions": request.kind.decisions(), "schema": request.schema, "requestedAt": request.requested_at.to_string(),
         "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
     }});

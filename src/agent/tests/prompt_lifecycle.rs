@@ -185,7 +185,7 @@ fn changed_tool_definition_needs_new_approval() {
     assert_eq!(transition.head.requests.len(), 1);
     assert_eq!(
         transition.head.requests[0].reason,
-        "The tool changed after this call was approved, so it needs a new decision. Changed"
+        "The tool changed after this call was approved, so it needs a new decision. Its definition or its arguments changed. Changed"
     );
 }
 

@@ -5,7 +5,7 @@ use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::question::{Answer, Answers, Asker, QuestionSpec};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::step::has_room_for_question;
+use crate::agent::step::{AskedQuestion, has_room_for_question};
 
 fn asker(key: &str) -> Asker {
     Asker { extension: "guard".to_owned(), key: key.to_owned() }
@@ -23,7 +23,8 @@ fn question(key: &str, schema: &serde_json::Value) -> QuestionSpec {
 
 fn asked(index: usize, key: &str) -> Input {
     let question = question(key, &json!({"type": "boolean"}));
-    Input::ToolCallChecked { index, preflight: Preflight::Asked(Box::new(question)) }
+    let asked = AskedQuestion { question, binding: "bound".to_owned(), destination: None };
+    Input::ToolCallChecked { index, preflight: Preflight::Asked(Box::new(asked)) }
 }
 
 /// A transition whose first call waits for an answer.

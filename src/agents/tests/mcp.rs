@@ -75,6 +75,41 @@ fn unchanged_entry_keeps_its_server() {
 }
 
 #[test]
+fn changed_setting_changes_the_destination_and_the_server() {
+    let servers = |base: &'static str, key: &'static str, earlier: &McpServers| {
+        let settings = move |name: &str| match name {
+            "BASE" => Some(base.to_owned()),
+            _ => Some(key.to_owned()),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mcp.json");
+        let text = r#"{"servers": {"desk": {"url": "${BASE}/mcp", "headers": {"x-key": "${KEY}"}},
+            "files": {"command": "node", "args": ["${BASE}"], "env": {"API_TOKEN": "${KEY}"}}}}"#;
+        std::fs::write(&path, text).unwrap();
+        let (client, tools) = (HttpClient::new(AddressRules::default()).unwrap(), builtin_tools());
+        let context = AgentFileContext { app_settings: &settings, ..file_context(&tools, &client) };
+        let file = McpFile { path, stdio: vec!["files".to_owned()], may_start_programs: true };
+        let (servers, mistakes) = file.load(&context, earlier);
+        assert!(mistakes.is_empty(), "{mistakes:?}");
+        servers
+    };
+    let first = servers("https://a.example", "key-one-1", McpServers::none());
+    let moved = servers("https://b.example", "key-one-1", &first);
+    let rotated = servers("https://a.example", "key-two-2", &first);
+    for name in ["desk", "files"] {
+        let of = |servers: &McpServers, tool: &str| {
+            let server = servers.iter().find(|it| it.name == name).unwrap();
+            server.destination(tool)
+        };
+        assert_ne!(of(&first, "t").hash, of(&moved, "t").hash, "{name}");
+        assert_eq!(of(&first, "t"), of(&rotated, "t"), "{name}");
+        assert_ne!(of(&first, "t").hash, of(&first, "u").hash, "{name}");
+    }
+    let shown = first.iter().find(|it| it.name == "desk").unwrap().destination("t").shown.unwrap();
+    assert_eq!(shown.to_string(), "tool t of MCP server desk (POST a.example)");
+}
+
+#[test]
 fn mistakes_of_the_file_have_their_lines() {
     let text = r#"{
   "servers": {

@@ -7,7 +7,8 @@ use serde_json::Value;
 use url::Url;
 
 use crate::tools::ToolContext;
-use crate::tools::http::template::{CallArguments, Piece, SettingSecret, Template};
+use crate::tools::destination::BoundDestination;
+use crate::tools::http::template::{CallArguments, Piece, SettingSecret, Template, is_secret_name};
 use crate::tools::http::url_template::{UrlTemplate, append_to_query};
 
 /// Characters that a header value must not contain.
@@ -78,6 +79,19 @@ impl RequestTemplate {
         }
         let in_headers = self.headers.iter().flat_map(|(_, value)| value.secrets());
         self.url.secrets().chain(in_headers).chain(in_body)
+    }
+
+    /// The destination with the values of settings that are no secrets. The origin always counts.
+    pub(super) fn destination(&self) -> BoundDestination {
+        let mut details = vec![self.url.origin().to_owned(), self.url.description().to_owned()];
+        for (name, value) in &self.headers {
+            details.push(format!("{name}: {}", value.describe(is_secret_name(name.as_str()))));
+        }
+        if let Some(body) = &self.body {
+            body.visit_templates(&mut |template| details.push(template.describe(false)));
+        }
+        let url = Url::parse(self.url.origin()).ok();
+        BoundDestination::http(self.method.as_str(), url.as_ref(), &details.join("\n"))
     }
 
     /// Builds the request of a call.

@@ -14,6 +14,55 @@ pub(crate) struct SettingSecret {
     pub value: String,
 }
 
+impl SettingSecret {
+    /// True if its name shows that the value is a secret. Approvals are bound to other values.
+    pub(crate) fn is_secret(&self) -> bool {
+        is_secret_name(&self.name)
+    }
+}
+
+/// Words in the names of settings, headers and variables that hold secrets.
+const SECRET_WORDS: [&str; 22] = [
+    "APIKEY",
+    "AUTHORIZATION",
+    "BEARER",
+    "COOKIE",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "KEY",
+    "KEYS",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PASSWORDS",
+    "PAT",
+    "PWD",
+    "SAS",
+    "SECRET",
+    "SECRETS",
+    "SIG",
+    "SIGNATURE",
+    "TOKEN",
+    "TOKENS",
+];
+
+/// True if a word of the name is a usual one for secrets, as in `PAYMENTS_API_KEY` and `paymentsKey`.
+pub(crate) fn is_secret_name(name: &str) -> bool {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for letter in name.chars() {
+        if !letter.is_ascii_alphanumeric() || (was_lower && letter.is_ascii_uppercase()) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| letter.is_ascii_alphanumeric()) {
+            word.push(letter.to_ascii_uppercase());
+        }
+        was_lower = letter.is_ascii_lowercase();
+    }
+    words.iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
+}
+
 impl fmt::Debug for SettingSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${{{}}}", self.name)
@@ -66,6 +115,20 @@ impl Template {
             Piece::Argument(name) => Some(name.as_str()),
             Piece::Text(_) | Piece::Setting(_) => None,
         })
+    }
+
+    /// The template with the values of its settings, but for secrets, which are given by their names.
+    /// `is_secret`: all its settings are. For hashes: another template has another text.
+    pub(crate) fn describe(&self, is_secret: bool) -> String {
+        let pieces = self.0.iter().map(|piece| match piece {
+            Piece::Text(text) => ("text", text),
+            Piece::Setting(setting) if is_secret || setting.is_secret() => {
+                ("secret", &setting.name)
+            }
+            Piece::Setting(setting) => ("setting", &setting.value),
+            Piece::Argument(name) => ("argument", name),
+        });
+        serde_json::json!(pieces.collect::<Vec<_>>()).to_string()
     }
 
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
@@ -317,6 +380,39 @@ mod tests {
         let links = redactor.redact_non_urls(echoed).unwrap();
         assert!(links.contains("with [KEY]; see https://x.example/services"), "{links}");
         assert_eq!(redactor.redact_non_urls("https://x.example/services/T0/Zx81/7"), None);
+    }
+
+    #[test]
+    fn names_with_words_for_secrets_are_secret() {
+        for name in [
+            "PAYMENTS_API_KEY",
+            "paymentsKey",
+            "BILLING_TOKEN",
+            "token",
+            "Authorization",
+            "x-functions-key",
+            "SAS",
+            "DB_PASSWORD",
+            "CRM_SECRET_2",
+            "APIKEY",
+        ] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in
+            ["BASE", "PAYMENTS_URL", "TURKEY_ACCOUNT", "KEYCLOAK_URL", "TENANT", "x-account"]
+        {
+            assert!(!is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn description_has_values_but_no_secrets() {
+        let template = |text: &str, value: &str| {
+            Template::parse(text, &|_| Ok(value.to_owned())).unwrap().describe(false)
+        };
+        assert_ne!(template("a/${BASE}/{x}", "one"), template("a/${BASE}/{x}", "two"));
+        assert_eq!(template("a/${API_KEY}/{x}", "one"), template("a/${API_KEY}/{x}", "two"));
+        assert_ne!(template("a/{{x}}", ""), template("a/{x}", ""));
     }
 
     #[test]

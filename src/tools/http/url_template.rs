@@ -18,6 +18,8 @@ pub(crate) struct UrlTemplate {
     /// One list per pair. A pair whose argument is missing is left out.
     query: Vec<Vec<UrlPart>>,
     secrets: Vec<SettingSecret>,
+    /// See [`Template::describe`].
+    description: String,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -63,7 +65,8 @@ impl UrlTemplate {
             );
         }
         let (path, query) = split_query(parts);
-        let this = Self { origin, path, query, secrets };
+        let description = template.describe(false);
+        let this = Self { origin, path, query, secrets, description };
         this.check_origin()?;
         // A trial with a plain word for every argument finds errors of the fixed text at start-up.
         this.build(&mut |_| Ok(Some("x".to_owned())))
@@ -89,6 +92,16 @@ impl UrlTemplate {
 
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &SettingSecret> {
         self.secrets.iter()
+    }
+
+    /// Scheme, host and port.
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The whole template without values of secrets, except that the origin has them.
+    pub(crate) fn description(&self) -> &str {
+        &self.description
     }
 
     /// The URL with a plain word for every argument, for checks before any call.

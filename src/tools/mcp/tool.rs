@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
+use crate::tools::destination::BoundDestination;
 use crate::tools::http::text::sanitize_line;
 use crate::tools::http::{ATTEMPTS_MAX, ApprovalRule, REASON_CHARS_MAX, RETRY_DELAY};
 use crate::tools::mcp::McpServer;
@@ -238,6 +239,10 @@ impl McpTool {
 impl CallableTool for McpTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
+    }
+
+    fn destination(&self) -> BoundDestination {
+        self.server.destination(&self.remote_name)
     }
 
     fn mcp_server(&self) -> Option<&Arc<McpServer>> {

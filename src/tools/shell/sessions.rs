@@ -15,6 +15,7 @@ use super::{CommandEnd, ShellError, ShellOutcome, ShellRequest, ShellRunner};
 use crate::digest::sha256_hex;
 use crate::ids::{ConversationKey, secret_bytes};
 use crate::settings::secret::Secret;
+use crate::tools::destination::BoundDestination;
 
 pub(crate) mod client;
 #[cfg(test)]
@@ -145,6 +146,10 @@ impl SessionRunner {
 
 #[async_trait]
 impl ShellRunner for SessionRunner {
+    fn destination(&self) -> BoundDestination {
+        BoundDestination::shell(Some(self.pool.endpoint()))
+    }
+
     async fn run(&self, request: ShellRequest) -> Result<ShellOutcome, ShellError> {
         if request.limits.time > COMMAND_TIME_MAX {
             return Err(ShellError::Unavailable(format!(

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::agent::request::Effect;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
+use crate::tools::destination::BoundDestination;
 use crate::tools::workspace::{FolderPath, is_reserved};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
@@ -46,26 +47,46 @@ pub(crate) fn shell_tools(runner: &Arc<dyn ShellRunner>) -> Vec<Arc<dyn Callable
         .collect()
 }
 
-/// A shell tool whose calls require no approval of their own.
+/// A shell tool with the place in which its commands run.
 #[derive(Debug)]
-pub(crate) struct UnapprovedTool(pub(crate) Arc<dyn CallableTool>);
+pub(crate) struct ShellTool {
+    tool: Arc<dyn CallableTool>,
+    destination: BoundDestination,
+    is_approval_required: bool,
+}
+
+impl ShellTool {
+    /// The shell tool, whose calls require no approval of their own.
+    pub(crate) fn without_approval(tool: &Arc<dyn CallableTool>) -> Self {
+        let destination = tool.destination();
+        Self { tool: Arc::clone(tool), destination, is_approval_required: false }
+    }
+}
 
 #[async_trait]
-impl CallableTool for UnapprovedTool {
+impl CallableTool for ShellTool {
     fn definition(&self) -> &ToolDefinition {
-        self.0.definition()
+        self.tool.definition()
     }
 
-    fn required_approval(&self, _arguments: &Arguments) -> Option<ApprovalRequirement> {
-        None
+    fn type_name(&self) -> &'static str {
+        self.tool.type_name()
+    }
+
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
+        self.tool.required_approval(arguments).filter(|_| self.is_approval_required)
+    }
+
+    fn destination(&self) -> BoundDestination {
+        self.destination.clone()
     }
 
     fn changes_workspace(&self) -> bool {
-        self.0.changes_workspace()
+        self.tool.changes_workspace()
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
-        self.0.call(arguments, context).await
+        self.tool.call(arguments, context).await
     }
 }
 
@@ -137,7 +158,10 @@ struct CommandTool<A> {
 
 impl<A: CommandArgs> CommandTool<A> {
     fn build(runner: &Arc<dyn ShellRunner>) -> Option<Arc<dyn CallableTool>> {
-        build_code_tool(Self { runner: Arc::clone(runner), arguments: PhantomData }).ok()
+        let destination = runner.destination();
+        let tool = Self { runner: Arc::clone(runner), arguments: PhantomData };
+        let tool = build_code_tool(tool).ok()?;
+        Some(Arc::new(ShellTool { tool, destination, is_approval_required: true }))
     }
 }
 

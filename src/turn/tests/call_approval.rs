@@ -153,7 +153,10 @@ async fn approval_for_the_tool_alone_does_not_cover_the_extension() {
     guard.decide(requires(ApprovalRequest::because("guard asks")));
     decide(&mut env, &worker, "approve").await;
     assert!(env.executions.lock().unwrap().is_empty());
-    assert_eq!(only_request(&env).await.reason, "Gated\n\nguard asks");
+    assert_eq!(
+        only_request(&env).await.reason,
+        "An extension requires an approval that the earlier decision does not cover. Gated\n\nguard asks"
+    );
     decide(&mut env, &worker, "approve").await;
     assert_eq!(result_texts(&env).await, ["gated done"]);
 }

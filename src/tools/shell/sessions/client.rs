@@ -88,6 +88,10 @@ impl PoolClient {
         Ok(Self { endpoint, tokens, http: builder.build()? })
     }
 
+    pub(super) fn endpoint(&self) -> &Url {
+        &self.endpoint
+    }
+
     /// Reads the metadata of the pool, which starts no session.
     pub(crate) async fn check(&self) -> Result<(), PoolFailure> {
         self.send(&["metadata"], None, Call::new(Method::GET)).await.map(drop)
