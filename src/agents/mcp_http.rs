@@ -37,6 +37,11 @@ impl<'t> Texts<'t> {
         Self { context, secrets: Vec::new() }
     }
 
+    /// Removes the values of all settings so far.
+    pub(super) fn redactor(&self) -> Redactor {
+        Redactor::new(self.secrets.iter())
+    }
+
     fn parse(&mut self, text: &str, at: Position, findings: &mut Findings) -> Option<Template> {
         let context = self.context;
         let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
@@ -94,7 +99,7 @@ pub(super) fn read_http(
         headers,
         auth,
         client: texts.context.client.clone(),
-        redactor: Redactor::new(texts.secrets.iter()),
+        redactor: texts.redactor(),
         has_conversation_sessions: session.unwrap_or_default(),
     })
 }

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::agent::raw::{BODY_DEPTH_MAX, text_depth};
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::commands::contract::FieldError;
@@ -159,6 +160,11 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, P
             strict::plain_message(&error.to_string())
         ))
     })?;
+    if text_depth(&text) > BODY_DEPTH_MAX {
+        return Err(Problem::bad_request(format!(
+            "The body nests over {BODY_DEPTH_MAX} levels. Send flatter JSON."
+        )));
+    }
     if !tree.is_object() {
         return Err(Problem::bad_request("The body is not a JSON object. Send an object.")
             .with_errors(vec![FieldError::new("", "this must be an object")]));
