@@ -13,6 +13,7 @@ pub(crate) mod destination;
 pub(crate) mod entry;
 pub(crate) mod event;
 pub(crate) mod finished_prompt;
+pub(crate) mod foreign_json;
 pub(crate) mod fork;
 pub(crate) mod frame_entry;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod reader_version;
 pub(crate) mod request;
 pub(crate) mod run_prompt;
 pub(crate) mod schedule;
+pub(crate) mod schema_words;
 pub(crate) mod session_file;
 pub(crate) mod settings;
 pub(crate) mod step;

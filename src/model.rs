@@ -8,6 +8,7 @@ pub(crate) mod protocol;
 pub(crate) mod responses;
 pub(crate) mod scripted;
 pub(crate) mod tokens;
+pub(crate) mod tool_schema;
 
 use std::fmt;
 use std::time::Duration;

@@ -8,8 +8,15 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use super::foreign_json::read_foreign_json;
+
 /// Levels of arrays and objects that `serde_json` reads.
+#[cfg(test)]
 pub(crate) const DEPTH_MAX: usize = 127;
+/// Levels of what clients send.
+pub(crate) const BODY_DEPTH_MAX: usize = 110;
+/// Levels of a stored entry, which wraps such a body. Responses wrap it in more levels.
+pub(crate) const ENTRY_DEPTH_MAX: usize = 120;
 
 /// JSON text, valid by construction. Two values are equal if they are equal as JSON.
 #[derive(Clone)]
@@ -32,9 +39,13 @@ impl RawJson {
         self.0.get()
     }
 
-    /// Parses to a tree. Numbers beyond 64 bits lose digits here, and only here.
+    /// Parses to a tree. Numbers beyond 64 bits lose digits here, and only here. Values that nest too
+    /// deeply for a tree are text in it.
     pub fn to_value(&self) -> Value {
-        serde_json::from_str(self.text()).unwrap_or(Value::Null)
+        serde_json::from_str(self.text()).unwrap_or_else(|_| {
+            let foreign = read_foreign_json(self.text());
+            foreign.and_then(|it| it.json.read().ok()).unwrap_or(Value::Null)
+        })
     }
 
     /// # Errors
@@ -50,22 +61,7 @@ impl RawJson {
 
     /// Levels of arrays and objects within one another.
     pub(crate) fn depth(&self) -> usize {
-        let (mut depth, mut deepest): (usize, usize) = (0, 0);
-        let (mut in_string, mut is_escaped) = (false, false);
-        for byte in self.text().bytes() {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = true,
-                b'"' => in_string = !in_string,
-                b'[' | b'{' if !in_string => {
-                    depth += 1;
-                    deepest = deepest.max(depth);
-                }
-                b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-        }
-        deepest
+        text_depth(self.text())
     }
 
     /// The members of an object, in order; of duplicates all. `None`: this is no object.
@@ -114,6 +110,26 @@ impl RawJson {
             if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
         items.iter().any(Self::has_duplicate_member)
     }
+}
+
+/// Levels of arrays and objects in JSON text.
+pub(crate) fn text_depth(text: &str) -> usize {
+    let (mut depth, mut deepest): (usize, usize) = (0, 0);
+    let (mut in_string, mut is_escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// Describes a JSON error and its position without quoting content, for logs and errors. serde's
@@ -355,6 +371,13 @@ mod tests {
         }
         let flat = RawJson::from_text(r#"[{"[[\"{{":"\\"},[0],"]]"]"#).unwrap();
         assert_eq!(flat.depth(), 2);
+    }
+
+    #[test]
+    fn tree_of_deep_json_is_never_null() {
+        let text = format!(r#"{{"a":{}1{},"b":2}}"#, "[".repeat(3_000), "]".repeat(3_000));
+        let tree = RawJson::from_text(text).unwrap().to_value();
+        assert!(tree["b"] == 2 && tree["a"].is_array());
     }
 
     #[test]

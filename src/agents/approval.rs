@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agents::fields;
-use crate::agents::file_context::parse_schema;
+use crate::agents::file_context::parse_condition;
 use crate::agents::http_tool::{EXPIRY_MAX, parse_template};
 use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
@@ -43,7 +43,7 @@ pub(super) fn read_approval(
         match field.key.as_str() {
             "when" => {
                 check_condition_names(&field.value, declared, findings);
-                approval.condition = parse_schema(field, findings).map(|(_, validator)| validator);
+                approval.condition = parse_condition(field, findings);
             }
             "reason" => {
                 let no_setting = |_: &str| {

@@ -107,7 +107,7 @@ fn read_agent(
             }
             "tools" => tools = read_tools(member, context, findings),
             "responseSchema" => {
-                response_schema = parse_schema(member, findings).map(|(schema, _)| schema);
+                response_schema = parse_schema(member, findings);
             }
             "extensions" | "plugins" | "skills" | "skillsIndex" | "userSkills" | "memory"
             | "profile" | "mcpContent" => {}

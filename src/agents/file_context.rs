@@ -14,6 +14,7 @@ use crate::extensions::Extension;
 use crate::extensions::plugin::RegisteredPlugin;
 use crate::tools::http::client::HttpClient;
 use crate::tools::sha256_hex;
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaProblem};
 
 /// Tools, plugins, skills, context files, app settings and address rules that an agent file may refer to.
 pub struct AgentFileContext<'s> {
@@ -35,11 +36,21 @@ impl fmt::Debug for AgentFileContext<'_> {
     }
 }
 
-/// Parses a member as a JSON Schema. Returns the schema and its validator.
-pub(super) fn parse_schema(
+/// Parses a member as a JSON Schema. Words without a meaning do not count.
+pub(super) fn parse_schema(member: &Member, findings: &mut Findings) -> Option<Value> {
+    read_schema(member, findings, BoundedSchema::new).map(|(schema, _)| schema)
+}
+
+/// Parses a member as a JSON Schema that decides about a right: each word counts.
+pub(super) fn parse_condition(member: &Member, findings: &mut Findings) -> Option<BoundedSchema> {
+    read_schema(member, findings, BoundedSchema::new_strict).map(|(_, schema)| schema)
+}
+
+fn read_schema(
     member: &Member,
     findings: &mut Findings,
-) -> Option<(Value, jsonschema::Validator)> {
+    compile: fn(&Value) -> Result<BoundedSchema, SchemaProblem>,
+) -> Option<(Value, BoundedSchema)> {
     if !matches!(member.value.yaml, Yaml::Map(_)) {
         let kind = member.value.kind();
         findings.add(
@@ -49,13 +60,12 @@ pub(super) fn parse_schema(
         return None;
     }
     let schema = member.value.to_json();
-    match jsonschema::options().with_draft(jsonschema::Draft::Draft202012).build(&schema) {
-        Ok(validator) => Some((schema, validator)),
-        Err(error) => {
-            let place = error.instance_path().to_string();
-            let at = position_at_pointer(&member.value, &place).unwrap_or(member.value.position);
-            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
-            findings.add(at, format!("`{}` is not a JSON Schema{place}: {error}", member.key));
+    match compile(&schema) {
+        Ok(bounded) => Some((schema, bounded)),
+        Err(SchemaProblem { pointer, reason }) => {
+            let at = position_at_pointer(&member.value, &pointer).unwrap_or(member.value.position);
+            let place = if pointer.is_empty() { String::new() } else { format!(" (at {pointer})") };
+            findings.add(at, format!("`{}` is not a JSON Schema{place}: {reason}", member.key));
             None
         }
     }

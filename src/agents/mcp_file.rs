@@ -241,8 +241,13 @@ impl McpFile {
             let value = texts.resolve((&variable.key, text), &variable.value, findings)?;
             environment.push((variable.key.clone(), value));
         }
-        let arguments = arguments.unwrap_or_default();
-        Some(Command { program, arguments, environment, folder: self.folder().to_owned() })
+        Some(Command {
+            program,
+            arguments: arguments.unwrap_or_default(),
+            environment,
+            folder: self.folder().to_owned(),
+            redactor: texts.redactor(),
+        })
     }
 }
 

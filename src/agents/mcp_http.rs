@@ -44,6 +44,11 @@ impl<'t> Texts<'t> {
         self.descriptions.join("\n")
     }
 
+    /// Removes the values of all settings so far.
+    pub(super) fn redactor(&self) -> Redactor {
+        Redactor::new(self.secrets.iter())
+    }
+
     /// `key`: the key of the text, which shows whether its settings are secrets.
     fn parse(
         &mut self,
@@ -108,7 +113,7 @@ pub(super) fn read_http(
         headers,
         auth,
         client: texts.context.client.clone(),
-        redactor: Redactor::new(texts.secrets.iter()),
+        redactor: texts.redactor(),
         has_conversation_sessions: session.unwrap_or_default(),
     })
 }

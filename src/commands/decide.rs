@@ -11,7 +11,7 @@ use crate::agent::question::{ANSWER_BYTES_MAX, Answer};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
-use crate::commands::contract::{CommandError, CommandResponse, Decider};
+use crate::commands::contract::{CommandError, CommandResponse, Decider, FieldError};
 use crate::commands::idempotency::canonical_hash;
 use crate::commands::wake_worker;
 use crate::ids::{ConversationKey, RequestId};
@@ -20,6 +20,7 @@ use crate::queries::load;
 use crate::services::Services;
 use crate::store::Write;
 use crate::telemetry::trace;
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
 use crate::turn::documents;
 use crate::turn::expiry::decision_id;
 
@@ -36,6 +37,8 @@ pub struct DecisionRequest {
 }
 
 const REASON_BYTES_MAX: usize = 4 * 1024;
+/// Reported mistakes of a value.
+const MISTAKES_MAX: usize = 50;
 const VALUE_BYTES_MAX: usize = 64 * 1024;
 
 /// Decides the request with that id, tool call id, or part of a tool call id before `|`. The
@@ -211,14 +214,16 @@ fn validate_decision(
 /// Checks the value against the schema of its request.
 fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError> {
     let Some(schema) = &request.schema else { return Ok(()) };
-    let Ok(validator) = jsonschema::validator_for(&schema.to_value()) else {
+    let Ok(bounded) = BoundedSchema::new(&schema.to_value()) else {
         tracing::warn!(request.id = %request.id, "request schema invalid: any value is accepted");
         return Ok(());
     };
     let value = value.to_value();
     if let Some(exceeded) = &request.budget {
         let limit = value.get(exceeded.unit.name()).unwrap_or(&value).as_f64();
-        if validator.is_valid(&value) && limit.is_some_and(|limit| limit <= exceeded.unit.max()) {
+        if bounded.check(&value) == SchemaVerdict::Valid
+            && limit.is_some_and(|limit| limit <= exceeded.unit.max())
+        {
             return Ok(());
         }
         let (unit, used) = (exceeded.unit.name(), exceeded.unit.to_display(exceeded.used));
@@ -228,14 +233,10 @@ fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError
         );
         return Err(CommandError::invalid("/value", detail));
     }
-    let errors: Vec<_> = validator
-        .iter_errors(&value)
-        .map(|error| {
-            crate::commands::contract::FieldError::new(
-                format!("/value{}", error.instance_path()),
-                error.to_string(),
-            )
-        })
+    let mistakes = bounded.find_mistakes(&value, MISTAKES_MAX);
+    let errors: Vec<_> = mistakes
+        .into_iter()
+        .map(|mistake| FieldError::new(format!("/value{}", mistake.pointer), mistake.text))
         .collect();
     if !errors.is_empty() {
         return Err(CommandError::Invalid(errors));

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{BODY_DEPTH_MAX, RawJson, text_depth};
 use crate::agent::settings::Settings;
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
@@ -240,6 +240,10 @@ fn log_reason(error: &CommandError) -> String {
 }
 
 fn parse_message(json: &str) -> Result<PromptMessage, CommandError> {
+    if text_depth(json) > BODY_DEPTH_MAX {
+        let detail = format!("the message nests over {BODY_DEPTH_MAX} levels");
+        return Err(CommandError::invalid("", detail));
+    }
     strict::from_request(json).map_err(|mistake| {
         CommandError::invalid(mistake.pointer.clone(), format!("the message is invalid: {mistake}"))
     })

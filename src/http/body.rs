@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::agent::raw::{BODY_DEPTH_MAX, text_depth};
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::commands::contract::FieldError;
@@ -181,6 +182,11 @@ fn parse_object(bytes: &[u8]) -> Result<(Cow<'_, str>, Map<String, Value>), Prob
             strict::plain_message(&error.to_string())
         ))
     })?;
+    if text_depth(&text) > BODY_DEPTH_MAX {
+        return Err(Problem::bad_request(format!(
+            "The body nests over {BODY_DEPTH_MAX} levels. Send flatter JSON."
+        )));
+    }
     let Value::Object(members) = tree else {
         return Err(Problem::bad_request("The body is not a JSON object. Send an object.")
             .with_errors(vec![FieldError::new("", "this must be an object")]));

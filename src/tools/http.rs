@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use axum::http::{HeaderValue, StatusCode, header};
 use tokio::time::{Instant, timeout_at};
 
+use crate::agent::foreign_json::map_strings;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
@@ -17,9 +18,10 @@ use crate::tools::http::request::RequestTemplate;
 use crate::tools::http::response::error_text;
 use crate::tools::http::stream::ProgressCallback;
 use crate::tools::http::template::{CallArguments, Redactor, Template};
-use crate::tools::http::text::sanitize_line;
+use crate::tools::http::text::{byte_prefix, sanitize_line};
 use crate::tools::http::tool_response::ToolResponse;
 use crate::tools::result_limits::limit_progress;
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
     ToolOutcome, ToolResult,
@@ -49,11 +51,22 @@ pub(in crate::tools) const REASON_ARGUMENT_CHARS_MAX: usize = 200;
 /// Characters of the reason of an approval request.
 pub(in crate::tools) const REASON_CHARS_MAX: usize = 1_000;
 
+/// Bytes of the reason of an unknown outcome, which shows what the server sent. Open requests are
+/// stored in the head.
+const UNKNOWN_BYTES_MAX: usize = 2_300;
+
+/// The reason of an unknown outcome, as one line for an approver.
+pub(in crate::tools) fn unknown_reason(text: &str) -> String {
+    let line = sanitize_line(text, UNKNOWN_BYTES_MAX);
+    let start = byte_prefix(&line, UNKNOWN_BYTES_MAX);
+    if start.len() < line.len() { format!("{start}…") } else { line }
+}
+
 /// Approval rule of an HTTP tool.
 #[derive(Debug)]
 pub(crate) struct ApprovalRule {
     /// Calls whose arguments are valid by this schema need an approval; `None`: all calls.
-    pub condition: Option<jsonschema::Validator>,
+    pub condition: Option<BoundedSchema>,
     pub reason: Template,
     /// `owner`, `link`, `role:NAME`; never empty.
     pub approvers: Vec<String>,
@@ -67,7 +80,10 @@ impl ApprovalRule {
         &self,
         arguments: &Arguments,
     ) -> Option<ApprovalRequirement> {
-        if self.condition.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
+        // Arguments that cannot be checked need an approval.
+        let is_other =
+            |when: &BoundedSchema| when.check(&arguments.value) == SchemaVerdict::Invalid;
+        if self.condition.as_ref().is_some_and(is_other) {
             return None;
         }
         let given = CallArguments::from_arguments(arguments).ok();
@@ -209,7 +225,7 @@ impl HttpTool {
         match self.definition.effect {
             // The reason becomes part of an approval request, which needs one short line.
             Effect::Write if is_lost => {
-                let reason = sanitize_line(&failure.reason, REASON_CHARS_MAX);
+                let reason = unknown_reason(&failure.reason);
                 NextStep::OutcomeUnknown(AttemptFailure { reason, ..failure })
             }
             Effect::Read | Effect::Idempotent if status.is_server_error() => {
@@ -226,13 +242,16 @@ impl HttpTool {
         context: &ToolContext,
     ) -> AttemptOutcome {
         let progress = |text: &str| {
-            let redacted = self.redactor.redact_non_urls(text);
-            let partial = stream::partial_result(redacted.as_deref().unwrap_or(text));
+            let redact = |text: &str| self.redactor.redact_non_urls(text);
+            let partial = match RawJson::from_text(text) {
+                Ok(json) => stream::partial_result(map_strings(json, &redact).text()),
+                Err(_) => stream::partial_result(redact(text).as_deref().unwrap_or(text)),
+            };
             (context.on_progress)(limit_progress(&partial).as_ref().unwrap_or(&partial));
         };
         let mut attempt = Box::pin(self.send_request(request, time, &progress)).await;
         if let AttemptOutcome::Responded(response) = &mut attempt {
-            response.rewrite_text(|text| self.redactor.redact_non_urls(text));
+            response.rewrite_text(&|text| self.redactor.redact_non_urls(text));
         }
         attempt
     }

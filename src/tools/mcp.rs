@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue};
 use futures_util::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, Implementation, ListToolsRequest,
-    PaginatedRequestParams, ServerResult,
+    PaginatedRequestParams,
 };
 use rmcp::service::{RunningService, ServiceError, serve_client};
 use rmcp::transport::streamable_http_client::{
@@ -25,8 +25,10 @@ use crate::tools::http::client::HttpClient;
 use crate::tools::http::template::Redactor;
 use crate::tools::mcp::authorization::Authorization;
 use crate::tools::mcp::conversation_session::SessionSlot;
-use crate::tools::mcp::definitions::{Definitions, PAGES_MAX};
+use crate::tools::mcp::definitions::Definitions;
 use crate::tools::mcp::failure::RequestFailure;
+use crate::tools::mcp::message::{ReceivedResult, received_result};
+use crate::tools::mcp::pages::{PageProblem, ToolPages};
 pub(crate) use crate::tools::mcp::stdio::Command;
 use crate::tools::mcp::transport::{Exchange, GuardedTransport};
 
@@ -36,6 +38,8 @@ pub(crate) mod definitions;
 mod failure;
 #[cfg(test)]
 mod fuzz;
+mod message;
+mod pages;
 mod result;
 mod stdio;
 #[cfg(test)]
@@ -244,27 +248,39 @@ impl McpServer {
         now: Timestamp,
         until: Instant,
     ) -> Result<Definitions, RequestFailure> {
-        let mut tools = Vec::new();
-        let mut cursor = None;
-        for _ in 0..PAGES_MAX {
-            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+        let mut pages = ToolPages::default();
+        loop {
+            let params = PaginatedRequestParams::default().with_cursor(pages.cursor());
             // Not `list_tools`, which may return a page that the SDK has cached.
             let mut request = ListToolsRequest::with_param(params);
             request.extensions.insert(Arc::new(Exchange::read(until)));
-            let response = self.request(request.into(), until).await?;
-            let ServerResult::ListToolsResult(page) = response else {
-                return Err(RequestFailure::Unreadable(
-                    "its response to tools/list is none".to_owned(),
-                ));
+            let page = match self.request(request.into(), until).await {
+                Ok(page) => page,
+                // A page that cannot be had does not cost the others.
+                Err(failure) if !pages.is_first() && failure.is_answer() => {
+                    self.log_end_of_pages(&failure.log_text());
+                    break;
+                }
+                Err(failure) => return Err(failure),
             };
-            tools.extend(page.tools);
-            Definitions::check_count(tools.len()).map_err(RequestFailure::Unreadable)?;
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                return Definitions::new(now, tools).map_err(RequestFailure::Unreadable);
+            match pages.add(&page.json) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(PageProblem::Unusable(reason)) => {
+                    return Err(RequestFailure::Unreadable(reason.as_str().into()));
+                }
+                Err(PageProblem::End(reason)) => {
+                    self.log_end_of_pages(&reason);
+                    break;
+                }
             }
         }
-        Err(RequestFailure::Unreadable(format!("its list of tools has over {PAGES_MAX} pages")))
+        let definitions = Definitions::new(now, pages.into_tools());
+        definitions.map_err(|reason| RequestFailure::Unreadable(reason.as_str().into()))
+    }
+
+    fn log_end_of_pages(&self, reason: &str) {
+        tracing::warn!(server = %self.name, cause = %reason, "MCP list of tools ended early");
     }
 
     /// Sends a request in the pooled session, and opens one first if there is none.
@@ -272,7 +288,7 @@ impl McpServer {
         &self,
         request: ClientRequest,
         until: Instant,
-    ) -> Result<ServerResult, RequestFailure> {
+    ) -> Result<ReceivedResult, RequestFailure> {
         let session = self.session(until).await?;
         let response = send(&session, request, until).await;
         if response.as_ref().is_err_and(RequestFailure::ends_session) {
@@ -327,9 +343,9 @@ async fn send(
     session: &Session,
     request: ClientRequest,
     until: Instant,
-) -> Result<ServerResult, RequestFailure> {
+) -> Result<ReceivedResult, RequestFailure> {
     match timeout_at(until, session.send_request(request)).await {
-        Ok(response) => response.map_err(RequestFailure::from_service),
-        Err(_) => Err(RequestFailure::Lost("there was no response in time".to_owned())),
+        Ok(response) => response.map_err(RequestFailure::from_service).and_then(received_result),
+        Err(_) => Err(RequestFailure::Lost("there was no response in time".into())),
     }
 }

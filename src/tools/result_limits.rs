@@ -10,10 +10,11 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agent::content::{Block, Image, detect_image_type, joined_text};
 use crate::agent::entry::{FileOutput, Output};
+use crate::agent::foreign_json::{FOREIGN_DEPTH_MAX, read_foreign_json};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::workspace::output_path;
 use crate::artifacts::ArtifactMetadata;
@@ -151,6 +152,12 @@ fn count_lines(blocks: &[Block]) -> usize {
 /// Limits a progress report, which is not stored. Returns `None` if it is within the bounds,
 /// otherwise its beginning with a note.
 pub(crate) fn limit_progress(partial: &ToolResult) -> Option<ToolResult> {
+    let is_deep = |details: &RawJson| details.depth() > FOREIGN_DEPTH_MAX;
+    if partial.details.as_ref().is_some_and(is_deep) {
+        let mut limited = partial.clone();
+        limited.details.iter_mut().for_each(limit_depth);
+        return Some(limit_progress(&limited).unwrap_or(limited));
+    }
     let whole = joined_text(&partial.content);
     let head = text_prefix(&whole, LINES_MAX, TEXT_BYTES_MAX);
     let details_bytes = partial.details.as_ref().map_or(0, |details| details.text().len());
@@ -231,7 +238,17 @@ async fn replace_image_by_file(
     }
 }
 
+/// Makes values that nest too deeply text, so that all that is stored can be read.
+fn limit_depth(json: &mut RawJson) {
+    if json.depth() > FOREIGN_DEPTH_MAX
+        && let Some(foreign) = read_foreign_json(json.text())
+    {
+        *json = foreign.json;
+    }
+}
+
 async fn limit_json(json: &mut RawJson, bytes_max: usize, name: &str, context: &ToolContext) {
+    limit_depth(json);
     let size = json.text().len();
     if size <= bytes_max {
         return;
@@ -271,15 +288,15 @@ async fn limit_outputs(mut result: ToolResult, context: &ToolContext) -> ToolRes
 ///
 /// # Errors
 /// It is no such object, or too large. The text is for the model.
-pub(crate) fn custom_output(value: &Value) -> Result<Output, String> {
-    let kind = value.get("type").and_then(Value::as_str).unwrap_or_default();
+pub(crate) fn custom_output(data: RawJson) -> Result<Output, String> {
+    let kind = data.string_member("type").unwrap_or_default();
+    let kind = kind.as_str();
     if !is_plain_text(kind) || matches!(kind, "file" | "widget") {
         return Err(
             "an output was left out: it needs a `type` of letters and digits that is not `file` or `widget`"
                 .to_owned(),
         );
     }
-    let data = RawJson::from_value(value);
     if data.text().len() > OUTPUT_BYTES_MAX {
         return Err(format!(
             "the output `{kind}` was left out: it has over {} KB",

@@ -2,21 +2,28 @@
 //! at once, with AJV's messages.
 
 mod ajv_messages;
+pub(crate) mod bounded_schema;
+pub(crate) mod bounds;
 mod coerce;
 pub(crate) mod response;
 
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use jsonschema::{Validator, ValidatorMap};
+use jsonschema::ValidatorMap;
 use quick_cache::sync::Cache;
 use serde_json::Value;
 
+use crate::agent::foreign_json::FOREIGN_DEPTH_MAX;
 use crate::agent::raw::RawJson;
 use crate::digest::sha256_hex;
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
+use crate::tools::validate::bounds::CheckCost;
 use crate::tools::{Arguments, ToolDefinition};
 
 /// Problems in the text for the model. More problems would not help it.
@@ -25,6 +32,11 @@ const PROBLEMS_MAX: usize = 50;
 const ALL_PROBLEMS_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the received arguments that the text for the model repeats.
 const ECHO_BYTES_MAX: usize = 50 * 1024;
+/// Steps of a check up to which invalid arguments are coerced, and the values that this may copy.
+const COERCED_STEPS_MAX: u64 = 200_000;
+const COERCED_COPIES_MAX: u64 = 20_000_000;
+/// Subschemas up to which each alternative has a validator of its own for coercion.
+const BRANCH_SCHEMAS_MAX: usize = 1_000;
 /// Number of cached checkers.
 const CHECKERS_MAX: usize = 1024;
 
@@ -38,16 +50,25 @@ static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache:
 /// the model.
 pub(crate) fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
     let key = sha256_hex(definition.parameters.to_string().as_bytes());
-    let checker = CHECKERS
-        .get_or_insert_with(&key, || Checker::new(&definition.parameters).map(Arc::new))
-        .map_err(|problem| format!("Tool \"{}\" cannot be called: {problem}", definition.name))?;
+    let checker = match CHECKERS.get(&key) {
+        Some(checker) => checker,
+        None => {
+            let compiled = Checker::new(&definition.parameters).map_err(|problem| {
+                format!("Tool \"{}\" cannot be called: {problem}", definition.name)
+            })?;
+            let compiled = Arc::new(compiled);
+            if !compiled.bounded.is_heavy() {
+                CHECKERS.insert(key, Arc::clone(&compiled));
+            }
+            compiled
+        }
+    };
     checker.validate(&definition.name, raw)
 }
 
 /// Compiled parameters of a tool.
 pub struct Checker {
-    schema: Value,
-    validator: Validator,
+    bounded: BoundedSchema,
     /// Validators of the branches of `anyOf` and `oneOf`, built when coercion first needs one.
     branches: OnceLock<Option<ValidatorMap>>,
 }
@@ -65,18 +86,17 @@ impl Checker {
     pub fn new(parameters: &Value) -> Result<Self, String> {
         let mut schema = parameters.clone();
         coerce::expand_nullable(&mut schema);
-        let validator = jsonschema::options()
+        let options = bounded_schema::options()
             .should_validate_formats(true)
-            .should_ignore_unknown_formats(true)
-            .build(&schema)
-            .map_err(|error| {
-                let place = match error.instance_path().as_str() {
-                    "" => String::new(),
-                    path => format!(" at {path}"),
-                };
-                format!("its parameters are not a usable JSON Schema{place}: {error}")
-            })?;
-        Ok(Self { schema, validator, branches: OnceLock::new() })
+            .should_ignore_unknown_formats(true);
+        let bounded = BoundedSchema::with_options(&schema, &options).map_err(|problem| {
+            let place = match problem.pointer.as_str() {
+                "" => String::new(),
+                pointer => format!(" at {pointer}"),
+            };
+            format!("its parameters are not a usable JSON Schema{place}: {}", problem.reason)
+        })?;
+        Ok(Self { bounded, branches: OnceLock::new() })
     }
 
     /// # Errors
@@ -95,26 +115,36 @@ impl Checker {
                 &received,
             ));
         }
-        if self.validator.is_valid(&received) {
+        let Some(cost) = self.bounded.cost(&received) else {
+            return Err(too_large_error(tool_name));
+        };
+        if self.bounded.check_with(cost, &received) == SchemaVerdict::Valid {
             return Ok(keep_written_text(raw, received));
         }
         let mut coerced = received.clone();
-        coerce::coerce(
-            &self.schema,
-            &|pointer, value| self.is_valid_at(pointer, value),
-            &mut coerced,
-        );
-        if coerced != received && self.validator.is_valid(&coerced) {
+        if cost.steps <= COERCED_STEPS_MAX && cost.copies <= COERCED_COPIES_MAX {
+            coerce::coerce(
+                self.bounded.schema(),
+                &|pointer, value| self.is_valid_at(pointer, value),
+                &mut coerced,
+            );
+        }
+        let Some(cost) = self.bounded.cost(&coerced) else {
+            return Err(too_large_error(tool_name));
+        };
+        if coerced != received && self.bounded.check_with(cost, &coerced) == SchemaVerdict::Valid {
             return Ok(Arguments { text: RawJson::from_value(&coerced), value: coerced });
         }
-        let (problems, left_out) = self.find_problems(&coerced, raw.text().len());
+        let (problems, left_out) = self.find_problems(&coerced, cost, raw.text().len());
         Err(validation_error(tool_name, &problems, left_out, &received))
     }
 
     /// True if a value is valid by the subschema at a pointer that begins with `#`.
     fn is_valid_at(&self, pointer: &str, value: &Value) -> bool {
         let branches = self.branches.get_or_init(|| {
-            jsonschema::options().should_validate_formats(true).build_map(&self.schema).ok()
+            let options = bounded_schema::options().should_validate_formats(true);
+            let is_small = self.bounded.subschema_count() <= BRANCH_SCHEMAS_MAX;
+            is_small.then(|| options.build_map(self.bounded.schema()).ok()).flatten()
         });
         branches
             .as_ref()
@@ -123,17 +153,21 @@ impl Checker {
     }
 
     /// Returns the problems in AJV's order, and the number of problems left out.
-    fn find_problems(&self, value: &Value, bytes_count: usize) -> (Vec<String>, usize) {
-        let mut errors: Vec<_> = if bytes_count > ALL_PROBLEMS_BYTES_MAX {
-            self.validator.validate(value).err().into_iter().collect()
-        } else {
-            self.validator.iter_errors(value).collect()
-        };
-        errors.sort_by_cached_key(|error| ajv_messages::sort_key(&self.schema, value, error));
-        let mut lines: Vec<String> = errors
-            .iter()
-            .flat_map(|error| ajv_messages::error_lines(&self.schema, error))
-            .collect();
+    fn find_problems(
+        &self,
+        value: &Value,
+        cost: CheckCost,
+        bytes_count: usize,
+    ) -> (Vec<String>, usize) {
+        let schema = self.bounded.schema();
+        let has_all = bytes_count <= ALL_PROBLEMS_BYTES_MAX;
+        let mut errors = self.bounded.mistakes(cost, value, has_all);
+        if errors.is_empty() {
+            return (vec!["root: must match the schema of the tool".to_owned()], 0);
+        }
+        errors.sort_by_cached_key(|error| ajv_messages::sort_key(schema, value, error));
+        let mut lines: Vec<String> =
+            errors.iter().flat_map(|error| ajv_messages::error_lines(schema, error)).collect();
         let left_out = lines.len().saturating_sub(PROBLEMS_MAX);
         lines.truncate(PROBLEMS_MAX);
         (lines, left_out)
@@ -178,6 +212,12 @@ fn count_members(value: &Value) -> usize {
     }
 }
 
+fn too_large_error(tool_name: &str) -> String {
+    format!(
+        "Validation failed for tool \"{tool_name}\":\n  - root: the arguments are too large or too complex to be checked by the schema of the tool\n\nSend less in one call."
+    )
+}
+
 /// Prefix of the error text for arguments that are not a JSON object.
 pub(crate) const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
 
@@ -188,7 +228,11 @@ fn invalid_json_error(tool_name: &str, why: &str) -> String {
 /// Error for arguments that are a string: text of the model that is not JSON, or an object in
 /// quotes.
 fn string_arguments_error(tool_name: &str, text: &str) -> String {
-    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+    match RawJson::from_text(text) {
+        Ok(json) if json.depth() > FOREIGN_DEPTH_MAX => {
+            let reason = format!("the JSON nests over {FOREIGN_DEPTH_MAX} levels");
+            invalid_json_error(tool_name, &reason)
+        }
         Ok(_) => invalid_json_error(tool_name, "the arguments are a string, not an object"),
         Err(error) => invalid_json_error(tool_name, &error.to_string()),
     }

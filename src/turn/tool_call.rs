@@ -212,10 +212,11 @@ impl<'w> LeasedConversation<'w> {
                 if finished.is_cancelled() {
                     return;
                 }
-                let partial_result = RawJson::from_value(&serde_json::json!({
-                    "content": partial.content,
-                    "details": partial.details.clone().unwrap_or_else(|| RawJson::from_value(&serde_json::json!({}))),
-                }));
+                let empty = || RawJson::from_members(Vec::new());
+                let partial_result = RawJson::from_members(vec![
+                    ("content".to_owned(), RawJson::from_value(&partial.content)),
+                    ("details".to_owned(), partial.details.clone().unwrap_or_else(empty)),
+                ]);
                 live.publish(
                     &key,
                     LiveEvent::ToolUpdate(ToolUpdate { partial_result, ..update.clone() }),

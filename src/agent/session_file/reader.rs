@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::agent::entry::{Entry, EntryBase, EntryBody};
 use crate::agent::fork::Renumbering;
-use crate::agent::raw::{DEPTH_MAX, RawJson};
+use crate::agent::raw::{ENTRY_DEPTH_MAX, RawJson};
 use crate::agent::session_file::lines::LINE_BYTES_MAX;
 use crate::agent::session_file::migration::{LinePosition, add_required_members, migrate};
 use crate::agent::session_file::object::Object;
@@ -334,7 +334,7 @@ fn read_entry(raw: &RawJson) -> Result<(Entry, RawJson), String> {
         return Err("the entry has more than 1.4 MB".to_owned());
     }
     // A value that nests too deep could be stored and not be read again.
-    if written.depth() > DEPTH_MAX {
+    if written.depth() > ENTRY_DEPTH_MAX {
         return Err("the entry nests too deep".to_owned());
     }
     Ok((entry, written))

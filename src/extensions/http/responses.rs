@@ -10,6 +10,7 @@ use super::question::HookQuestion;
 use super::response_parts::{Checked, ResultContent, into_blocks, read_approvers, read_expiry};
 use crate::agent::content::Block;
 use crate::agent::entry::CustomMessageEntry;
+use crate::agent::foreign_json::read_foreign_json;
 use crate::agent::raw::{RawJson, redacted_error};
 use crate::extensions::{
     ApprovalRequest, BashResult, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
@@ -64,10 +65,15 @@ responses_without_actions!(BeforeForkResponse, BeforeTreeResponse, EmptyResponse
 /// Reads the body of a response. The error holds no value of it.
 pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
     // serde's derive accepts a list for a struct.
-    if body.trim_start().starts_with('[') {
+    if body.trim_start_matches('\u{feff}').trim_start().starts_with('[') {
         return Err("it is a list, not an object".to_owned());
     }
-    serde_json::from_str(body).map_err(|error| redacted_error(&error))
+    // What is repaired has one meaning, unlike a decision that occurs twice.
+    match read_foreign_json(body).filter(|foreign| !foreign.has_duplicates()) {
+        Some(foreign) => foreign.json.read(),
+        None => serde_json::from_str(body),
+    }
+    .map_err(|error| redacted_error(&error))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

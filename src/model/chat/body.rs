@@ -167,7 +167,7 @@ impl<'a> ChatTool<'a> {
         let function = FunctionDefinition {
             name: names.wire_name(tool.name),
             description: tool.description,
-            parameters: ToolParameters(tool.parameters.as_object()),
+            parameters: ToolParameters::of(tool),
             strict: (compat.supports_strict_mode && tool.strict).then_some(true),
         };
         Self { function }

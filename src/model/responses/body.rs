@@ -15,6 +15,7 @@ use crate::model::responses::input::build_input;
 use crate::model::responses::item::InputItem;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::validate::find_violation;
+use crate::model::tool_schema::sent_parameters;
 use crate::model::{ModelRequest, ToolOffer};
 
 /// Estimated bytes of an item's names and ids.
@@ -151,22 +152,31 @@ impl<'a> FunctionTool<'a> {
         Self {
             name: names.wire_name(tool.name),
             description: tool.description,
-            parameters: ToolParameters(tool.parameters.as_object()),
+            parameters: ToolParameters::of(tool),
             strict: compat.supports_strict_mode.then_some(tool.strict),
         }
     }
 }
 
 /// A tool's schema; `None` if it is not an object.
-pub(crate) struct ToolParameters<'a>(pub(crate) Option<&'a Map<String, Value>>);
+pub(crate) struct ToolParameters<'a>(Option<Cow<'a, Map<String, Value>>>);
+
+impl<'a> ToolParameters<'a> {
+    /// A strict schema is checked when it is read, and sent as it is.
+    pub(crate) fn of(tool: &ToolOffer<'a>) -> Self {
+        let schema = tool.parameters.as_object();
+        Self(schema.map(|it| if tool.strict { Cow::Borrowed(it) } else { sent_parameters(it) }))
+    }
+}
 
 impl Serialize for ToolParameters<'_> {
     /// Adds missing `type` and `properties`: the service rejects an object schema without them.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let member = |name: &str| self.0.and_then(|schema| schema.get(name));
+        let schema = self.0.as_deref();
+        let member = |name: &str| schema.and_then(|schema| schema.get(name));
         let kind = member("type");
         let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.0.into_iter().flatten() {
+        for (name, value) in schema.into_iter().flatten() {
             map.serialize_entry(name, value)?;
         }
         if kind.is_none() {

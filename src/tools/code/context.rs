@@ -251,7 +251,7 @@ impl CallContext {
     /// # Errors
     /// The type is missing, or `file` or `widget`, or the output has more than 12 KB.
     pub fn display_output(&self, output: &Value) -> Result<(), ToolError> {
-        let output = custom_output(output).map_err(ToolError::Failed)?;
+        let output = custom_output(RawJson::from_value(output)).map_err(ToolError::Failed)?;
         self.with_output(|made| made.outputs.push(output));
         Ok(())
     }

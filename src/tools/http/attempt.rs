@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
+use crate::agent::foreign_json::{map_strings, read_foreign_json};
 use crate::tools::http::ToolResponse;
 use crate::tools::http::address_rules::AddressNotAllowed;
 use crate::tools::http::request::ToolRequest;
@@ -235,12 +236,26 @@ impl Body for TrackedBody {
 impl ToolResponse {
     /// Removes a secret from the body, because some servers echo the request.
     pub(super) fn redact(&mut self, secret: &str) {
-        self.rewrite_text(|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
+        self.rewrite_text(&|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
     }
 
-    /// Replaces a UTF-8 body by the text that `change` returns; `None` leaves it unchanged.
-    pub(super) fn rewrite_text(&mut self, change: impl FnOnce(&str) -> Option<String>) {
-        if let Some(changed) = std::str::from_utf8(&self.body).ok().and_then(change) {
+    /// Replaces the text of a body by what `change` returns; `None` leaves it unchanged. JSON stays
+    /// JSON: its strings and numbers are changed one by one.
+    pub(super) fn rewrite_text(&mut self, change: &dyn Fn(&str) -> Option<String>) {
+        let Ok(text) = std::str::from_utf8(&self.body) else { return self.rewrite_bytes(change) };
+        let changed = rewrite_json(text, change).unwrap_or_else(|| change(text));
+        if let Some(changed) = changed {
+            self.body = Bytes::from(changed);
+        }
+    }
+
+    /// Replaces a body of JSON that is not UTF-8.
+    fn rewrite_bytes(&mut self, change: &dyn Fn(&str) -> Option<String>) {
+        if !self.mime_type().ends_with("json") {
+            return;
+        }
+        let text = encoding_rs::UTF_8.decode(&self.body).0;
+        if let Some(changed) = rewrite_json(&text, change).unwrap_or_else(|| change(&text)) {
             self.body = Bytes::from(changed);
         }
     }
@@ -260,4 +275,18 @@ impl ToolResponse {
     pub(super) fn header(&self, name: &header::HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
+}
+
+/// `None`: the text is not JSON.
+fn rewrite_json(text: &str, change: &dyn Fn(&str) -> Option<String>) -> Option<Option<String>> {
+    if !text.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']).starts_with(['{', '[', '"']) {
+        return None;
+    }
+    // Escapes may hide what is looked for.
+    if !text.contains('\\') && change(text).is_none() {
+        return Some(None);
+    }
+    let json = read_foreign_json(text)?.json;
+    let changed = map_strings(json.clone(), change);
+    Some((changed.text() != json.text()).then(|| changed.text().to_owned()))
 }

@@ -13,11 +13,14 @@ use crate::agent::content::Block;
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::usage::Usage;
+use crate::tools::http::text::sanitize_line;
 use crate::tools::result_limits::custom_output;
 use crate::tools::{ToolContext, ToolResult};
 
 /// Files, widgets and other outputs of one result.
 const OUTPUTS_MAX: usize = 20;
+/// Names of unknown members in a note.
+const NAMES_SHOWN_MAX: usize = 8;
 /// Members of a full result. `_meta` is a member of MCP servers and is ignored.
 const KEYS: [&str; 10] = [
     "content",
@@ -52,13 +55,18 @@ struct WidgetMember {
 /// True if JSON is a full result.
 ///
 /// Any object whose `isError` is not `false` is one, so that no other member turns an error into a
-/// success. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
+/// success. So is one whose `content` is a list with a text or image block: odd members cost only
+/// themselves. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
 /// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
 /// with `content` or `files` is plain data. `outputs` alone do not make a full result.
 pub(super) fn is_full_result(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
     let error = object.get("isError");
     if error.is_some_and(|error| *error != Value::Bool(false)) {
+        return true;
+    }
+    let content = object.get("content").and_then(Value::as_array);
+    if content.is_some_and(|blocks| blocks.iter().any(is_typed_block)) {
         return true;
     }
     let items_have = |key: &str, member: &str| match object.get(key) {
@@ -80,6 +88,16 @@ pub(super) fn is_full_result(value: &Value) -> bool {
     let is_well_formed =
         lists.iter().chain([&items_have("outputs", "type")]).flatten().all(|is_list| *is_list);
     is_known && lists.iter().any(Option::is_some) && is_well_formed
+}
+
+/// True for a text or an image block, which no other data has in `content`.
+fn is_typed_block(item: &Value) -> bool {
+    let has_text = |name: &str| item.get(name).is_some_and(Value::is_string);
+    match item.get("type").and_then(Value::as_str) {
+        Some("text") => has_text("text"),
+        Some("image") => has_text("data"),
+        _ => false,
+    }
 }
 
 /// The members of a full result. Each is parsed separately: an invalid one does not affect the
@@ -162,7 +180,7 @@ pub(in crate::tools) async fn convert_full_result(text: &str, context: &ToolCont
     };
     let files: Vec<RawJson> = members.take("files", "a list").unwrap_or_default();
     let widgets: Vec<RawJson> = members.take("widgets", "a list").unwrap_or_default();
-    let outputs: Vec<Value> = members.take("outputs", "a list").unwrap_or_default();
+    let outputs: Vec<RawJson> = members.take("outputs", "a list").unwrap_or_default();
     members.all.remove("_meta");
     let Members { all: others, mut notes } = members;
     let outputs_max = OUTPUTS_MAX.saturating_sub(widgets.len());
@@ -186,8 +204,8 @@ pub(in crate::tools) async fn convert_full_result(text: &str, context: &ToolCont
             }
         }
     }
-    for value in outputs.iter().take(outputs_max) {
-        match custom_output(value) {
+    for output in outputs.into_iter().take(outputs_max) {
+        match custom_output(output) {
             Ok(output) => result.outputs.push(output),
             Err(note) => notes.push(note),
         }
@@ -198,11 +216,23 @@ pub(in crate::tools) async fn convert_full_result(text: &str, context: &ToolCont
             (result.is_error || !others.is_empty()).then(|| RawJson::from_text(text).ok()).flatten()
         });
         result.content.extend(rest.map(|rest| Block::text(rest.text())));
-    } else if !others.is_empty() {
+    } else if result.is_error && !others.is_empty() {
+        // They may have the reason of the error.
         result.content.push(Block::text(RawJson::from_value(&others).text()));
+    } else if !others.is_empty() {
+        notes.push(unknown_members_note(others.keys()));
     }
     result.content.extend(notes.into_iter().map(|note| Block::text(format!("[{note}]"))));
     result
+}
+
+/// Names members of a result that are left out.
+fn unknown_members_note<'n>(names: impl ExactSizeIterator<Item = &'n String>) -> String {
+    let more = names.len().saturating_sub(NAMES_SHOWN_MAX);
+    let shown: Vec<String> =
+        names.take(NAMES_SHOWN_MAX).map(|name| format!("`{}`", sanitize_line(name, 64))).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}: no member of a result, left out", shown.join(", "))
 }
 
 /// Parses a progress report `{content, details?}`. Returns `None` if it has no content.
@@ -320,12 +350,18 @@ mod tests {
             json!({"isError": true}),
             json!({"isError": "true", "content": "declined", "id": 7}),
             json!({"isError": null}),
+            json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
+            json!({"content": [5, {"type": "text", "text": "x"}], "terminate": "yes"}),
+            json!({"content": [{"type": "text", "text": "x"}], "files": [{"name": "a"}]}),
+            json!({"content": [{"type": "image", "data": ""}], "outputs": 5}),
         ] {
             assert!(is_full_result(&full), "{full}");
         }
         for plain in [
             json!({"content": "text of a page"}),
-            json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
+            json!({"content": [{"type": "invoice", "id": 7}], "totalPages": 1}),
+            json!({"content": [{"type": "text", "value": "x"}], "form": 7}),
+            json!({"content": [], "pages": 0}),
             json!({"files": ["a.txt"]}),
             json!({"terminate": true}),
             json!({"content": [], "terminate": "yes"}),
@@ -336,5 +372,40 @@ mod tests {
         ] {
             assert!(!is_full_result(&plain), "{plain}");
         }
+    }
+
+    /// Other members of a full result cost only themselves (TY-14).
+    #[tokio::test]
+    async fn odd_member_of_full_result_costs_only_itself() {
+        let context = crate::tools::test_env::TestEnv::new().context();
+        for odd in [
+            r#""files":[{"name":"r.csv","text":"a"}]"#,
+            r#""files":{}"#,
+            r#""widgets":[{"data":1}]"#,
+            r#""outputs":[5]"#,
+            r#""terminate":"yes""#,
+            r#""usage":"much""#,
+            r#""later":{"secret":"S3CRET"}"#,
+            r#""isError":"no""#,
+        ] {
+            let text = format!(
+                r#"{{"content":[{{"type":"text","text":"T"}},{{"type":"later"}},7],"details":{{"d":"S3CRET"}},{odd}}}"#
+            );
+            assert!(is_full_result(&serde_json::from_str(&text).unwrap()), "{odd}");
+            let result = convert_full_result(&text, &context).await;
+            let read = crate::agent::content::joined_text(&result.content);
+            assert!(read.starts_with("T\n[") && !read.contains("S3CRET"), "{odd}: {read}");
+            assert_eq!(result.details.unwrap().text(), r#"{"d":"S3CRET"}"#);
+            assert_eq!(result.is_error, odd.contains("isError"), "{odd}");
+        }
+        let later = r#"{"content":[{"type":"text","text":"T"}],"a":1,"outputs":[{"type":"x","n":12345678901234567890.10}]}"#;
+        let result = convert_full_result(later, &context).await;
+        let read = crate::agent::content::joined_text(&result.content);
+        assert_eq!(read, "T\n[`a`: no member of a result, left out]");
+        let Some(Output::Other(output)) = result.outputs.first() else { panic!("{result:?}") };
+        assert!(output.text().contains("12345678901234567890.10"), "{}", output.text());
+        let refused = r#"{"isError":true,"content":"no","reason":"late"}"#;
+        let read = convert_full_result(refused, &context).await.content;
+        assert_eq!(crate::agent::content::joined_text(&read), "no\n{\"reason\":\"late\"}");
     }
 }

@@ -4,10 +4,10 @@
 use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
 
 use crate::agent::content::{Block, Image};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::foreign_json::read_foreign_json;
+use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;
 use crate::tools::http::full_result;
@@ -139,16 +139,16 @@ fn describe_headers(response: &ToolResponse) -> String {
 /// Converts a JSON body. `limit_result` later turns a long text into a file that `read` can open.
 async fn convert_json(response: &ToolResponse, context: &ToolContext) -> ToolResult {
     let decoded = decode_body(response);
-    let text = repair_surrogates(&decoded);
-    let Ok(value) = serde_json::from_str::<Value>(&text) else {
-        // The body is not JSON, or nested too deeply: the model reads it as text.
-        return ToolResult::text(text);
+    let Some(foreign) = read_foreign_json(&decoded) else {
+        return ToolResult::text(decoded);
     };
-    if full_result::is_full_result(&value) {
-        return full_result::convert_full_result(&text, context).await;
+    if full_result::is_full_result(&foreign.json.to_value()) {
+        let mut result = full_result::convert_full_result(foreign.json.text(), context).await;
+        result.content.extend(foreign.notes.iter().map(|note| Block::text(format!("[{note}]"))));
+        return result;
     }
-    let structured = RawJson::from_text(text.trim()).ok();
-    ToolResult { structured, ..ToolResult::text(text) }
+    // The model reads what the server sent, and programs read JSON.
+    ToolResult { structured: Some(foreign.json), ..ToolResult::text(repair_surrogates(&decoded)) }
 }
 
 async fn convert_file(
@@ -200,4 +200,69 @@ fn extension_for(mime_type: &str) -> Option<&'static str> {
         "video/mp4" => "mp4",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, HeaderValue};
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::agent::content::joined_text;
+    use crate::tools::test_env::TestEnv;
+
+    async fn convert(body: &[u8]) -> ToolResult {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = Bytes::copy_from_slice(body);
+        let mut response = ToolResponse { status: StatusCode::OK, headers, body, is_cut: false };
+        let hide =
+            |text: &str| text.contains("12345678").then(|| text.replace("12345678", "[PIN]"));
+        response.rewrite_text(&hide);
+        convert_json(&response, &TestEnv::new().context()).await
+    }
+
+    #[tokio::test]
+    async fn mistakes_in_json_hide_no_error_and_no_file() {
+        for template in [
+            r#"{"content":[{"type":"text","text":"declined"}],ODD"isError":true}"#,
+            r#"{"isError":true,ODD"content":[{"type":"text","text":"declined"}]}"#,
+        ] {
+            for odd in [
+                "\"details\":{\"score\":NaN},",
+                "\"details\":[Infinity,-Infinity,1e999],",
+                "\"details\":{\"a\":1,\"a\":2},",
+                "\"details\":\"\\ud83d\",",
+                "\"details\":\"a\tb\",",
+                "\"details\":12345678,",
+                "\"details\":[1,],",
+            ] {
+                for end in ["", "\n\0", "\n"] {
+                    let body = format!("\u{feff}{}{end}", template.replace("ODD", odd));
+                    let result = convert(body.as_bytes()).await;
+                    let text = joined_text(&result.content);
+                    assert!(result.is_error && text.starts_with("declined"), "{body}: {text}");
+                    assert!(result.details.is_some(), "{body}");
+                }
+            }
+        }
+        let deep =
+            format!(r#"{{"isError":true,"details":{}1{}}}"#, "[".repeat(300), "]".repeat(300));
+        assert!(convert(deep.as_bytes()).await.is_error);
+        let bytes = [&b"{\"isError\":true,\"details\":{\"a\":\"12345678"[..], b"\xff\"}}"].concat();
+        let result = convert(&bytes).await;
+        assert!(
+            result.is_error && !format!("{:?}", result.details.unwrap().text()).contains("1234")
+        );
+        let file = br#"{"content":[{"type":"text","text":"made"}],"files":[{"path":"a.txt","text":"A"}],"details":{"x":Infinity}}"#;
+        assert_eq!(convert(file).await.outputs.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn plain_json_keeps_its_text() {
+        let result = convert(br#"{"mean": NaN, "n": 98765432109876543210123.4500}"#).await;
+        assert!(joined_text(&result.content).contains("\"mean\": NaN"));
+        let structured = result.structured.unwrap();
+        assert_eq!(structured.text(), r#"{"mean":"NaN","n":98765432109876543210123.4500}"#);
+    }
 }

@@ -7,9 +7,11 @@ use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
 use sse_stream::{Sse, SseByteStream};
 
+use crate::agent::foreign_json::read_foreign_json;
 use crate::agent::raw::RawJson;
 use crate::tools::ToolResult;
 use crate::tools::http::full_result;
+use crate::tools::http::text::LossyDecoder;
 use crate::tools::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
@@ -44,12 +46,16 @@ impl Records {
         if record.is_empty() {
             return;
         }
-        match serde_json::from_str::<ProgressRecord>(record) {
-            Ok(update) => {
+        let update = Some(record)
+            .filter(|record| record.contains("\"progress\""))
+            .and_then(read_foreign_json)
+            .and_then(|it| it.json.read::<ProgressRecord>().ok());
+        match update {
+            Some(update) => {
                 self.has_progress = true;
                 progress(update.progress.text());
             }
-            Err(_) => self.results.push(record.to_owned()),
+            None => self.results.push(record.to_owned()),
         }
     }
 }
@@ -91,7 +97,7 @@ fn complete_response(
     }
     let mime_type = match records.results.as_slice() {
         [] => return Err(ReadError::NoResult),
-        [only] if serde_json::from_str::<RawJson>(only).is_ok() => "application/json",
+        [only] if read_foreign_json(only).is_some() => "application/json",
         _ => "text/plain; charset=utf-8",
     };
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
@@ -156,9 +162,11 @@ async fn read_events<E: Send>(
     chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
     mut each: impl FnMut(&str),
 ) -> Result<(), ReadError> {
+    let mut decoder = LossyDecoder::default();
     let bounded = chunks
         .map_err(|_| std::io::Error::other("cut"))
         .try_take_while(|chunk| std::future::ready(Ok(body.add(chunk))))
+        .map_ok(move |chunk| decoder.decode(&chunk))
         // The last event counts even without the empty line after it.
         .chain(stream::once(std::future::ready(Ok(Bytes::from_static(b"\n\n")))));
     let mut events = std::pin::pin!(SseByteStream::new(bounded));

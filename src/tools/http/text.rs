@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use axum::http::header;
+use bytes::Bytes;
 
 use crate::tools::http::tool_response::ToolResponse;
 
@@ -18,6 +19,26 @@ pub(super) fn decode_body(response: &ToolResponse) -> Cow<'_, str> {
         .and_then(|label| encoding_rs::Encoding::for_label(label.as_bytes()))
         .unwrap_or(encoding_rs::UTF_8);
     encoding.decode(&response.body).0
+}
+
+/// Decoder of UTF-8 in chunks. Invalid bytes become replacement characters, and a byte order mark is
+/// skipped.
+pub(in crate::tools) struct LossyDecoder(encoding_rs::Decoder);
+
+impl Default for LossyDecoder {
+    fn default() -> Self {
+        Self(encoding_rs::UTF_8.new_decoder_with_bom_removal())
+    }
+}
+
+impl LossyDecoder {
+    /// A character that the chunk ends in the middle of is part of the next chunk.
+    pub(in crate::tools) fn decode(&mut self, chunk: &[u8]) -> Bytes {
+        let length = self.0.max_utf8_buffer_length(chunk.len()).unwrap_or_default();
+        let mut text = String::with_capacity(length);
+        let _ = self.0.decode_to_string(chunk, &mut text, false);
+        Bytes::from(text)
+    }
 }
 
 /// The beginning of a text: whole characters, at most `bytes_max` bytes.

@@ -17,6 +17,7 @@ use crate::agent::content::Block;
 use crate::agent::plugin_state::{MCP_PREFIX, PluginState, PluginStateChange};
 use crate::agent::raw::RawJson;
 use crate::tools::mcp::failure::RequestFailure;
+use crate::tools::mcp::message::ReceivedResult;
 use crate::tools::mcp::{McpServer, send};
 use crate::tools::plugin_state::CallPluginState;
 use crate::tools::{ToolContext, ToolResult};
@@ -154,7 +155,7 @@ impl<'c> ConversationSession<'c> {
         &mut self,
         request: ClientRequest,
         until: Instant,
-    ) -> Result<ServerResult, RequestFailure> {
+    ) -> Result<ReceivedResult, RequestFailure> {
         let slot = SessionSlot::new(self.current.clone());
         // A trait object: the compiler would not check the SDK's whole future for `Send`.
         let opening: BoxFuture<'_, _> = Box::pin(self.server.open(until, slot.clone()));

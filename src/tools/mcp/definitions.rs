@@ -1,22 +1,26 @@
 //! Definitions of a server's tools: checked when they are read, and stored for other processes.
 
-use rmcp::model::Tool;
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::digest::sha256_hex;
 use crate::tools::http::text::byte_prefix;
+use crate::tools::mcp::message::plain_text;
 use crate::tools::validate::Checker;
+use crate::tools::validate::bounds::{SchemaIndex, json_depth};
 
-/// Pages of a list of tools.
-pub(super) const PAGES_MAX: usize = 20;
 /// Tools of one server.
 const TOOLS_MAX: usize = 256;
 /// Bytes of all definitions of one server. They are one document.
 const BYTES_MAX: usize = 1_000_000;
 /// Bytes of the schema of one tool.
 const SCHEMA_BYTES_MAX: usize = 32 * 1024;
+/// Weight of the regular expressions of one server, which are compiled when they are read.
+const PATTERNS_MAX: u64 = 4_000;
 /// Nesting of the schema of one tool.
 const SCHEMA_DEPTH_MAX: usize = 32;
 /// Bytes of a description.
@@ -59,15 +63,35 @@ pub(crate) struct RejectedTool {
 }
 
 impl Definitions {
+    /// Each definition is read by itself. A repeated one counts once.
+    ///
     /// # Errors
     /// The list is too large to be used. The text completes "the server cannot be read: …".
-    pub(super) fn new(now: Timestamp, listed: Vec<Tool>) -> Result<Self, String> {
+    pub(super) fn new(now: Timestamp, listed: Vec<RawJson>) -> Result<Self, String> {
         Self::check_count(listed.len())?;
         let mut definitions = Self { fetched_at: now, tools: Vec::new(), rejected: Vec::new() };
-        for tool in listed {
-            let name = byte_prefix(&tool.name, NAME_BYTES_MAX).to_owned();
+        let mut texts = HashSet::new();
+        let mut patterns = 0_u64;
+        for (index, raw) in listed.iter().enumerate() {
+            if !texts.insert(raw.text()) {
+                continue;
+            }
+            let listed = ListedTool::read(raw);
+            let name = match listed.name.as_deref().map(|it| byte_prefix(it, NAME_BYTES_MAX)) {
+                None | Some("") => format!("(number {})", index + 1),
+                Some(name) => name.to_owned(),
+            };
             let is_known = definitions.tools.iter().any(|other| other.name == name);
-            match RemoteTool::check(tool) {
+            if let Some(schema) = &listed.schema {
+                let weight = SchemaIndex::of_checked(schema).pattern_weights();
+                patterns = patterns.saturating_add(weight);
+            }
+            if patterns > PATTERNS_MAX {
+                let reason = "the regular expressions of its server are too large".to_owned();
+                definitions.rejected.push(RejectedTool { name, reason });
+                continue;
+            }
+            match RemoteTool::check(listed) {
                 Ok(_) if is_known => {
                     let reason = "its server lists another tool of this name".to_owned();
                     definitions.rejected.push(RejectedTool { name, reason });
@@ -111,29 +135,73 @@ impl Definitions {
     }
 }
 
+/// The members of a definition that count. Those of another type are as absent, and other members
+/// are never read.
+#[derive(Default)]
+struct ListedTool {
+    name: Option<String>,
+    title: Option<String>,
+    description: String,
+    schema: Option<Value>,
+    is_read_only: bool,
+    is_idempotent: bool,
+}
+
+impl ListedTool {
+    fn read(raw: &RawJson) -> Self {
+        let mut tool = Self::default();
+        for (name, value) in raw.members().unwrap_or_default() {
+            match name.as_str() {
+                "name" => tool.name = value.read().ok(),
+                "title" => tool.title = read_scalar(&value),
+                "description" => tool.description = read_scalar(&value).unwrap_or_default(),
+                "inputSchema" => tool.schema = value.read().ok().filter(|it| *it != Value::Null),
+                "annotations" => {
+                    let hints = value.members().unwrap_or_default();
+                    // Only a plain `true` makes a tool less than a write.
+                    let is_set = |hint: &str| {
+                        hints.iter().any(|(name, value)| name == hint && value.text() == "true")
+                    };
+                    tool.is_read_only = is_set("readOnlyHint");
+                    tool.is_idempotent = is_set("idempotentHint");
+                }
+                _ => {}
+            }
+        }
+        tool
+    }
+}
+
+/// A text, or the text of a number.
+fn read_scalar(value: &RawJson) -> Option<String> {
+    let is_scalar = !value.text().starts_with(['{', '[', 'n']);
+    is_scalar.then(|| plain_text(value))
+}
+
 impl RemoteTool {
-    fn check(tool: Tool) -> Result<Self, String> {
+    fn check(tool: ListedTool) -> Result<Self, String> {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'`' | b'\\');
-        if tool.name.is_empty()
-            || tool.name.len() > NAME_BYTES_MAX
-            || !tool.name.bytes().all(is_plain)
-        {
+        let name = tool.name.ok_or("its name is no text")?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
             return Err(format!("its name is not 1 to {NAME_BYTES_MAX} plain characters"));
         }
-        let mut schema = (*tool.input_schema).clone();
-        schema.entry("type").or_insert_with(|| json!("object"));
+        let schema = tool.schema.ok_or("it has no `inputSchema`")?;
+        let Value::Object(mut schema) = schema else {
+            return Err("its schema is not of an object".to_owned());
+        };
+        if schema.get("type").is_none_or(Value::is_null) {
+            schema.insert("type".to_owned(), json!("object"));
+        }
         schema.entry("properties").or_insert_with(|| json!({}));
         let parameters = Value::Object(schema);
         check_schema(&parameters)?;
-        let hints = tool.annotations.unwrap_or_default();
-        let description = tool.description.unwrap_or_default();
         Ok(Self {
-            description: byte_prefix(description.trim(), DESCRIPTION_BYTES_MAX).to_owned(),
+            name,
             title: tool.title.map(|title| byte_prefix(&title, NAME_BYTES_MAX).to_owned()),
+            description: byte_prefix(tool.description.trim(), DESCRIPTION_BYTES_MAX).to_owned(),
             parameters,
-            is_read_only: hints.read_only_hint.unwrap_or_default(),
-            is_idempotent: hints.idempotent_hint.unwrap_or_default(),
-            name: tool.name.into_owned(),
+            is_read_only: tool.is_read_only,
+            is_idempotent: tool.is_idempotent,
         })
     }
 
@@ -146,24 +214,21 @@ impl RemoteTool {
 }
 
 fn check_schema(schema: &Value) -> Result<(), String> {
-    if depth(schema) > SCHEMA_DEPTH_MAX {
+    if json_depth(schema) > SCHEMA_DEPTH_MAX {
         return Err(format!("its schema is nested over {SCHEMA_DEPTH_MAX} levels"));
     }
     if schema.to_string().len() > SCHEMA_BYTES_MAX {
         return Err(format!("its schema has over {SCHEMA_BYTES_MAX} bytes"));
     }
-    if schema.get("type") != Some(&json!("object")) {
+    let is_object = |kind: &Value| matches!(kind.as_str(), Some("object" | "any"));
+    let is_of_object = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(is_object),
+        kind => kind.is_some_and(is_object),
+    };
+    if !is_of_object {
         return Err("its schema is not of an object".to_owned());
     }
     // Also refuses references to other documents: nothing is fetched.
     let reason = Checker::new(schema).err();
     reason.map_or(Ok(()), |reason| Err(byte_prefix(&reason, 500).to_owned()))
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-    }
 }

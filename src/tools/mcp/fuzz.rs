@@ -1,12 +1,13 @@
 //! Fuzz tests of definitions and results: none stops the process, and all stored and returned data
 //! has its bounds.
 
-use rmcp::model::{CallToolResult, Tool};
 use serde_json::{Value, json};
 
 use super::definitions::Definitions;
+use super::message::ReceivedResult;
 use super::result::{McpContent, convert_result};
 use crate::agent::content::joined_text;
+use crate::agent::foreign_json::read_foreign_json;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
@@ -16,10 +17,15 @@ use crate::tools::validate::validate;
 use crate::tools::{TIMEOUT_DEFAULT, ToolDefinition};
 
 fn tools(input: &[u8]) {
-    let Ok(listed) = serde_json::from_slice::<Vec<Tool>>(input) else { return };
+    let Some(listed) =
+        read_foreign_json(&String::from_utf8_lossy(input)).and_then(|it| it.json.read().ok())
+    else {
+        return;
+    };
+    let listed: Vec<RawJson> = listed;
     let count = listed.len();
     let Ok(definitions) = Definitions::new(Timestamp(1), listed) else { return };
-    assert_eq!(definitions.tools.len() + definitions.rejected.len(), count);
+    assert!(definitions.tools.len() + definitions.rejected.len() <= count);
     let stored = serde_json::to_string(&definitions).unwrap();
     assert!(stored.len() <= 1_000_000);
     assert_eq!(serde_json::from_str::<Definitions>(&stored).unwrap(), definitions);
@@ -45,16 +51,19 @@ fn tools(input: &[u8]) {
 }
 
 fn result(input: &[u8]) {
-    let Ok(result) = serde_json::from_slice::<CallToolResult>(input) else { return };
+    let Some(foreign) = read_foreign_json(&String::from_utf8_lossy(input)) else { return };
+    let is_error = foreign.json.to_value().get("isError") == Some(&json!(true));
+    let received = ReceivedResult { json: foreign.json, notes: Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let is_error = result.is_error.unwrap_or_default();
     runtime.block_on(async {
         let context = TestEnv::new().context();
-        let whole = convert_result(result.clone(), McpContent::Json, &context).await;
-        let text: Value = serde_json::from_str(&joined_text(&whole.content)).unwrap();
-        assert_eq!(whole.details.unwrap().to_value()["mcpResult"], text);
-        assert_eq!(whole.is_error, is_error);
-        let native = convert_result(result, McpContent::Native, &context).await;
+        let whole = convert_result(&received, McpContent::Json, &context).await;
+        if let Some(details) = whole.details {
+            let text: Value = serde_json::from_str(&joined_text(&whole.content)).unwrap();
+            assert_eq!(details.to_value()["mcpResult"], text);
+        }
+        assert!(!is_error || whole.is_error);
+        let native = convert_result(&received, McpContent::Native, &context).await;
         assert!(!is_error || native.is_error);
         assert!(!native.content.is_empty() || native.is_error);
     });

@@ -1,13 +1,21 @@
 //! A server as a child process of this one, for a developer's machine.
 
+use std::collections::VecDeque;
 use std::process::Stdio;
 
 use rmcp::RoleClient;
+use rmcp::model::{
+    ClientRequest, CustomRequest, ErrorData, JsonRpcMessage, PingRequest, RequestId,
+    ServerJsonRpcMessage, ServerRequest,
+};
 use rmcp::transport::async_rw::AsyncRwTransport;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
+use crate::tools::http::template::Redactor;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::failure::RequestFailure;
+use crate::tools::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
 
 /// A program that speaks MCP on its standard input and output.
 #[derive(Clone)]
@@ -18,11 +26,16 @@ pub(crate) struct Command {
     pub(crate) environment: Vec<(String, String)>,
     /// Folder in which it runs.
     pub(crate) folder: std::path::PathBuf,
+    /// Removes the app settings in arguments and variables from all that the program writes.
+    pub(crate) redactor: Redactor,
 }
 
 /// Pipes of a child that is killed when they are dropped.
 pub(super) struct ChildTransport {
-    pipes: AsyncRwTransport<RoleClient, ChildStdout, ChildStdin>,
+    /// Only its input: the output is read by `lines`.
+    pipes: AsyncRwTransport<RoleClient, tokio::io::Empty, ChildStdin>,
+    lines: LineReader<BufReader<ChildStdout>>,
+    messages: MessageReader,
     _child: Child,
 }
 
@@ -47,9 +60,12 @@ impl Command {
         let (Some(output), Some(input)) = (child.stdout.take(), child.stdin.take()) else {
             return Err(not_started("it has no pipes".to_owned()));
         };
-        let pipes =
-            AsyncRwTransport::new_client(output, input).with_max_line_length(RESPONSE_BYTES_MAX);
-        Ok(ChildTransport { pipes, _child: child })
+        Ok(ChildTransport {
+            pipes: AsyncRwTransport::new_client(tokio::io::empty(), input),
+            lines: LineReader::new(BufReader::new(output)),
+            messages: MessageReader::new(self.redactor.clone()),
+            _child: child,
+        })
     }
 }
 
@@ -60,14 +76,200 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
         &mut self,
         item: rmcp::service::TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        if let JsonRpcMessage::Request(request) = &item {
+            let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
+            self.messages.open.push((request.id.clone(), is_handshake));
+        }
         self.pipes.send(item)
     }
 
     async fn receive(&mut self) -> Option<rmcp::service::RxJsonRpcMessage<RoleClient>> {
-        self.pipes.receive().await
+        loop {
+            if let Some(message) = self.messages.received.pop_front() {
+                return Some(message);
+            }
+            let line = self.lines.next().await?;
+            self.messages.read(line);
+        }
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
         self.pipes.close().await
+    }
+}
+
+/// Messages of the lines of a program.
+struct MessageReader {
+    /// Requests without an answer, and whether each is the handshake.
+    open: Vec<(RequestId, bool)>,
+    received: VecDeque<ServerJsonRpcMessage>,
+    redactor: Redactor,
+}
+
+impl MessageReader {
+    fn new(redactor: Redactor) -> Self {
+        Self { open: Vec::new(), received: VecDeque::new(), redactor }
+    }
+
+    fn read(&mut self, line: ProgramLine) {
+        let ProgramLine::Whole(line) = line else {
+            // Only one request can have it.
+            if let [(id, false)] = self.open.as_slice() {
+                self.received.push_back(too_large_message(id.clone()));
+                self.open.clear();
+            }
+            return;
+        };
+        let text = encoding_rs::UTF_8.decode(&line).0;
+        let redact = |string: &str| {
+            let redacted = self.redactor.redact(string);
+            (redacted != string).then_some(redacted)
+        };
+        // Lines that are no JSON are logs of the program.
+        for message in read_messages(&text, &redact).unwrap_or_default() {
+            match message {
+                ServerMessage::Answer(answer) => self.add_answer(answer),
+                ServerMessage::Request { id, method } => {
+                    let request = if method == "ping" {
+                        ServerRequest::PingRequest(PingRequest::default())
+                    } else {
+                        ServerRequest::CustomRequest(CustomRequest::new(method, None))
+                    };
+                    self.received.push_back(JsonRpcMessage::request(request, id));
+                }
+                ServerMessage::Notification { .. } | ServerMessage::Unknown => {}
+            }
+        }
+    }
+
+    /// An error without an id answers the only open request.
+    fn add_answer(&mut self, answer: ServerAnswer) {
+        let is_for = |(id, _): &(RequestId, bool)| {
+            answer.has_id(id) || (answer.has_no_id() && answer.is_error() && self.open.len() == 1)
+        };
+        let Some(index) = self.open.iter().position(is_for) else {
+            tracing::debug!("answer of an MCP server to no open request");
+            return;
+        };
+        let (id, is_handshake) = self.open.remove(index);
+        let message = answer.into_message(id.clone(), is_handshake).unwrap_or_else(|failure| {
+            JsonRpcMessage::error(ErrorData::internal_error(failure.to_string(), None), Some(id))
+        });
+        self.received.push_back(message);
+    }
+}
+
+/// Lines of at most [`RESPONSE_BYTES_MAX`].
+struct LineReader<R> {
+    output: R,
+    /// The beginning of a line. It stays if the future of [`Self::next`] is dropped.
+    line: Vec<u8>,
+    is_too_long: bool,
+}
+
+#[derive(Debug, PartialEq)]
+enum ProgramLine {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+impl<R: AsyncBufRead + Unpin> LineReader<R> {
+    fn new(output: R) -> Self {
+        Self { output, line: Vec::new(), is_too_long: false }
+    }
+
+    /// `None`: the output has ended.
+    async fn next(&mut self) -> Option<ProgramLine> {
+        loop {
+            let bytes = self.output.fill_buf().await.ok().filter(|it| !it.is_empty())?;
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let length = end.map_or(bytes.len(), |end| end + 1);
+            self.is_too_long |= self.line.len() + length > RESPONSE_BYTES_MAX;
+            if self.is_too_long {
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(bytes.get(..length).unwrap_or_default());
+            }
+            self.output.consume(length);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                let is_too_long = std::mem::take(&mut self.is_too_long);
+                return Some(if is_too_long {
+                    ProgramLine::TooLong
+                } else {
+                    ProgramLine::Whole(line)
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tools::http::template::SettingSecret;
+    use crate::tools::mcp::message::received_result;
+
+    fn reader() -> MessageReader {
+        let secrets =
+            [("KEY", "s3\"cret-ü"), ("DB", "postgres://u:p4ssword@host/db"), ("PIN", "12345678")];
+        let secrets = secrets
+            .map(|(name, value)| SettingSecret { name: name.to_owned(), value: value.to_owned() });
+        let mut reader = MessageReader::new(Redactor::new(secrets.iter()));
+        reader.open = vec![(RequestId::Number(1), false)];
+        reader
+    }
+
+    fn received(reader: &mut MessageReader, line: &str) -> Option<Result<String, String>> {
+        reader.read(ProgramLine::Whole(line.as_bytes().to_vec()));
+        let JsonRpcMessage::Response(response) = reader.received.pop_front()? else { return None };
+        let received = received_result(response.result);
+        Some(received.map(|it| it.json.text().to_owned()).map_err(|it| it.to_string()))
+    }
+
+    #[test]
+    fn program_never_shows_app_settings() {
+        for (written, expected) in [
+            (json!("a s3\"cret-ü b").to_string(), "\"a [KEY] b\""),
+            (r#""a s3\u0022cret-\u00fc b""#.to_owned(), "\"a [KEY] b\""),
+            (r#"{"s3\"cret-ü":[12345678]}"#.to_owned(), r#"{"[KEY]":["[PIN]"]}"#),
+            (r#""postgres:\/\/u:p4ssword@host\/db""#.to_owned(), "\"[DB]\""),
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{written}}}"#);
+            assert_eq!(received(&mut reader(), &line), Some(Ok(expected.to_owned())));
+        }
+        let line = r#"{"id":1,"error":{"code":5,"message":"no s3\"cret-ü"}}"#;
+        let refused = received(&mut reader(), line).unwrap().unwrap_err();
+        assert_eq!(refused, "it responded with the error 5: no [KEY]");
+    }
+
+    #[test]
+    fn error_without_id_answers_only_open_request() {
+        let line = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#;
+        assert!(received(&mut reader(), line).unwrap().is_err());
+        let mut two = reader();
+        two.open.push((RequestId::Number(2), false));
+        assert_eq!(received(&mut two, line), None);
+        assert_eq!(received(&mut two, "[INFO] {not json}"), None);
+        assert!(received(&mut two, r#"{"id":"2","result":{}}"#).unwrap().is_ok());
+        assert!(received(&mut two, line).unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn long_line_is_an_answer_and_costs_no_memory() {
+        let long = format!("{}\nshort\nrest", "x".repeat(RESPONSE_BYTES_MAX + 1));
+        let mut lines = LineReader::new(long.as_bytes());
+        assert_eq!(lines.next().await, Some(ProgramLine::TooLong));
+        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"short\n".to_vec())));
+        assert_eq!(lines.next().await, None);
+        let mut reader = reader();
+        reader.read(ProgramLine::TooLong);
+        let JsonRpcMessage::Response(response) = reader.received.pop_front().unwrap() else {
+            panic!("no response")
+        };
+        let failure = received_result(response.result).unwrap_err();
+        assert_eq!(failure, RequestFailure::too_large());
     }
 }

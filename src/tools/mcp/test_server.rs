@@ -27,6 +27,8 @@ pub(crate) enum Reply {
     Error(i32),
     /// A body of JSON.
     Text(String),
+    /// Status, media type and body. `"ID"` in it is the id of the request.
+    Raw(u16, &'static str, Vec<u8>),
     /// A body of that many bytes.
     Bytes(usize),
     /// No response.
@@ -47,8 +49,8 @@ struct ServerState {
     sessions: Option<BTreeMap<String, u32>>,
     /// Prefix of the ids of sessions.
     session_prefix: String,
-    /// True if each page of the list of tools has a next one.
-    has_endless_list: bool,
+    /// Results of `tools/list` in place of `tools`, in order; the last one is repeated.
+    pages: VecDeque<Value>,
     /// Requests to other paths.
     other_requests: usize,
     /// Headers and bodies of the token requests.
@@ -137,8 +139,8 @@ impl TestServer {
         prefix.clone_into(&mut self.state.lock().unwrap().session_prefix);
     }
 
-    pub(crate) fn set_endless_list(&self) {
-        self.state.lock().unwrap().has_endless_list = true;
+    pub(crate) fn set_pages(&self, pages: impl IntoIterator<Item = Value>) {
+        self.state.lock().unwrap().pages = pages.into_iter().collect();
     }
 
     pub(crate) fn set_tools(&self, tools: Value) {
@@ -236,6 +238,19 @@ impl Reply {
                 (JSON, body).into_response()
             }
             Self::Text(body) => (JSON, body).into_response(),
+            Self::Raw(status, mime_type, body) => {
+                let id = id.to_string();
+                let mut parts = Vec::new();
+                let mut rest = body.as_slice();
+                while let Some(at) = rest.windows(4).position(|bytes| bytes == b"\"ID\"") {
+                    parts.extend_from_slice(&rest[..at]);
+                    parts.extend_from_slice(id.as_bytes());
+                    rest = &rest[at + 4..];
+                }
+                parts.extend_from_slice(rest);
+                let status = StatusCode::from_u16(status).unwrap();
+                (status, [("content-type", mime_type)], parts).into_response()
+            }
             Self::Bytes(count) => (JSON, vec![b' '; count]).into_response(),
             Self::Hang => {
                 let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
@@ -263,7 +278,7 @@ async fn answer(
 ) -> Response {
     let message: Value = serde_json::from_slice(&body).unwrap();
     let method = message["method"].as_str().unwrap_or("reply").to_owned();
-    let (tools, reply, session, has_next_page) = {
+    let (tools, reply, session, page) = {
         let mut state = state.lock().unwrap();
         let is_authorised = state.token.as_ref().is_none_or(|token| {
             let bearer = headers.get("authorization").and_then(|it| it.to_str().ok());
@@ -280,7 +295,13 @@ async fn answer(
         let Some(id) = session else { return StatusCode::NOT_FOUND.into_response() };
         let calls = state.sessions.as_ref().and_then(|it| it.get(&id)).copied();
         let reply = if method == "tools/call" { state.replies.pop_front() } else { None };
-        (state.tools.clone(), reply, (id, calls), state.has_endless_list)
+        let is_list = method == "tools/list";
+        let page = match state.pages.len() {
+            2.. if is_list => state.pages.pop_front(),
+            1 if is_list => state.pages.front().cloned(),
+            _ => None,
+        };
+        (state.tools.clone(), reply, (id, calls), page)
     };
     let result = match method.as_str() {
         "initialize" => json!({
@@ -288,8 +309,7 @@ async fn answer(
             "capabilities": { "tools": {} },
             "serverInfo": { "name": "hostile", "version": "1" }
         }),
-        "tools/list" if has_next_page => json!({ "tools": tools, "nextCursor": "same" }),
-        "tools/list" => json!({ "tools": tools }),
+        "tools/list" => page.unwrap_or_else(|| json!({ "tools": tools })),
         "tools/call" => {
             let text = match &session {
                 (id, Some(calls)) => format!("call {calls} of {id}"),

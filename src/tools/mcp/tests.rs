@@ -1,7 +1,9 @@
 //! Tests of the MCP client against a hostile server.
 
+mod answers;
 mod authorization;
 mod hostile;
+mod lists;
 mod sessions;
 
 use std::time::Duration;
@@ -104,19 +106,13 @@ async fn hints_count_only_for_trusted_servers() {
 async fn lost_response_of_write_is_unknown() {
     let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
     let env = TestEnv::new();
-    for reply in [
-        Reply::Status(500),
-        Reply::Status(302),
-        Reply::Error(-32_603),
-        Reply::Stream(vec![]),
-        Reply::Bytes(10),
-    ] {
+    for reply in [Reply::Status(500), Reply::Status(302), Reply::Stream(vec![]), Reply::Bytes(10)] {
         server.reply(reply.clone());
         let reason = reason_of_unknown(call(&source, &env).await);
         assert!(reason.contains("the MCP server `desk`"), "{reply:?}: {reason}");
         assert!(!reason.contains("s3cret"), "{reason}");
     }
-    assert_eq!(server.count("tools/call"), 5, "no write is sent twice");
+    assert_eq!(server.count("tools/call"), 4, "no write is sent twice");
     for reply in [Reply::Status(400), Reply::Status(429), Reply::Error(-32_602)] {
         server.reply(reply.clone());
         assert!(returned(call(&source, &env).await).is_error, "{reply:?}");

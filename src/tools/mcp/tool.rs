@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use globset::GlobSet;
-use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject, ServerResult};
+use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::tools::destination::BoundDestination;
 use crate::tools::http::text::sanitize_line;
-use crate::tools::http::{ATTEMPTS_MAX, ApprovalRule, REASON_CHARS_MAX, RETRY_DELAY};
+use crate::tools::http::{ATTEMPTS_MAX, ApprovalRule, RETRY_DELAY, unknown_reason};
 use crate::tools::mcp::McpServer;
 use crate::tools::mcp::conversation_session::ConversationSession;
 use crate::tools::mcp::definitions::{Definitions, RemoteTool};
@@ -188,18 +188,11 @@ impl McpTool {
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
         let request = self.request(arguments, &exchange).into();
-        let response = match session {
+        let received = match session {
             Some(session) => Box::pin(session.request(request, until)).await?,
             None => Box::pin(self.server.request(request, until)).await?,
         };
-        if let ServerResult::CallToolResult(result) = response {
-            return Ok(convert_result(result, self.rules.content, context).await);
-        }
-        if matches!(response, ServerResult::InputRequiredResult(_)) {
-            let text = "The tool asks its caller for input, which is declined here.";
-            return Ok(ToolResult::error(text));
-        }
-        Err(RequestFailure::Unreadable("its result is not one of a tool".to_owned()))
+        Ok(convert_result(&received, self.rules.content, context).await)
     }
 
     fn outcome_of_failure(&self, failure: &RequestFailure, tries: u32) -> ToolOutcome {
@@ -207,26 +200,25 @@ impl McpTool {
         let is_write = self.definition.effect == Effect::Write;
         if is_write && failure.may_have_had_effect() {
             let reason = format!("the MCP server `{server}` gave no usable response: {failure}");
-            return ToolOutcome::Unknown { reason: sanitize_line(&reason, REASON_CHARS_MAX) };
+            return ToolOutcome::Unknown { reason: unknown_reason(&reason) };
         }
         if is_write && matches!(failure, RequestFailure::TooLarge(_)) {
             let text = format!("The call was answered, but {failure}: it was not read.");
             return ToolOutcome::Returned(ToolResult::text(text));
         }
         let tries = if tries > 1 { format!(" (Tried {tries} times.)") } else { String::new() };
-        let text = format!("The MCP server `{server}` could not run the tool: {failure}.{tries}");
+        let warning = if is_write && failure.is_internal_error() {
+            " The call may have had its effect: check before you call it again."
+        } else {
+            ""
+        };
+        let text =
+            format!("The MCP server `{server}` could not run the tool: {failure}.{tries}{warning}");
         ToolOutcome::Returned(ToolResult::error(text))
     }
 
     fn log_failure(&self, failure: &RequestFailure, attempt: u32, context: &ToolContext) {
-        // Texts of the server may hold data of the call.
-        let cause = if let RequestFailure::Status { status, .. } = failure {
-            format!("the server responded {status}")
-        } else if let RequestFailure::Refused { code, .. } = failure {
-            format!("the server responded error {code}")
-        } else {
-            failure.to_string()
-        };
+        let cause = failure.log_text();
         tracing::warn!(
             tool = %self.definition.name, server = %self.server.name, attempt, cause,
             conversation.id = %context.artifact_scope.key.conversation_id,

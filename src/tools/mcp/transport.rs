@@ -9,15 +9,14 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use bytes::{Bytes, BytesMut};
-use futures_util::stream::{self, BoxStream, Stream, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{BoxStream, Stream, StreamExt as _};
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientResult, ErrorData, GetExtensions as _, JsonRpcMessage,
-    ServerJsonRpcMessage, ServerNotification, ServerRequest,
+    ClientJsonRpcMessage, ClientRequest, ClientResult, ErrorData, GetExtensions as _,
+    JsonRpcMessage, RequestId,
 };
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use sse_stream::SseByteStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -26,18 +25,21 @@ use crate::ids::EffectId;
 use crate::tools::ToolResult;
 use crate::tools::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
 use crate::tools::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
-use crate::tools::http::text::byte_prefix;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::HttpConnector;
 use crate::tools::mcp::authorization::hide_token;
 use crate::tools::mcp::conversation_session::SessionSlot;
-use crate::tools::mcp::failure::RequestFailure;
+use crate::tools::mcp::failure::{RequestFailure, ResponseExcerpt};
+use crate::tools::mcp::message::{
+    self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown,
+};
+use crate::tools::mcp::transport::event_reader::StreamReader;
 
+mod event_reader;
 #[cfg(test)]
 mod fuzz;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Time limit of a reply to a request of the server, and of a notification.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -113,7 +115,7 @@ impl GuardedTransport {
         let posted = tokio::select! {
             biased;
             () = exchange.cancellation.cancelled() => {
-                Err(RequestFailure::Lost("the call was cancelled".to_owned()).into())
+                Err(RequestFailure::Lost("the call was cancelled".into()).into())
             }
             posted = Box::pin(self.post_within(message, headers, &exchange)) => posted,
         };
@@ -140,25 +142,30 @@ impl GuardedTransport {
         if !status.is_success() {
             let until = exchange.until.min(Instant::now() + ERROR_BODY_TIME_MAX);
             let body = read_error_body(response, until).await;
-            let body = hide_token(&String::from_utf8_lossy(&body), bearer.as_ref()).into_owned();
-            return Err(self.status_failure(status, &body, headers.contains_key(SESSION_ID)));
+            return self.read_failure(status, &body, (message, headers), bearer.as_ref());
         }
         let JsonRpcMessage::Request(request) = message else {
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         let mime_type = response.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-        let is_stream = mime_type.is_some_and(|it| it.starts_with("text/event-stream"));
+        let is_stream = mime_type.is_some_and(|it| {
+            it.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+        });
         let chunks = Box::pin(response.bytes_stream());
+        let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
         let reading = async {
-            if is_stream {
-                let bearer = bearer.as_ref();
+            let bearer = bearer.as_ref();
+            let answer = if is_stream {
                 let reader = StreamReader { transport: self, headers, exchange, bearer };
-                return reader.read(chunks, &request.id.to_string()).await;
-            }
-            self.parse(&read_all(chunks).await?, bearer.as_ref())
+                reader.read(chunks, &request.id).await?
+            } else {
+                self.read_body(chunks, &request.id, bearer).await?
+            };
+            answer.into_message(request.id.clone(), is_handshake)
         };
         let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
-            Err(RequestFailure::Lost(format!("the response ({status}) did not end in time")))
+            let what = format!("the response ({status}) did not end in time");
+            Err(RequestFailure::Lost(what.as_str().into()))
         })?;
         self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
@@ -198,50 +205,134 @@ impl GuardedTransport {
                 RequestFailure::NotSent(format!("it could not be reached: {reason}"))
             }
             SendFailure::AddressRejected => RequestFailure::AddressRejected,
-            SendFailure::ResponseLost(reason) => RequestFailure::Lost(reason),
+            SendFailure::ResponseLost(reason) => RequestFailure::Lost(reason.as_str().into()),
         })
     }
 
-    fn status_failure(&self, status: StatusCode, text: &str, has_session: bool) -> PostFailure {
+    /// Reads a response with another status than 2xx. A result with the id of the request counts.
+    fn read_failure(
+        &self,
+        status: StatusCode,
+        body: &[u8],
+        (message, headers): (&ClientJsonRpcMessage, &HeaderMap),
+        bearer: Option<&HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, PostFailure> {
+        let text = encoding_rs::UTF_8.decode(body).0;
         // Servers disagree about the status of an unknown session.
         let names_session = || text.to_ascii_lowercase().contains("session");
         let is_expired = status == StatusCode::NOT_FOUND
             || (status == StatusCode::BAD_REQUEST && names_session());
-        if has_session && is_expired {
-            return PostFailure::SessionExpired;
+        if headers.contains_key(SESSION_ID) && is_expired {
+            return Err(PostFailure::SessionExpired);
         }
-        let text = self.connector.redactor.redact(text.trim());
-        let text = match byte_prefix(&text, ERROR_TEXT_BYTES_MAX) {
-            "" => String::new(),
-            shown => format!(": {shown}"),
-        };
-        RequestFailure::Status { status, text }.into()
+        let mut is_answer = false;
+        let mut text = shown(&self.hide_secrets(&text, bearer), SHOWN_BYTES_MAX);
+        if let JsonRpcMessage::Request(request) = message
+            && let Some(answer) = self.find_answer(body, &request.id, bearer)
+        {
+            if !answer.is_error() {
+                let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
+                let message = answer.into_message(request.id.clone(), is_handshake)?;
+                return Ok(StreamableHttpPostResponse::Json(message, None));
+            }
+            if let Some(AnswerError { code, text: reason }) = answer.into_error() {
+                is_answer = true;
+                text = format!("error {code}: {reason}");
+            }
+        }
+        let text = if text.is_empty() { text } else { format!(": {text}") };
+        Err(RequestFailure::Status { status, text, is_answer }.into())
     }
 
-    fn parse(
+    /// The text of a response that is shown as it is.
+    fn hide_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
+        self.connector.redactor.redact(&hide_token(text, bearer))
+    }
+
+    fn read_messages(
+        &self,
+        text: &str,
+        bearer: Option<&HeaderValue>,
+    ) -> Option<Vec<ServerMessage>> {
+        message::read_messages(text, &|string| {
+            let hidden = hide_token(string, bearer);
+            let redacted = self.connector.redactor.redact_non_urls(&hidden);
+            redacted.or_else(|| (*hidden != *string).then(|| hidden.into_owned()))
+        })
+    }
+
+    /// The answer in a body that names the request.
+    fn find_answer(
         &self,
         body: &[u8],
+        id: &RequestId,
         bearer: Option<&HeaderValue>,
-    ) -> Result<ServerJsonRpcMessage, RequestFailure> {
-        let unreadable =
-            || RequestFailure::Unreadable("its response is no message of MCP".to_owned());
-        let text = std::str::from_utf8(body).map_err(|_| unreadable())?;
-        let text = hide_token(text, bearer);
-        let redacted = self.connector.redactor.redact_non_urls(&text);
-        serde_json::from_str(redacted.as_deref().unwrap_or(&text)).map_err(|_| unreadable())
+    ) -> Option<ServerAnswer> {
+        let messages = self.read_messages(&encoding_rs::UTF_8.decode(body).0, bearer)?;
+        messages.into_iter().find_map(|message| match message {
+            ServerMessage::Answer(answer) if answer.has_id(id) => Some(answer),
+            ServerMessage::Answer(_)
+            | ServerMessage::Request { .. }
+            | ServerMessage::Notification { .. }
+            | ServerMessage::Unknown => None,
+        })
+    }
+
+    async fn read_body<E>(
+        &self,
+        chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        id: &RequestId,
+        bearer: Option<&HeaderValue>,
+    ) -> Result<ServerAnswer, RequestFailure> {
+        let mut body = BytesMut::new();
+        let read = read_into(&mut body, chunks).await;
+        if let Err(RequestFailure::Lost(seen)) = &read {
+            let received = self.hide_secrets(&encoding_rs::UTF_8.decode(&body).0, bearer);
+            return Err(RequestFailure::Lost(ResponseExcerpt::new(seen.what(), &received)));
+        }
+        read?;
+        self.read_answer(&body, id, bearer)
+    }
+
+    /// Reads the body of a response: one message, or several. Without an id an answer is one to the
+    /// only request that the body responds to.
+    fn read_answer(
+        &self,
+        body: &[u8],
+        id: &RequestId,
+        bearer: Option<&HeaderValue>,
+    ) -> Result<ServerAnswer, RequestFailure> {
+        let text = encoding_rs::UTF_8.decode(body).0;
+        let messages = self.read_messages(&text, bearer);
+        let is_json = messages.is_some();
+        let mut without_id = None;
+        for message in messages.unwrap_or_default() {
+            if let ServerMessage::Answer(answer) = message {
+                if answer.has_id(id) {
+                    return Ok(answer);
+                }
+                without_id = without_id.or_else(|| answer.has_no_id().then_some(answer));
+            }
+        }
+        without_id.ok_or_else(|| {
+            let what = if is_json {
+                "its response has no answer to this request"
+            } else {
+                "its response is no message of MCP"
+            };
+            let received = self.hide_secrets(&text, bearer);
+            RequestFailure::Unreadable(ResponseExcerpt::new(what, &received))
+        })
     }
 
     /// Answers a request of the server: a ping, or a capability that is declined.
-    async fn reply(&self, request: JsonRpcMessage<ServerRequest>, headers: &HeaderMap) {
-        let JsonRpcMessage::Request(request) = request else { return };
-        let reply: ClientJsonRpcMessage =
-            if matches!(request.request, ServerRequest::PingRequest(_)) {
-                JsonRpcMessage::response(ClientResult::empty(()), request.id)
-            } else {
-                let declined =
-                    ErrorData::invalid_request("this client has no such capability", None);
-                JsonRpcMessage::error(declined, Some(request.id))
-            };
+    async fn reply(&self, id: RequestId, method: &str, headers: &HeaderMap) {
+        let reply: ClientJsonRpcMessage = if method == "ping" {
+            JsonRpcMessage::response(ClientResult::empty(()), id)
+        } else {
+            let declined = ErrorData::invalid_request("this client has no such capability", None);
+            JsonRpcMessage::error(declined, Some(id))
+        };
         let exchange = Exchange::read(Instant::now() + REPLY_TIMEOUT);
         if let Err(failure) = self.send(&reply, headers, &exchange).await {
             tracing::debug!(cause = %failure, "reply to an MCP server not sent");
@@ -285,104 +376,28 @@ impl PostFailure {
 
 /// Reads a body of at most [`RESPONSE_BYTES_MAX`].
 pub(super) async fn read_all<E>(
-    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<BytesMut, RequestFailure> {
     let mut body = BytesMut::new();
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| RequestFailure::Lost(CUT_OFF.to_owned()))?;
-        if chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(body.len()) {
-            return Err(too_large());
-        }
-        body.extend_from_slice(&chunk);
-    }
+    read_into(&mut body, chunks).await?;
     Ok(body)
 }
 
+async fn read_into<E>(
+    body: &mut BytesMut,
+    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), RequestFailure> {
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| RequestFailure::Lost(CUT_OFF.into()))?;
+        if chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(body.len()) {
+            return Err(RequestFailure::too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(())
+}
+
 const CUT_OFF: &str = "the response was cut off";
-
-fn too_large() -> RequestFailure {
-    RequestFailure::TooLarge(RESPONSE_BYTES_MAX / (1024 * 1024))
-}
-
-/// Reader of a streamed response.
-struct StreamReader<'t> {
-    transport: &'t GuardedTransport,
-    headers: &'t HeaderMap,
-    exchange: &'t Exchange,
-    /// The access token of the request.
-    bearer: Option<&'t HeaderValue>,
-}
-
-impl StreamReader<'_> {
-    /// Reads events up to the response with this id.
-    async fn read<E: Send>(
-        &self,
-        chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
-        id: &str,
-    ) -> Result<ServerJsonRpcMessage, RequestFailure> {
-        let mut left = RESPONSE_BYTES_MAX;
-        let bounded = chunks.map(|chunk| {
-            let chunk = chunk.map_err(|_| std::io::Error::other(CUT_OFF))?;
-            left = left.checked_sub(chunk.len()).ok_or(std::io::ErrorKind::FileTooLarge)?;
-            Ok::<_, std::io::Error>(chunk)
-        });
-        let is_too_large = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let seen = Arc::clone(&is_too_large);
-        let bounded = bounded
-            .inspect_err(move |error| {
-                let large = error.kind() == std::io::ErrorKind::FileTooLarge;
-                seen.fetch_or(large, std::sync::atomic::Ordering::SeqCst);
-            })
-            // The last event counts even without the empty line after it.
-            .chain(stream::once(std::future::ready(Ok(Bytes::from_static(b"\n\n")))));
-        let mut events = std::pin::pin!(SseByteStream::new(bounded));
-        while let Some(event) = events.next().await {
-            let Ok(event) = event else {
-                let large = is_too_large.load(std::sync::atomic::Ordering::SeqCst);
-                let cut = || RequestFailure::Lost(CUT_OFF.to_owned());
-                return Err(if large { too_large() } else { cut() });
-            };
-            let data = event.data.unwrap_or_default();
-            if data.trim().is_empty() {
-                continue;
-            }
-            let message = self.transport.parse(data.as_bytes(), self.bearer)?;
-            if let Some(response) = self.take(message, id).await {
-                return Ok(response);
-            }
-        }
-        Err(RequestFailure::Lost("the response ended without a result".to_owned()))
-    }
-
-    /// Returns the response. Handles other messages.
-    async fn take(&self, message: ServerJsonRpcMessage, id: &str) -> Option<ServerJsonRpcMessage> {
-        match message {
-            JsonRpcMessage::Response(response) if response.id.to_string() == id => {
-                Some(JsonRpcMessage::Response(response))
-            }
-            JsonRpcMessage::Error(error) => Some(JsonRpcMessage::Error(error)),
-            JsonRpcMessage::Request(request) => {
-                self.transport.reply(JsonRpcMessage::Request(request), self.headers).await;
-                None
-            }
-            JsonRpcMessage::Notification(notification) => {
-                if let ServerNotification::ProgressNotification(update) = notification.notification
-                {
-                    self.report(update.params.progress, update.params.total, update.params.message);
-                }
-                None
-            }
-            JsonRpcMessage::Response(_) => None,
-        }
-    }
-
-    fn report(&self, progress: f64, total: Option<f64>, message: Option<String>) {
-        let Some(listener) = &self.exchange.on_progress else { return };
-        let of = total.map(|total| format!("/{total}")).unwrap_or_default();
-        let text = message.unwrap_or_else(|| format!("{progress}{of}"));
-        listener(&ToolResult::text(text));
-    }
-}
 
 impl StreamableHttpClient for GuardedTransport {
     type Error = RequestFailure;

@@ -4,25 +4,54 @@
 //! the coerced value is valid by that branch; in AJV each branch changes the value for the next
 //! one. Neither blank text nor `Infinity` becomes a number.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use serde_json::{Map, Number, Value};
 
 /// Number of `$ref`, `allOf` and branches that are followed at one depth of the value. It bounds
 /// schemas that refer to themselves.
 const HOPS_MAX: u32 = 16;
 
+/// Bytes of a compiled pattern.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
 /// Predicate: true if a value is valid by the subschema at a pointer like `#/properties/a/anyOf/0`.
 type IsValidAt<'a> = &'a dyn Fn(&str, &Value) -> bool;
 
 pub(super) fn coerce(schema: &Value, is_valid_at: IsValidAt<'_>, value: &mut Value) {
-    Coercer { root: schema, is_valid_at }.visit(schema, "#", value, HOPS_MAX);
+    let patterns = RefCell::default();
+    Coercer { root: schema, is_valid_at, patterns }.visit(schema, "#", value, HOPS_MAX);
 }
 
 struct Coercer<'a> {
     root: &'a Value,
     is_valid_at: IsValidAt<'a>,
+    /// Compiled patterns; `None`: this regex engine does not support it.
+    patterns: RefCell<HashMap<String, Option<regex::Regex>>>,
 }
 
 impl Coercer<'_> {
+    /// Skips patterns that this regex engine does not support. Validation still checks their members.
+    fn patterns_of<'s>(
+        &self,
+        schema: &'s Map<String, Value>,
+    ) -> Vec<(&'s str, regex::Regex, &'s Value)> {
+        let mut known = self.patterns.borrow_mut();
+        let mut compiled = |source: &String| {
+            let compile =
+                || regex::RegexBuilder::new(source).size_limit(PATTERN_BYTES_MAX).build().ok();
+            known.entry(source.clone()).or_insert_with(compile).clone()
+        };
+        schema
+            .get("patternProperties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .filter_map(|(source, subschema)| Some((source.as_str(), compiled(source)?, subschema)))
+            .collect()
+    }
+
     fn visit(&self, schema: &Value, pointer: &str, value: &mut Value, hops: u32) {
         let (Some(schema), Some(hops)) = (schema.as_object(), hops.checked_sub(1)) else { return };
         if let Some(coerced) = coerce_by_types(&types_of(schema), value) {
@@ -72,7 +101,7 @@ impl Coercer<'_> {
         members: &mut Map<String, Value>,
     ) {
         let properties = schema.get("properties").and_then(Value::as_object);
-        let patterns = patterns_of(schema);
+        let patterns = self.patterns_of(schema);
         for (name, member) in members {
             let escaped = escape_pointer(name);
             let mut is_declared = false;
@@ -113,19 +142,6 @@ impl Coercer<'_> {
 
 fn list_of<'a>(schema: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
     schema.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// Skips patterns that this regex engine does not support. Validation still checks their members.
-fn patterns_of(schema: &Map<String, Value>) -> Vec<(&str, regex::Regex, &Value)> {
-    schema
-        .get("patternProperties")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .filter_map(|(source, subschema)| {
-            Some((source.as_str(), regex::Regex::new(source).ok()?, subschema))
-        })
-        .collect()
 }
 
 fn escape_pointer(name: &str) -> String {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::agent::content::Block;
 use crate::agent::message::AssistantMessage;
 use crate::agent::text::strip_code_fence;
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaMistake};
 
 /// Number of reported mistakes.
 const MISTAKES_MAX: usize = 5;
@@ -40,18 +41,16 @@ pub(crate) fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
         Err(error) => return Some(format!("it is not JSON: {error}")),
     };
     // The agent file's loader rejects an invalid schema.
-    let validator = jsonschema::validator_for(schema).ok()?;
-    let mistakes: Vec<String> = validator
-        .iter_errors(&value)
-        .take(MISTAKES_MAX)
-        .map(|error| {
-            let place = error.instance_path().to_string();
-            let mut text = error.to_string();
+    let bounded = BoundedSchema::new(schema).ok()?;
+    let mistakes: Vec<String> = bounded
+        .find_mistakes(&value, MISTAKES_MAX)
+        .into_iter()
+        .map(|SchemaMistake { pointer, mut text }| {
             if text.len() > MISTAKE_BYTES_MAX {
                 text.truncate(text.floor_char_boundary(MISTAKE_BYTES_MAX));
                 text.push('…');
             }
-            if place.is_empty() { text } else { format!("at {place}: {text}") }
+            if pointer.is_empty() { text } else { format!("at {pointer}: {text}") }
         })
         .collect();
     (!mistakes.is_empty()).then(|| mistakes.join("; "))

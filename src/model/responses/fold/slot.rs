@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::agent::content::{Block, Text, Thinking, ToolCall};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
+use crate::agent::foreign_json::FOREIGN_DEPTH_MAX;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::text::repair_surrogates;
 use crate::model::responses::ids;
@@ -298,7 +299,7 @@ fn join_texts(item: &Value, list: &str) -> Option<String> {
     Some(texts.join("\n\n"))
 }
 
-/// Builds the tool call. Arguments that are not JSON become a JSON string of the received text, so
+/// Builds the tool call. Arguments that are not JSON, or nest too deeply, become a JSON string of the received text, so
 /// that validation can quote it.
 pub(crate) fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
     // Surrogates within the arguments are escaped once more than those of the event.
@@ -307,7 +308,10 @@ pub(crate) fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &
     ToolCall {
         id: ids::join_call_id(call_id, item_id),
         name,
-        arguments: RawJson::from_text(text).unwrap_or_else(|_| RawJson::from_value(&text)),
+        arguments: RawJson::from_text(text)
+            .ok()
+            .filter(|json| json.depth() <= FOREIGN_DEPTH_MAX)
+            .unwrap_or_else(|| RawJson::from_value(&text)),
         thought_signature: None,
         extra: Extra::new(),
     }

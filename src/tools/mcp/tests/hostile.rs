@@ -19,23 +19,18 @@ async fn endless_events_end_at_the_size_bound() {
 }
 
 #[tokio::test]
-async fn endless_pages_of_tools_end() {
-    let server = TestServer::start(json!([tool("send", "x")])).await;
-    server.set_endless_list();
-    let reason = server.connect(false).refresh(NOW).await.unwrap_err();
-    assert_eq!(reason, "its list of tools has over 20 pages");
-    assert_eq!(server.count("tools/list"), 20);
-}
-
-#[tokio::test]
-async fn deeply_nested_result_is_unreadable() {
+async fn deeply_nested_result_is_an_answer() {
     let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
     let deep = format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000));
-    server.reply(Reply::Text(format!(
-        r#"{{"jsonrpc":"2.0","id":2,"result":{{"content":[],"structuredContent":{deep}}}}}"#
-    )));
-    let reason = reason_of_unknown(call(&source, &TestEnv::new()).await);
-    assert!(reason.contains("no message of MCP"), "{reason}");
+    server.reply(Reply::Raw(
+        200,
+        "application/json",
+        format!(r#"{{"jsonrpc":"2.0","id":"ID","result":{{"content":[{{"type":"text","text":"booked"}}],"structuredContent":{deep}}}}}"#).into_bytes(),
+    ));
+    let result = returned(call(&source, &TestEnv::new()).await);
+    let text = joined_text(&result.content);
+    assert!(text.starts_with("booked") && text.contains("nest too deeply"), "{text}");
+    assert!(result.structured.unwrap().depth() <= 96);
 }
 
 /// Responses with the id of another request are no result of the call.
@@ -43,9 +38,12 @@ async fn deeply_nested_result_is_unreadable() {
 async fn response_to_another_request_is_not_taken() {
     let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
     let other = json!({ "jsonrpc": "2.0", "id": 999, "result": { "content": [] } });
-    server.reply(Reply::Stream(vec![other]));
+    server.reply(Reply::Stream(vec![other.clone()]));
     let reason = reason_of_unknown(call(&source, &TestEnv::new()).await);
     assert!(reason.contains("ended without a result"), "{reason}");
+    server.reply(Reply::Text(other.to_string()));
+    let reason = reason_of_unknown(call(&source, &TestEnv::new()).await);
+    assert!(reason.contains("no answer to this request: {\"jsonrpc\""), "{reason}");
 }
 
 /// Characters that providers refuse are replaced in requests, so that names may become equal.

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use futures_util::stream;
+
 use super::*;
 use crate::fuzz::check;
 use crate::tools::http::address_rules::AddressRules;
@@ -33,7 +35,8 @@ fn streamed_response(input: &[u8]) {
         let read = async |size: usize| {
             let chunks = input.chunks(size).map(|it| Ok::<_, ()>(Bytes::copy_from_slice(it)));
             let chunks: Vec<_> = chunks.collect();
-            let read = reader.read(stream::iter(chunks), "7").await;
+            let read = reader.read(stream::iter(chunks), &RequestId::Number(7)).await;
+            let read = read.and_then(|it| it.into_message(RequestId::Number(7), false));
             read.map(|message| serde_json::to_string(&message).unwrap())
         };
         // The network may cut a stream anywhere.
