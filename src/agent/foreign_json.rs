@@ -16,7 +16,7 @@ pub(crate) const FOREIGN_DEPTH_MAX: usize = 96;
 /// A document that was read.
 pub(crate) struct ForeignJson {
     pub(crate) json: RawJson,
-    /// What was repaired, for readers of the document. Empty: it has the sender's text.
+    /// Repairs, for readers of the document. Empty: it has the sender's text.
     pub(crate) notes: Vec<&'static str>,
 }
 

@@ -101,7 +101,7 @@ pub struct CallState {
     /// definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// What the approvers of `approved` saw and who they were. Absent for bindings that no approver
+    /// The text that the approvers of `approved` saw, and their names. Absent for bindings that no approver
     /// decided, and in documents of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Box<ApprovedCall>>,

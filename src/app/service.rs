@@ -127,10 +127,11 @@ impl App {
         settings: Settings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
-        let prepared = if options.is_dev {
-            start_payments(settings).await?
-        } else {
+        // A served app must not pay an example.
+        let prepared = if settings.port.is_some() || settings.is_in_azure {
             PreparedSettings { settings, payments: None }
+        } else {
+            start_payments(settings).await?
         };
         let settings = &prepared.settings;
         self.check_registrations()?;
@@ -348,7 +349,7 @@ async fn start_local_host(
 }
 
 /// Starts the payments server of the example, unless the settings contain the address of another
-/// server. Only `dev` and `certify` do so: a served app must not pay an example.
+/// server.
 pub(super) async fn start_payments(settings: Settings) -> Result<PreparedSettings, StartError> {
     if settings.app_setting("PAYMENTS_URL").is_some() {
         return Ok(PreparedSettings { settings, payments: None });

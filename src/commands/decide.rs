@@ -212,16 +212,17 @@ fn validate_decision(
 }
 
 /// Checks the value against the schema of its request.
-fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError> {
+fn validate_value(request: &Request, raw: &RawJson) -> Result<(), CommandError> {
     let Some(schema) = &request.schema else { return Ok(()) };
     let Ok(bounded) = BoundedSchema::new(&schema.to_value()) else {
         tracing::warn!(request.id = %request.id, "request schema invalid: any value is accepted");
         return Ok(());
     };
-    let value = value.to_value();
+    let value = raw.to_value();
+    let verdict = bounded.check_written(raw, &value);
     if let Some(exceeded) = &request.budget {
         let limit = value.get(exceeded.unit.name()).unwrap_or(&value).as_f64();
-        if bounded.check(&value) == SchemaVerdict::Valid
+        if verdict == SchemaVerdict::Valid
             && limit.is_some_and(|limit| limit <= exceeded.unit.max())
         {
             return Ok(());
@@ -240,6 +241,10 @@ fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError
         .collect();
     if !errors.is_empty() {
         return Err(CommandError::Invalid(errors));
+    }
+    if verdict != SchemaVerdict::Valid {
+        let detail = "a number with more than 15 digits does not satisfy the schema";
+        return Err(CommandError::invalid("/value", detail));
     }
     let bytes = Answer::from_value(&value).byte_count();
     if request.kind == RequestKind::Question && bytes > ANSWER_BYTES_MAX {

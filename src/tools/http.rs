@@ -81,8 +81,9 @@ impl ApprovalRule {
         arguments: &Arguments,
     ) -> Option<ApprovalRequirement> {
         // Arguments that cannot be checked need an approval.
-        let is_other =
-            |when: &BoundedSchema| when.check(&arguments.value) == SchemaVerdict::Invalid;
+        let is_other = |when: &BoundedSchema| {
+            when.check_written(&arguments.text, &arguments.value) == SchemaVerdict::Invalid
+        };
         if self.condition.as_ref().is_some_and(is_other) {
             return None;
         }

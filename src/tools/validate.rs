@@ -5,6 +5,7 @@ mod ajv_messages;
 pub(crate) mod bounded_schema;
 pub(crate) mod bounds;
 mod coerce;
+mod exact;
 pub(crate) mod response;
 
 #[cfg(test)]
@@ -19,6 +20,7 @@ use jsonschema::ValidatorMap;
 use quick_cache::sync::Cache;
 use serde_json::Value;
 
+use crate::agent::exact_json::ExactJson;
 use crate::agent::foreign_json::FOREIGN_DEPTH_MAX;
 use crate::agent::raw::RawJson;
 use crate::digest::sha256_hex;
@@ -86,10 +88,7 @@ impl Checker {
     pub fn new(parameters: &Value) -> Result<Self, String> {
         let mut schema = parameters.clone();
         coerce::expand_nullable(&mut schema);
-        let options = bounded_schema::options()
-            .should_validate_formats(true)
-            .should_ignore_unknown_formats(true);
-        let bounded = BoundedSchema::with_options(&schema, &options).map_err(|problem| {
+        let bounded = BoundedSchema::with_formats(&schema).map_err(|problem| {
             let place = match problem.pointer.as_str() {
                 "" => String::new(),
                 pointer => format!(" at {pointer}"),
@@ -118,6 +117,17 @@ impl Checker {
         let Some(cost) = self.bounded.cost(&received) else {
             return Err(too_large_error(tool_name));
         };
+        let long = ExactJson::parse_if_long(raw)
+            .map_err(|_| invalid_json_error(tool_name, "it nests too deep"))?;
+        if let Some(written) = long {
+            // A coerced text has the digits of floats, so such arguments are not coerced.
+            return match self.bounded.check_exactly(cost, &written) {
+                SchemaVerdict::Valid => Ok(keep_written_text(raw, received)),
+                SchemaVerdict::Invalid | SchemaVerdict::TooLarge => {
+                    Err(self.long_number_error(tool_name, &received, (cost, raw)))
+                }
+            };
+        }
         if self.bounded.check_with(cost, &received) == SchemaVerdict::Valid {
             return Ok(keep_written_text(raw, received));
         }
@@ -137,6 +147,21 @@ impl Checker {
         }
         let (problems, left_out) = self.find_problems(&coerced, cost, raw.text().len());
         Err(validation_error(tool_name, &problems, left_out, &received))
+    }
+
+    /// The error of arguments that have a number with more digits than floats keep.
+    fn long_number_error(
+        &self,
+        tool_name: &str,
+        received: &Value,
+        (cost, raw): (CheckCost, &RawJson),
+    ) -> String {
+        if self.bounded.check_with(cost, received) == SchemaVerdict::Valid {
+            let problem = "root: a number with more than 15 digits does not satisfy the schema";
+            return validation_error(tool_name, &[problem.to_owned()], 0, received);
+        }
+        let (problems, left_out) = self.find_problems(received, cost, raw.text().len());
+        validation_error(tool_name, &problems, left_out, received)
     }
 
     /// True if a value is valid by the subschema at a pointer that begins with `#`.
@@ -180,7 +205,8 @@ fn keep_written_text(raw: &RawJson, value: Value) -> Arguments {
     let text = if count_members_in_text(raw.text()) == count_members(&value) {
         raw.clone()
     } else {
-        RawJson::from_value(&value)
+        ExactJson::parse(raw)
+            .map_or_else(|| RawJson::from_value(&value), |tree| RawJson::from_value(&tree))
     };
     Arguments { value, text }
 }

@@ -12,7 +12,7 @@ use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::message::{SHOWN_BYTES_MAX, shown};
 use crate::tools::mcp::{ErrorData, ServiceError};
 
-/// What is known of a response that has no answer.
+/// Known parts of a response that has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseExcerpt {
     what: String,

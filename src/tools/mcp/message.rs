@@ -37,7 +37,7 @@ pub(super) struct ServerAnswer {
     /// `None`: absent or null.
     id: Option<RawJson>,
     outcome: AnswerOutcome,
-    /// What was repaired in its JSON.
+    /// Repairs of its JSON.
     notes: Vec<&'static str>,
 }
 
@@ -68,7 +68,7 @@ enum PassedAnswer {
 #[derive(Debug)]
 pub(super) struct ReceivedResult {
     pub(super) json: RawJson,
-    /// What was repaired in its JSON.
+    /// Repairs of its JSON.
     pub(super) notes: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use crate::tools::mcp::message::plain_text;
 /// Pages of a list of tools.
 const PAGES_MAX: usize = 20;
 
-/// What was read so far.
+/// Tools that were read so far.
 #[derive(Default)]
 pub(super) struct ToolPages {
     tools: Vec<RawJson>,

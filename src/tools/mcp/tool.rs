@@ -10,6 +10,7 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::agent::exact_json::ExactJson;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::tools::destination::BoundDestination;
@@ -29,6 +30,7 @@ use crate::tools::{
 };
 
 /// Member of `_meta` with the effect id of a call.
+const TOO_MANY_DIGITS: &str = "The call was not sent: a number in the arguments has more digits than the MCP server would receive. Write it as a text, if the tool accepts one.";
 const EFFECT_ID: &str = "turnwheel/effectId";
 
 /// The operator's rules for tools of a server, from an agent file.
@@ -151,6 +153,15 @@ impl fmt::Debug for McpTool {
     }
 }
 
+/// True if the server gets each number as it was written: the client sends floats.
+fn keeps_digits(arguments: &Arguments) -> bool {
+    match ExactJson::parse_if_long(&arguments.text) {
+        Ok(None) => true,
+        Ok(Some(written)) => written.is_equal_to(&arguments.value),
+        Err(_) => false,
+    }
+}
+
 impl McpTool {
     fn request(&self, arguments: &Arguments, exchange: &Arc<Exchange>) -> CallToolRequest {
         let mut params = CallToolRequestParams::new(self.remote_name.clone())
@@ -254,6 +265,9 @@ impl CallableTool for McpTool {
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        if !keeps_digits(&arguments) {
+            return ToolOutcome::Failed(TOO_MANY_DIGITS.to_owned());
+        }
         let max = if self.definition.effect == Effect::Write { 1 } else { ATTEMPTS_MAX };
         let time = context.clock.now().until(context.deadline);
         // Attempts end shortly before the deadline, when the caller drops this future: only here is

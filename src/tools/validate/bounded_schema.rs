@@ -2,11 +2,15 @@
 //! has bounds of steps, memory and stack, whatever schema and value are.
 
 use std::fmt;
+use std::sync::OnceLock;
 
-use jsonschema::{PatternOptions, ValidationError, ValidationOptions, Validator};
+use jsonschema::{FancyRegex, PatternOptions, ValidationError, ValidationOptions, Validator};
 use serde_json::{Value, json};
 
 use super::bounds::{CheckCost, REPORTED_STEPS_MAX, SchemaIndex};
+use super::exact::{self, ExactTree};
+use crate::agent::exact_json::ExactJson;
+use crate::agent::raw::RawJson;
 use crate::agent::schema_words::tolerate;
 
 /// Bytes of a compiled regular expression.
@@ -22,6 +26,9 @@ const SHORT_STEPS_MAX: u64 = 20_000;
 pub(crate) struct BoundedSchema {
     schema: Value,
     validator: Validator,
+    /// Compares numbers with all their digits; built for the first value that needs it.
+    exact: OnceLock<Option<Validator<ExactTree>>>,
+    checks_formats: bool,
 }
 
 impl fmt::Debug for BoundedSchema {
@@ -56,12 +63,15 @@ pub(crate) enum SchemaVerdict {
     TooLarge,
 }
 
-pub(super) fn options() -> ValidationOptions<'static> {
-    let patterns = PatternOptions::fancy_regex()
+fn pattern_options() -> PatternOptions<FancyRegex> {
+    PatternOptions::fancy_regex()
         .backtrack_limit(BACKTRACKS_MAX)
         .size_limit(PATTERN_BYTES_MAX)
-        .dfa_size_limit(PATTERN_BYTES_MAX);
-    jsonschema::options().with_pattern_options(patterns)
+        .dfa_size_limit(PATTERN_BYTES_MAX)
+}
+
+pub(super) fn options() -> ValidationOptions<'static> {
+    jsonschema::options().with_pattern_options(pattern_options())
 }
 
 fn is_pattern(pattern: &str) -> bool {
@@ -74,18 +84,23 @@ impl BoundedSchema {
     /// # Errors
     /// It is no schema, or larger than its bounds. Report the text.
     pub(crate) fn new(schema: &Value) -> Result<Self, SchemaProblem> {
-        Self::with_options(schema, &options())
+        Self::tolerant(schema, false)
     }
 
-    pub(super) fn with_options(
-        schema: &Value,
-        options: &ValidationOptions<'static>,
-    ) -> Result<Self, SchemaProblem> {
-        match Self::strict(schema.clone(), options) {
+    /// As [`Self::new`], and `format` counts.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(super) fn with_formats(schema: &Value) -> Result<Self, SchemaProblem> {
+        Self::tolerant(schema, true)
+    }
+
+    fn tolerant(schema: &Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
+        match Self::strict(schema.clone(), checks_formats) {
             Ok(strict) => Ok(strict),
             Err(problem) => {
                 let tolerant = tolerate(schema, &is_pattern);
-                Self::strict(tolerant, options).map_err(|_| problem)
+                Self::strict(tolerant, checks_formats).map_err(|_| problem)
             }
         }
     }
@@ -95,17 +110,21 @@ impl BoundedSchema {
     /// # Errors
     /// As [`Self::new`].
     pub(crate) fn new_strict(schema: &Value) -> Result<Self, SchemaProblem> {
-        Self::strict(schema.clone(), &options())
+        Self::strict(schema.clone(), false)
     }
 
-    fn strict(schema: Value, options: &ValidationOptions<'static>) -> Result<Self, SchemaProblem> {
+    fn strict(schema: Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
+        let mut options = options();
+        if checks_formats {
+            options = options.should_validate_formats(true).should_ignore_unknown_formats(true);
+        }
         let whole = |reason: String| SchemaProblem { pointer: String::new(), reason };
         SchemaIndex::new(&schema).map(drop).map_err(whole)?;
         let validator = options.build(&schema).map_err(|error| SchemaProblem {
             pointer: error.instance_path().as_str().to_owned(),
             reason: error.to_string(),
         })?;
-        Ok(Self { schema, validator })
+        Ok(Self { schema, validator, exact: OnceLock::new(), checks_formats })
     }
 
     /// The schema as it is checked.
@@ -127,6 +146,7 @@ impl BoundedSchema {
         SchemaIndex::of_checked(&self.schema).cost(value).ok()
     }
 
+    #[cfg(test)]
     pub(crate) fn check(&self, value: &Value) -> SchemaVerdict {
         match self.cost(value) {
             Some(cost) => self.check_with(cost, value),
@@ -137,6 +157,31 @@ impl BoundedSchema {
     pub(super) fn check_with(&self, cost: CheckCost, value: &Value) -> SchemaVerdict {
         let is_valid = off_the_runtime(cost, || self.validator.is_valid(value));
         if is_valid { SchemaVerdict::Valid } else { SchemaVerdict::Invalid }
+    }
+
+    /// As [`Self::check_with`], with each digit of the numbers. Only values with numbers that floats
+    /// change need it.
+    pub(super) fn check_exactly(&self, cost: CheckCost, written: &ExactJson) -> SchemaVerdict {
+        let build = || {
+            let mut options = exact::options().with_pattern_options(pattern_options());
+            if self.checks_formats {
+                options = options.should_validate_formats(true).should_ignore_unknown_formats(true);
+            }
+            options.build(&self.schema).ok()
+        };
+        let Some(exact) = self.exact.get_or_init(build) else { return SchemaVerdict::TooLarge };
+        let is_valid = off_the_runtime(cost, || exact.is_valid(written));
+        if is_valid { SchemaVerdict::Valid } else { SchemaVerdict::Invalid }
+    }
+
+    /// As [`Self::check`], with each digit of the numbers.
+    pub(crate) fn check_written(&self, raw: &RawJson, value: &Value) -> SchemaVerdict {
+        let Some(cost) = self.cost(value) else { return SchemaVerdict::TooLarge };
+        match ExactJson::parse_if_long(raw) {
+            Ok(Some(written)) => self.check_exactly(cost, &written),
+            Ok(None) => self.check_with(cost, value),
+            Err(_) => SchemaVerdict::TooLarge,
+        }
     }
 
     /// The first mistakes of an invalid value. Empty: they are too many to be reported.

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value};
 
+use crate::agent::decimal::Decimal;
+
 /// Number of `$ref`, `allOf` and branches that are followed at one depth of the value. It bounds
 /// schemas that refer to themselves.
 const HOPS_MAX: u32 = 16;
@@ -206,10 +208,17 @@ fn to_number(value: &Value) -> Option<Number> {
     match value {
         Value::Null => Some(0.into()),
         Value::Bool(flag) => Some(u8::from(*flag).into()),
-        Value::String(text) => parse_js_number(text.trim()),
+        // A number with other digits than the text is not the number that was written.
+        Value::String(text) => parse_js_number(text.trim()).filter(|it| is_same_number(text, it)),
         Value::Number(number) => Some(number.clone()),
         Value::Array(_) | Value::Object(_) => None,
     }
+}
+
+fn is_same_number(text: &str, number: &Number) -> bool {
+    let decimal = text.trim().trim_start_matches('+');
+    // Other spellings, such as `0x10` and `.5`, have exact values or few digits.
+    Decimal::parse(decimal).is_none_or(|written| Some(written) == Decimal::from_number(number))
 }
 
 /// Parses a number like `+text` in JavaScript, but exactly for whole numbers up to 64 bits.

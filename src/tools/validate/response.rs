@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use crate::agent::content::Block;
 use crate::agent::message::AssistantMessage;
+use crate::agent::raw::RawJson;
 use crate::agent::text::strip_code_fence;
-use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaMistake};
+use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaMistake, SchemaVerdict};
 
 /// Number of reported mistakes.
 const MISTAKES_MAX: usize = 5;
@@ -42,6 +43,7 @@ pub(crate) fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
     };
     // The agent file's loader rejects an invalid schema.
     let bounded = BoundedSchema::new(schema).ok()?;
+    let raw = RawJson::from_text(strip_code_fence(text)).ok()?;
     let mistakes: Vec<String> = bounded
         .find_mistakes(&value, MISTAKES_MAX)
         .into_iter()
@@ -53,6 +55,9 @@ pub(crate) fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
             if pointer.is_empty() { text } else { format!("at {pointer}: {text}") }
         })
         .collect();
+    if mistakes.is_empty() && bounded.check_written(&raw, &value) != SchemaVerdict::Valid {
+        return Some("a number with more than 15 digits does not satisfy the schema".to_owned());
+    }
     (!mistakes.is_empty()).then(|| mistakes.join("; "))
 }
 
