@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Number, Value, json};
 
-const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "string", "integer"];
 /// Keywords whose value is a text.
 const TEXTS: [&str; 8] = [
     "title",
@@ -194,21 +193,24 @@ fn is_count(number: &Number) -> bool {
     number.is_u64() || number.as_f64().is_some_and(|real| real >= 0.0 && real.fract() == 0.0)
 }
 
-/// The known names of types. `None`: any type.
+/// The types, each once. `None`: any type. A misspelt name stays, and is a mistake.
 pub(crate) fn read_types(types: &Value) -> Option<Value> {
-    let is_known = |name: &Value| name.as_str().is_some_and(|name| TYPES.contains(&name));
     match types {
-        Value::Array(names) if !names.is_empty() && names.iter().all(is_known) => {
+        Value::Null => None,
+        Value::String(name) if name == "any" => None,
+        Value::Array(names) if names.is_empty() || names.iter().any(|name| name == "any") => None,
+        Value::Array(names) => {
             let mut kept: Vec<Value> = Vec::new();
-            names.iter().for_each(|name| {
+            for name in names {
                 if !kept.contains(name) {
                     kept.push(name.clone());
                 }
-            });
+            }
             Some(Value::Array(kept))
         }
-        name if is_known(name) => Some(name.clone()),
-        _ => None,
+        Value::String(_) | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+            Some(types.clone())
+        }
     }
 }
 
@@ -247,7 +249,7 @@ mod tests {
             (json!({"maximum": 9, "exclusiveMaximum": false}), json!({"maximum": 9})),
             (json!({"type": "any", "description": null}), json!({})),
             (json!({"type": ["string", "string", "null"]}), json!({"type": ["string", "null"]})),
-            (json!({"type": ["string", "file"]}), json!({})),
+            (json!({"type": ["string", "any"]}), json!({})),
             (json!({"required": true, "minLength": "5"}), json!({"minLength": 5})),
             (json!({"required": ["a", 5, "a"]}), json!({"required": ["a"]})),
             (json!({"required": null, "properties": null}), json!({})),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// Checks of one value. About 0.2 s.
 pub(super) const STEPS_MAX: u64 = 2_000_000;
 /// Checks of one value whose failures are reported one by one. Each failure takes memory.
-pub(super) const REPORTED_STEPS_MAX: u64 = 20_000;
+pub(super) const REPORTED_STEPS_MAX: u64 = 60_000;
 /// Schemas that apply to one place of a value, references followed.
 const EXPANSION_MAX: u64 = 20_000;
 /// Schemas within one another, references followed. Each takes a part of the stack.
@@ -202,16 +202,21 @@ impl<'s> SchemaIndex<'s> {
         }
     }
 
-    /// The subschemas that a reference may mean. Empty: another document.
+    /// The subschemas that a reference may mean, whatever its document is resolved to. Empty: a schema
+    /// of JSON Schema itself; other documents do not compile.
     fn targets(&self, reference: &str) -> Vec<&'s Value> {
         let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+        let is_address = document.starts_with("http://") || document.starts_with("https://");
+        if is_address && self.resources.is_empty() {
+            return Vec::new();
+        }
+        let fragment = decode_percent(fragment);
         let mut found = Vec::new();
         if fragment.is_empty() || fragment.starts_with('/') {
-            let fragment = decode_percent(fragment);
             let starts = std::iter::once(self.root).chain(self.resources.iter().copied());
             found.extend(starts.filter_map(|start| start.pointer(&fragment)));
         }
-        for name in [fragment, reference, document] {
+        for name in [fragment.as_str(), reference, document] {
             if !name.is_empty() {
                 found.extend(self.anchors.get(name).into_iter().flatten());
             }

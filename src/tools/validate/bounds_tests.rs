@@ -41,6 +41,9 @@ fn exponential_schemas_are_refused() {
         json!({"$ref": "#"}),
         json!({"allOf": [{"$ref": "#"}]}),
         json!({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"not": {"$ref": "#/$defs/a"}}}}),
+        json!({"$id": "http://x.example", "allOf": [{"$ref": "http://x.example/#"}]}),
+        json!({"allOf": [{"$ref": "json-schema:///#"}]}),
+        json!({"$defs": {"%a": {"not": {"$ref": "./#/$defs/%25a"}}}}),
         json!({"$dynamicAnchor": "me", "allOf": [{"$dynamicRef": "#me"}]}),
         json!({"$defs": {"a": {"$anchor": "x", "dependentSchemas": {"k": {"$ref": "#x"}}}}}),
     ];

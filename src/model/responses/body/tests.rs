@@ -239,7 +239,7 @@ fn request_bytes_are_stable() {
         r#"],"stream":true,"store":false,"max_output_tokens":32000,"prompt_cache_key":"conv-1","include":["reasoning.encrypted_content"],"reasoning":{"effort":"high","summary":"auto"},"#,
         r#""tools":[{"type":"function","name":"look_up_2","description":"Looks \"up\".","parameters":{"properties":{"q":{"type":"string"}},"required":["q"],"type":"object"},"strict":false},"#,
         r#"{"type":"function","name":"look_up","description":"","parameters":{"type":"object","properties":{}},"strict":false},"#,
-        r#"{"type":"function","name":"any","description":"é","parameters":{"type":["object","null"],"$id":"x"},"strict":false}],"#,
+        r#"{"type":"function","name":"any","description":"é","parameters":{"$id":"x","type":"object","properties":{}},"strict":false}],"#,
         r#""tool_choice":"auto","parallel_tool_calls":true,"#,
         r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"object","properties":{"z":{},"a":{"maximum":1.0}}},"strict":false}}}"#,
     );
