@@ -28,7 +28,7 @@ mod unknown_names;
 use azure::{CosmosAccount, Identity, StorageAccount};
 use budgets::Budgets;
 use fail_point::ArmedFailPoint;
-use links::{ArtifactLinks, Auth, Webhook};
+use links::{ArtifactLinks, Auth, HostNames, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
 use origins::AllowedOrigins;
@@ -47,9 +47,7 @@ pub struct Settings {
     pub port: Option<u16>,
     /// `FUNCTIONS_APP_ROOT_PATH`: the folder of `host.json` that the Functions host runs.
     pub app_root: Option<PathBuf>,
-    /// True if `WEBSITE_HOSTNAME` is absent or names this machine: only Azure routes requests by
-    /// the app's own names.
-    pub is_local_host: bool,
+    pub host_names: HostNames,
     /// Absent: `keys` when served, `header` in `dev`.
     pub auth: Option<Auth>,
     /// `WEBSITE_AUTH_ENABLED`. Only then does the platform remove forged
@@ -174,7 +172,7 @@ impl Settings {
             model,
             port: reader.read_port(),
             app_root: reader.get("FUNCTIONS_APP_ROOT_PATH").map(PathBuf::from),
-            is_local_host: links::is_local_host(&reader),
+            host_names: HostNames::read(&reader),
             auth: Auth::read(&mut reader),
             is_sign_in_on: reader.read_flag("WEBSITE_AUTH_ENABLED"),
             allowed_origins: AllowedOrigins::read(&mut reader),

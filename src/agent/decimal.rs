@@ -75,7 +75,7 @@ impl Decimal {
         let rest = self.digits.bytes().fold(0_u128, |rest, digit| {
             (rest * 10 + u128::from(digit.saturating_sub(b'0'))) % divisor
         });
-        rest * power_of_ten(power, divisor) % divisor == 0
+        (rest * power_of_ten(power, divisor)).is_multiple_of(divisor)
     }
 
     fn digit_count(&self) -> i128 {
@@ -92,13 +92,15 @@ impl Decimal {
     }
 }
 
+/// Largest exponent; longer ones count as this one.
+const POWER_MAX: i128 = 1_000_000_000_000_000_000_000_000_000_000;
+
 /// Exponents of absurd length become the largest ones.
 fn parse_power(text: &str) -> Option<i128> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    const POWER_MAX: i128 = 1_000_000_000_000_000_000_000_000_000_000;
     let power = digits.parse::<i128>().unwrap_or(POWER_MAX).min(POWER_MAX);
     Some(if text.starts_with('-') { -power } else { power })
 }

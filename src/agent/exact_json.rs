@@ -174,12 +174,12 @@ impl<'t> TextReader<'t> {
                     reader.skip_space();
                     reader.rest = reader.rest.strip_prefix(':')?;
                     let value = reader.read_value(depth_left)?;
-                    match places.get(&name).and_then(|place| members.get_mut(*place)) {
-                        Some((_, earlier)) => *earlier = value,
-                        None => {
-                            places.insert(name.clone(), members.len());
-                            members.push((name, value));
-                        }
+                    let known = places.get(&name).and_then(|place| members.get_mut(*place));
+                    if let Some((_, earlier)) = known {
+                        *earlier = value;
+                    } else {
+                        places.insert(name.clone(), members.len());
+                        members.push((name, value));
                     }
                     Some(())
                 })?;

@@ -66,7 +66,7 @@ pub(crate) fn tolerate(schema: &Value, is_pattern: IsPattern<'_>) -> Value {
     }
     let name = dialect.map_or("2020-12", |(part, _)| part);
     let (has_lists_in_items, is_draft_4) = (name != "2020-12", name == "draft-04");
-    Tolerance { has_lists_in_items, is_draft_4, is_pattern }.visit(&mut tolerant);
+    Tolerance { is_pattern, has_lists_in_items, is_draft_4 }.visit(&mut tolerant);
     if let (Some(members), Some((_, address))) = (tolerant.as_object_mut(), dialect) {
         members.insert("$schema".to_owned(), json!(address));
     }
@@ -155,7 +155,9 @@ impl Tolerance<'_> {
         }
         for name in SCHEMA_LISTS {
             if let Some(Value::Array(listed)) = members.get_mut(name) {
-                listed.iter_mut().for_each(|inner| self.visit(inner));
+                for inner in listed {
+                    self.visit(inner);
+                }
             }
         }
         for name in SCHEMA_MAPS {

@@ -127,12 +127,7 @@ impl App {
         settings: Settings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
-        // A served app must not pay an example.
-        let prepared = if settings.port.is_some() || settings.is_in_azure {
-            PreparedSettings { settings, payments: None }
-        } else {
-            start_payments(settings).await?
-        };
+        let prepared = start_payments(settings).await?;
         let settings = &prepared.settings;
         self.check_registrations()?;
         let credentials = Credentials::default();
@@ -349,9 +344,10 @@ async fn start_local_host(
 }
 
 /// Starts the payments server of the example, unless the settings contain the address of another
-/// server.
+/// server. A served app must not pay an example.
 pub(super) async fn start_payments(settings: Settings) -> Result<PreparedSettings, StartError> {
-    if settings.app_setting("PAYMENTS_URL").is_some() {
+    let is_served = settings.port.is_some() || settings.is_in_azure;
+    if settings.app_setting("PAYMENTS_URL").is_some() || is_served {
         return Ok(PreparedSettings { settings, payments: None });
     }
     let server = PaymentsServer::start()

@@ -12,11 +12,10 @@ use serde::Deserialize;
 use crate::commands::contract::{Decider, Owner};
 use crate::digest::sha256_hex;
 use crate::http::SharedApi;
-use crate::http::host_names::HostNames;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::settings::Settings;
-use crate::settings::links::Auth;
+use crate::settings::links::{Auth, HostNames};
 use crate::settings::origins::AllowedOrigins;
 
 /// The role that reads all conversations of its tenant. It can neither prompt nor decide.
@@ -238,7 +237,7 @@ impl Access {
             is_dev: settings.is_dev,
             allowed_origins: settings.allowed_origins.clone(),
             is_hosted: settings.port.is_some(),
-            host_names: if settings.is_local_host { HostNames::Loopback } else { HostNames::Any },
+            host_names: settings.host_names,
             refusal: None,
             public_url: settings.public_url.clone(),
         }

@@ -11,21 +11,11 @@ use url::Url;
 use crate::http::SharedApi;
 use crate::http::auth::Access;
 use crate::http::problem::{self, Problem};
-use crate::settings::links::is_loopback;
+use crate::settings::links::{HostNames, is_loopback};
 
 /// The Functions host sends the client's `Host` here and replaces a client's own value. The handler
 /// sees its own address as `Host`.
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// The host names that an app answers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostNames {
-    /// Every name: the platform routes only the app's own names to it.
-    Any,
-    /// Names of this machine, and that of the public address. A web page that resolves its own name
-    /// to 127.0.0.1 must not read anything.
-    Loopback,
-}
 
 /// Middleware of all routes: 421 for a name that is not the app's.
 pub(crate) async fn check_host_name(
@@ -89,7 +79,7 @@ mod tests {
     }
 
     fn access(host_names: HostNames, is_hosted: bool) -> Access {
-        Access { host_names, is_hosted, ..Access::dev() }
+        Access { is_hosted, host_names, ..Access::dev() }
     }
 
     #[test]

@@ -113,8 +113,9 @@ mod tests {
 
     #[tokio::test]
     async fn endless_body_is_cut() {
-        let endless = futures_util::stream::repeat_with(|| {
-            Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b'x'; 1 << 20]))
+        let chunk = Bytes::from(vec![b'x'; 1 << 20]);
+        let endless = futures_util::stream::repeat_with(move || {
+            Ok::<_, std::convert::Infallible>(chunk.clone())
         });
         let refuse = Router::new().route("/", post(async || StatusCode::UNAUTHORIZED));
         let router = refuse.layer(axum::middleware::from_fn(drain_unread_body));

@@ -189,7 +189,9 @@ impl Merged {
 fn repair_inner(schema: &mut Value) {
     let Some(members) = schema.as_object_mut() else { return };
     let is_nullable = members.remove("nullable") == Some(Value::Bool(true));
-    OPEN_API.iter().for_each(|name| drop(members.remove(*name)));
+    for name in OPEN_API {
+        members.remove(name);
+    }
     if is_nullable && let Some(name @ Value::String(_)) = members.get_mut("type") {
         *name = json!([name, "null"]);
     }

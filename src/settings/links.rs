@@ -123,8 +123,22 @@ pub(super) fn read_public_url(reader: &mut Reader<'_>) -> Option<String> {
     configured.or(host)
 }
 
-pub(super) fn is_local_host(reader: &Reader<'_>) -> bool {
-    reader.get("WEBSITE_HOSTNAME").is_none_or(|name| is_loopback(&name))
+/// The host names that an app answers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostNames {
+    /// Every name: the platform routes only the app's own names to it.
+    Any,
+    /// Names of this machine, and that of the public address. A web page that resolves its own name
+    /// to 127.0.0.1 must not read anything.
+    Loopback,
+}
+
+impl HostNames {
+    /// `WEBSITE_HOSTNAME` is absent or names this machine outside Azure.
+    pub(super) fn read(reader: &Reader<'_>) -> Self {
+        let is_local = reader.get("WEBSITE_HOSTNAME").is_none_or(|name| is_loopback(&name));
+        if is_local { Self::Loopback } else { Self::Any }
+    }
 }
 
 /// True if an address (`host`, `host:port` or a whole URL) is this machine, as it is for the local

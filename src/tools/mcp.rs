@@ -275,7 +275,7 @@ impl McpServer {
                 }
             }
         }
-        let definitions = Definitions::new(now, pages.into_tools());
+        let definitions = Definitions::new(now, &pages.into_tools());
         definitions.map_err(|reason| RequestFailure::Unreadable(reason.as_str().into()))
     }
 

@@ -52,18 +52,17 @@ static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache:
 /// the model.
 pub(crate) fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
     let key = sha256_hex(definition.parameters.to_string().as_bytes());
-    let checker = match CHECKERS.get(&key) {
-        Some(checker) => checker,
-        None => {
-            let compiled = Checker::new(&definition.parameters).map_err(|problem| {
-                format!("Tool \"{}\" cannot be called: {problem}", definition.name)
-            })?;
-            let compiled = Arc::new(compiled);
-            if !compiled.bounded.is_heavy() {
-                CHECKERS.insert(key, Arc::clone(&compiled));
-            }
-            compiled
+    let checker = if let Some(checker) = CHECKERS.get(&key) {
+        checker
+    } else {
+        let compiled = Checker::new(&definition.parameters).map_err(|problem| {
+            format!("Tool \"{}\" cannot be called: {problem}", definition.name)
+        })?;
+        let compiled = Arc::new(compiled);
+        if !compiled.bounded.is_heavy() {
+            CHECKERS.insert(key, Arc::clone(&compiled));
         }
+        compiled
     };
     checker.validate(&definition.name, raw)
 }

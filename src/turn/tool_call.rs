@@ -28,7 +28,9 @@ use crate::tools::recall::PastMessages;
 use crate::tools::user_skills::UserSkillStore;
 use crate::tools::validate::INVALID_JSON;
 use crate::tools::workspace::PackageFiles;
-use crate::tools::{Arguments, ToolContext, ToolOutcome, ToolResult, call_attempt, validate};
+use crate::tools::{
+    Arguments, CallableTool, ToolContext, ToolOutcome, ToolResult, call_attempt, validate,
+};
 use crate::turn::call_approval;
 use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use crate::turn::late_result::LateResultWriter;
@@ -116,9 +118,9 @@ impl<'w> LeasedConversation<'w> {
         // Agent files may be reloaded after the check.
         let binding = call_approval::bind(&*tool, &call, &[]);
         if checked.is_some_and(|checked| !approval_binding::covers(&checked, &binding)) {
+            let name = &call.name;
             return failed(&format!(
-                "Tool \"{}\" changed before this call was sent, so it was not sent. Call it again.",
-                call.name
+                "Tool \"{name}\" changed before this call was sent, so it was not sent. Call it again."
             ));
         }
         let call_span = Arc::new(ToolCallSpan::start(
@@ -140,17 +142,22 @@ impl<'w> LeasedConversation<'w> {
         // whole time-out.
         let deadline = services.clock.now().plus(tool.definition().timeout);
         let traceparent = call_span.span.traceparent().or(context.traceparent);
-        let abort = abort.clone();
-        let has_session = tool.mcp_server().is_some_and(|it| it.has_conversation_sessions());
-        let plugin_state = (has_session || tool.plugin().is_some())
-            .then(|| CallPluginState::new(self.state.head.plugin_state.clone()));
+        let plugin_state = self.plugin_state_of_call(&*tool);
         let outcome_context = OutcomeContext { state: plugin_state.clone(), ..outcome_context };
-        let context = ToolContext { deadline, abort, traceparent, plugin_state, ..context };
-        let read_access = turn_context.read_access();
-        let attempt = CallAttempt { tool, arguments, context, read_access };
+        let context =
+            ToolContext { deadline, abort: abort.clone(), traceparent, plugin_state, ..context };
+        let attempt =
+            CallAttempt { tool, arguments, context, read_access: turn_context.read_access() };
         let hooks = self.result_hooks(index, &call, &turn_context, &attempt);
         services.fail_points.hit("tool.before").await;
         Ok(start_attempt(attempt, call_span, finished, outcome_context, hooks))
+    }
+
+    /// State for the tool of a plugin, or of an MCP server with a session of the conversation.
+    fn plugin_state_of_call(&self, tool: &dyn CallableTool) -> Option<CallPluginState> {
+        let has_session = tool.mcp_server().is_some_and(|it| it.has_conversation_sessions());
+        (has_session || tool.plugin().is_some())
+            .then(|| CallPluginState::new(self.state.head.plugin_state.clone()))
     }
 
     fn outcome_context(&self, index: usize, loop_kind: LoopKind) -> OutcomeContext<'w> {

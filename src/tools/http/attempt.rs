@@ -243,7 +243,7 @@ impl ToolResponse {
     /// JSON: its strings and numbers are changed one by one.
     pub(super) fn rewrite_text(&mut self, change: &dyn Fn(&str) -> Option<String>) {
         let Ok(text) = std::str::from_utf8(&self.body) else { return self.rewrite_bytes(change) };
-        let changed = rewrite_json(text, change).unwrap_or_else(|| change(text));
+        let changed = rewrite(text, change);
         if let Some(changed) = changed {
             self.body = Bytes::from(changed);
         }
@@ -255,7 +255,7 @@ impl ToolResponse {
             return;
         }
         let text = encoding_rs::UTF_8.decode(&self.body).0;
-        if let Some(changed) = rewrite_json(&text, change).unwrap_or_else(|| change(&text)) {
+        if let Some(changed) = rewrite(&text, change) {
             self.body = Bytes::from(changed);
         }
     }
@@ -277,16 +277,15 @@ impl ToolResponse {
     }
 }
 
-/// `None`: the text is not JSON.
-fn rewrite_json(text: &str, change: &dyn Fn(&str) -> Option<String>) -> Option<Option<String>> {
+/// The changed text, also in the strings of JSON, where escapes may hide it. `None`: nothing changes.
+fn rewrite(text: &str, change: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     if !text.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']).starts_with(['{', '[', '"']) {
+        return change(text);
+    }
+    if !text.contains('\\') && change(text).is_none() {
         return None;
     }
-    // Escapes may hide what is looked for.
-    if !text.contains('\\') && change(text).is_none() {
-        return Some(None);
-    }
-    let json = read_foreign_json(text)?.json;
-    let changed = map_strings(json.clone(), change);
-    Some((changed.text() != json.text()).then(|| changed.text().to_owned()))
+    let Some(foreign) = read_foreign_json(text) else { return change(text) };
+    let changed = map_strings(foreign.json.clone(), change);
+    (changed.text() != foreign.json.text()).then(|| changed.text().to_owned())
 }

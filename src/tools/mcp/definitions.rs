@@ -67,7 +67,7 @@ impl Definitions {
     ///
     /// # Errors
     /// The list is too large to be used. The text completes "the server cannot be read: …".
-    pub(super) fn new(now: Timestamp, listed: Vec<RawJson>) -> Result<Self, String> {
+    pub(super) fn new(now: Timestamp, listed: &[RawJson]) -> Result<Self, String> {
         Self::check_count(listed.len())?;
         let mut definitions = Self { fetched_at: now, tools: Vec::new(), rejected: Vec::new() };
         let mut texts = HashSet::new();

@@ -24,7 +24,7 @@ fn tools(input: &[u8]) {
     };
     let listed: Vec<RawJson> = listed;
     let count = listed.len();
-    let Ok(definitions) = Definitions::new(Timestamp(1), listed) else { return };
+    let Ok(definitions) = Definitions::new(Timestamp(1), &listed) else { return };
     assert!(definitions.tools.len() + definitions.rejected.len() <= count);
     let stored = serde_json::to_string(&definitions).unwrap();
     assert!(stored.len() <= 1_000_000);

@@ -116,7 +116,9 @@ impl ResultParts {
         let Ok(blocks) = content.read::<Vec<RawJson>>() else {
             return self.read_block(content);
         };
-        blocks.iter().for_each(|block| self.read_block(block));
+        for block in &blocks {
+            self.read_block(block);
+        }
     }
 
     fn read_block(&mut self, block: &RawJson) {

@@ -195,7 +195,9 @@ impl<'s> SchemaIndex<'s> {
             }
         }
         for keyword in SAME_PLACE_LISTS.into_iter().chain(INNER_LISTS) {
-            list_of(members, keyword).iter().for_each(|inner| self.collect(inner));
+            for inner in list_of(members, keyword) {
+                self.collect(inner);
+            }
         }
         for keyword in SAME_PLACE_MAPS.into_iter().chain(INNER_MAPS) {
             map_of(members, keyword).for_each(|(_, inner)| self.collect(inner));
@@ -296,7 +298,7 @@ fn decode_percent(text: &str) -> String {
 
 struct StepCounter<'i, 's> {
     index: &'i SchemaIndex<'s>,
-    /// CheckCost of a referenced schema, by its address and that of the value.
+    /// Cost of a referenced schema, by its address and that of the value.
     known: HashMap<(usize, usize), CheckCost>,
     visits: u64,
     /// Nodes that [`Self::nodes_of`] has counted.
@@ -385,13 +387,13 @@ impl<'s> StepCounter<'_, 's> {
         }
         for target in targets.iter().copied() {
             let key = (address(target), address(value));
-            let cost = match self.known.get(&key) {
-                Some(cost) => *cost,
-                None => {
-                    let cost = self.cost(target, value, depth)?;
-                    self.known.insert(key, cost);
-                    cost
-                }
+            let known = self.known.get(&key).copied();
+            let cost = if let Some(cost) = known {
+                cost
+            } else {
+                let cost = self.cost(target, value, depth)?;
+                self.known.insert(key, cost);
+                cost
             };
             largest.steps = largest.steps.max(cost.steps);
             largest.alternatives = largest.alternatives.max(cost.alternatives);

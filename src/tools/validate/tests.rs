@@ -214,7 +214,7 @@ fn numbers_beyond_floats_are_compared_exactly() {
         ("maximum", json!(u64::MAX), "18446744073709551616", false),
         ("const", json!(0.1), "0.1000000000000000055511151231257827", false),
         ("const", json!(0.1), "0.10000000000000000000", true),
-        ("enum", json!([9007199254740992_u64]), "9007199254740992.1", false),
+        ("enum", json!([9_007_199_254_740_992_u64]), "9007199254740992.1", false),
         ("const", json!(0), "1e-400", false),
         ("multipleOf", json!(2), "100000000000000000000000000000000001", false),
         ("multipleOf", json!(2), "100000000000000000000000000000000002", true),

@@ -140,9 +140,11 @@ impl Extension for Hooked {
     }
 }
 
+type Change = fn(&mut SendTool);
+
 #[tokio::test(start_paused = true)]
 async fn changed_call_is_not_sent_without_a_new_approval() {
-    let changes: [(&str, fn(&mut SendTool)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("another host, no gate", |tool| (tool.host, tool.gate) = ("evil.example", None)),
         ("another host", |tool| tool.host = "evil.example"),
         ("another path, no gate", |tool| (tool.path, tool.gate) = ("/admin", None)),

@@ -32,6 +32,7 @@ struct Example {
     body: Value,
 }
 
+#[expect(clippy::too_many_lines, reason = "one table of all requests")]
 fn examples() -> Vec<Example> {
     let settings = || {
         json!({
