@@ -22,7 +22,7 @@ const VOLATILE_MEMBERS: [&str; 12] = [
 ];
 
 /// Members whose values are ids.
-const ID_MEMBERS: [&str; 15] = [
+const ID_MEMBERS: [&str; 16] = [
     "id",
     "entryId",
     "parentId",
@@ -38,6 +38,8 @@ const ID_MEMBERS: [&str; 15] = [
     "toolCallId",
     "targetId",
     "leafId",
+    // A server of a test has a port of its own in each run.
+    "host",
 ];
 
 #[derive(Default)]
