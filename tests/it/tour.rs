@@ -250,8 +250,8 @@ fn output_with_ellipsis_matches_any_text() {
 #[test]
 fn readme_commands_run_as_printed() {
     let tour = Tour::of("README.md");
-    let [paid, _, restarted] = &tour.outputs[..] else {
-        panic!("README.md has {} blocks `sh tour`, not three", tour.outputs.len());
+    let [paid, _, _, restarted] = &tour.outputs[..] else {
+        panic!("README.md has {} blocks `sh tour`, not four", tour.outputs.len());
     };
     assert!(paid.contains(r#""state":"waiting_for_approval""#), "{paid}");
     assert!(restarted.contains("Restart web?"), "{restarted}\n{}", tour.dev.log());

@@ -147,10 +147,6 @@ async fn convert_json(response: &ToolResponse, context: &ToolContext) -> ToolRes
         result.content.extend(foreign.notes.iter().map(|note| Block::text(format!("[{note}]"))));
         return result;
     }
-    if foreign.json.text().starts_with('"') && !decoded.trim_start().starts_with('"') {
-        // It nests too deep for programs.
-        return ToolResult::text(repair_surrogates(&decoded));
-    }
     // The model reads what the server sent, and programs read JSON.
     ToolResult { structured: Some(foreign.json), ..ToolResult::text(repair_surrogates(&decoded)) }
 }

@@ -38,7 +38,8 @@ async fn json_response_becomes_text_and_structured_value() {
     assert_eq!((text(&result).as_str(), result.structured), ("{\"half\":", None));
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let (result, _) = call_read_tool(Reply::json(&deep)).await;
-    assert_eq!(result.structured, None, "nested too deeply");
+    let structured = result.structured.unwrap().to_value();
+    assert!(structured.is_array(), "only the part that nests too deep is a text");
 }
 
 #[tokio::test]
