@@ -8,6 +8,8 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use crate::agent::exact_json::ExactJson;
+
 /// Levels of arrays and objects that `serde_json` reads.
 pub(crate) const DEPTH_MAX: usize = 127;
 
@@ -161,7 +163,8 @@ impl<'de> Deserialize<'de> for Members {
 
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text() || self.to_value() == other.to_value()
+        let normal = |raw: &Self| ExactJson::parse(raw).map(|tree| tree.normal_text());
+        self.text() == other.text() || normal(self).is_some_and(|text| Some(text) == normal(other))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::agents::yaml::{Member, Node, Yaml};
 use crate::tools::http::ApprovalRule;
 use crate::tools::http::template::{Piece, Template, TemplateError};
 use crate::tools::is_approver;
+use crate::tools::validate::exact::ExactSchema;
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
 pub(super) const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
@@ -43,7 +44,8 @@ pub(super) fn read_approval(
         match field.key.as_str() {
             "when" => {
                 check_condition_names(&field.value, declared, findings);
-                approval.condition = parse_schema(field, findings).map(|(_, validator)| validator);
+                approval.condition =
+                    parse_schema(field, findings).and_then(|(schema, _)| ExactSchema::new(&schema));
             }
             "reason" => {
                 let no_setting = |_: &str| {

@@ -6,6 +6,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Spanned};
 
+use crate::agent::decimal::Decimal;
+
 /// Line and column in the file, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
@@ -68,7 +70,7 @@ pub(super) fn parse(text: &str) -> Result<Node, (Position, String)> {
         // Aliases must not expand a few lines to a gigabyte.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: repeats_max },
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    let node: Node = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let at = error.location().map_or(Position::START, Position::from_location);
         let whole = error.without_snippet().render();
         let reason = whole.lines().next().unwrap_or_default();
@@ -81,7 +83,38 @@ pub(super) fn parse(text: &str) -> Result<Node, (Position, String)> {
             ""
         };
         (at, format!("this is not YAML: {reason}{hint}"))
-    })
+    })?;
+    let lines: Vec<&str> = text.lines().collect();
+    check_numbers(&node, &lines).map(|()| node)
+}
+
+/// Rejects numbers that a float changes: a bound of an approval would be another one.
+fn check_numbers(node: &Node, lines: &[&str]) -> Result<(), (Position, String)> {
+    match &node.yaml {
+        Yaml::Number(number) if number.is_f64() => {
+            let place = |number: u64| usize::try_from(number.saturating_sub(1)).ok();
+            let Position { line, column } = node.position;
+            let line = place(line).and_then(|line| lines.get(line)).copied().unwrap_or_default();
+            let is_part = |letter: &char| {
+                letter.is_ascii_digit() || matches!(letter, '+' | '-' | '.' | 'e' | 'E')
+            };
+            let start = place(column).unwrap_or_default();
+            let text: String = line.chars().skip(start).take_while(is_part).collect();
+            let written = Decimal::parse(text.trim_start_matches('+').trim_end_matches('.'));
+            if written.is_some_and(|written| Some(written) != Decimal::from_number(number)) {
+                let reason = format!(
+                    "the number {text} has more digits than are kept: write at most 15, or a text"
+                );
+                return Err((node.position, reason));
+            }
+            Ok(())
+        }
+        Yaml::List(items) => items.iter().try_for_each(|item| check_numbers(item, lines)),
+        Yaml::Map(members) => {
+            members.iter().try_for_each(|member| check_numbers(&member.value, lines))
+        }
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) => Ok(()),
+    }
 }
 
 impl Node {

@@ -4,7 +4,9 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::agent::decimal::Decimal;
 use crate::agent::entry::EntryBody;
+use crate::agent::exact_json::ExactJson;
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::question::{ANSWER_BYTES_MAX, Answer};
@@ -20,6 +22,7 @@ use crate::queries::load;
 use crate::services::Services;
 use crate::store::Write;
 use crate::telemetry::trace;
+use crate::tools::validate::exact::ExactSchema;
 use crate::turn::documents;
 use crate::turn::expiry::decision_id;
 
@@ -209,16 +212,21 @@ fn validate_decision(
 }
 
 /// Checks the value against the schema of its request.
-fn validate_value(request: &Request, value: &RawJson) -> Result<(), CommandError> {
+fn validate_value(request: &Request, raw: &RawJson) -> Result<(), CommandError> {
     let Some(schema) = &request.schema else { return Ok(()) };
-    let Ok(validator) = jsonschema::validator_for(&schema.to_value()) else {
+    let schema = schema.to_value();
+    let (Ok(validator), Some(exact)) =
+        (jsonschema::validator_for(&schema), ExactSchema::new(&schema))
+    else {
         tracing::warn!(request.id = %request.id, "request schema invalid: any value is accepted");
         return Ok(());
     };
-    let value = value.to_value();
+    let value = raw.to_value();
     if let Some(exceeded) = &request.budget {
-        let limit = value.get(exceeded.unit.name()).unwrap_or(&value).as_f64();
-        if validator.is_valid(&value) && limit.is_some_and(|limit| limit <= exceeded.unit.max()) {
+        let bare = ExactJson::parse(raw).unwrap_or(ExactJson::Null);
+        let limit = bare.get(exceeded.unit.name()).unwrap_or(&bare).as_decimal();
+        let max = Decimal::parse(&exceeded.unit.max().to_string());
+        if exact.is_valid(raw) == Some(true) && limit.is_some_and(|limit| Some(limit) <= max) {
             return Ok(());
         }
         let (unit, used) = (exceeded.unit.name(), exceeded.unit.to_display(exceeded.used));

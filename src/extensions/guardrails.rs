@@ -5,6 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use regex::{Regex, RegexBuilder};
 
+use crate::agent::exact_json::ExactJson;
+use crate::agent::raw::RawJson;
 use crate::extensions::{
     ApprovalRequest, Events, Extension, Hook, HookContext, HookError, PendingToolCall,
     ToolCallDecision,
@@ -61,8 +63,13 @@ impl Guardrails {
             return None;
         }
         // Not the model's own text: it may hold spaces and escapes that hide a match.
-        let json = call.arguments.value.to_string();
-        if !self.patterns.iter().any(|pattern| pattern.is_match(&json)) {
+        // With the digits that are sent. A pattern may also be written for shortened numbers.
+        let shortened = call.arguments.value.to_string();
+        let written = ExactJson::parse(&call.arguments.text);
+        let json = written.map(|it| RawJson::from_value(&it).text().to_owned());
+        let json = json.unwrap_or_else(|| shortened.clone());
+        let is_match = |pattern: &Regex| pattern.is_match(&json) || pattern.is_match(&shortened);
+        if !self.patterns.iter().any(is_match) {
             return None;
         }
         let bytes_max = QUOTE_BYTES_MAX.min(QUOTES_BYTES_MAX / call.calls_count.max(1));

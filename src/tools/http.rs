@@ -20,6 +20,7 @@ use crate::tools::http::template::{CallArguments, Redactor, Template};
 use crate::tools::http::text::sanitize_line;
 use crate::tools::http::tool_response::ToolResponse;
 use crate::tools::result_limits::limit_progress;
+use crate::tools::validate::exact::ExactSchema;
 use crate::tools::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
     ToolOutcome, ToolResult,
@@ -53,7 +54,7 @@ pub(in crate::tools) const REASON_CHARS_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct ApprovalRule {
     /// Calls whose arguments are valid by this schema need an approval; `None`: all calls.
-    pub condition: Option<jsonschema::Validator>,
+    pub condition: Option<ExactSchema>,
     pub reason: Template,
     /// `owner`, `link`, `role:NAME`; never empty.
     pub approvers: Vec<String>,
@@ -67,7 +68,8 @@ impl ApprovalRule {
         &self,
         arguments: &Arguments,
     ) -> Option<ApprovalRequirement> {
-        if self.condition.as_ref().is_some_and(|when| !when.is_valid(&arguments.value)) {
+        if self.condition.as_ref().is_some_and(|when| when.is_valid(&arguments.text) == Some(false))
+        {
             return None;
         }
         let given = CallArguments::from_arguments(arguments).ok();

@@ -3,6 +3,7 @@
 
 mod ajv_messages;
 mod coerce;
+pub(crate) mod exact;
 pub(crate) mod response;
 
 #[cfg(test)]
@@ -11,12 +12,15 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use jsonschema::{Validator, ValidatorMap};
+use jsonschema::{ValidationError, Validator, ValidatorMap};
 use quick_cache::sync::Cache;
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::agent::exact_json::ExactJson;
 use crate::agent::raw::RawJson;
 use crate::digest::sha256_hex;
+use crate::tools::validate::exact::ExactTree;
 use crate::tools::{Arguments, ToolDefinition};
 
 /// Problems in the text for the model. More problems would not help it.
@@ -48,8 +52,10 @@ pub(crate) fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arg
 pub struct Checker {
     schema: Value,
     validator: Validator,
+    /// For arguments with numbers that floats change, built when first needed.
+    exact: OnceLock<Option<Validator<ExactTree>>>,
     /// Validators of the branches of `anyOf` and `oneOf`, built when coercion first needs one.
-    branches: OnceLock<Option<ValidatorMap>>,
+    branches: OnceLock<Option<ValidatorMap<ExactTree>>>,
 }
 
 impl fmt::Debug for Checker {
@@ -76,7 +82,7 @@ impl Checker {
                 };
                 format!("its parameters are not a usable JSON Schema{place}: {error}")
             })?;
-        Ok(Self { schema, validator, branches: OnceLock::new() })
+        Ok(Self { schema, validator, exact: OnceLock::new(), branches: OnceLock::new() })
     }
 
     /// # Errors
@@ -95,27 +101,46 @@ impl Checker {
                 &received,
             ));
         }
-        if self.validator.is_valid(&received) {
-            return Ok(keep_written_text(raw, received));
+        let Some(written) = ExactJson::parse(raw) else {
+            return Err(invalid_json_error(tool_name, "a text is not Unicode"));
+        };
+        if self.is_valid(&written, &received) {
+            return Ok(keep_written_text(raw, &written, received));
         }
-        let mut coerced = received.clone();
+        let mut coerced = written.clone();
         coerce::coerce(
             &self.schema,
             &|pointer, value| self.is_valid_at(pointer, value),
             &mut coerced,
         );
-        if coerced != received && self.validator.is_valid(&coerced) {
-            return Ok(Arguments { text: RawJson::from_value(&coerced), value: coerced });
+        let value = coerced.to_value();
+        if coerced != written && self.is_valid(&coerced, &value) {
+            return Ok(Arguments { text: RawJson::from_value(&coerced), value });
         }
-        let (problems, left_out) = self.find_problems(&coerced, raw.text().len());
-        Err(validation_error(tool_name, &problems, left_out, &received))
+        let (problems, left_out) = self.find_problems(&coerced, &value, raw.text().len());
+        Err(validation_error(tool_name, &problems, left_out, &written))
+    }
+
+    /// `value`: the same tree with floats, which is faster to check.
+    fn is_valid(&self, written: &ExactJson, value: &Value) -> bool {
+        match self.exact_validator(written) {
+            Some(exact) => exact.is_valid(written),
+            None => self.validator.is_valid(value),
+        }
+    }
+
+    /// The validator of arguments whose numbers floats change.
+    fn exact_validator(&self, written: &ExactJson) -> Option<&Validator<ExactTree>> {
+        if !written.has_long_number() {
+            return None;
+        }
+        let build = || exact_options().build(&self.schema).ok();
+        self.exact.get_or_init(build).as_ref()
     }
 
     /// True if a value is valid by the subschema at a pointer that begins with `#`.
-    fn is_valid_at(&self, pointer: &str, value: &Value) -> bool {
-        let branches = self.branches.get_or_init(|| {
-            jsonschema::options().should_validate_formats(true).build_map(&self.schema).ok()
-        });
+    fn is_valid_at(&self, pointer: &str, value: &ExactJson) -> bool {
+        let branches = self.branches.get_or_init(|| exact_options().build_map(&self.schema).ok());
         branches
             .as_ref()
             .and_then(|branches| branches.get(pointer))
@@ -123,11 +148,18 @@ impl Checker {
     }
 
     /// Returns the problems in AJV's order, and the number of problems left out.
-    fn find_problems(&self, value: &Value, bytes_count: usize) -> (Vec<String>, usize) {
-        let mut errors: Vec<_> = if bytes_count > ALL_PROBLEMS_BYTES_MAX {
-            self.validator.validate(value).err().into_iter().collect()
-        } else {
-            self.validator.iter_errors(value).collect()
+    fn find_problems(
+        &self,
+        written: &ExactJson,
+        value: &Value,
+        bytes_count: usize,
+    ) -> (Vec<String>, usize) {
+        let is_first_only = bytes_count > ALL_PROBLEMS_BYTES_MAX;
+        let mut errors: Vec<ValidationError<'_>> = match self.exact_validator(written) {
+            Some(exact) if is_first_only => exact.validate(written).err().into_iter().collect(),
+            Some(exact) => exact.iter_errors(written).collect(),
+            None if is_first_only => self.validator.validate(value).err().into_iter().collect(),
+            None => self.validator.iter_errors(value).collect(),
         };
         errors.sort_by_cached_key(|error| ajv_messages::sort_key(&self.schema, value, error));
         let mut lines: Vec<String> = errors
@@ -140,13 +172,18 @@ impl Checker {
     }
 }
 
+fn exact_options<'s>() -> jsonschema::ValidationOptions<'s, Arc<dyn jsonschema::Retrieve>, ExactTree>
+{
+    exact::options().should_validate_formats(true).should_ignore_unknown_formats(true)
+}
+
 /// Keeps the model's own text, unless it contains a duplicate member. JSON readers differ in the
 /// duplicate that they use, so an approver could approve one amount while the tool pays another.
-fn keep_written_text(raw: &RawJson, value: Value) -> Arguments {
+fn keep_written_text(raw: &RawJson, written: &ExactJson, value: Value) -> Arguments {
     let text = if count_members_in_text(raw.text()) == count_members(&value) {
         raw.clone()
     } else {
-        RawJson::from_value(&value)
+        RawJson::from_value(written)
     };
     Arguments { value, text }
 }
@@ -198,7 +235,7 @@ fn validation_error(
     tool_name: &str,
     problems: &[String],
     left_out: usize,
-    received: &Value,
+    received: &impl Serialize,
 ) -> String {
     use fmt::Write as _;
 

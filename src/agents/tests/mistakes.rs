@@ -141,6 +141,27 @@ fn invalid_yaml_is_reported_with_its_line() {
 }
 
 #[test]
+fn number_with_more_digits_than_floats_is_a_mistake() {
+    let file = |limit: &str| {
+        format!(
+            "---\ntools:\n  - http:\n      name: t\n      url: https://x.example/\n      parameters: {{ properties: {{ n: {{}} }} }}\n      approval: {{ when: {{ properties: {{ n: {{ maximum: {limit} }} }} }} }}\n---\nx"
+        )
+    };
+    for limit in
+        ["100.00000000000000000001", "0.1000000000000000055511151231257827", "9007199254740993.5"]
+    {
+        let found = mistakes(&file(limit));
+        let expected = format!(
+            "agents/clerk.agent.md:7: the number {limit} has more digits than are kept: write at most 15, or a text"
+        );
+        assert_eq!(found, expected);
+    }
+    for limit in ["100", "-0.5", "1.50", "1e3", "2.5E-3", "18446744073709551615", "100.0", "1e22"] {
+        assert_eq!(load_files(&[("clerk.agent.md", &file(limit))]).mistakes, [], "{limit}");
+    }
+}
+
+#[test]
 fn yaml_alias_bomb_is_a_mistake() {
     let mut text = "---\na: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (name, of) in [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f')] {

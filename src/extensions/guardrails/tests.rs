@@ -120,3 +120,20 @@ fn long_arguments_are_shortened() {
         assert_eq!(rest, format!(" ({left} more bytes in the call's arguments)\n\nProceed?"));
     }
 }
+
+#[test]
+fn patterns_and_questions_have_the_digits_that_are_sent() {
+    let guardrails = Guardrails {
+        patterns: vec![compile_pattern("5555555555554444001").unwrap()],
+        ..guardrails(None)
+    };
+    let text = RawJson::from_text(r#"{"card": 55555555555544440015555.10}"#).unwrap();
+    let arguments = Arguments { value: text.to_value(), text };
+    let question = guardrails.question(&PendingToolCall {
+        tool_call_id: "c1",
+        tool_name: "charge",
+        arguments: &arguments,
+        calls_count: 1,
+    });
+    assert!(question.is_some_and(|it| it.contains(r#"{"card":55555555555544440015555.10}"#)));
+}

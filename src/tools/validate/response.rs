@@ -1,9 +1,13 @@
 //! Validation of a model response by the response schema of its agent.
 
+use jsonschema::ValidationError;
 use serde_json::Value;
 
+use super::exact;
 use crate::agent::content::Block;
+use crate::agent::exact_json::ExactJson;
 use crate::agent::message::AssistantMessage;
+use crate::agent::raw::RawJson;
 use crate::agent::text::strip_code_fence;
 
 /// Number of reported mistakes.
@@ -35,15 +39,22 @@ pub(crate) fn find_message_mismatch(schema: &Value, message: &AssistantMessage) 
 /// Returns the reason why a text is not valid JSON by the schema. One surrounding code fence is
 /// allowed.
 pub(crate) fn find_mismatch(schema: &Value, text: &str) -> Option<String> {
-    let value: Value = match serde_json::from_str(strip_code_fence(text)) {
+    let json = strip_code_fence(text);
+    let value: Value = match serde_json::from_str(json) {
         Ok(value) => value,
         Err(error) => return Some(format!("it is not JSON: {error}")),
     };
+    let written = RawJson::from_text(json).ok().and_then(|raw| ExactJson::parse(&raw));
     // The agent file's loader rejects an invalid schema.
     let validator = jsonschema::validator_for(schema).ok()?;
-    let mistakes: Vec<String> = validator
-        .iter_errors(&value)
-        .take(MISTAKES_MAX)
+    let written = written.filter(ExactJson::has_long_number);
+    let exact = written.as_ref().and_then(|it| Some((exact::options().build(schema).ok()?, it)));
+    let errors: Vec<ValidationError<'_>> = match &exact {
+        Some((exact, written)) => exact.iter_errors(written).take(MISTAKES_MAX).collect(),
+        None => validator.iter_errors(&value).take(MISTAKES_MAX).collect(),
+    };
+    let mistakes: Vec<String> = errors
+        .iter()
         .map(|error| {
             let place = error.instance_path().to_string();
             let mut text = error.to_string();

@@ -184,3 +184,154 @@ fn changed_parameters_get_a_new_checker() {
     let text = validate(&definition, &empty).unwrap_err();
     assert!(text.starts_with("Tool \"add\" cannot be called: its parameters"), "{text}");
 }
+
+/// A schema of the argument `n`.
+fn schema_of_n(keyword: &str, limit: &Value) -> Value {
+    json!({"type": "object", "properties": {"n": {keyword: limit}}})
+}
+
+fn is_accepted(keyword: &str, limit: &Value, number: &str) -> bool {
+    let text = format!("{{\"n\":{number}}}");
+    let schema = schema_of_n(keyword, limit);
+    let is_valid = check(&schema, &text).is_ok_and(|arguments| {
+        assert_eq!(arguments.text.text(), text, "sent as it was written");
+        true
+    });
+    let gate = exact::ExactSchema::new(&schema).unwrap();
+    let raw = RawJson::from_text(text).unwrap();
+    assert_eq!(gate.is_valid(&raw), Some(is_valid), "the gate agrees: {keyword} {limit} {number}");
+    is_valid
+}
+
+#[test]
+fn numbers_beyond_floats_are_compared_exactly() {
+    for (keyword, limit, number, expected) in [
+        ("maximum", json!(100), "100.00000000000000000001", false),
+        ("maximum", json!(100), "99.99999999999999999999", true),
+        ("exclusiveMaximum", json!(0.1), "0.09999999999999999999", true),
+        ("minimum", json!(1), "0.99999999999999999999", false),
+        ("exclusiveMinimum", json!(100), "100.00000000000000000001", true),
+        ("exclusiveMinimum", json!(u64::MAX), "18446744073709551616", true),
+        ("maximum", json!(u64::MAX), "18446744073709551616", false),
+        ("const", json!(0.1), "0.1000000000000000055511151231257827", false),
+        ("const", json!(0.1), "0.10000000000000000000", true),
+        ("enum", json!([9007199254740992_u64]), "9007199254740992.1", false),
+        ("const", json!(0), "1e-400", false),
+        ("multipleOf", json!(2), "100000000000000000000000000000000001", false),
+        ("multipleOf", json!(2), "100000000000000000000000000000000002", true),
+        ("multipleOf", json!(0.01), "123456789012345678901234.56", true),
+        ("type", json!("integer"), "100000000000000000000.5", false),
+        ("type", json!("integer"), "25122920421210000012345", true),
+    ] {
+        assert_eq!(is_accepted(keyword, &limit, number), expected, "{keyword} {limit} {number}");
+    }
+    let unique = json!({"type": "object", "properties": {"n": {"uniqueItems": true}}});
+    assert!(check(&unique, r#"{"n":[9007199254740992.1,9007199254740992.2]}"#).is_ok());
+    assert!(check(&unique, r#"{"n":[9007199254740992.10,9007199254740992.1]}"#).is_err());
+}
+
+#[test]
+fn problems_of_long_numbers_have_the_usual_texts() {
+    let schema = json!({"type": "object", "properties": {
+        "a": {"maximum": 100}, "b": {"enum": [0.1]}, "c": {"type": "integer"}, "d": {"type": "string", "maxLength": 2},
+    }});
+    let text = r#"{"a":100.00000000000000000001,"b":0.10000000000000000001,"c":1.00000000000000000001,"d":"abc"}"#;
+    let error = check(&schema, text).unwrap_err();
+    for line in [
+        "a: must be <= 100",
+        "b: must be equal to one of the allowed values",
+        "c: must be integer",
+        "d: must NOT have more than 2 characters",
+        "\"b\": 0.10000000000000000001",
+    ] {
+        assert!(error.contains(line), "{line}: {error}");
+    }
+}
+
+#[test]
+fn coercion_keeps_each_digit() {
+    let schema = json!({"type": "object", "properties": {
+        "number": {"type": "number"}, "text": {"type": "string"}, "flag": {"type": "boolean"},
+    }});
+    for (given, expected) in [
+        (r#"{"number":"25122920421210000012345"}"#, r#"{"number":25122920421210000012345}"#),
+        (
+            r#"{"number":"+0012.3400000000000000000005e1"}"#,
+            r#"{"number":12.3400000000000000000005e1}"#,
+        ),
+        (
+            r#"{"number":"0.1","text":1234567890123456789012}"#,
+            r#"{"number":0.1,"text":"1234567890123456789012"}"#,
+        ),
+        (
+            r#"{"number":"7","text":"x","more":0.1000000000000000055}"#,
+            r#"{"number":7,"text":"x","more":0.1000000000000000055}"#,
+        ),
+    ] {
+        assert_eq!(check(&schema, given).unwrap().text.text(), expected);
+    }
+    assert!(check(&schema, r#"{"flag":1}"#).is_ok());
+    assert!(check(&schema, r#"{"flag":1.00000000000000000001}"#).is_err());
+    assert!(check(&schema, r#"{"flag":1e-400}"#).is_err());
+}
+
+/// Digits of the number times ten to the 2,000th, as a whole number: another way to compare.
+fn scaled(text: &str) -> (bool, String) {
+    let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let (mantissa, power) = text.split_once('e').unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let zeros = 2_000 + power.parse::<i64>().unwrap() - i64::try_from(fraction.len()).unwrap();
+    let all = format!("{whole}{fraction}{}", "0".repeat(usize::try_from(zeros).unwrap()));
+    let digits = all.trim_start_matches('0').to_owned();
+    (is_negative && !digits.is_empty(), digits)
+}
+
+fn compare_scaled(one: &str, other: &str) -> std::cmp::Ordering {
+    let ((is_negative, one), (is_other_negative, other)) = (scaled(one), scaled(other));
+    let size = one.len().cmp(&other.len()).then_with(|| one.cmp(&other));
+    match (is_negative, is_other_negative) {
+        (false, false) => size,
+        (true, true) => size.reverse(),
+        (true, false) => std::cmp::Ordering::Less,
+        (false, true) => std::cmp::Ordering::Greater,
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
+
+    /// Any JSON number of up to 400 digits is compared exactly, or refused as out of range.
+    #[test]
+    fn any_number_is_compared_exactly_or_refused(
+        sign in "-?",
+        whole in "(0|1|9|100|[1-9][0-9]{0,199})",
+        fraction in "(|\\.0{0,40}[0-9]{1,160})",
+        power in proptest::option::of(-900_i64..900),
+        limit in proptest::sample::select(vec!["0", "1", "0.1", "100", "-100", "99.5", "1e22", "9007199254740993"]),
+    ) {
+        use std::cmp::Ordering;
+        let power = power.map(|power| format!("e{power}")).unwrap_or_default();
+        let number = format!("{sign}{whole}{fraction}{power}");
+        let limit_value: Value = serde_json::from_str(limit).unwrap();
+        let order = compare_scaled(&number, limit);
+        let is_finite = number.parse::<f64>().unwrap().is_finite();
+        for (keyword, expected) in [
+            ("maximum", order != Ordering::Greater),
+            ("minimum", order != Ordering::Less),
+            ("exclusiveMaximum", order == Ordering::Less),
+            ("exclusiveMinimum", order == Ordering::Greater),
+            ("const", order == Ordering::Equal),
+        ] {
+            let schema = schema_of_n(keyword, &limit_value);
+            let text = format!("{{\"n\":{number}}}");
+            let raw = RawJson::from_text(text.clone()).unwrap();
+            let gate = exact::ExactSchema::new(&schema).unwrap();
+            proptest::prop_assert_eq!(gate.is_valid(&raw), Some(expected), "{} {} {}", keyword, limit, &number);
+            let checked = check(&schema, &text);
+            proptest::prop_assert_eq!(checked.is_ok(), expected && is_finite, "{} {} {}", keyword, limit, &number);
+            if let Ok(arguments) = checked {
+                proptest::prop_assert_eq!(arguments.text.text(), &text);
+            }
+        }
+    }
+}
