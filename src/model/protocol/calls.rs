@@ -106,6 +106,9 @@ mod tests {
         assert_eq!(reason, "The <execute> block has 40000 calls; the maximum is 64");
         let deep = format!("{}{}", "[".repeat(300_000), "]".repeat(300_000));
         let reason = parse_calls(&deep).unwrap_err();
-        assert!(reason.starts_with("Call 0 is not an object: [[") && reason.len() < 400, "{reason}");
+        assert!(
+            reason.starts_with("Call 0 is not an object: [[") && reason.len() < 400,
+            "{reason}"
+        );
     }
 }
