@@ -174,7 +174,7 @@ impl BoundedSchema {
         if is_valid { SchemaVerdict::Valid } else { SchemaVerdict::Invalid }
     }
 
-    /// As [`Self::check`], with each digit of the numbers.
+    /// Checks a value with each digit of its numbers. `raw` is its text.
     pub(crate) fn check_written(&self, raw: &RawJson, value: &Value) -> SchemaVerdict {
         let Some(cost) = self.cost(value) else { return SchemaVerdict::TooLarge };
         match ExactJson::parse_if_long(raw) {
