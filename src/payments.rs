@@ -2,7 +2,7 @@
 //! key.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Path, State};
@@ -58,8 +58,19 @@ impl PaymentsServer {
     /// # Errors
     /// No loopback port is free. Report it; the example cannot start.
     pub async fn start() -> std::io::Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = tokio::net::TcpListener::bind(address).await?;
+        Self::start_on(0).await
+    }
+
+    /// Starts on this port if it is free, else on any free port.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub(crate) async fn start_on(port: u16) -> std::io::Result<Self> {
+        let bind = |port| tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        let listener = match bind(port).await {
+            Ok(listener) => listener,
+            Err(_) => bind(0).await?,
+        };
         let base_url = format!("http://{}", listener.local_addr()?);
         let records = SharedRecords::default();
         let router = router(Arc::clone(&records));

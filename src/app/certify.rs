@@ -58,7 +58,7 @@ pub(super) async fn run(
     // Real tools need the payments server of the example. Stubs need only its address.
     let (settings, payments) = match request.tools {
         ToolMode::Real => {
-            let prepared = service::start_payments(settings).await?;
+            let prepared = service::start_payments(settings, 0).await?;
             (prepared.settings, prepared.payments)
         }
         ToolMode::Stub if settings.app_setting("PAYMENTS_URL").is_none() => {

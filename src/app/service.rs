@@ -27,6 +27,7 @@ use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
+use crate::digest::sha256_hex;
 use crate::extensions::command::find_command_mistakes;
 use crate::extensions::permissions::find_extension_mistakes;
 use crate::fail_points::{FailPoints, NoFailPoints};
@@ -127,7 +128,8 @@ impl App {
         settings: Settings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
-        let prepared = start_payments(settings).await?;
+        let port = payments_port(&options.data);
+        let prepared = start_payments(settings, port).await?;
         let settings = &prepared.settings;
         self.check_registrations()?;
         let credentials = Credentials::default();
@@ -343,14 +345,26 @@ async fn start_local_host(
     Ok(Some(host.await?))
 }
 
+/// The port of the payments server for a data folder. It is the same after a restart: an approval
+/// covers the address of its call.
+fn payments_port(data: &Path) -> u16 {
+    let folder = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
+    let hash = sha256_hex(folder.to_string_lossy().as_bytes());
+    let offset = hash.get(..3).and_then(|digits| u16::from_str_radix(digits, 16).ok());
+    20_000 + offset.unwrap_or_default()
+}
+
 /// Starts the payments server of the example, unless the settings contain the address of another
 /// server. A served app must not pay an example.
-pub(super) async fn start_payments(settings: Settings) -> Result<PreparedSettings, StartError> {
+pub(super) async fn start_payments(
+    settings: Settings,
+    port: u16,
+) -> Result<PreparedSettings, StartError> {
     let is_served = settings.port.is_some() || settings.is_in_azure;
     if settings.app_setting("PAYMENTS_URL").is_some() || is_served {
         return Ok(PreparedSettings { settings, payments: None });
     }
-    let server = PaymentsServer::start()
+    let server = PaymentsServer::start_on(port)
         .await
         .map_err(io_error("start the payments server of the example"))?;
     let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
