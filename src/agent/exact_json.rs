@@ -27,7 +27,7 @@ pub(crate) enum ExactJson {
 }
 
 /// True if the JSON text may have a number that floats change: one with 16 digits or an exponent.
-fn has_long_word(text: &str) -> bool {
+fn may_have_long_number(text: &str) -> bool {
     let mut digits = 0;
     text.bytes().any(|byte| match byte {
         b'0'..=b'9' => {
@@ -49,7 +49,7 @@ impl ExactJson {
     /// # Errors
     /// As for [`Self::parse`].
     pub(crate) fn parse_if_long(raw: &RawJson) -> Result<Option<Self>, UnreadableJson> {
-        if !has_long_word(raw.text()) {
+        if !may_have_long_number(raw.text()) {
             return Ok(None);
         }
         let tree = Self::parse(raw).ok_or(UnreadableJson)?;

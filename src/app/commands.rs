@@ -23,7 +23,7 @@ use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
 use crate::app::start_error::{StartError, io_error};
 use crate::app::usage::UsageQuery;
-use crate::app::{App, bench, certify, function_handlers, telemetry_setup};
+use crate::app::{App, bench, certify, deployed_functions, function_handlers, telemetry_setup};
 use crate::azure::credential::Credentials;
 use crate::error_chain::error_chain;
 use crate::ids::TenantId;
@@ -312,7 +312,9 @@ fn run_package(
         is_forced,
     };
     let check = |folder: &Path| {
-        crate::host::check_package(folder).iter().map(ToString::to_string).collect()
+        let mut problems = crate::host::check_package(folder);
+        problems.extend(deployed_functions::find_exposed_functions(&settings, folder));
+        problems.iter().map(ToString::to_string).collect()
     };
     let packaged = Script::read(root)
         .map_err(package::PackageError::from)

@@ -20,18 +20,22 @@ const REFUSAL: &str = "The deployed functions accept requests without a key, whi
 pub(super) fn find_refusal(settings: &Settings) -> Option<String> {
     settings.port?;
     let root = settings.app_root.as_deref().unwrap_or(Path::new("."));
-    let problems = exposure(settings, || host::find_deployed_exposure(root));
+    let problems = find_exposed_functions(settings, root);
     for problem in &problems {
         tracing::error!(function.file = %problem.file, reason = %problem.message, auth = auth_name(settings), "API refuses all requests");
     }
     (!problems.is_empty()).then(|| REFUSAL.to_owned())
 }
 
-/// Returns the functions that `find` reports, if the mode relies on their keys.
-fn exposure(settings: &Settings, find: impl FnOnce() -> Vec<Problem>) -> Vec<Problem> {
+/// Returns the functions of a deployed folder that require no key although the mode relies on keys.
+pub(super) fn find_exposed_functions(settings: &Settings, dir: &Path) -> Vec<Problem> {
+    if relies_on_keys(settings) { host::find_deployed_exposure(dir) } else { Vec::new() }
+}
+
+fn relies_on_keys(settings: &Settings) -> bool {
     match settings.auth.unwrap_or(Auth::Keys) {
-        Auth::Keys | Auth::Header => find(),
-        Auth::SignIn => Vec::new(),
+        Auth::Keys | Auth::Header => true,
+        Auth::SignIn => false,
     }
 }
 
@@ -60,7 +64,7 @@ fn folder_check(settings: &Settings, dir: &Path, name: &str) -> Check {
         Err(problems) => (problems, Vec::new()),
     };
     problems.extend(host::route_problems(&root, &functions));
-    let exposed = exposure(settings, || host::find_exposure(&root));
+    let exposed = if relies_on_keys(settings) { host::find_exposure(&root) } else { Vec::new() };
     let auth = auth_name(settings);
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.extend(exposed.iter().map(|problem| {

@@ -109,27 +109,31 @@ fn exposure(name: &str, text: &str) -> Option<String> {
     let is_open = bindings.iter().filter_map(Value::as_object).any(|binding| {
         let kind = member(binding, "type").and_then(Value::as_str).unwrap_or_default();
         kind.eq_ignore_ascii_case("httpTrigger")
-            && !requires_key(member(binding, "authLevel"))
+            && !members(binding, "authLevel").all(requires_key)
             && !is_public(name, binding)
     });
     is_open.then(|| "requires no key (`authLevel` anonymous)".to_owned())
 }
 
-/// An absent level is `function`.
-fn requires_key(level: Option<&Value>) -> bool {
+/// Null counts as absent, and an absent level is `function`.
+fn requires_key(level: &Value) -> bool {
     match level {
-        None | Some(Value::Null) => true,
-        Some(Value::String(level)) => {
+        Value::Null => true,
+        Value::String(level) => {
             ["function", "system", "admin"].iter().any(|keyed| level.eq_ignore_ascii_case(keyed))
         }
         // A number of the host's enumeration, in which 0 is anonymous; nobody writes it.
-        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => false,
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
     }
 }
 
-/// The host finds members without regard to case.
 fn member<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    members(object, name).next()
+}
+
+/// The host finds members without regard to case, so an object may have several of one name.
+fn members<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a Value> {
+    object.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -217,6 +221,7 @@ mod tests {
             &trigger("\"Anonymous\""),
             &trigger("0"),
             &trigger("\"anyone\""),
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"function","AuthLevel":"anonymous"}]}"#,
             "// comment\n{}",
             "[]",
             &format!("\u{feff}{}", trigger("\"anonymous\"")),

@@ -17,11 +17,11 @@ enum Segment {
     Rest,
 }
 
-/// The paths that two routes have in common, and which route describes them more closely.
+/// Which of two routes is more specific on the paths that both match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overlap {
+    /// They match no path in common.
     None,
-    /// The first route is the closer one.
     First,
     Second,
     /// Both routes have the same form.
@@ -84,17 +84,17 @@ impl RouteTemplate {
         self.text.trim_matches('/').eq_ignore_ascii_case(other.text.trim_matches('/'))
     }
 
-    /// Compares two routes by the paths that both match. A fixed segment is closer than `{name}`,
-    /// and `{name}` is closer than `{*rest}`; the first difference decides.
+    /// Compares two routes by the paths that both match. A fixed segment is more specific than
+    /// `{name}`, and `{name}` than `{*rest}`; the first difference decides.
     pub(super) fn overlap(&self, other: &Self) -> Overlap {
-        let mut closer = Overlap::Same;
+        let mut overlap = Overlap::Same;
         let (mut first, mut second) = (self.segments.iter(), other.segments.iter());
         loop {
             let difference = match (first.next(), second.next()) {
-                (None, None) | (Some(Segment::Rest), Some(Segment::Rest)) => return closer,
+                (None, None) | (Some(Segment::Rest), Some(Segment::Rest)) => return overlap,
                 // `{*rest}` also matches no segment.
-                (Some(Segment::Rest), _) => return closer.or(Overlap::Second),
-                (_, Some(Segment::Rest)) => return closer.or(Overlap::First),
+                (Some(Segment::Rest), _) => return overlap.or(Overlap::Second),
+                (_, Some(Segment::Rest)) => return overlap.or(Overlap::First),
                 (None, Some(_)) | (Some(_), None) => return Overlap::None,
                 (Some(Segment::Text(one)), Some(Segment::Text(two))) => {
                     if !one.eq_ignore_ascii_case(two) {
@@ -106,7 +106,7 @@ impl RouteTemplate {
                 (Some(Segment::Text(_)), Some(Segment::Parameter)) => Overlap::First,
                 (Some(Segment::Parameter), Some(Segment::Text(_))) => Overlap::Second,
             };
-            closer = closer.or(difference);
+            overlap = overlap.or(difference);
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_names_the_closer_route() {
+    fn overlap_names_the_more_specific_route() {
         for (first, second, expected) in [
             ("{*path}", "health", Overlap::Second),
             ("{*path}", "", Overlap::Second),

@@ -42,9 +42,13 @@ fn find_foreign_name<'a>(access: &Access, headers: &'a HeaderMap) -> Option<&'a 
     names.map(|name| name.to_str().unwrap_or_default()).find(|name| !is_own_name(access, name))
 }
 
+fn public_url(access: &Access) -> Option<Url> {
+    access.public_url.as_deref().and_then(|url| Url::parse(url).ok())
+}
+
 fn is_own_name(access: &Access, name: &str) -> bool {
-    let public = access.public_url.as_deref().and_then(|url| Url::parse(url).ok());
-    let is_public = public.is_some_and(|url| url.authority().eq_ignore_ascii_case(name));
+    let is_public =
+        public_url(access).is_some_and(|url| url.authority().eq_ignore_ascii_case(name));
     is_public || (!name.contains('@') && name.parse::<Authority>().is_ok() && is_loopback(name))
 }
 
@@ -58,8 +62,7 @@ pub(crate) fn is_own_origin(access: &Access, headers: &HeaderMap, origin: &str) 
             && (called.eq_ignore_ascii_case(authority)
                 || (access.host_names == HostNames::Loopback && is_same_port(called, authority)))
     });
-    let public = access.public_url.as_deref().and_then(|url| Url::parse(url).ok());
-    is_called || public.is_some_and(|url| url.origin().ascii_serialization() == origin)
+    is_called || public_url(access).is_some_and(|url| url.origin().ascii_serialization() == origin)
 }
 
 /// True if both names are this machine, with one port.

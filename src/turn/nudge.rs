@@ -52,3 +52,29 @@ impl Nudge {
         Self { key, traceparent: None, schedule: Some(document_id.to_owned()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn member_that_no_document_has_is_found() {
+        let find = |tenant: &str, id: &str, schedule: Option<&str>| {
+            let key = ConversationKey {
+                tenant: TenantId::new(tenant),
+                user: UserId::new("default"),
+                conversation_id: ConversationId::new(id),
+            };
+            let schedule = schedule.map(ToOwned::to_owned);
+            Nudge { schedule, ..Nudge::for_conversation(key, None) }.find_impossible_member()
+        };
+        let long = "x".repeat(5_000);
+        for id in ["", "..", "../../etc", "IMMORTAL/1", "a b", long.as_str()] {
+            assert_eq!(find("default", id, None), Some("conversationId"), "{id}");
+        }
+        assert_eq!(find("a tenant", "c", None), Some("tenant"));
+        assert_eq!(find("default", "c", Some("a/b")), Some("schedule"));
+        assert_eq!(find("default", "c", Some("schedule-of-0123-s")), None);
+        assert_eq!(find("default", "c-1", None), None);
+    }
+}

@@ -119,12 +119,13 @@ async fn signed_webhook_link_decides_the_approval() {
     let payload = body(delivery);
     assert!(!delivery.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
     let link = payload["data"]["approval"]["url"].as_str().unwrap();
-    assert!(payload["text"].as_str().unwrap().ends_with(link), "{payload}");
     assert_eq!(payload["data"]["approvalId"], payload["data"]["requestId"]);
     assert_eq!(payload["data"]["approval"]["toolName"], "send_payment");
     let destination = &payload["data"]["approval"]["destination"];
     let host = destination["host"].as_str().unwrap();
     assert_eq!((&destination["type"], &destination["method"]), (&json!("http"), &json!("POST")));
+    let shown = format!("Destination: POST {host}. {link}");
+    assert!(payload["text"].as_str().unwrap().ends_with(&shown), "{payload}");
     // A GET never decides.
     let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
     assert!(page.status().is_success());

@@ -1,5 +1,7 @@
 //! Approval requests: their ids, entries, events and notifications.
 
+use std::fmt::Write as _;
+
 use serde_json::json;
 
 use crate::agent::entry::{EntryBody, RequestEntry};
@@ -63,7 +65,10 @@ pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Req
         tool_call_id: request.tool_call_id.clone(),
     };
     transition.emit_about(request, EventBody::PromptApprovalRequested(reference));
-    let text = format!("{} {}", request.title, request.reason);
+    let mut text = format!("{} {}", request.title, request.reason);
+    if let Some(destination) = &request.destination {
+        let _ = write!(text, " Destination: {destination}.");
+    }
     let data = json!({"promptId": request.running_prompt(), "inputId": request.input_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
         "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
