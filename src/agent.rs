@@ -6,6 +6,7 @@ pub(crate) mod approval_binding;
 pub(crate) mod branch;
 pub(crate) mod budget;
 pub(crate) mod call_batch;
+mod changed_arguments;
 pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod context_ranges;

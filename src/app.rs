@@ -12,6 +12,7 @@ mod deployed_functions;
 mod doctor_checks;
 mod fail_point;
 mod function_handlers;
+mod hosted_process;
 #[cfg(unix)]
 mod isolation;
 mod maintenance;
@@ -28,6 +29,7 @@ mod signing_keys;
 mod start_error;
 mod telemetry_setup;
 mod usage;
+mod work_file;
 
 use std::fmt;
 use std::process::ExitCode;

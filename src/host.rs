@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use config::HostConfig;
+pub(crate) use config::{FUNCTION_TIMEOUT_SETTING, HostConfig, find_function_timeout};
 pub(crate) use exposure::{find_deployed_exposure, find_exposure, is_public, route_problems};
 pub use function::{Function, HttpTrigger, Trigger};
 pub(crate) use invoke::InvocationError;

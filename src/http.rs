@@ -39,6 +39,7 @@ mod schedules;
 mod schema;
 mod session_files;
 mod skills;
+mod time_limit;
 mod trace_layer;
 mod tree;
 mod unread_body;
@@ -98,6 +99,7 @@ pub fn router(api: Arc<Api>) -> Router {
             )
         })
         .layer(CatchPanicLayer::custom(problem::panic_response))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), time_limit::limit_time))
         .layer(axum::middleware::from_fn(query::check_parameters))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::check_origin))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), auth::refuse_all))

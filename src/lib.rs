@@ -38,6 +38,7 @@ mod schedules;
 mod server;
 mod services;
 mod settings;
+mod shutdown;
 mod store;
 mod telemetry;
 #[cfg(feature = "testing")]

@@ -20,6 +20,7 @@ use crate::model::Model;
 use crate::notifications::sender::NotificationSender;
 use crate::queue::Queue;
 use crate::settings::pauses::Pauses;
+use crate::shutdown::Shutdown;
 use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 use crate::turn::abort_channel::AbortSignals;
@@ -46,6 +47,7 @@ pub struct Services {
     pub user_documents: Arc<UserDocumentsCache>,
     pub workspace_contexts: Arc<WorkspaceContextCache>,
     pub abort_signals: AbortSignals,
+    pub shutdown: Shutdown,
     /// Serialise this process's writes to one tenant's usage ledger.
     pub ledger_locks: Arc<LedgerLocks>,
     /// Sends notifications. `None`: commits write no notifications.
@@ -94,6 +96,7 @@ impl Services {
             user_documents: Arc::default(),
             workspace_contexts: Arc::default(),
             abort_signals: AbortSignals::default(),
+            shutdown: Shutdown::default(),
             ledger_locks: Arc::default(),
             notification_sender: None,
             clock,

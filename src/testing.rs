@@ -223,6 +223,9 @@ pub mod settings {
         pub use crate::settings::table::{ROWS, ReadBy, SetBy, find_row};
     }
 }
+pub mod shutdown {
+    pub use crate::shutdown::{Shutdown, StopTimes};
+}
 pub mod store {
     pub use crate::store::{
         ConversationStore, Document, DocumentKind, Partition, SearchQuery, SearchText, Write,

@@ -29,6 +29,7 @@ use serde_json::Value;
 
 use crate::agent::content::Block;
 use crate::agent::entry::Output;
+use crate::agent::exact_json::ExactJson;
 use crate::agent::message::WorkspaceFile;
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
@@ -95,6 +96,21 @@ pub struct Arguments {
     /// `value` as JSON text. If coercion changed nothing, this is the model's own text, and numbers
     /// keep their digits.
     pub text: RawJson,
+}
+
+impl Arguments {
+    /// Arguments that no schema has checked.
+    pub(crate) fn from_text(text: RawJson) -> Self {
+        Self { value: text.to_value(), text }
+    }
+
+    /// The text of another value of these arguments. Parts of it that are equal keep their text.
+    pub(crate) fn changed_text(&self, changed: &Value) -> RawJson {
+        ExactJson::parse(&self.text).map_or_else(
+            || RawJson::from_value(changed),
+            |written| RawJson::from_value(&written.with_changes(&self.value, changed)),
+        )
+    }
 }
 
 /// Result of a call.

@@ -1,6 +1,7 @@
 //! The open tool calls of one model response: ready, running, and next in source order.
 
 use crate::agent::phase::{CallState, CallStatus, Phase};
+use crate::agent::request::Effect;
 
 /// A view of [`Phase::Calls`]; empty in every other phase.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,14 @@ impl<'a> CallBatch<'a> {
     pub fn started_calls(self) -> impl Iterator<Item = usize> + 'a {
         let calls = self.calls.iter().enumerate();
         calls.filter(|(_, call)| call.is_started()).map(|(index, _)| index)
+    }
+
+    /// True if a call runs whose lost response an approver has to settle.
+    pub fn has_running_write(self) -> bool {
+        let is_write = |call: &CallState| {
+            matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
+        };
+        self.calls.iter().any(is_write)
     }
 
     pub fn is_running(self) -> bool {

@@ -31,7 +31,7 @@ use crate::ids::{
 /// Schema version that this version writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The highest `minReader` that this version can process.
-pub(crate) const READER_VERSION: u32 = 8;
+pub(crate) const READER_VERSION: u32 = 9;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Number of prompts whose span is in the head.

@@ -2,10 +2,11 @@
 //! for.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use crate::agent::changed_arguments;
 use crate::agent::destination::Destination;
 use crate::agent::question::Answers;
+use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, EntryId, RequestId};
@@ -123,8 +124,8 @@ pub struct CallState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_for: Option<String>,
     /// Arguments that an extension set in place of the model's. Removed with its result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed_arguments: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "changed_arguments")]
+    pub changed_arguments: Option<RawJson>,
 }
 
 /// The facts of an approved request that a new one needs if the call has changed.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
@@ -141,10 +140,10 @@ pub enum PromptOutput {
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum OutputResult {
     Success {
-        output: Value,
+        output: RawJson,
     },
     Error {
-        error: Value,
+        error: RawJson,
         /// Present only if an approver rejected the call.
         #[serde(skip_serializing_if = "Option::is_none")]
         rejected: Option<Rejection>,
@@ -472,16 +471,15 @@ impl OutputBuilder {
 
 /// The result for programs: the tool's JSON if it returned JSON, otherwise its text.
 fn to_output_result(result: &ToolResultMessage) -> OutputResult {
-    let text = || Value::String(joined_text(&result.content));
+    let text = || RawJson::from_value(&joined_text(&result.content));
     if let Some(rejection) = &result.rejected {
         // The reason alone (AP-05).
-        let error = rejection.reason.clone().map_or_else(text, Value::String);
+        let error =
+            rejection.reason.clone().map_or_else(text, |reason| RawJson::from_value(&reason));
         return OutputResult::Error { error, rejected: Some(rejection.clone()) };
     }
     if result.is_error {
         return OutputResult::Error { error: text(), rejected: None };
     }
-    OutputResult::Success {
-        output: result.structured_content.as_ref().map_or_else(text, RawJson::to_value),
-    }
+    OutputResult::Success { output: result.structured_content.clone().unwrap_or_else(text) }
 }

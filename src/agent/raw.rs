@@ -8,6 +8,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use super::exact_json::ExactJson;
 use super::foreign_json::read_foreign_json;
 
 /// Levels of arrays and objects that `serde_json` reads.
@@ -59,6 +60,16 @@ impl RawJson {
         self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
 
+    /// JSON with sorted members: one text for equal values.
+    pub(crate) fn canonical_text(&self) -> String {
+        if let Ok(Some(tree)) = ExactJson::parse_if_long(self) {
+            return tree.normal_text();
+        }
+        let mut value = self.to_value();
+        value.sort_all_objects();
+        value.to_string()
+    }
+
     /// Levels of arrays and objects within one another.
     pub(crate) fn depth(&self) -> usize {
         text_depth(self.text())
@@ -72,6 +83,18 @@ impl RawJson {
     /// An object with these members, which keep their text.
     pub(crate) fn from_members(members: Vec<(String, Self)>) -> Self {
         Self::from_value(&Members(members))
+    }
+
+    /// This object with further members. Names that it has already stay as they are.
+    #[must_use]
+    pub(crate) fn with_members(self, added: Vec<(String, Self)>) -> Self {
+        let mut members = self.members().unwrap_or_default();
+        for (name, value) in added {
+            if members.iter().all(|(known, _)| *known != name) {
+                members.push((name, value));
+            }
+        }
+        Self::from_members(members)
     }
 
     /// Removes members that are null, down to this many levels of objects.
@@ -91,7 +114,8 @@ impl RawJson {
     #[must_use]
     pub(crate) fn with_unique_members(self) -> Self {
         match self.read::<Value>() {
-            Ok(value) if self.has_duplicate_member() => Self::from_value(&value),
+            Ok(value) if self.has_duplicate_member() => ExactJson::parse(&self)
+                .map_or_else(|| Self::from_value(&value), |tree| Self::from_value(&tree)),
             // Validation reports JSON that nests too deep for a tree.
             _ => self,
         }
@@ -111,6 +135,16 @@ impl RawJson {
         items.iter().any(Self::has_duplicate_member)
     }
 }
+
+/// An object of these members, whose values keep the text of their numbers.
+macro_rules! raw_object {
+    ({ $($name:literal: $value:expr),* $(,)? }) => {
+        $crate::agent::raw::RawJson::from_members(vec![
+            $(($name.to_owned(), $crate::agent::raw::RawJson::from_value(&$value)),)*
+        ])
+    };
+}
+pub(crate) use raw_object;
 
 /// Levels of arrays and objects in JSON text.
 pub(crate) fn text_depth(text: &str) -> usize {
@@ -189,7 +223,14 @@ impl<'de> Deserialize<'de> for Members {
 
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text() || self.to_value() == other.to_value()
+        if self.text() == other.text() {
+            return true;
+        }
+        match (ExactJson::parse_if_long(self), ExactJson::parse_if_long(other)) {
+            (Ok(None), Ok(None)) => self.to_value() == other.to_value(),
+            (Ok(Some(one)), Ok(Some(other))) => one.normal_text() == other.normal_text(),
+            (Ok(_), Ok(_)) | (Err(_), _) | (_, Err(_)) => false,
+        }
     }
 }
 
@@ -378,6 +419,24 @@ mod tests {
         let text = format!(r#"{{"a":{}1{},"b":2}}"#, "[".repeat(3_000), "]".repeat(3_000));
         let tree = RawJson::from_text(text).unwrap().to_value();
         assert!(tree["b"] == 2 && tree["a"].is_array());
+    }
+
+    #[test]
+    fn equality_and_canonical_text_count_each_digit() {
+        let raw = |text: &str| RawJson::from_text(text).unwrap();
+        for (one, other, is_equal) in [
+            (r#"{"a":1,"b":[2]}"#, r#"{ "b":[2],"a":1 }"#, true),
+            (r#"{"a":12345678901234567890123}"#, r#"{"a": 12345678901234567890123}"#, true),
+            (r#"{"a":12345678901234567890123}"#, r#"{"a":12345678901234567890124}"#, false),
+            (r#"{"a":0.1000000000000000000001}"#, r#"{"a":0.1}"#, false),
+            (r#"[1e400]"#, r#"[1e401]"#, false),
+            (r#"[10e399]"#, r#"[1e400]"#, true),
+            (r#"{"a":1}"#, r#"{"a":2}"#, false),
+        ] {
+            assert_eq!(raw(one) == raw(other), is_equal, "{one} {other}");
+            let texts = (raw(one).canonical_text(), raw(other).canonical_text());
+            assert_eq!(texts.0 == texts.1, is_equal, "{texts:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The reader version that a head requires.
 
+use crate::agent::changed_arguments::keeps_digits_as_json;
 use crate::agent::head::{Head, PromptRun};
-use crate::agent::phase::{CallState, Phase};
+use crate::agent::phase::Phase;
 use crate::agent::settings::LoopKind;
 
 impl Head {
@@ -20,7 +21,13 @@ impl Head {
     /// - 7 while a command waits for an answer: version 6 would let the prompt wait for it.
     /// - 8 while a prompt runs in the loop `protocol`, or the settings require that loop, a history
     ///   window or a mode: version 7 would offer native tools, and does not know the others.
+    /// - 9 while arguments that an extension changed are stored as text: version 8 would send the text.
     pub fn required_reader(&self) -> u32 {
+        let calls = self.phase.call_batch().calls;
+        let changed: Vec<_> = calls.iter().filter_map(|it| it.changed_arguments.as_ref()).collect();
+        if !changed.iter().all(|arguments| keeps_digits_as_json(arguments)) {
+            return 9;
+        }
         let is_protocol = |run: &PromptRun| run.is_protocol;
         if self.prompt.as_ref().is_some_and(is_protocol)
             || self.settings.loop_kind == Some(LoopKind::Protocol)
@@ -32,8 +39,7 @@ impl Head {
         if !self.waiting_commands.is_empty() {
             return 7;
         }
-        let is_changed = |call: &CallState| call.changed_arguments.is_some();
-        if self.phase.call_batch().calls.iter().any(is_changed) || self.phase.is_branch_summary() {
+        if !changed.is_empty() || self.phase.is_branch_summary() {
             return 6;
         }
         let has_system_prompt = |run: &PromptRun| run.system_prompt_seq.is_some();

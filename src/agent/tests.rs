@@ -202,6 +202,7 @@ pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Optio
             binding: "bound".to_owned(),
             destination: None,
             changed_arguments: None,
+            sent_arguments: None,
             fingerprint: "print".to_owned(),
             approval,
         })),

@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::content::Content;
 use crate::agent::prompt_view::PromptView;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::agents::{Skill, SystemPromptParts};
 use crate::app::start_error::StartError;
@@ -482,7 +483,7 @@ impl AgentInner {
             key: self.services.ids.new_id(),
             is_repeatable: false,
             route: AGENT_ROUTE,
-            body_hash: canonical_hash(&serde_json::Value::Null),
+            body_hash: canonical_hash(&RawJson::from_value(&())),
         }
     }
 

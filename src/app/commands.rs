@@ -23,7 +23,9 @@ use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
 use crate::app::start_error::{StartError, io_error};
 use crate::app::usage::UsageQuery;
-use crate::app::{App, bench, certify, deployed_functions, function_handlers, telemetry_setup};
+use crate::app::{
+    App, bench, certify, deployed_functions, function_handlers, hosted_process, telemetry_setup,
+};
 use crate::azure::credential::Credentials;
 use crate::error_chain::error_chain;
 use crate::ids::TenantId;
@@ -237,7 +239,12 @@ async fn run_service(
 ) -> Result<u8, StartError> {
     let source = ModelSource::from_settings(&settings);
     let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
-    let running = Box::pin(app.start(settings, options)).await?;
+    let stopped = if is_dev { FAILED } else { hosted_process::RESTART };
+    let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
+    let running = tokio::select! {
+        started = Box::pin(app.start(settings, options)) => started?,
+        () = signals.next() => return Ok(stopped),
+    };
     if is_dev {
         let address = running.address().map_err(io_error("read the port"))?;
         let services = running.services();
@@ -249,39 +256,65 @@ async fn run_service(
     let stop = CancellationToken::new();
     let stop_requested = stop.clone();
     let stopping = async move {
-        wait_for_stop_signal().await;
+        signals.next().await;
         if is_dev {
             let seconds = function_handlers::DEV_STOP_TIMEOUT.as_secs();
             print_line(&format!(
                 "Stopping: model responses and tool calls under way have up to {seconds} s to be committed. Ctrl-C again ends at once."
             ));
         } else {
-            tracing::info!("service stopping; active turns may finish");
+            tracing::info!(
+                "service stopping: turns are given back, and writes under way may finish"
+            );
         }
         stop_requested.cancel();
-        wait_for_stop_signal().await;
+        signals.next().await;
     };
     tokio::select! {
-        outcome = Box::pin(running.run(stop)) => outcome.map(|()| SUCCESS),
-        () = stopping => Ok(FAILED),
+        outcome = Box::pin(running.run(stop)) => {
+            outcome.map(|()| if is_dev { SUCCESS } else { hosted_process::RESTART })
+        }
+        () = stopping => Ok(stopped),
     }
 }
 
-/// Resolves at Ctrl-C or, on Unix, at SIGTERM.
-async fn wait_for_stop_signal() {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
+/// Ctrl-C and SIGTERM. From its creation on they do not end the process.
+#[cfg(unix)]
+struct StopSignals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl StopSignals {
+    fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = interrupt => {},
-                _ = terminate.recv() => {},
-            }
-            return;
+
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
     }
-    let _ = interrupt.await;
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+struct StopSignals;
+
+#[cfg(not(unix))]
+impl StopSignals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }
 
 fn block_on(work: impl Future<Output = Result<u8, StartError>>) -> Result<u8, StartError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
+use crate::app::work_file::WorkFile;
 use crate::commands::prompt_queue::accept_queue_message;
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
@@ -21,6 +22,8 @@ use crate::turn::{crash_count, error_domain, sweep};
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {
     pub(super) services: Arc<Services>,
+    /// `None`: leases end with the process.
+    pub(super) work_file: Option<Arc<WorkFile>>,
 }
 
 impl FunctionHandlers {
@@ -41,6 +44,15 @@ impl FunctionHandlers {
 impl Functions for FunctionHandlers {
     async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        if self.services.shutdown.is_begun() {
+            crash_count::put_back_nudge(&self.services, &nudge).await;
+            return Ok(());
+        }
+        let _mark = self
+            .work_file
+            .as_ref()
+            .filter(|_| nudge.schedule.is_none())
+            .map(|file| file.add(&nudge.key));
         let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
         self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
         match handled {
@@ -50,6 +62,8 @@ impl Functions for FunctionHandlers {
                 tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
                 Ok(())
             }
+            // Its nudge is enqueued.
+            Err(TurnError::Stopped { .. }) => Ok(()),
             Err(error) => Err(to_failure(&error)),
         }
     }
@@ -84,6 +98,9 @@ impl Functions for FunctionHandlers {
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        if self.services.shutdown.is_begun() {
+            return Ok(());
+        }
         sweep::sweep(&*self.services, sweep::GRACE_PERIOD)
             .await
             .map(|_| ())
@@ -147,5 +164,5 @@ fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
 /// committed and not requested again.
 pub(super) const DEV_STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time that active turns get to finish when the handler stops.
+/// Time that requests get to finish when the built-in host has stopped.
 pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);

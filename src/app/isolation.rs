@@ -83,7 +83,9 @@ impl ChildProcessIsolator {
             agents: self.agents.clone(),
             active_agents: ActiveAgents::from(&*services.agents.current()),
             stores_notifications: services.notification_sender.is_some(),
-            turn_ms: duration_ms(services.limits.turn_duration),
+            turn_ms: duration_ms(
+                services.limits.turn_duration.saturating_sub(port_server::KILL_GRACE),
+            ),
             settle_after_ms: duration_ms(services.limits.settle_after),
         }
     }

@@ -14,7 +14,8 @@ use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
 use crate::app::deployed_functions::find_refusal;
 use crate::app::fail_point::HaltingFailPoints;
-use crate::app::function_handlers::FunctionHandlers;
+use crate::app::function_handlers::{FunctionHandlers, STOP_TIMEOUT};
+use crate::app::hosted_process;
 use crate::app::start_error::io_error;
 use crate::app::{App, ServiceOptions, StartError};
 
@@ -24,6 +25,7 @@ use crate::app::model::{create_model, require_model};
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
+use crate::app::work_file::WorkFile;
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
@@ -41,6 +43,7 @@ use crate::model::Model;
 use crate::notifications::sender::NotificationSender;
 use crate::notifications::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
 use crate::payments::PaymentsServer;
+use crate::queries::event_stream::STREAM_DURATION_MAX;
 use crate::queue::Queue;
 use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
@@ -64,6 +67,8 @@ pub struct RunningService {
     services: Arc<Services>,
     /// True if this is the only process on the store: leases of an earlier process are then void.
     is_single_process: bool,
+    /// Set behind the Functions host.
+    work_file: Option<Arc<WorkFile>>,
     /// Set in `dev`: reloaded after changes.
     agent_files: Option<AgentFiles>,
     embedded: Option<Arc<EmbeddedStore>>,
@@ -79,11 +84,18 @@ struct Handler {
 }
 
 /// Routes of the functions and the API.
-fn build_router(services: &Arc<Services>, settings: &Settings, keys: SigningKeys) -> Router {
+fn build_router(
+    services: &Arc<Services>,
+    settings: &Settings,
+    keys: SigningKeys,
+    work_file: Option<Arc<WorkFile>>,
+) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
     let api = Api::new(Services::clone(services), access, keys);
-    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services) });
-    crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
+    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services), work_file });
+    let shutdown = services.shutdown.clone();
+    crate::http::functions::functions_router(functions, shutdown, services.limits.turn_duration)
+        .merge(crate::http::router(Arc::new(api)))
 }
 
 fn log_pauses(pauses: &Pauses) {
@@ -137,6 +149,7 @@ impl App {
             load_agents_and_model(&self, settings, &options, &credentials)?;
         require_model(&*model, &loaded.catalog, options.is_dev)?;
         log_pauses(&settings.pauses);
+        let turn_duration = turn_duration(settings, &options.root)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.new_id());
@@ -179,18 +192,23 @@ impl App {
             entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
             notification_sender,
             fail_points: create_fail_points(settings, &options.data),
-            limits: turn_limits(settings, ports.embedded.is_some()),
+            limits: Limits { turn_duration, ..turn_limits(settings, ports.embedded.is_some()) },
             spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
             ..Services::new(worker, service_ports)
         });
-        let router = build_router(&services, settings, keys);
+        let work_file = options
+            .is_hosted
+            .then(|| hosted_process::create_work_file(settings, &services))
+            .flatten();
+        let router = build_router(&services, settings, keys, work_file.clone());
         Ok(RunningService {
             host: host.map(|host| host.with_local_handler(router.clone())),
             handler: Handler { listener, router },
             services,
             is_single_process: ports.embedded.is_some(),
+            work_file,
             agent_files: Some(files).filter(|_| options.is_dev),
             embedded: ports.embedded,
             payments: prepared.payments,
@@ -224,7 +242,8 @@ impl RunningService {
         &self.services
     }
 
-    /// Runs until `stop` is cancelled, then lets active turns finish within a time limit.
+    /// Runs until `stop` is cancelled, then lets active turns finish within a time limit. Behind the
+    /// Functions host it runs until [`hosted_process::wait_for_end`].
     ///
     /// # Errors
     /// A part of the service failed: print the error and exit.
@@ -234,6 +253,7 @@ impl RunningService {
             handler,
             services,
             is_single_process,
+            work_file,
             agent_files,
             embedded,
             payments,
@@ -253,15 +273,19 @@ impl RunningService {
                 .await
                 .map_err(io_error("read pending work"))?;
         }
+        if let Some(work_file) = work_file {
+            let services = Arc::clone(&services);
+            watch_tasks.spawn(hosted_process::recover_dead_processes(services, work_file));
+        }
         let outcome = if let Some(host) = host {
-            host.run(stop).await
+            let outcome = host.run(stop).await;
+            handler_stop.cancel();
+            let _ = tokio::time::timeout(STOP_TIMEOUT, tasks.join_next()).await;
+            outcome
         } else {
-            stop.cancelled().await;
+            hosted_process::wait_for_end(&services.shutdown, stop).await;
             Ok(())
         };
-        handler_stop.cancel();
-        let _ =
-            tokio::time::timeout(super::function_handlers::STOP_TIMEOUT, tasks.join_next()).await;
         if let Some(store) = &embedded {
             store.discard_leases();
         }
@@ -283,6 +307,25 @@ fn turn_isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> I
 #[cfg(not(unix))]
 fn turn_isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Isolation {
     Isolation::default()
+}
+
+/// Time of a turn: half of the host's `functionTimeout`, at most the default.
+fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration, StartError> {
+    let default = Limits::default().turn_duration;
+    let override_text = settings.app_setting(host::FUNCTION_TIMEOUT_SETTING);
+    let timeout = host::find_function_timeout(root, override_text.as_deref());
+    let Some(timeout) = timeout.map_err(|problem| HostError::Files(vec![problem]))? else {
+        return Ok(default);
+    };
+    if timeout <= STREAM_DURATION_MAX {
+        let reason = format!(
+            "`functionTimeout` is {} s, but an event stream takes up to {} s: the host would kill the process; set at least 00:05:00",
+            timeout.as_secs(),
+            STREAM_DURATION_MAX.as_secs()
+        );
+        return Err(HostError::Files(vec![host::Problem::new("host.json", reason)]).into());
+    }
+    Ok(default.min(timeout / 2))
 }
 
 /// Limits of turns. With the embedded store, usage is posted to the ledger after 1 s: a delivery

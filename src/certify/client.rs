@@ -141,7 +141,7 @@ pub(super) async fn run_task(services: Arc<Services>, task: Task) -> Result<(), 
             }
         }
         Task::Turn(nudge) => match Box::pin(delivery::handle(&services, &nudge)).await {
-            Ok(_) | Err(TurnError::LeaseLost { .. }) => Ok(()),
+            Ok(_) | Err(TurnError::LeaseLost { .. } | TurnError::Stopped { .. }) => Ok(()),
             Err(error @ TurnError::Store { .. }) => Err(error.to_string()),
         },
         Task::Notify(nudge) => {

@@ -8,7 +8,7 @@ use crate::agent::entry::EntryBody;
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::question::{ANSWER_BYTES_MAX, Answer};
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{RawJson, raw_object};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::commands::certain_write::{BatchOutcome, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse, Decider, FieldError};
@@ -115,7 +115,7 @@ async fn create_decision(
 ) -> Result<CommandResponse, CommandError> {
     let key = &head.key();
     let response = decision_response(approval, &decision, false);
-    let body = serde_json::json!({
+    let body = raw_object!({
         "decision": decision.verdict, "reason": decision.reason, "value": decision.value,
     });
     let item = InboxItem {

@@ -1,8 +1,9 @@
 //! Idempotency of requests: key, scope and body hash, and the response to an earlier request with
 //! the same key.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use crate::agent::exact_json::ExactJson;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem, Receipt};
 use crate::agent::raw::RawJson;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
@@ -89,10 +90,22 @@ impl Idempotency {
 }
 
 /// SHA-256 of JSON with sorted members and without white space.
-pub(crate) fn canonical_hash(value: &Value) -> String {
-    let mut sorted = value.clone();
-    sorted.sort_all_objects();
-    sha256_hex(sorted.to_string().as_bytes())
+pub(crate) fn canonical_hash(body: &RawJson) -> String {
+    sha256_hex(body.canonical_text().as_bytes())
+}
+
+/// The hash of a request's body, of which `text` has each digit. Members that `members` lacks do not
+/// count.
+pub(crate) fn hash_body(text: &str, members: Map<String, Value>) -> String {
+    let canonical = match ExactJson::parse_text_if_long(text) {
+        Ok(Some(written)) => written.with_members_of(&members).normal_text(),
+        Ok(None) | Err(_) => {
+            let mut sorted = Value::Object(members);
+            sorted.sort_all_objects();
+            sorted.to_string()
+        }
+    };
+    sha256_hex(canonical.as_bytes())
 }
 
 /// Stored state of an earlier request with the same input id.
@@ -174,13 +187,23 @@ mod tests {
 
     #[test]
     fn canonical_hash_ignores_only_member_order() {
-        let one: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"é"}],"a":1.5}"#).unwrap();
-        let same: Value =
-            serde_json::from_str(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#).unwrap();
-        let other: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"e"}],"a":1.5}"#).unwrap();
-        assert_eq!(canonical_hash(&one), canonical_hash(&same));
-        assert_ne!(canonical_hash(&one), canonical_hash(&other));
-        assert_ne!(canonical_hash(&json!([1, 2])), canonical_hash(&json!([2, 1])));
+        let hash = |text: &str| canonical_hash(&RawJson::from_text(text).unwrap());
+        let one = hash(r#"{"b":[1,{"y":null,"x":"é"}],"a":1.5}"#);
+        assert_eq!(one, hash(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#));
+        assert_ne!(one, hash(r#"{"b":[1,{"y":null,"x":"e"}],"a":1.5}"#));
+        assert_ne!(hash("[1, 2]"), hash("[2, 1]"));
+    }
+
+    #[test]
+    fn body_hash_counts_each_digit() {
+        let hash = |text: &str| {
+            let members: Map<String, Value> = serde_json::from_str(text).unwrap();
+            hash_body(text, members.into_iter().filter(|(_, value)| !value.is_null()).collect())
+        };
+        let long = r#"{"b":null,"a":12345678901234567890123}"#;
+        assert_eq!(hash(long), hash(r#"{ "a":12345678901234567890123 }"#));
+        assert_ne!(hash(long), hash(r#"{"a":12345678901234567890124}"#));
+        assert_eq!(hash(r#"{"b":1,"a":2.50}"#), hash(r#"{"a":2.5,"b":1}"#));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::agent::settings::Settings;
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
-use crate::commands::idempotency::{Idempotency, canonical_hash};
+use crate::commands::idempotency::{Idempotency, hash_body};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
@@ -132,7 +132,7 @@ async fn accept_text(
         key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
         is_repeatable: true,
         route: ROUTE,
-        body_hash: canonical_hash(&Value::Object(body)),
+        body_hash: hash_body(&json, body),
     };
     let sender = Sender {
         source: Source::Queue,

@@ -36,7 +36,7 @@ impl HookContext {
         if !self.extension().permissions().allows_storage(&custom_type) {
             return Err(self.refusal(&format!("entry type `{custom_type}`"), "with_storage"));
         }
-        let data = RawJson::from_value(&serde_json::to_value(data)?);
+        let data = RawJson::from_text(serde_json::to_string(data)?)?;
         self.add_action(Action::AppendEntry { custom_type, data: Some(data) })
     }
 

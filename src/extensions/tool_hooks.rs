@@ -20,17 +20,31 @@ pub struct PendingToolCall<'a> {
 }
 
 /// Decision of an extension on a tool call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum ToolCallDecision {
     /// The call starts, unless its tool or another extension decides otherwise.
     #[default]
     Allow,
     Block(CallBlock),
     /// The call runs with these arguments, an object of at most 4 KB as JSON. They are not checked
-    /// with the schema of the tool. Later extensions, approvals and the tool see them.
+    /// with the schema of the tool. Later extensions, approvals and the tool see them. A number that
+    /// is equal to the one of the call keeps all its digits, also those beyond a float.
     Change(Value),
+    /// As `Change`, with each number as it is written.
+    ChangeText(RawJson),
     /// The call waits for an approval.
     RequireApproval(ApprovalRequest),
+}
+
+impl ToolCallDecision {
+    /// The changed arguments of a call that has these. `None`: they stay.
+    pub(crate) fn into_arguments(self, before: &Arguments) -> Option<RawJson> {
+        match self {
+            Self::Change(value) => Some(before.changed_text(&value)),
+            Self::ChangeText(text) => Some(text),
+            Self::Allow | Self::Block(_) | Self::RequireApproval(_) => None,
+        }
+    }
 }
 
 /// Decision to block a tool call.

@@ -1,11 +1,13 @@
 //! Reads `host.json` as the Functions host does, and rejects settings with which Azure would start
 //! and then misbehave.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::problem::Problem;
+use crate::text_encoding::skip_byte_order_mark;
 
 const FILE: &str = "host.json";
 
@@ -18,6 +20,44 @@ pub struct HostConfig {
     pub queues: QueueConfig,
     /// `customHandler.description.defaultExecutablePath`: relative, without `./`.
     pub executable: String,
+}
+
+/// App setting that replaces `functionTimeout` of `host.json`.
+pub(crate) const FUNCTION_TIMEOUT_SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
+
+/// The time after which the Functions host kills the handler: the setting before `host.json` of a
+/// folder. `None`: no limit, or that of the plan.
+///
+/// # Errors
+/// The value is no time.
+pub(crate) fn find_function_timeout(
+    root: &Path,
+    setting: Option<&str>,
+) -> Result<Option<Duration>, Problem> {
+    let (place, text) = if let Some(text) = setting {
+        (FUNCTION_TIMEOUT_SETTING, Some(text.to_owned()))
+    } else {
+        // Other mistakes of the file are those of the host.
+        let file = std::fs::read_to_string(root.join(FILE)).unwrap_or_default();
+        let json: Value = serde_json::from_str(skip_byte_order_mark(&file)).unwrap_or_default();
+        (FILE, json["functionTimeout"].as_str().map(ToOwned::to_owned))
+    };
+    match text.as_deref() {
+        None | Some("-1") => Ok(None),
+        Some(text) => parse_function_timeout(text)
+            .map(Some)
+            .ok_or_else(|| Problem::new(place, function_timeout_problem(text))),
+    }
+}
+
+fn parse_function_timeout(text: &str) -> Option<Duration> {
+    parse_time_span(text).filter(|span| !span.is_zero())
+}
+
+fn function_timeout_problem(text: &str) -> String {
+    format!(
+        "`functionTimeout` is `{text}`: write hours:minutes:seconds, `00:10:00`, or `-1` for no limit"
+    )
 }
 
 /// `extensions.queues`.
@@ -159,11 +199,9 @@ impl Reader<'_> {
         if text == "-1" {
             return None;
         }
-        let timeout = parse_time_span(&text).filter(|span| !span.is_zero());
+        let timeout = parse_function_timeout(&text);
         if timeout.is_none() {
-            self.add_problem(format!(
-                "`functionTimeout` is `{text}`: write hours:minutes:seconds, `00:10:00`, or `-1` for no limit"
-            ));
+            self.add_problem(function_timeout_problem(&text));
         }
         timeout.or(default)
     }
@@ -232,6 +270,28 @@ fn parse_digits(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::host::ScriptRoot;
+
+    #[test]
+    fn function_timeout_of_the_environment_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let find = |file: Option<&str>, setting: Option<&str>| {
+            let path = folder.path().join("host.json");
+            match file {
+                Some(text) => std::fs::write(&path, text).unwrap(),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            find_function_timeout(folder.path(), setting).map_err(|problem| problem.to_string())
+        };
+        let minutes = |count| Ok(Some(Duration::from_mins(count)));
+        let file = r#"{"version":"2.0","functionTimeout":"00:10:00"}"#;
+        assert_eq!(find(Some(file), None), minutes(10));
+        assert_eq!(find(Some(file), Some("00:04:00")), minutes(4));
+        assert_eq!(find(Some(file), Some("-1")), Ok(None));
+        assert_eq!(find(Some(r#"{"functionTimeout":"-1"}"#), None), Ok(None));
+        assert_eq!(find(Some("{}"), None), Ok(None));
+        assert_eq!(find(None, None), Ok(None));
+        assert!(find(None, Some("soon")).unwrap_err().starts_with("AzureFunctionsJobHost__"));
+    }
 
     #[test]
     fn shipped_host_json_has_expected_settings() {

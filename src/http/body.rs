@@ -17,7 +17,7 @@ use crate::agent::raw::{BODY_DEPTH_MAX, text_depth};
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::commands::contract::FieldError;
-use crate::commands::idempotency::canonical_hash;
+use crate::commands::idempotency::hash_body;
 use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};
 use crate::server::is_client_too_slow;
@@ -59,8 +59,8 @@ impl FromRequest<SharedApi> for MergePatch {
 
     async fn from_request(request: Request, api: &SharedApi) -> Result<Self, Problem> {
         let bytes = read_json(request, api).await?;
-        let (_, value) = parse_object(&bytes)?;
-        let hash = canonical_hash(&Value::Object(value.clone()));
+        let (text, value) = parse_object(&bytes)?;
+        let hash = hash_body(&text, value.clone());
         Ok(Self(Json { value, hash }))
     }
 }
@@ -167,7 +167,7 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, P
         let field_error = FieldError::new(error.pointer, error.detail);
         Problem::bad_request(field_error.detail.clone()).with_errors(vec![field_error])
     })?;
-    Ok(Json { value, hash: canonical_hash(&Value::Object(members)) })
+    Ok(Json { value, hash: hash_body(&text, members) })
 }
 
 /// The text of a JSON object, and its members.

@@ -6,8 +6,8 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
 
+use crate::agent::raw::RawJson;
 use crate::commands::conversation::{NewConversation, create_conversation};
 use crate::commands::delete::delete_conversation;
 use crate::commands::fork::{ForkRequest, ForkResult, fork_conversation};
@@ -255,7 +255,7 @@ pub(crate) async fn list_entries(
     };
     let to = head.seq.min(after.saturating_add(limit));
     let entries = load::entries(&api.services, &key, after.saturating_add(1), to).await?;
-    let items: Vec<Value> = entries.iter().map(|entry| entry_view(entry)).collect();
+    let items: Vec<RawJson> = entries.iter().map(|entry| entry_view(entry)).collect();
     let next = (to < head.seq).then(|| to.to_string());
     Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }

@@ -80,8 +80,10 @@ pub(crate) async fn stream(
     let Ok(slot) = Arc::clone(&api.stream_slots).try_acquire_owned() else {
         return Err(too_many_streams());
     };
-    let reader = EventReader::new(api.services.clone(), key, after, until);
-    Ok(stream_response(reader, format, (slot, Arc::clone(&api.services.clock))))
+    let services = &api.services;
+    let reader = EventReader::new(services.clone(), key, after, until);
+    let end = services.shutdown.clone().wait_until_begun();
+    Ok(stream_response(reader, format, (slot, Arc::clone(&services.clock)), end))
 }
 
 /// # Errors
@@ -120,13 +122,14 @@ fn stream_response(
     reader: EventReader,
     format: FrameFormat,
     (slot, clock): (OwnedSemaphorePermit, Arc<dyn Clock>),
+    end: impl Future<Output = ()> + Send + 'static,
 ) -> Response {
     let items = stream::unfold(reader, |mut reader| async move {
         let item = reader.next().await?;
         Some((item, reader))
     });
     // The stream of items keeps a read that is in progress when a ping is due.
-    let start = (Box::pin(items), format, slot, clock);
+    let start = (Box::pin(items.take_until(Box::pin(end))), format, slot, clock);
     let events = stream::unfold(start, |(mut items, mut format, slot, clock)| async move {
         let frames = loop {
             match tokio::time::timeout(PING_INTERVAL, items.next()).await {

@@ -10,6 +10,7 @@ mod response;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -19,10 +20,12 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
+use tokio::sync::oneshot;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
 use crate::queue::output_binding;
+use crate::shutdown::Shutdown;
 use crate::telemetry::trace;
 
 pub(crate) use invocation::Invocation;
@@ -46,6 +49,16 @@ const CLIENT_HEADERS: [&str; 3] = ["origin", "sec-fetch-site", "x-forwarded-for"
 const FUNCTION_NAMES: [&str; 6] =
     ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
 
+/// Time before `functionTimeout` at which a turn has ended.
+const END_MARGIN: Duration = Duration::from_secs(15);
+
+#[derive(Clone)]
+struct Handlers {
+    functions: Arc<dyn Functions>,
+    shutdown: Shutdown,
+    turn_duration: Duration,
+}
+
 /// Handlers of the queue and timer functions, one method per folder in `functions/`.
 #[async_trait]
 pub trait Functions: Send + Sync + fmt::Debug {
@@ -66,7 +79,16 @@ pub trait Functions: Send + Sync + fmt::Debug {
 }
 
 /// The router with one route per function, and the start-up check.
-pub fn functions_router(functions: Arc<dyn Functions>) -> Router {
+///
+/// An invocation ends by itself, also if the host closes its connection: a turn that stops in the
+/// middle would keep its lease. It ends before `functionTimeout`, after which the host would kill the
+/// process with all its work; `turn_duration` is at most half of that.
+pub fn functions_router(
+    functions: Arc<dyn Functions>,
+    shutdown: Shutdown,
+    turn_duration: Duration,
+) -> Router {
+    let handlers = Handlers { functions, shutdown, turn_duration };
     let mut router = Router::new();
     for name in FUNCTION_NAMES {
         router = router.route(&format!("/{name}"), post(handle_invocation));
@@ -74,13 +96,13 @@ pub fn functions_router(functions: Arc<dyn Functions>) -> Router {
     router
         // The host calls this until it gets a response, and again with every health check.
         .route("/", get(|| async { "Turnwheel is running.\n" }))
-        .with_state(functions)
+        .with_state(handlers)
         .layer(DefaultBodyLimit::max(ENVELOPE_BYTES_MAX))
-        .layer(CatchPanicLayer::custom(panic_response))
+        .layer(CatchPanicLayer::custom(|_: Box<dyn Any + Send>| panic_response()))
 }
 
 async fn handle_invocation(
-    State(functions): State<Arc<dyn Functions>>,
+    State(handlers): State<Handlers>,
     uri: Uri,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -113,21 +135,46 @@ async fn handle_invocation(
     );
     // The host's span of the invocation. Nudges link to it, and new traces start in it.
     let caller = invocation.traceparent.clone();
-    let work = dispatch(functions.as_ref(), &invocation).instrument(span);
-    trace::run_with_caller(caller.as_deref(), work).await
+    let (reply, response) = oneshot::channel();
+    let shutdown = handlers.shutdown.clone();
+    shutdown.spawn(async move {
+        let work = dispatch(&handlers, &invocation, reply).instrument(span);
+        trace::run_with_caller(caller.as_deref(), work).await;
+    });
+    // Without a reply the task panicked.
+    response.await.unwrap_or_else(|_| panic_response())
 }
 
-async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Response {
+async fn dispatch(handlers: &Handlers, invocation: &Invocation, reply: oneshot::Sender<Response>) {
     let (outcome, nudges) =
-        output_binding::buffer_nudges(Box::pin(call_function(functions, invocation))).await;
-    match outcome {
-        Ok(()) => success_response(&nudges.texts()),
+        output_binding::buffer_nudges(Box::pin(call_in_time(handlers, invocation))).await;
+    let response = match outcome {
+        Ok(()) if !reply.is_closed() => success_response(&nudges.texts()),
+        // The host has closed the connection, and does not send the nudges.
+        Ok(()) => {
+            nudges.send().await;
+            return;
+        }
         Err(failure) => {
             tracing::warn!(error = %failure, "invocation failed");
             nudges.send().await;
             failure_response(&failure.0)
         }
-    }
+    };
+    let _ = reply.send(response);
+}
+
+async fn call_in_time(handlers: &Handlers, invocation: &Invocation) -> Result<(), FunctionFailure> {
+    let limit = match invocation.function.as_str() {
+        // It has a limit of its own, and a commit after that.
+        "turn" => (handlers.turn_duration * 2).saturating_sub(END_MARGIN),
+        _ => handlers.turn_duration,
+    };
+    let call = Box::pin(call_function(handlers.functions.as_ref(), invocation));
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let text = format!("the invocation did not end within {} s", limit.as_secs());
+        Err(FunctionFailure(text))
+    })
 }
 
 async fn call_function(
@@ -150,7 +197,7 @@ async fn call_function(
 }
 
 /// The panic hook logs the payload at `debug`: it may quote content.
-fn panic_response(_panic: Box<dyn Any + Send + 'static>) -> Response {
+fn panic_response() -> Response {
     tracing::error!("function panicked");
     failure_response("the function panicked")
 }

@@ -5,6 +5,7 @@ use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
+use crate::agent::raw::raw_object;
 use crate::commands::contract::FieldError;
 use crate::commands::inbox_edit;
 use crate::commands::inbox_edit::InputChange;
@@ -162,5 +163,5 @@ pub(crate) async fn clear_all(
         }
     };
     let items = inbox_edit::clear_queues(&api.services, &key, queue).await?;
-    Ok(json(StatusCode::OK, &serde_json::json!({"items": items})))
+    Ok(json(StatusCode::OK, &raw_object!({"items": items})))
 }

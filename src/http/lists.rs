@@ -1,18 +1,18 @@
 //! Paginated lists: query parameters, continuations bound to their query, and links to the next
 //! page.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::LINK;
-use http::{HeaderValue, Uri};
+use http::{HeaderValue, StatusCode, Uri};
 use serde::Serialize;
-use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
+use crate::agent::raw::raw_object;
 use crate::commands::contract::FieldError;
 use crate::digest::sha256_hex;
+use crate::http::json;
 use crate::http::problem::Problem;
 
 const LIMIT_DEFAULT: usize = 20;
@@ -110,10 +110,11 @@ pub(crate) fn page_response<T: Serialize>(
     next: Option<&str>,
     (uri, query): (&Uri, &str),
 ) -> Response {
-    let Some(position) = next else { return Json(json!({"items": items})).into_response() };
+    let Some(position) = next else { return json(StatusCode::OK, &raw_object!({"items": items})) };
     let continuation = encode_continuation(position, query);
     let link = next_link(uri, &continuation);
-    let mut response = Json(json!({"items": items, "continuation": continuation})).into_response();
+    let mut response =
+        json(StatusCode::OK, &raw_object!({"items": items, "continuation": continuation}));
     if let Ok(value) = HeaderValue::from_str(&link) {
         response.headers_mut().insert(LINK, value);
     }

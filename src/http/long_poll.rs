@@ -42,7 +42,7 @@ pub(crate) async fn wait_for_prompt(
     let _subscription = services.live.subscribe_remote(key, Interest::Commits);
     let (head, _) = load::head(services, key).await?;
     let mut view = prompts::read_prompt(services, &head, id).await?;
-    while view.state == PromptState::Running && Instant::now() < ends_at {
+    while view.state == PromptState::Running && !is_over(services, ends_at) {
         if next_commit(services, &mut *reader, ends_at).await.as_ref() == Some(id) {
             continue;
         }
@@ -66,16 +66,21 @@ pub(crate) async fn wait_for_conversation(
     let _subscription = services.live.subscribe_remote(key, Interest::Commits);
     loop {
         let (view, head) = current_view(services, key).await?;
-        if view.state != State::Running || Instant::now() >= ends_at {
+        if view.state != State::Running || is_over(services, ends_at) {
             return Ok((view, head));
         }
         let is_running =
-            |prompt_id: Option<PromptId>| prompt_id.is_some() && Instant::now() < ends_at;
+            |prompt_id: Option<PromptId>| prompt_id.is_some() && !is_over(services, ends_at);
         while is_running(next_commit(services, &mut *reader, ends_at).await) {}
     }
 }
 
-/// Waits for the next commit or poll time. Returns the prompt that certainly still runs, if it is
+/// True if the caller gets the present state: its time is over, or the process ends.
+fn is_over(services: &Services, ends_at: Instant) -> bool {
+    Instant::now() >= ends_at || services.shutdown.is_begun()
+}
+
+/// Waits for the next commit, poll time or end of the process. Returns the prompt that certainly still runs, if it is
 /// known. Deltas do not signal an end, so they are ignored.
 async fn next_commit(
     services: &Services,
@@ -96,7 +101,10 @@ async fn next_commit(
             }
         }
     });
-    commit.await.unwrap_or_default()
+    tokio::select! {
+        committed = commit => committed.unwrap_or_default(),
+        () = services.shutdown.clone().wait_until_begun() => None,
+    }
 }
 
 /// True if the prompt may have ended, so that its entries must be read. While it certainly runs, a

@@ -2,8 +2,8 @@
 
 use axum::extract::{Path, State};
 use http::StatusCode;
-use serde_json::json;
 
+use crate::agent::raw::raw_object;
 use crate::http::auth::Caller;
 use crate::http::{HandlerResult, SharedApi, access, json};
 use crate::queries::load;
@@ -23,5 +23,5 @@ pub(crate) async fn list(
 ) -> HandlerResult {
     let key = access::own_conversation(&caller, &id)?;
     let (head, _) = load::head(&api.services, &key).await?;
-    Ok(json(StatusCode::OK, &json!({ "items": list_plugins(&head) })))
+    Ok(json(StatusCode::OK, &raw_object!({ "items": list_plugins(&head) })))
 }

@@ -10,8 +10,9 @@ use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::agent::raw::RawJson;
 use crate::commands::contract::{CommandError, FieldError};
 use crate::error_chain::error_chain;
 use crate::http::SharedApi;
@@ -76,7 +77,7 @@ pub(crate) struct Problem {
 #[derive(Clone, Debug, Default)]
 struct ProblemExtras {
     errors: Vec<FieldError>,
-    members: Map<String, Value>,
+    members: Vec<(String, RawJson)>,
     headers: HeaderMap,
     /// Cause, for the log only.
     cause: Option<String>,
@@ -112,8 +113,8 @@ impl Problem {
     }
 
     #[must_use]
-    fn with_member(mut self, name: &str, value: Value) -> Self {
-        self.extras.members.insert(name.to_owned(), value);
+    fn with_member(mut self, name: &str, value: RawJson) -> Self {
+        self.extras.members.push((name.to_owned(), value));
         self
     }
 
@@ -137,16 +138,18 @@ impl Problem {
     }
 
     /// Returns the problem as JSON, with `instance` and `traceId` if they are given.
-    fn to_json(&self, instance: Option<&str>, trace_id: Option<&str>) -> Value {
+    fn to_json(&self, instance: Option<&str>, trace_id: Option<&str>) -> RawJson {
         let mut body = json!({
             "type": format!("urn:turnwheel:problem:{}", self.kind.name),
             "title": self.kind.title,
             "status": self.kind.status.as_u16(),
             "detail": self.detail,
         });
-        let Some(members) = body.as_object_mut() else { return body };
-        members.extend(instance.map(|instance| ("instance".to_owned(), json!(instance))));
-        members.extend(trace_id.map(|id| ("traceId".to_owned(), json!(id))));
+        for (name, text) in [("instance", instance), ("traceId", trace_id)] {
+            if let Some(text) = text {
+                body[name] = json!(text);
+            }
+        }
         if !self.extras.errors.is_empty() {
             let errors: Vec<Value> = self
                 .extras
@@ -154,14 +157,13 @@ impl Problem {
                 .iter()
                 .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}))
                 .collect();
-            members.insert("errors".to_owned(), Value::Array(errors));
+            body["errors"] = Value::Array(errors);
         }
-        members.extend(self.extras.members.clone());
-        body
+        RawJson::from_value(&body).with_members(self.extras.members.clone())
     }
 
-    fn to_response(&self, body: &Value) -> Response {
-        let mut response = Response::new(Body::from(body.to_string()));
+    fn to_response(&self, body: &RawJson) -> Response {
+        let mut response = Response::new(Body::from(body.text().to_owned()));
         *response.status_mut() = self.kind.status;
         response.headers_mut().extend(self.extras.headers.clone());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE));
@@ -199,17 +201,17 @@ impl Problem {
                 Self::new(CONFLICT, detail).retry_after(span.as_secs())
             }
             CommandError::AlreadyProcessing { prompt_id, .. } => {
-                Self::new(ALREADY_PROCESSING, detail).with_member("promptId", json!(prompt_id))
+                Self::new(ALREADY_PROCESSING, detail)
+                    .with_member("promptId", RawJson::from_value(&prompt_id))
             }
             CommandError::AlreadyApplied { input, .. } => {
-                Self::new(CONFLICT, detail).with_member("input", input.to_value())
+                Self::new(CONFLICT, detail).with_member("input", input)
             }
             CommandError::AlreadyDecided(approval) => {
-                let approval = approval.to_value();
                 let mut problem = Self::new(ALREADY_DECIDED, detail);
-                for member in ["decision", "decidedBy", "decidedAt"] {
-                    if let Some(value) = approval.get(member) {
-                        problem = problem.with_member(member, value.clone());
+                for (name, value) in approval.members().unwrap_or_default() {
+                    if ["decision", "decidedBy", "decidedAt"].contains(&name.as_str()) {
+                        problem = problem.with_member(&name, value);
                     }
                 }
                 problem.with_member("approval", approval)

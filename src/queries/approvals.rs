@@ -198,7 +198,7 @@ pub(crate) async fn load_approval(
         Some(decision) => Some(decision),
         None => recorded_decision,
     };
-    let arguments = load_arguments(services, &key, &request).await?;
+    let arguments = load_arguments(services, head, &request).await?;
     let replaced_by = find_replacement(head, &request);
     let agent = head.agent.clone();
     Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
@@ -246,18 +246,29 @@ pub(crate) async fn find_decision(
     })
 }
 
-/// Loads the arguments of the requested call from the model response that contains it.
+/// Entries after a model response in which its calls have started.
+const ENTRIES_OF_CALLS_MAX: u64 = 500;
+
+/// Loads the arguments of the requested call: those that were sent, else those of the model response
+/// that contains it.
 async fn load_arguments(
     services: &Services,
-    key: &ConversationKey,
+    head: &Head,
     request: &Request,
 ) -> Result<Option<RawJson>, CommandError> {
     if request.arguments.is_some() {
         return Ok(request.arguments.clone());
     }
     let Some(call) = request.call else { return Ok(None) };
-    let entries = load::entries(services, key, call.response_seq, call.response_seq).await?;
-    Ok(entries.first().and_then(|entry| call_arguments(entry, call.index)))
+    let from = call.response_seq;
+    let is_sent = request.kind == RequestKind::Outcome;
+    let to = if is_sent { head.seq.min(from + ENTRIES_OF_CALLS_MAX) } else { from };
+    let entries = load::entries(services, &head.key(), from, to).await?;
+    let sent = entries.iter().rev().find_map(|entry| {
+        let EntryBody::ToolStarted(started) = &entry.body else { return None };
+        started.arguments.clone().filter(|_| started.call == call)
+    });
+    Ok(sent.or_else(|| entries.first().and_then(|entry| call_arguments(entry, call.index))))
 }
 
 /// Arguments of a call of a model response.
@@ -275,7 +286,7 @@ pub(crate) async fn pending_approvals(
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {
         if find_decision(services, &key, &request.id).await?.is_none() {
-            let arguments = load_arguments(services, &key, request).await?;
+            let arguments = load_arguments(services, head, request).await?;
             let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
             pending.push(Approval {
                 key,

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::head::{Head, Parent, State};
 use crate::agent::inbox::InboxItem;
 use crate::agent::path::path_to_leaf;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{RawJson, raw_object};
 use crate::agent::settings::Settings;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
@@ -215,7 +214,7 @@ pub(crate) async fn read_messages(
     head: &Head,
     after: Option<&str>,
     limit: usize,
-) -> Result<(Vec<Value>, Option<String>), CommandError> {
+) -> Result<(Vec<RawJson>, Option<String>), CommandError> {
     let entries = load::all_entries(services, head).await?;
     let path = path_to_leaf(&entries, head.leaf_id.as_ref());
     let start = page_start(&path, after)?;
@@ -242,18 +241,18 @@ const LEAF_MOVED: &str = "The conversation moved to another branch since the las
 
 /// Message of an entry; `None` for entries without one.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only these kinds have a message")]
-pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
+pub(crate) fn entry_as_message(entry: &Entry) -> Option<RawJson> {
     let at = entry.base.timestamp;
     match &entry.body {
-        EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),
-        EntryBody::CustomMessage(custom) => Some(json!({
+        EntryBody::Message(message) => Some(RawJson::from_value(&message.message)),
+        EntryBody::CustomMessage(custom) => Some(raw_object!({
             "role": "custom", "customType": custom.custom_type, "content": custom.content,
             "display": custom.display, "details": custom.details, "timestamp": at,
         })),
-        EntryBody::BranchSummary(branch) => Some(json!({
+        EntryBody::BranchSummary(branch) => Some(raw_object!({
             "role": "branchSummary", "summary": branch.summary, "fromId": branch.from_id, "timestamp": at,
         })),
-        EntryBody::Compaction(compaction) => Some(json!({
+        EntryBody::Compaction(compaction) => Some(raw_object!({
             "role": "compactionSummary", "summary": compaction.summary,
             "tokensBefore": compaction.tokens_before, "timestamp": at,
         })),
@@ -261,31 +260,38 @@ pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
     }
 }
 
-/// Members with a public name besides the stored one: pointer of the object, stored name, public
-/// name.
-const PUBLIC_NAMES: [(&str, &str, &str); 3] = [
-    ("", "user", "userId"),
-    ("/decision", "requestId", "approvalId"),
-    ("/request", "tool", "toolName"),
+/// Members with a public name besides the stored one: the member that has them (none: the entry),
+/// stored name, public name.
+const PUBLIC_NAMES: [(Option<&str>, &str, &str); 3] = [
+    (None, "user", "userId"),
+    (Some("decision"), "requestId", "approvalId"),
+    (Some("request"), "tool", "toolName"),
 ];
 
 /// View of an entry, with `id` instead of `entryId`, and with public names besides stored names.
-pub(crate) fn entry_view(entry: &Entry) -> Value {
-    let mut view = RawJson::from_value(entry).to_value();
-    for (at, stored, public) in PUBLIC_NAMES {
-        if let Some(members) = view.pointer_mut(at).and_then(Value::as_object_mut)
-            && let Some(value) = members.get(stored).cloned()
+pub(crate) fn entry_view(entry: &Entry) -> RawJson {
+    let mut view = RawJson::from_value(entry).members().unwrap_or_default();
+    for (part, stored, public) in PUBLIC_NAMES {
+        let Some(part) = part else {
+            copy_member(&mut view, stored, public);
+            continue;
+        };
+        let found = view.iter_mut().find(|(name, _)| name == part);
+        if let Some((value, mut members)) = found.and_then(|(_, it)| it.members().map(|m| (it, m)))
         {
-            members.insert(public.to_owned(), value);
+            copy_member(&mut members, stored, public);
+            *value = RawJson::from_members(members);
         }
     }
-    if let Some(object) = view.as_object_mut() {
-        let mut renamed = serde_json::Map::with_capacity(object.len());
-        for (name, value) in std::mem::take(object) {
-            let name = if name == "entryId" { "id".to_owned() } else { name };
-            renamed.insert(name, value);
+    for (name, _) in &mut view {
+        if name == "entryId" {
+            "id".clone_into(name);
         }
-        *object = renamed;
     }
-    view
+    RawJson::from_members(view)
+}
+
+fn copy_member(members: &mut Vec<(String, RawJson)>, stored: &str, public: &str) {
+    let value = members.iter().find(|(name, _)| name == stored).map(|(_, value)| value.clone());
+    members.extend(value.map(|value| (public.to_owned(), value)));
 }

@@ -11,14 +11,13 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use serde_json::json;
 use tokio::time::Instant;
 
 use crate::agent::event::{Event, EventKind};
 use crate::agent::head::Head;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::Phase;
-use crate::agent::raw::Extra;
+use crate::agent::raw::{Extra, raw_object};
 use crate::agent::usage::RecordedUsage;
 use crate::clock::Timestamp;
 use crate::commands::contract::CommandError;
@@ -40,7 +39,7 @@ use hydrate::Hydrator;
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A stream is a running invocation. It ends long before the host's time-out, at which the host
 /// kills the process.
-const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
+pub(crate) const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
 /// Number of `events` documents in one read.
 const DOCUMENTS_PER_READ: usize = 32;
 /// Maximum number of events of one commit. Bounds how far back the first read starts to find the
@@ -377,7 +376,7 @@ impl EventReader {
         self.start_message(response);
         let payload = EventPayload::Other {
             kind: EventKind::MessageSnapshot,
-            members: json!({"messageId": response.message_id, "content": snapshot.content}),
+            members: raw_object!({"messageId": response.message_id, "content": snapshot.content}),
         };
         self.push_live_event(response.prompt_id.clone(), response.turn, payload);
     }

@@ -135,7 +135,7 @@ impl ProtocolEvents {
                 let results: Vec<Message> = results.collect();
                 result_event(&tool_results_of(&results), at).into_iter().collect()
             }
-            EventPayload::Other { kind, members } => self.other(kind, members, at),
+            EventPayload::Other { kind, members } => self.other(kind, &members.to_value(), at),
             EventPayload::AgentStart
             | EventPayload::AgentEnd { .. }
             | EventPayload::AgentSettled

@@ -118,16 +118,7 @@ impl Checker {
         };
         let long = ExactJson::parse_if_long(raw)
             .map_err(|_| invalid_json_error(tool_name, "it nests too deep"))?;
-        if let Some(written) = long {
-            // A coerced text has the digits of floats, so such arguments are not coerced.
-            return match self.bounded.check_exactly(cost, &written) {
-                SchemaVerdict::Valid => Ok(keep_written_text(raw, received)),
-                SchemaVerdict::Invalid | SchemaVerdict::TooLarge => {
-                    Err(self.long_number_error(tool_name, &received, (cost, raw)))
-                }
-            };
-        }
-        if self.bounded.check_with(cost, &received) == SchemaVerdict::Valid {
+        if self.check(cost, &received, long.as_ref()) == SchemaVerdict::Valid {
             return Ok(keep_written_text(raw, received));
         }
         let mut coerced = received.clone();
@@ -141,11 +132,28 @@ impl Checker {
         let Some(cost) = self.bounded.cost(&coerced) else {
             return Err(too_large_error(tool_name));
         };
-        if coerced != received && self.bounded.check_with(cost, &coerced) == SchemaVerdict::Valid {
-            return Ok(Arguments { text: RawJson::from_value(&coerced), value: coerced });
+        if coerced != received
+            && let Some(written) = ExactJson::parse(raw)
+        {
+            let sent = written.with_changes(&received, &coerced);
+            let long = long.is_some().then_some(&sent);
+            if self.check(cost, &coerced, long) == SchemaVerdict::Valid {
+                return Ok(Arguments { text: RawJson::from_value(&sent), value: coerced });
+            }
+        }
+        if long.is_some() {
+            return Err(self.long_number_error(tool_name, &received, (cost, raw)));
         }
         let (problems, left_out) = self.find_problems(&coerced, cost, raw.text().len());
         Err(validation_error(tool_name, &problems, left_out, &received))
+    }
+
+    /// Checks a value, with each digit if it has more of them than floats keep.
+    fn check(&self, cost: CheckCost, value: &Value, long: Option<&ExactJson>) -> SchemaVerdict {
+        match long {
+            Some(written) => self.bounded.check_exactly(cost, written),
+            None => self.bounded.check_with(cost, value),
+        }
     }
 
     /// The error of arguments that have a number with more digits than floats keep.

@@ -3,7 +3,6 @@
 
 use crate::agent::approval_binding::CallHashes;
 use crate::agent::content::ToolCall;
-use crate::agent::raw::RawJson;
 use crate::agent::step::ApprovalSpec;
 use crate::clock::Timestamp;
 use crate::digest::sha256_hex;
@@ -24,7 +23,7 @@ pub(crate) fn bind(
     required: &[ExtensionApproval],
 ) -> String {
     let revision = tool.definition().revision.as_str();
-    let arguments = canonical_json(&call.arguments);
+    let arguments = call.arguments.canonical_text();
     let hashes = CallHashes {
         call: sha256_hex(format!("{}\n{revision}\n{arguments}", call.name).as_bytes()),
         definition: hash_prefix(revision),
@@ -36,14 +35,7 @@ pub(crate) fn bind(
 
 /// Identifies calls of a tool with equal arguments in every deployment.
 pub(crate) fn call_fingerprint(call: &ToolCall) -> String {
-    sha256_hex(format!("{}\n{}", call.name, canonical_json(&call.arguments)).as_bytes())
-}
-
-/// JSON with sorted members, so that equal arguments have equal texts.
-pub(crate) fn canonical_json(arguments: &RawJson) -> String {
-    let mut value = arguments.to_value();
-    value.sort_all_objects();
-    value.to_string()
+    sha256_hex(format!("{}\n{}", call.name, call.arguments.canonical_text()).as_bytes())
 }
 
 /// The first 16 hex digits of the text's SHA-256.

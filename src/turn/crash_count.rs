@@ -13,23 +13,40 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
 use crate::services::Services;
-use crate::store::{DocumentKind, Partition, StoreError};
-use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
+use crate::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
+use crate::turn::error::{OUTCOME_REQUEST_EXPIRES, TurnError, store_error};
 use crate::turn::inbox::{self, WaitingItem};
 use crate::turn::lease::LEASE_DURATION;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
-use crate::turn::{leased_conversation, sweep};
+use crate::turn::{documents, leased_conversation, sweep};
 
 const PAGE_SIZE: usize = 200;
 /// Delay of the next nudge of a conversation whose nudge was given up.
 const NUDGE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
+/// Delay of a nudge that arrives while the process ends.
+const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
+
 /// Enqueues a delayed nudge for a conversation whose message the queue gave up. That says nothing
 /// about any step.
 pub(crate) async fn requeue_nudge(services: &Services, nudge: &Nudge) {
     enqueue_nudge(services, queue::TURNS, nudge, NUDGE_RETRY_DELAY).await;
+}
+
+/// Enqueues a nudge that arrived while this process ends, for another one.
+pub(crate) async fn put_back_nudge(services: &Services, nudge: &Nudge) {
+    enqueue_nudge(services, queue::TURNS, nudge, PUT_BACK_DELAY).await;
+}
+
+/// Gives a conversation back because this process ends. The step counts as interrupted, not as one
+/// that killed its worker.
+pub(crate) async fn give_back(conversation: &mut LeasedConversation<'_>) -> Result<(), TurnError> {
+    let key = &conversation.state.key;
+    tracing::info!(conversation.id = %key.conversation_id, "turn given back: the process ends conversation={}", key.conversation_id);
+    let now = conversation.services.clock.now();
+    Box::pin(commit_take_over(conversation, now)).await
 }
 
 /// Takes over from a worker whose process has died, and counts the death against the step that it
@@ -47,6 +64,36 @@ pub(crate) async fn count_process_death(
         // still be due.
         requeue_nudge(services, nudge).await;
     }
+    Ok(())
+}
+
+/// Ends the lease of a process of this machine that has died, and wakes a worker: the message of
+/// that process may stay hidden for minutes.
+///
+/// # Errors
+/// As for [`count_process_death`].
+pub(crate) async fn recover_from_process(
+    services: &Services,
+    key: &ConversationKey,
+    process: &WorkerId,
+) -> Result<(), TurnError> {
+    let partition = Partition::Conversation(key.clone());
+    let read = services.store.read(&partition, HEAD_ID, Freshness::Latest).await;
+    let stored = read.map_err(|source| store_error(key, "read", source))?;
+    let lease = stored.and_then(|stored| documents::read_head(&stored).ok()?.lease);
+    let is_of_process = |worker: &WorkerId| {
+        let rest = worker.as_str().strip_prefix(process.as_str());
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    if let Some(lease) = lease.filter(|lease| is_of_process(&lease.worker)) {
+        let death = Death::Presumed { is_delayed: true };
+        if Box::pin(take_over_from(services, key, &lease.worker, death)).await? {
+            tracing::info!(conversation.id = %key.conversation_id, "turn of a dead process taken over conversation={}", key.conversation_id);
+            return Ok(());
+        }
+    }
+    let nudge = Nudge::for_conversation(key.clone(), None);
+    enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
     Ok(())
 }
 
@@ -141,7 +188,7 @@ pub(crate) async fn recover_at_start_up(services: &Services) -> Result<usize, St
             Err(error @ TurnError::Store { .. }) => {
                 tracing::error!(conversation.id = %key.conversation_id, error = %error, "conversation not recovered at start-up; an operator has to inspect it");
             }
-            Err(error @ TurnError::LeaseLost { .. }) => {
+            Err(error @ (TurnError::LeaseLost { .. } | TurnError::Stopped { .. })) => {
                 tracing::warn!(conversation.id = %key.conversation_id, error = %error, "conversation has a live lease at start-up");
             }
         }

@@ -64,7 +64,9 @@ async fn run_rounds(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcom
             RoundOutcome::Again => outcome = DeliveryOutcome::Worked,
         }
         // Another round may need a whole turn, so it gets a delivery of its own.
-        if services.clock.monotonic() > began + services.limits.turn_duration / 10 {
+        if services.shutdown.is_begun()
+            || services.clock.monotonic() > began + services.limits.turn_duration / 10
+        {
             break;
         }
     }
@@ -180,6 +182,12 @@ async fn deliver(
     if outcome.is_err() {
         Box::pin(conversation.report_lost_call()).await;
     }
+    let outcome = match outcome {
+        Err(TurnError::Stopped { .. }) => {
+            Box::pin(crash_count::give_back(&mut conversation)).await.map(|()| RoundOutcome::Done)
+        }
+        other => other,
+    };
     Box::pin(finish_round(conversation, completed_before, outcome)).await
 }
 
@@ -196,10 +204,10 @@ async fn finish_round(
     }
     let is_outside_head = conversation.lease.is_outside_head;
     let unleased = match &outcome {
-        Ok(RoundOutcome::Done | RoundOutcome::NoWork) => {
+        Ok(RoundOutcome::Done | RoundOutcome::NoWork) if !services.shutdown.is_begun() => {
             UnleasedWork::find(&conversation, completed_before)
         }
-        Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => None,
+        Ok(_) | Err(_) => None,
     };
     let is_enqueued = conversation.release().await;
     let may_have_missed_items = match &outcome {

@@ -13,6 +13,9 @@ pub enum TurnError {
     /// Another worker has the lease: acknowledge the message.
     #[error("the lease on {key} was lost")]
     LeaseLost { key: ConversationKey },
+    /// This process ends: the conversation is given back.
+    #[error("the process ends, and {key} is given back")]
+    Stopped { key: ConversationKey },
     /// Deliver again later.
     #[error("could not {what} {key}")]
     Store { key: ConversationKey, what: &'static str, source: StoreError },

@@ -16,6 +16,7 @@ pub(crate) const NO_MODEL: &str = "none";
 pub(crate) fn classify_turn_error(error: &TurnError) -> ErrorClass {
     match error {
         TurnError::LeaseLost { .. } => ErrorClass::new(ErrorDomain::Runtime, "claim_lost"),
+        TurnError::Stopped { .. } => ErrorClass::new(ErrorDomain::Runtime, "process_stopped"),
         TurnError::Store { source, .. } => classify_store_error(source),
     }
 }

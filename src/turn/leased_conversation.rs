@@ -211,10 +211,20 @@ impl LeasedConversation<'_> {
         }
     }
 
-    /// Renews the lease while it is polled. Returns an error once the lease is lost and effects
-    /// must stop. Cancel-safe: a pending renewal and the next commit need the same version of the
+    /// Renews the lease while it is polled. Returns an error once effects must stop: the lease is
+    /// lost, or the process ends. Cancel-safe: a pending renewal and the next commit need the same version of the
     /// head, so at most one of them wins.
     pub(crate) async fn renew_until_lost(&mut self) -> TurnError {
+        let (services, key) = (self.services, self.state.key.clone());
+        let has_write = self.state.head.phase.call_batch().has_running_write();
+        tokio::select! {
+            biased;
+            () = services.shutdown.wait_for_deadline(has_write) => TurnError::Stopped { key },
+            error = self.renew_repeatedly() => error,
+        }
+    }
+
+    async fn renew_repeatedly(&mut self) -> TurnError {
         let clock = &*self.services.clock;
         // Counts from the last renewal, so that many short waits in a row still renew in time.
         let mut wait = self.lease.time_left(clock).saturating_sub(USABLE_AT_RENEWAL);
@@ -306,7 +316,8 @@ impl LeasedConversation<'_> {
                     == Some(Continuation::Inline)
         };
         let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);
-        self.progress.can_call_model(now, limits.turn_duration, is_inline)
+        !self.services.shutdown.is_begun()
+            && self.progress.can_call_model(now, limits.turn_duration, is_inline)
     }
 
     /// True if this delivery performs nothing after this commit, so that the commit clears the

@@ -77,4 +77,22 @@ mod tests {
         assert_eq!(find("default", "c", Some("schedule-of-0123-s")), None);
         assert_eq!(find("default", "c-1", None), None);
     }
+
+    /// One output of an invocation that the Functions host cannot write fails all that follow it.
+    #[test]
+    fn largest_nudge_fits_a_queue_message() {
+        let longest = "x".repeat(255);
+        let key = ConversationKey {
+            tenant: TenantId::new(longest.as_str()),
+            user: UserId::new(longest.as_str()),
+            conversation_id: ConversationId::new(longest.as_str()),
+        };
+        let traceparent = Some(format!("00-{}-{}-01", "a".repeat(32), "b".repeat(16)));
+        let nudge = Nudge { schedule: Some(longest), ..Nudge::for_conversation(key, traceparent) };
+        assert_eq!(nudge.find_impossible_member(), None);
+        let text = serde_json::to_string(&nudge).unwrap();
+        // The host sends it as JSON in XML, perhaps in base64.
+        assert!(text.len() * 4 < 64 * 1024, "{}", text.len());
+        assert!(!text.chars().any(char::is_control));
+    }
 }

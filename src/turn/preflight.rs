@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::agent::approval_binding;
 use crate::agent::content::ToolCall;
 use crate::agent::question::Answers;
@@ -22,7 +20,7 @@ use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::mcp::tool::McpToolSource;
 use crate::tools::{Arguments, CallableTool, validate};
-use crate::turn::call_approval::{self, ExtensionApproval, call_fingerprint, canonical_json};
+use crate::turn::call_approval::{self, ExtensionApproval, call_fingerprint};
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::lease::SEND_MARGIN;
@@ -133,6 +131,9 @@ impl LeasedConversation<'_> {
         index: usize,
         actions: &mut Vec<Input>,
     ) -> Result<CheckOutcome, TurnError> {
+        if self.services.shutdown.is_begun() {
+            return Ok(CheckOutcome::Deferred);
+        }
         let transition = plan.transition();
         let Some(call) =
             transition.open_response().and_then(|answer| answer.tool_calls().nth(index))
@@ -199,7 +200,7 @@ impl LeasedConversation<'_> {
         let sent = state.filter(|call| call.attempts > 0);
         let is_repeated = sent.is_some();
         let fixed = sent.and_then(|call| call.changed_arguments.clone());
-        let fixed = fixed.map(|value| Arguments { text: RawJson::from_value(&value), value });
+        let fixed = fixed.map(Arguments::from_text);
         let mut hooked = HookedCall { required: Vec::new(), arguments: fixed };
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
@@ -234,9 +235,15 @@ impl LeasedConversation<'_> {
                     continue;
                 }
                 // A repetition has the arguments of the first attempt.
-                Ok(ToolCallDecision::Change(_)) if is_repeated => continue,
-                Ok(ToolCallDecision::Change(value)) => {
-                    match read_change(plan.transition(), index, cx.extension().name(), value) {
+                Ok(ToolCallDecision::Change(_) | ToolCallDecision::ChangeText(_))
+                    if is_repeated =>
+                {
+                    continue;
+                }
+                Ok(change @ (ToolCallDecision::Change(_) | ToolCallDecision::ChangeText(_))) => {
+                    let before = hooked.arguments.as_ref().unwrap_or(arguments);
+                    let Some(text) = change.into_arguments(before) else { continue };
+                    match check_change(plan.transition(), index, cx.extension().name(), text) {
                         Ok(changed) => {
                             hooked.arguments = Some(changed);
                             continue;
@@ -302,38 +309,40 @@ impl LeasedConversation<'_> {
             binding: approved.cloned().unwrap_or(binding),
             fingerprint: call_fingerprint(call),
             destination: tool.destination().shown,
-            changed_arguments: is_changed.then_some(arguments.text),
+            changed_arguments: is_changed.then(|| arguments.text.clone()),
+            sent_arguments: (is_changed || arguments.text.text() != call.arguments.text())
+                .then_some(arguments.text),
             approval,
         })))
     }
 }
 
 /// The arguments that an extension sets. They are stored in the head until the call is done.
-fn read_change(
+fn check_change(
     transition: &Transition,
     index: usize,
     extension: &str,
-    value: Value,
+    text: RawJson,
 ) -> Result<Arguments, Preflight> {
     let refused = |reason: String| {
         Err(rejected(format!(
             "{BLOCKED}: extension \"{extension}\" changed its arguments to {reason}"
         )))
     };
-    if !value.is_object() {
+    let changed = Arguments::from_text(text);
+    if !changed.value.is_object() {
         return refused("a value that is no object".to_owned());
     }
-    let text = RawJson::from_value(&value);
-    let bytes = text.text().len();
+    let bytes = changed.text.text().len();
     let others = transition.calls().iter().enumerate().filter(|(other, _)| *other != index);
     let others = others.filter_map(|(_, call)| call.changed_arguments.as_ref());
-    let together = bytes + others.map(|it| it.to_string().len()).sum::<usize>();
+    let together = bytes + others.map(|it| it.text().len()).sum::<usize>();
     if bytes > CHANGE_BYTES_MAX || together > CHANGES_BYTES_MAX {
         return refused(format!(
             "{bytes} bytes, and those of all calls to {together}: at most {CHANGE_BYTES_MAX} and {CHANGES_BYTES_MAX} are allowed"
         ));
     }
-    Ok(Arguments { value, text })
+    Ok(changed)
 }
 
 /// Opens the request for the question. While the head has no room for it, the call waits for an
@@ -398,7 +407,7 @@ fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) 
         };
         let is_same = || {
             other.name == call.name
-                && canonical_json(&other.arguments) == canonical_json(&call.arguments)
+                && other.arguments.canonical_text() == call.arguments.canonical_text()
         };
         are_both(|it| it.changes_workspace())
             || are_both(writes_state)

@@ -52,6 +52,7 @@ mod result_hooks;
 mod retries;
 mod schedules;
 mod shell;
+mod shutdown;
 mod simulated_week;
 mod simulation;
 mod simulation_runs;

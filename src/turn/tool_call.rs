@@ -105,10 +105,9 @@ impl<'w> LeasedConversation<'w> {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
         let arguments = match changed {
-            Some(value) => {
-                let text = RawJson::from_value(&value);
+            Some(text) => {
                 call.arguments = text.clone();
-                Arguments { value, text }
+                Arguments::from_text(text)
             }
             None => match validate::validate(tool.definition(), &call.arguments) {
                 Ok(arguments) => arguments,

@@ -11,6 +11,7 @@ mod commands;
 mod custom_messages;
 mod decisions;
 mod deletion;
+mod digits;
 mod error_texts;
 mod event_streams;
 mod extension_permissions;

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use turnwheel::testing::azure::storage::TransportSettings;
 use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 
@@ -16,12 +18,86 @@ use crate::support::azurite::shared_azurite;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Killed when dropped, as the host kills it.
-struct Handler(Child);
+struct Handler {
+    process: Child,
+    base: String,
+    client: reqwest::Client,
+    queue: StorageQueue,
+    folder: tempfile::TempDir,
+}
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Handler {
+    /// Packages the program and starts it with the sample settings and these.
+    async fn start(model: &[(&str, &str)]) -> Self {
+        Self::start_as(model, |program| Command::new(program)).await
+    }
+
+    async fn start_as(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dist = folder.path().join("dist");
+        package_into(&dist);
+        let emulator = shared_azurite().await;
+        let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = command(&dist.join("turnwheel"))
+            .current_dir(&dist)
+            .env_clear()
+            .envs(settings(&dist, &storage, port))
+            .envs(model.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let queue =
+            StorageQueue::connect(&emulator.account(), None, "", &TransportSettings::default());
+        let handler = Self {
+            process,
+            base: format!("http://127.0.0.1:{port}"),
+            client: reqwest::Client::new(),
+            queue: queue.unwrap(),
+            folder,
+        };
+        let deadline = Instant::now() + TIMEOUT;
+        while handler.client.get(&handler.base).send().await.is_err() {
+            assert!(Instant::now() < deadline, "the handler does not respond");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        handler
+    }
+
+    /// Accepts a prompt. Returns the path of its resource.
+    async fn prompt(&self, conversation: &str) -> String {
+        let prompt =
+            json!({"agent": "assistant", "conversationId": conversation, "input": "Hello"});
+        let url = format!("{}/api/prompts", self.base);
+        let accepted = self.client.post(url).json(&prompt).send().await.unwrap();
+        assert_eq!(accepted.status(), 202);
+        let accepted: Value = accepted.json().await.unwrap();
+        let id = accepted["promptId"].as_str().unwrap();
+        format!("{}/api/conversations/{conversation}/prompts/{id}", self.base)
+    }
+
+    /// Nudges that the handler has sent to the queue. The test acts as the host.
+    async fn receive_nudges(&self) -> Vec<String> {
+        let received = self.queue.receive(TURNS, 32, Duration::from_hours(1)).await.unwrap();
+        received.into_iter().map(|message| message.text).collect()
+    }
+
+    /// Delivers a nudge. Returns those of the response.
+    async fn deliver(&self, nudge: &str) -> reqwest::Result<Vec<String>> {
+        let envelope = json!({"Data": {"message": json!(nudge).to_string()}, "Metadata": {}});
+        let answer = self.client.post(format!("{}/turn", self.base)).json(&envelope).send().await?;
+        assert_eq!(answer.status(), 200);
+        let answer: Value = answer.json().await?;
+        let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
+        Ok(outputs.iter().map(|nudge| nudge.as_str().unwrap().to_owned()).collect())
     }
 }
 
@@ -45,7 +121,6 @@ fn settings(folder: &Path, storage: &str, port: u16) -> BTreeMap<String, String>
         values.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
     let added = [
         ("AzureWebJobsStorage", storage),
-        ("TURNWHEEL_MODEL", "scripted"),
         ("TURNWHEEL_SIGNING_KEYS", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="),
         ("WEBSITE_HOSTNAME", "localhost:7071"),
         ("FUNCTIONS_CUSTOMHANDLER_PORT", &port.to_string()),
@@ -56,55 +131,154 @@ fn settings(folder: &Path, storage: &str, port: u16) -> BTreeMap<String, String>
 
 #[tokio::test]
 async fn packaged_handler_completes_prompt_with_functions_host() {
-    let folder = tempfile::tempdir().unwrap();
-    let dist = folder.path().join("dist");
-    package_into(&dist);
-    let emulator = shared_azurite().await;
-    let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let child = Command::new(dist.join("turnwheel"))
-        .current_dir(&dist)
-        .env_clear()
-        .envs(settings(&dist, &storage, port))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _handler = Handler(child);
-    let client = reqwest::Client::new();
-    let base = format!("http://127.0.0.1:{port}");
+    let handler = Handler::start(&[("TURNWHEEL_MODEL", "scripted")]).await;
+    let path = handler.prompt("hosted").await;
     let deadline = Instant::now() + TIMEOUT;
-    while client.get(&base).send().await.is_err() {
-        assert!(Instant::now() < deadline, "the handler does not respond");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    let prompt = json!({"agent": "assistant", "conversationId": "hosted", "input": "Hello"});
-    let accepted = client.post(format!("{base}/api/prompts")).json(&prompt).send().await.unwrap();
-    assert_eq!(accepted.status(), 202);
-    let accepted: Value = accepted.json().await.unwrap();
-    let path = accepted["promptId"].as_str().unwrap();
-    let path = format!("{base}/api/conversations/hosted/prompts/{path}");
-    // The test acts as the host: it receives the nudge that the HTTP function sent, and delivers
-    // the outputs itself.
-    let queue = StorageQueue::connect(&emulator.account(), None, "", &TransportSettings::default())
-        .unwrap();
     let mut nudges = Vec::new();
     loop {
-        let view: Value = client.get(&path).send().await.unwrap().json().await.unwrap();
+        let view = handler.client.get(&path).send().await.unwrap();
+        let view: Value = view.json().await.unwrap();
         if view["state"] == "completed" {
             break;
         }
         assert!(Instant::now() < deadline, "the prompt does not end: {view}");
-        let received = queue.receive(TURNS, 32, Duration::from_hours(1)).await.unwrap();
-        nudges.extend(received.into_iter().map(|message| message.text));
+        nudges.extend(handler.receive_nudges().await);
         for nudge in std::mem::take(&mut nudges) {
-            let envelope = json!({"Data": {"message": json!(nudge).to_string()}, "Metadata": {}});
-            let answer = client.post(format!("{base}/turn")).json(&envelope).send().await.unwrap();
-            assert_eq!(answer.status(), 200);
-            let answer: Value = answer.json().await.unwrap();
-            let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
-            nudges.extend(outputs.iter().map(|nudge| nudge.as_str().unwrap().to_owned()));
+            nudges.extend(handler.deliver(&nudge).await.unwrap());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Settings of a model that accepts connections and never responds.
+fn silent_model() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// Starts a handler whose turn waits for the model. Returns the delivery of its nudge.
+async fn start_waiting_turn(
+    conversation: &str,
+    command: impl FnOnce(&Path) -> Command,
+    url: &str,
+) -> (Arc<Handler>, String, JoinHandle<reqwest::Result<Vec<String>>>) {
+    let model = [
+        ("TURNWHEEL_MODEL", "gpt-5.1"),
+        ("AZURE_OPENAI_BASE_URL", url),
+        ("AZURE_OPENAI_API_KEY", "k"),
+    ];
+    let handler = Arc::new(Handler::start_as(&model, command).await);
+    let path = handler.prompt(conversation).await;
+    let nudge = wait_for_nudge(&handler, conversation).await;
+    let (delivering, delivered) = (Arc::clone(&handler), nudge.clone());
+    let delivery = tokio::spawn(async move { delivering.deliver(&delivered).await });
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let why = format!("{}/api/conversations/{conversation}/why", handler.base);
+        let why = handler.client.get(why).send().await.unwrap().text().await.unwrap();
+        if why.contains("calling the model") {
+            return (handler, path, delivery);
+        }
+        assert!(Instant::now() < deadline, "the turn does not begin: {why}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn wait_for_nudge(handler: &Handler, conversation: &str) -> String {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let nudges = handler.receive_nudges().await;
+        if let Some(nudge) = nudges.into_iter().find(|nudge| nudge.contains(conversation)) {
+            return nudge;
+        }
+        assert!(Instant::now() < deadline, "no nudge arrives");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(unix)]
+fn send_signal(process: u32, signal: &str) {
+    let sent = Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn signal_gives_work_back_and_keeps_the_port_open() {
+    let (_model, url) = silent_model();
+    let (handler, path, delivery) =
+        start_waiting_turn("signalled", |program| Command::new(program), &url).await;
+    let events = format!("{}/api/conversations/signalled/events", handler.base);
+    let events = handler.client.get(events).send().await.unwrap();
+    let waiting = handler.client.get(format!("{path}?wait=60"));
+    let waiting = tokio::spawn(async move { waiting.send().await.unwrap().status() });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+
+    send_signal(handler.process.id(), "-TERM");
+    let stream = events.text().await.expect("the stream ends cleanly");
+    assert!(stream.contains("agent_start"), "{stream}");
+    assert_eq!(waiting.await.unwrap(), 200, "the state so far");
+    let nudges = delivery.await.unwrap().expect("the invocation gets its response");
+    assert_eq!(nudges.len(), 1, "another worker is woken");
+    // Messages that still arrive are put back, and prompts are accepted.
+    assert_eq!(handler.deliver(&nudges[0]).await.unwrap(), [""; 0]);
+    handler.prompt("late").await;
+
+    let mut handler = Arc::into_inner(handler).unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    let ended = loop {
+        if let Some(status) = handler.process.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "the handler does not end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(ended.code(), Some(200));
+    wait_for_nudge(&handler, "signalled").await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn second_signal_ends_the_handler_at_once() {
+    let mut handler = Handler::start(&[("TURNWHEEL_MODEL", "scripted")]).await;
+    send_signal(handler.process.id(), "-INT");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(handler.process.try_wait().unwrap().is_none(), "the host ends it");
+    let second = Instant::now();
+    send_signal(handler.process.id(), "-INT");
+    assert_eq!(handler.process.wait().unwrap().code(), Some(200));
+    assert!(second.elapsed() < Duration::from_secs(6), "it does not wait for the host");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn handler_without_its_host_gives_work_back_and_ends() {
+    let (_model, url) = silent_model();
+    // The shell stands for the host: it starts the handler and lives on as another program.
+    let host = |program: &Path| {
+        let mut shell = Command::new("/bin/sh");
+        let script = format!("'{}' & echo $! > handler.pid; exec sleep 600", program.display());
+        shell.args(["-c", &script]);
+        shell
+    };
+    let (handler, _, delivery) = start_waiting_turn("orphan", host, &url).await;
+    let pid = handler.folder.path().join("dist/handler.pid");
+    let pid: u32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    delivery.abort();
+    let _ = delivery.await;
+    send_signal(handler.process.id(), "-KILL");
+    let deadline = Instant::now() + TIMEOUT;
+    while Command::new("kill")
+        .args(["-0", &pid.to_string()])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+    {
+        assert!(Instant::now() < deadline, "the handler lives on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Its connection was closed, so the handler sends the nudge itself.
+    wait_for_nudge(&handler, "orphan").await;
 }

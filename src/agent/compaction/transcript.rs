@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use crate::agent::compaction::TokenCounter;
 use crate::agent::content::{Block, Content};
+use crate::agent::exact_json::ExactJson;
 use crate::agent::message::Message;
 use crate::agent::projection::render::{FileAccess, render_file};
+use crate::agent::raw::RawJson;
 
 /// Characters kept of a part that is too long, half from its beginning and half from its end.
 const EXCERPT_CHARS: usize = 2_000;
@@ -116,9 +117,9 @@ fn append_parts(message: &Message, parts: &mut Vec<TranscriptPart>) {
             });
             push_part("Assistant thinking", thoughts.collect::<Vec<_>>().join("\n"), false);
             push_part("Assistant", block_texts(&response.content).join("\n"), false);
-            let calls = response.tool_calls().map(|call| {
-                format!("{}({})", call.name, render_arguments(&call.arguments.to_value()))
-            });
+            let calls = response
+                .tool_calls()
+                .map(|call| format!("{}({})", call.name, render_arguments(&call.arguments)));
             push_part("Assistant tool calls", calls.collect::<Vec<_>>().join("; "), false);
         }
         Message::ToolResult(result) => {
@@ -147,12 +148,15 @@ fn block_texts(blocks: &[Block]) -> Vec<Cow<'_, str>> {
 }
 
 /// `name=value` for each member.
-fn render_arguments(value: &Value) -> String {
-    let empty = Map::new();
-    let members = value.as_object().unwrap_or(&empty);
-    let rendered: Vec<String> =
-        members.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    rendered.join(", ")
+fn render_arguments(arguments: &RawJson) -> String {
+    let Some(ExactJson::Object(members)) = ExactJson::parse(arguments) else {
+        return String::new();
+    };
+    let rendered = members.iter().map(|(name, value)| {
+        let value = RawJson::from_value(value);
+        format!("{name}={}", value.text())
+    });
+    rendered.collect::<Vec<_>>().join(", ")
 }
 
 /// Cuts the middle of a long text. `None`: the text is short.

@@ -8,7 +8,6 @@ use crate::agent::event::{
 };
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
@@ -89,7 +88,7 @@ fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Nex
         return reject_call(transition, index, &CallResult::error(text));
     }
     if let Some(call) = transition.call_mut(index) {
-        call.changed_arguments = plan.changed_arguments.as_ref().map(RawJson::to_value);
+        call.changed_arguments.clone_from(&plan.changed_arguments);
     }
     let renewed =
         plan.approval.clone().or_else(|| renewal::renew_approval(transition, index, &plan.binding));
@@ -150,7 +149,7 @@ fn start_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
         tool_name: open_call.tool_call.name,
         attempt,
         effect: Some(plan.effect),
-        arguments: plan.changed_arguments.clone(),
+        arguments: plan.sent_arguments.clone(),
     }));
 }
 
@@ -173,7 +172,7 @@ fn request_approval(
         kind: RequestKind::Tool,
         title: format!("May {} run?", open_call.tool_call.name),
         reason,
-        arguments: plan.changed_arguments.clone(),
+        arguments: plan.sent_arguments.clone(),
         binding: Some(plan.binding.clone()),
         destination: plan.destination.clone(),
         effect: Some(plan.effect),

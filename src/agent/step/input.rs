@@ -144,6 +144,8 @@ pub struct CallPlan {
     pub destination: Option<Destination>,
     /// Arguments that an extension set. `None`: those of the model's call.
     pub changed_arguments: Option<RawJson>,
+    /// The arguments that are sent. `None`: the model's, as they are written.
+    pub sent_arguments: Option<RawJson>,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
     pub fingerprint: String,
     /// Set if the call needs an approval.

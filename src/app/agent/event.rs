@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, Rejection};
+use crate::agent::raw::RawJson;
 use crate::queries::event_stream::{EventMessage, EventPayload, StreamEvent};
 
 /// An event of an agent. It serialises with the names and members of the source documents, without
@@ -49,18 +50,18 @@ pub enum AgentEvent {
     ToolExecutionStart {
         tool_call_id: String,
         tool_name: String,
-        args: Value,
+        args: RawJson,
     },
     ToolExecutionUpdate {
         tool_call_id: String,
         tool_name: String,
-        args: Value,
-        partial_result: Value,
+        args: RawJson,
+        partial_result: RawJson,
     },
     ToolExecutionEnd {
         tool_call_id: String,
         tool_name: String,
-        result: Value,
+        result: RawJson,
         is_error: bool,
         /// Present only if an approver rejected the call.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +73,7 @@ pub enum AgentEvent {
     Other {
         #[serde(skip)]
         name: String,
+        /// A number that a float changes is rounded here.
         #[serde(flatten)]
         data: Value,
     },
@@ -81,7 +83,10 @@ impl AgentEvent {
     /// Converts an event of the stream. A message event without a message becomes
     /// [`AgentEvent::Other`].
     pub(super) fn from_stream(event: &StreamEvent) -> Self {
-        let other = || Self::Other { name: event.kind().name().to_owned(), data: event.to_json() };
+        let other = || Self::Other {
+            name: event.kind().name().to_owned(),
+            data: event.to_json().to_value(),
+        };
         match &event.payload {
             EventPayload::AgentStart => Self::AgentStart,
             EventPayload::AgentEnd { messages, will_retry } => Self::AgentEnd {
@@ -128,8 +133,8 @@ impl AgentEvent {
             EventPayload::ToolExecutionUpdate(update) => Self::ToolExecutionUpdate {
                 tool_call_id: update.tool_call_id.clone(),
                 tool_name: update.tool_name.clone(),
-                args: update.args.to_value(),
-                partial_result: update.partial_result.to_value(),
+                args: update.args.clone(),
+                partial_result: update.partial_result.clone(),
             },
             EventPayload::ToolExecutionEnd {
                 tool_call_id,

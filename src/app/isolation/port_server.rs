@@ -21,9 +21,9 @@ use crate::services::Services;
 use crate::store::{LeaseRequest, StoreError};
 use crate::turn::error::DeliveryOutcome;
 
-/// Time after the turn limit until a child counts as stuck and is killed. A turn normally ends by
-/// itself within its limit.
-const KILL_GRACE: Duration = Duration::from_secs(30);
+/// Time before the turn limit at which the turn of a child ends. A child that has not ended at the
+/// limit counts as stuck, and is killed.
+pub(super) const KILL_GRACE: Duration = Duration::from_secs(30);
 /// Time for the last store requests of a dead child to complete.
 const LAST_CALLS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a child to exit after it has reported its outcome.
@@ -60,7 +60,7 @@ pub(super) async fn serve_child(
         }
         std::future::pending::<()>().await;
     });
-    let mut stuck = std::pin::pin!(tokio::time::sleep(services.limits.turn_duration + KILL_GRACE));
+    let mut stuck = std::pin::pin!(tokio::time::sleep(services.limits.turn_duration));
     let (mut buffer, mut calls) = (BytesMut::new(), FuturesUnordered::new());
     let (mut is_open, mut is_stuck) = (true, false);
     let status = loop {

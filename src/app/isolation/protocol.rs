@@ -127,7 +127,8 @@ pub(super) enum WireTurnError {
 impl From<TurnError> for WireTurnError {
     fn from(error: TurnError) -> Self {
         match error {
-            TurnError::LeaseLost { .. } => Self::LeaseLost,
+            // A child process never stops by itself.
+            TurnError::LeaseLost { .. } | TurnError::Stopped { .. } => Self::LeaseLost,
             TurnError::Store { source, .. } => Self::Store(WireStoreError(source)),
         }
     }

@@ -1,7 +1,7 @@
 //! Actions in the responses of HTTP extensions.
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
 use super::response_parts::ResultContent;
 use crate::agent::entry::CustomMessageEntry;
@@ -11,7 +11,25 @@ use crate::agent::settings::ThinkingLevel;
 use crate::extensions::{HookContext, HookError, MessageSpec, Severity, UserMessageQueue};
 use crate::ids::EntryId;
 
-/// An item of `actions`, with the rules and limits of the method of `HookContext`.
+/// An item of `actions`.
+#[derive(Debug)]
+pub(super) struct HookAction {
+    kind: ActionKind,
+    /// The member `data` or `details` as it is written.
+    data: Option<RawJson>,
+}
+
+impl<'de> Deserialize<'de> for HookAction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        let kind = raw.read().map_err(serde::de::Error::custom)?;
+        let mut members = raw.members().unwrap_or_default().into_iter();
+        let data = members.find(|(name, _)| matches!(name.as_str(), "data" | "details"));
+        Ok(Self { kind, data: data.map(|(_, value)| value.with_unique_members()) })
+    }
+}
+
+/// An action, with the rules and limits of the method of `HookContext`.
 #[derive(Debug, Deserialize)]
 #[serde(
     tag = "type",
@@ -19,17 +37,20 @@ use crate::ids::EntryId;
     rename_all_fields = "camelCase",
     deny_unknown_fields
 )]
-pub(super) enum HookAction {
+enum ActionKind {
     AppendEntry {
         custom_type: String,
-        #[serde(default)]
-        data: Value,
+        /// Read as text.
+        #[serde(default, rename = "data")]
+        _data: IgnoredAny,
     },
     SendMessage {
         custom_type: String,
         content: ResultContent,
         display: Option<bool>,
-        details: Option<Value>,
+        /// Read as text.
+        #[serde(default, rename = "details")]
+        _details: IgnoredAny,
         deliver_as: Option<DeliverAs>,
         #[serde(default)]
         trigger_turn: bool,
@@ -67,15 +88,15 @@ pub(super) enum HookAction {
 /// Adds the actions to those of the hook. The error holds no value of the response.
 pub(super) fn add_actions(actions: Vec<HookAction>, cx: &HookContext) -> Result<(), String> {
     for (index, action) in actions.into_iter().enumerate() {
-        let rule = action.rule();
-        action.add(cx).map_err(|_names_values| {
+        let rule = action.kind.rule();
+        action.kind.add(action.data, cx).map_err(|_names_values| {
             format!("/actions/{index} was refused: {rule}; one hook has at most 16 actions of 64 KB together")
         })?;
     }
     Ok(())
 }
 
-impl HookAction {
+impl ActionKind {
     /// The rule of this action that a response may break.
     fn rule(&self) -> &'static str {
         match self {
@@ -95,20 +116,15 @@ impl HookAction {
         }
     }
 
-    fn add(self, cx: &HookContext) -> Result<(), HookError> {
+    fn add(self, data: Option<RawJson>, cx: &HookContext) -> Result<(), HookError> {
         match self {
-            Self::AppendEntry { custom_type, data } => cx.append_entry(custom_type, &data),
+            Self::AppendEntry { custom_type, .. } => cx.append_entry(custom_type, &data),
             Self::SendMessage {
-                custom_type,
-                content,
-                display,
-                details,
-                deliver_as,
-                trigger_turn,
+                custom_type, content, display, deliver_as, trigger_turn, ..
             } => {
                 let message = CustomMessageEntry {
                     display: display.unwrap_or(true),
-                    details: details.map(|details| RawJson::from_value(&details)),
+                    details: data.filter(|it| it.text() != "null"),
                     ..CustomMessageEntry::new(custom_type, content.into_content())
                 };
                 cx.send_message(MessageSpec { message, deliver_as, trigger_turn })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::actions::add_actions;
 use super::endpoint::HttpEndpoint;
@@ -17,7 +17,7 @@ use super::responses::{
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{RawJson, raw_object};
 use crate::extensions::{
     BashResult, ClosingTurn, CommandCall, CommandOutcome, CommandSpec, Events, Extension,
     FinishTurn, FinishedRun, FinishedToolCall, HookContext, HookError, InputDecision, Observation,
@@ -57,7 +57,7 @@ struct ToolResultData<'a> {
     tool_call_id: &'a str,
     tool_name: &'a str,
     arguments: &'a RawJson,
-    content: Vec<Value>,
+    content: Vec<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<&'a RawJson>,
     is_error: bool,
@@ -127,15 +127,14 @@ impl Extension for HttpExtension {
         run: &StartingRun<'_>,
     ) -> Result<RunChanges, HookError> {
         let input = run.input.map(content_value);
-        let data = json!({"input": input, "systemPrompt": run.system_prompt});
+        let data = raw_object!({"input": input, "systemPrompt": run.system_prompt});
         let response: BeforeAgentStartResponse = self.send(cx, data).await?;
         Ok(response.into_changes())
     }
 
     async fn finish_run(&self, cx: &HookContext, run: &FinishedRun<'_>) -> Result<(), HookError> {
         let (messages, omitted) = newest(run.messages.iter().copied(), MESSAGES_BYTES_MAX);
-        let data =
-            json!({"messages": messages, "messagesOmitted": omitted, "willRetry": run.will_retry});
+        let data = raw_object!({"messages": messages, "messagesOmitted": omitted, "willRetry": run.will_retry});
         self.send::<ActionsResponse>(cx, data).await.map(drop)
     }
 
@@ -196,9 +195,9 @@ impl Extension for HttpExtension {
         turn: &ClosingTurn<'_>,
     ) -> Result<Option<FinishTurn>, HookError> {
         let results = turn.tool_results.iter().map(|result| Message::ToolResult((*result).clone()));
-        let results: Vec<Value> = results.map(|message| message_value(&message)).collect();
+        let results: Vec<RawJson> = results.map(|message| message_value(&message)).collect();
         let response = message_value(&Message::Assistant(turn.response.clone()));
-        let data = json!({
+        let data = raw_object!({
             "response": response,
             "toolResults": results,
             "rounds": turn.rounds,
@@ -217,7 +216,7 @@ impl Extension for HttpExtension {
         let bytes = texts.into_iter().flatten().map(|text| json!(text).to_string().len()).sum();
         let messages = compaction.messages.iter().map(AsRef::as_ref);
         let (messages, omitted) = newest(messages, MESSAGES_BYTES_MAX.saturating_sub(bytes));
-        let data = json!({
+        let data = raw_object!({
             "reason": compaction.reason,
             "instructions": compaction.instructions,
             "tokensBefore": compaction.tokens_before,
@@ -275,7 +274,7 @@ impl Extension for HttpExtension {
     ) -> Result<Option<SummaryOverride>, HookError> {
         let messages = pending.entries_left.iter().filter_map(|entry| entry.body.message());
         let (messages, omitted) = newest(messages, MESSAGES_BYTES_MAX);
-        let data = json!({
+        let data = raw_object!({
             "targetId": pending.target_id,
             "oldLeafId": pending.old_leaf_id,
             "newLeafId": pending.new_leaf_id,
@@ -306,6 +305,6 @@ impl Extension for HttpExtension {
     }
 
     async fn after_compaction(&self, cx: &HookContext, entry: &Entry) -> Result<(), HookError> {
-        self.send(cx, json!({"entry": entry})).await.map(|EmptyResponse {}| ())
+        self.send(cx, raw_object!({"entry": entry})).await.map(|EmptyResponse {}| ())
     }
 }

@@ -1,10 +1,9 @@
 //! Messages in the requests of HTTP extensions and plugins: without the bytes of images and the
 //! replay data of model services, and bounded.
 
-use serde_json::Value;
-
 use crate::agent::content::{Block, Content};
 use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
 
 use super::BODY_BYTES_MAX;
 
@@ -18,12 +17,12 @@ const OMITTED: [&str; 4] = ["data", "textSignature", "thinkingSignature", "thoug
 pub(super) fn newest<'m>(
     messages: impl DoubleEndedIterator<Item = &'m Message>,
     bytes_max: usize,
-) -> (Vec<Value>, usize) {
+) -> (Vec<RawJson>, usize) {
     let (mut kept, mut bytes, mut omitted_count) = (Vec::new(), 0, 0);
     for message in messages.rev() {
         if omitted_count == 0 {
             let value = message_value(message);
-            bytes += value.to_string().len() + 1;
+            bytes += value.text().len() + 1;
             if bytes <= bytes_max {
                 kept.push(value);
                 continue;
@@ -35,32 +34,30 @@ pub(super) fn newest<'m>(
     (kept, omitted_count)
 }
 
-pub(super) fn message_value(message: &Message) -> Value {
-    let mut value = serde_json::to_value(message).unwrap_or_default();
-    for block in value.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten() {
-        omit_members(block);
+pub(super) fn message_value(message: &Message) -> RawJson {
+    let written = RawJson::from_value(message);
+    let Some(mut members) = written.members() else { return written };
+    for (_, content) in members.iter_mut().filter(|(name, _)| name == "content") {
+        if let Ok(blocks) = content.read::<Vec<RawJson>>() {
+            *content = RawJson::from_value(&blocks.iter().map(omit_members).collect::<Vec<_>>());
+        }
     }
-    value
+    RawJson::from_members(members)
 }
 
-pub(super) fn content_value(content: &Content) -> Value {
+pub(super) fn content_value(content: &Content) -> RawJson {
     match content {
-        Content::Text(text) => Value::from(text.as_str()),
-        Content::Blocks(blocks) => Value::from(block_values(blocks)),
+        Content::Text(text) => RawJson::from_value(text),
+        Content::Blocks(blocks) => RawJson::from_value(&block_values(blocks)),
     }
 }
 
-pub(super) fn block_values(blocks: &[Block]) -> Vec<Value> {
-    let values = blocks.iter().map(|block| {
-        let mut value = serde_json::to_value(block).unwrap_or_default();
-        omit_members(&mut value);
-        value
-    });
-    values.collect()
+pub(super) fn block_values(blocks: &[Block]) -> Vec<RawJson> {
+    blocks.iter().map(|block| omit_members(&RawJson::from_value(block))).collect()
 }
 
-fn omit_members(block: &mut Value) {
-    if let Some(members) = block.as_object_mut() {
-        members.retain(|name, _| !OMITTED.contains(&name.as_str()));
-    }
+fn omit_members(block: &RawJson) -> RawJson {
+    let Some(mut members) = block.members() else { return block.clone() };
+    members.retain(|(name, _)| !OMITTED.contains(&name.as_str()));
+    RawJson::from_members(members)
 }

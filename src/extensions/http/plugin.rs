@@ -28,7 +28,7 @@ struct PrepareData<'a> {
     state: Option<&'a RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<u32>,
-    last_messages: Vec<Value>,
+    last_messages: Vec<RawJson>,
     /// Number of older messages of the history.
     messages_omitted: usize,
 }

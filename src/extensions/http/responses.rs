@@ -3,7 +3,6 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 use super::actions::HookAction;
 use super::question::HookQuestion;
@@ -95,7 +94,7 @@ pub(super) struct ToolCallResponse {
     ask: Option<HookQuestion>,
     decision: Option<CallDecision>,
     /// For the decision `change`.
-    arguments: Option<Value>,
+    arguments: Option<RawJson>,
     reason: Option<String>,
     terminate: Option<bool>,
     approvers: Option<Vec<String>>,
@@ -144,7 +143,8 @@ impl ToolCallResponse {
         }
         match decision {
             CallDecision::Change => {
-                Ok(ToolCallDecision::Change(self.arguments.unwrap_or_default()))
+                let arguments = self.arguments.ok_or("arguments are missing")?;
+                Ok(ToolCallDecision::ChangeText(arguments.with_unique_members()))
             }
             CallDecision::Allow => Ok(ToolCallDecision::Allow),
             CallDecision::Block => Ok(ToolCallDecision::Block(CallBlock {

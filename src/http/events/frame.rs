@@ -23,8 +23,8 @@ impl FrameFormat {
     /// comments, so that clients could not know whether the connection still works.
     pub(super) fn ping(&self, now: Timestamp) -> String {
         let data = match self {
-            Self::Own => json!({"type": PING}),
-            Self::Protocol(_) => protocol_events::event(PING, now, json!({})),
+            Self::Own => json!({"type": PING}).to_string(),
+            Self::Protocol(_) => protocol_events::event(PING, now, json!({})).to_string(),
         };
         event_frame(None, PING, &data)
     }
@@ -37,7 +37,7 @@ impl FrameFormat {
             StreamItem::Confirmed(id) => return id_frame(*id),
         };
         match self {
-            Self::Own => event_frame(event.number, event.kind().name(), &event.to_json()),
+            Self::Own => event_frame(event.number, event.kind().name(), event.to_json().text()),
             Self::Protocol(protocol) => protocol_frames(event.number, &protocol.convert(event)),
         }
     }
@@ -51,7 +51,7 @@ fn protocol_frames(id: Option<u64>, events: &[Value]) -> String {
     };
     let frames = events.iter().enumerate().map(|(index, event)| {
         let name = event["type"].as_str().unwrap_or_default();
-        event_frame(id.filter(|_| index == last), name, event)
+        event_frame(id.filter(|_| index == last), name, &event.to_string())
     });
     frames.collect()
 }
@@ -63,7 +63,7 @@ fn id_frame(id: u64) -> String {
 /// JSON has no line break outside of escapes, so one `data:` line is enough. Names are ours or
 /// checked. `id` is the last line: some clients resume after an id as soon as they have read its
 /// line, and would lose an event that is cut off after it.
-fn event_frame(id: Option<u64>, name: &str, data: &Value) -> String {
+fn event_frame(id: Option<u64>, name: &str, data: &str) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
     format!("event: {name}\ndata: {data}\n{id}\n")
@@ -86,9 +86,10 @@ mod tests {
 
     #[test]
     fn event_data_cannot_break_sse_frame() {
-        let text = event_frame(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}));
+        let text =
+            event_frame(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}).to_string());
         assert_eq!(text, "event: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\nid: 7\n\n");
-        assert_eq!(event_frame(None, "a", &json!({})), "event: a\ndata: {}\n\n");
+        assert_eq!(event_frame(None, "a", "{}"), "event: a\ndata: {}\n\n");
         assert_eq!(FrameFormat::Own.render(&StreamItem::Confirmed(8)), "id: 8\n\n");
     }
 

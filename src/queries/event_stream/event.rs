@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{AssistantMessageEvent, EventKind};
 use crate::agent::message::{Message, Rejection};
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{RawJson, raw_object};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId, RequestId};
 use crate::live::ToolUpdate;
@@ -65,29 +64,29 @@ pub enum EventPayload {
     ToolExecutionStart {
         tool_call_id: String,
         tool_name: String,
-        args: Value,
+        args: RawJson,
     },
     ToolExecutionUpdate(ToolUpdate),
     ToolExecutionEnd {
         tool_call_id: String,
         tool_name: String,
         /// Content for the model and details for programs.
-        result: Value,
+        result: RawJson,
         is_error: bool,
         rejected: Option<Rejection>,
     },
     ApprovalRequested {
         request_id: RequestId,
-        members: Value,
+        members: RawJson,
     },
     ApprovalSettled {
         request_id: RequestId,
-        members: Value,
+        members: RawJson,
     },
     /// Any other kind, with its members in the API.
     Other {
         kind: EventKind,
-        members: Value,
+        members: RawJson,
     },
 }
 
@@ -106,20 +105,15 @@ impl StreamEvent {
     }
 
     /// The event as in the API: the members of every event, then those of its kind.
-    pub fn to_json(&self) -> Value {
-        let mut data = Map::new();
-        data.insert("type".to_owned(), Value::String(self.kind().name().to_owned()));
+    pub fn to_json(&self) -> RawJson {
+        let mut event = raw_object!({"type": self.kind().name()});
         if let Some(prompt_id) = &self.prompt_id {
-            data.insert("promptId".to_owned(), json!(prompt_id));
+            event =
+                event.with_members(vec![("promptId".to_owned(), RawJson::from_value(prompt_id))]);
         }
-        data.insert("turn".to_owned(), json!(self.turn));
-        data.insert("at".to_owned(), Value::String(self.at.to_string()));
-        if let Value::Object(members) = self.payload.members() {
-            for (name, value) in members {
-                data.entry(name).or_insert(value);
-            }
-        }
-        Value::Object(data)
+        let common = raw_object!({"turn": self.turn, "at": self.at.to_string()});
+        let members = [common, self.payload.members()].into_iter().filter_map(|it| it.members());
+        event.with_members(members.flatten().collect())
     }
 }
 
@@ -145,36 +139,35 @@ impl EventPayload {
     }
 
     /// The members in the API besides those of every event.
-    fn members(&self) -> Value {
+    fn members(&self) -> RawJson {
         match self {
-            Self::AgentStart | Self::AgentSettled | Self::TurnStart => json!({}),
+            Self::AgentStart | Self::AgentSettled | Self::TurnStart => raw_object!({}),
             Self::AgentEnd { messages, will_retry } => {
                 let messages: Vec<_> = messages.iter().filter_map(EventMessage::to_json).collect();
-                json!({"messages": messages, "willRetry": will_retry})
+                raw_object!({"messages": messages, "willRetry": will_retry})
             }
-            Self::TurnEnd { message, tool_results } => json!({
+            Self::TurnEnd { message, tool_results } => raw_object!({
                 "message": message_json(message.as_ref()),
                 "toolResults": tool_results.iter().map(|it| message_json(it.as_ref())).collect::<Vec<_>>(),
             }),
             Self::MessageStart { message_id, message }
             | Self::MessageEnd { message_id, message } => {
-                json!({"messageId": message_id, "message": message_json(message.as_ref())})
+                raw_object!({"messageId": message_id, "message": message_json(message.as_ref())})
             }
             Self::MessageUpdate { message_id, event } => {
-                json!({"messageId": message_id, "assistantMessageEvent": event})
+                raw_object!({"messageId": message_id, "assistantMessageEvent": event})
             }
-            Self::MessageReset { message_id } => json!({"messageId": message_id}),
+            Self::MessageReset { message_id } => raw_object!({"messageId": message_id}),
             Self::ToolExecutionStart { tool_call_id, tool_name, args } => {
-                json!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args})
+                raw_object!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args})
             }
-            Self::ToolExecutionUpdate(update) => serde_json::to_value(update).unwrap_or_default(),
+            Self::ToolExecutionUpdate(update) => RawJson::from_value(update),
             Self::ToolExecutionEnd { tool_call_id, tool_name, result, is_error, rejected } => {
-                let mut members = json!({
+                let members = raw_object!({
                     "toolCallId": tool_call_id, "toolName": tool_name,
                     "result": result, "isError": is_error,
                 });
-                insert_some(&mut members, "rejected", rejected.as_ref());
-                members
+                with_optional(members, "rejected", rejected.as_ref())
             }
             Self::ApprovalRequested { members, .. }
             | Self::ApprovalSettled { members, .. }
@@ -202,32 +195,30 @@ impl EventMessage {
         }
     }
 
-    fn to_json(&self) -> Option<Value> {
+    fn to_json(&self) -> Option<RawJson> {
         match self {
-            Self::Started(message) => Some(to_value(message)),
+            Self::Started(message) => Some(RawJson::from_value(message)),
             Self::Stored(entry) => {
                 if let EntryBody::CustomMessage(_) = &entry.body {
                     return entry_as_message(entry);
                 }
-                entry.body.message().map(to_value)
+                entry.body.message().map(RawJson::from_value)
             }
         }
     }
 }
 
 /// The JSON of a message; `null` without one.
-fn message_json(message: Option<&EventMessage>) -> Value {
-    message.and_then(EventMessage::to_json).unwrap_or_default()
+fn message_json(message: Option<&EventMessage>) -> Option<RawJson> {
+    message.and_then(EventMessage::to_json)
 }
 
-/// Inserts a member unless its value is absent.
-pub(super) fn insert_some(members: &mut Value, name: &str, value: Option<&impl Serialize>) {
-    if let (Some(value), Some(members)) = (value, members.as_object_mut()) {
-        members.insert(name.to_owned(), to_value(value));
-    }
-}
-
-/// Converts through text, so that raw members keep the form of their numbers.
-pub(super) fn to_value(value: &impl Serialize) -> Value {
-    RawJson::from_value(value).to_value()
+/// The object with a further member, unless its value is absent.
+pub(super) fn with_optional(
+    object: RawJson,
+    name: &str,
+    value: Option<&impl Serialize>,
+) -> RawJson {
+    let member = value.map(|value| (name.to_owned(), RawJson::from_value(value)));
+    object.with_members(member.into_iter().collect())
 }

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
     AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, SessionTree,
@@ -12,13 +10,12 @@ use crate::agent::event::{
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
+use crate::agent::raw::{RawJson, raw_object};
 use crate::agent::request::CallRef;
 use crate::commands::contract::CommandError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::approvals::{call_arguments, load_approval};
-use crate::queries::event_stream::event::{
-    EventMessage, EventPayload, StreamEvent, insert_some, to_value,
-};
+use crate::queries::event_stream::event::{EventMessage, EventPayload, StreamEvent, with_optional};
 use crate::queries::event_stream::prompt_details::PromptDetails;
 use crate::queries::load;
 use crate::queries::prompts::load_span;
@@ -100,33 +97,33 @@ impl Hydrator {
                 return Ok(EventPayload::ApprovalSettled { request_id, members });
             }
             EventBody::SummarizationRetryFinished(_) | EventBody::BranchSummaryStart(_) => {
-                json!({})
+                raw_object!({})
             }
-            EventBody::BranchSummaryEnd(end) => to_value(end),
-            EventBody::CommandEnd(end) => to_value(end),
-            EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
+            EventBody::BranchSummaryEnd(end) => RawJson::from_value(end),
+            EventBody::CommandEnd(end) => RawJson::from_value(end),
+            EventBody::AutoCompactionStart(start) => raw_object!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
-            EventBody::SummarizationRetryScheduled(retry) => json!(retry),
+            EventBody::SummarizationRetryScheduled(retry) => RawJson::from_value(retry),
             EventBody::AutoRetryStart(start) => self.retry_members(start),
-            EventBody::AutoRetryEnd(end) => to_value(end),
-            EventBody::Notify(notification) => to_value(notification),
-            EventBody::ToolDefinitionChanged(change) => to_value(change),
-            EventBody::SessionInfoChanged(info) => to_value(info),
+            EventBody::AutoRetryEnd(end) => RawJson::from_value(end),
+            EventBody::Notify(notification) => RawJson::from_value(notification),
+            EventBody::ToolDefinitionChanged(change) => RawJson::from_value(change),
+            EventBody::SessionInfoChanged(info) => RawJson::from_value(info),
             EventBody::SessionTree(moved) => self.session_tree_members(moved),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
-                json!({"output": self.output_value(event, output)})
+                raw_object!({"output": self.output_value(event, output)})
             }
             EventBody::PromptCreated(_) => self.prompt_details(event).created_members(),
             EventBody::PromptCompleted(_) | EventBody::PromptError(_) => {
                 self.prompt_details(event).end_members()
             }
-            EventBody::Other(raw) => raw.to_value(),
+            EventBody::Other(raw) => raw.clone(),
         };
         Ok(EventPayload::Other { kind: event.body.kind(), members })
     }
 
-    fn retry_members(&self, start: &AutoRetryStart) -> Value {
-        json!({
+    fn retry_members(&self, start: &AutoRetryStart) -> RawJson {
+        raw_object!({
             "attempt": start.attempt, "maxAttempts": start.max_attempts,
             "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
         })
@@ -230,28 +227,30 @@ impl Hydrator {
     }
 
     /// Returns the members of `auto_compaction_end`: the summary, if there is one, and the outcome.
-    fn compaction_end_members(&self, end: &CompactionEnd) -> Value {
+    fn compaction_end_members(&self, end: &CompactionEnd) -> RawJson {
         let entry = end.entry.and_then(|seq| self.entries.get(&seq));
         let result = entry.and_then(|entry| entry.body.compaction()).map(|compaction| {
-            json!({
+            raw_object!({
                 "summary": compaction.summary, "firstKeptEntryId": compaction.first_kept_entry_id,
                 "tokensBefore": compaction.tokens_before, "details": compaction.details,
             })
         });
-        let mut members = json!({"aborted": end.aborted, "willRetry": end.will_retry});
-        insert_some(&mut members, "result", result.as_ref());
-        insert_some(&mut members, "errorMessage", end.error_message.as_ref());
-        members
+        let members = raw_object!({"aborted": end.aborted, "willRetry": end.will_retry});
+        let members = with_optional(members, "result", result.as_ref());
+        with_optional(members, "errorMessage", end.error_message.as_ref())
     }
 
     /// Returns the members of `session_tree`: both leaves, and the summary if there is one.
-    fn session_tree_members(&self, moved: &SessionTree) -> Value {
-        let mut members = json!({"oldLeafId": moved.old_leaf_id, "newLeafId": moved.new_leaf_id});
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only this kind has the summary")]
+    fn session_tree_members(&self, moved: &SessionTree) -> RawJson {
+        let members = raw_object!({"oldLeafId": moved.old_leaf_id, "newLeafId": moved.new_leaf_id});
         let entry = moved.summary.and_then(|seq| self.entries.get(&seq));
-        if let Some(EntryBody::BranchSummary(branch)) = entry.map(|entry| &entry.body) {
-            insert_some(&mut members, "summary", Some(&branch.summary));
+        match entry.map(|entry| &entry.body) {
+            Some(EntryBody::BranchSummary(branch)) => {
+                with_optional(members, "summary", Some(&branch.summary))
+            }
+            _ => members,
         }
-        members
     }
 
     /// Returns the messages of an agent run, which may span several prompts.
@@ -263,11 +262,9 @@ impl Hydrator {
             .collect()
     }
 
-    fn arguments_value(&self, call: CallRef) -> Value {
+    fn arguments_value(&self, call: CallRef) -> RawJson {
         let response = self.entries.get(&call.response_seq);
-        response
-            .and_then(|response| call_arguments(response, call.index))
-            .map_or(Value::Null, |raw| raw.to_value())
+        response.and_then(|response| call_arguments(response, call.index)).unwrap_or_else(null)
     }
 
     fn tool_end(&self, end: &ToolExecutionEnd) -> EventPayload {
@@ -275,9 +272,9 @@ impl Hydrator {
         EventPayload::ToolExecutionEnd {
             tool_call_id: end.tool_call_id.clone(),
             tool_name: end.tool_name.clone(),
-            result: message.map_or(
-                Value::Null,
-                |message| json!({"content": message.content, "details": message.details}),
+            result: message.map_or_else(
+                null,
+                |message| raw_object!({"content": message.content, "details": message.details}),
             ),
             is_error: end.is_error,
             rejected: message.and_then(|message| message.rejected.clone()),
@@ -285,8 +282,8 @@ impl Hydrator {
     }
 
     /// Returns the output item as it was at the time of the event.
-    fn output_value(&self, event: &Event, reference: &OutputRef) -> Value {
-        let Some(prompt_id) = &event.prompt_id else { return Value::Null };
+    fn output_value(&self, event: &Event, reference: &OutputRef) -> RawJson {
+        let Some(prompt_id) = &event.prompt_id else { return null() };
         let origin = match (reference.block, reference.call) {
             (Some(block), _) => OutputOrigin::Text { seq: reference.seq, block },
             (None, Some(call)) => OutputOrigin::Call(call),
@@ -304,31 +301,28 @@ impl Hydrator {
         collect_outputs(prompt_id, &entries)
             .into_iter()
             .find(|(found, _)| *found == origin)
-            .map_or(Value::Null, |(_, output)| to_value(&output))
+            .map_or_else(null, |(_, output)| RawJson::from_value(&output))
     }
 
     async fn approval_members(
         &self,
         reference: &RequestRef,
         is_settled: bool,
-    ) -> Result<Value, CommandError> {
+    ) -> Result<RawJson, CommandError> {
         let (head, _) = load::head(&self.services, &self.key).await?;
         let Some(found) = load_approval(&self.services, &head, &reference.request_id).await? else {
-            return Ok(json!({"approval": null}));
+            return Ok(raw_object!({"approval": ()}));
         };
         let view = match found.decision.as_ref().filter(|_| is_settled) {
-            Some(decision) => to_value(&found.settled_view(decision)),
-            None => to_value(&found.view()),
+            Some(decision) => RawJson::from_value(&found.settled_view(decision)),
+            None => RawJson::from_value(&found.view()),
         };
-        let mut members = json!({"approval": view});
+        let Some(tool) = &found.request.tool else { return Ok(raw_object!({"approval": view})) };
         // Members of the source API. Only requests for tool calls have them.
-        if let (Some(tool), Some(members)) = (&found.request.tool, members.as_object_mut()) {
-            members.insert("toolCallId".to_owned(), json!(found.request.tool_call_id));
-            members.insert("toolName".to_owned(), json!(tool));
-            members.insert("input".to_owned(), json!(found.arguments));
-            members.insert("reason".to_owned(), json!(found.request.reason));
-        }
-        Ok(members)
+        Ok(raw_object!({
+            "approval": view, "toolCallId": found.request.tool_call_id, "toolName": tool,
+            "input": found.arguments, "reason": found.request.reason,
+        }))
     }
 
     /// Returns the details of the event's prompt that were loaded.
@@ -342,6 +336,10 @@ impl Hydrator {
         of_prompt.for_each(|entry| details.add(&entry.body));
         details
     }
+}
+
+fn null() -> RawJson {
+    RawJson::from_value(&())
 }
 
 /// True if an entry belongs to the output that an event refers to: the entry itself, or an entry of

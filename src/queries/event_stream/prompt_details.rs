@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptEntry};
+use crate::agent::raw::{RawJson, raw_object};
 use crate::ids::PromptId;
-use crate::queries::event_stream::event::insert_some;
+use crate::queries::event_stream::event::with_optional;
 
 /// The details that the entries have. Some are absent if only a part of the prompt was read.
 #[derive(Clone, Debug, Default)]
@@ -45,19 +44,19 @@ impl PromptDetails {
     }
 
     /// Members of `prompt.created`.
-    pub(super) fn created_members(&self) -> Value {
-        self.start
-            .as_ref()
-            .map_or(json!({}), |prompt| json!({"source": prompt.source, "model": prompt.model}))
+    pub(super) fn created_members(&self) -> RawJson {
+        self.start.as_ref().map_or_else(
+            || raw_object!({}),
+            |prompt| raw_object!({"source": prompt.source, "model": prompt.model}),
+        )
     }
 
     /// Members of `prompt.completed` and `prompt.error`.
-    pub(super) fn end_members(&self) -> Value {
-        let Some(end) = &self.end else { return json!({}) };
-        let mut members = json!({"state": end.state, "stopReason": end.stop_reason});
-        insert_some(&mut members, "resolvedModel", self.resolved_model.as_ref());
-        insert_some(&mut members, "error", end.error.as_ref());
-        insert_some(&mut members, "incomplete", end.incomplete.as_ref());
-        members
+    pub(super) fn end_members(&self) -> RawJson {
+        let Some(end) = &self.end else { return raw_object!({}) };
+        let members = raw_object!({"state": end.state, "stopReason": end.stop_reason});
+        let members = with_optional(members, "resolvedModel", self.resolved_model.as_ref());
+        let members = with_optional(members, "error", end.error.as_ref());
+        with_optional(members, "incomplete", end.incomplete.as_ref())
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::agent::raw::RawJson;
 use crate::ids::{EntryId, PromptId};
 
 const AT: Timestamp = Timestamp(1_795_292_349_669);
@@ -13,7 +14,7 @@ fn source(payload: EventPayload) -> StreamEvent {
 }
 
 fn other(kind: EventKind, members: Value) -> StreamEvent {
-    source(EventPayload::Other { kind, members })
+    source(EventPayload::Other { kind, members: RawJson::from_value(&members) })
 }
 
 fn update(event: AssistantMessageEvent) -> StreamEvent {

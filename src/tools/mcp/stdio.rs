@@ -2,20 +2,22 @@
 
 use std::collections::VecDeque;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientRequest, CustomRequest, ErrorData, JsonRpcMessage, PingRequest, RequestId,
     ServerJsonRpcMessage, ServerRequest,
 };
-use rmcp::transport::async_rw::AsyncRwTransport;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::Mutex;
 
 use crate::tools::http::template::Redactor;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::failure::RequestFailure;
 use crate::tools::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
+use crate::tools::mcp::transport::written_message;
 
 /// A program that speaks MCP on its standard input and output.
 #[derive(Clone)]
@@ -32,8 +34,8 @@ pub(crate) struct Command {
 
 /// Pipes of a child that is killed when they are dropped.
 pub(super) struct ChildTransport {
-    /// Only its input: the output is read by `lines`.
-    pipes: AsyncRwTransport<RoleClient, tokio::io::Empty, ChildStdin>,
+    /// `None`: closed.
+    input: Arc<Mutex<Option<ChildStdin>>>,
     lines: LineReader<BufReader<ChildStdout>>,
     messages: MessageReader,
     _child: Child,
@@ -61,7 +63,7 @@ impl Command {
             return Err(not_started("it has no pipes".to_owned()));
         };
         Ok(ChildTransport {
-            pipes: AsyncRwTransport::new_client(tokio::io::empty(), input),
+            input: Arc::new(Mutex::new(Some(input))),
             lines: LineReader::new(BufReader::new(output)),
             messages: MessageReader::new(self.redactor.clone()),
             _child: child,
@@ -80,7 +82,14 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
             let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
             self.messages.open.push((request.id.clone(), is_handshake));
         }
-        self.pipes.send(item)
+        let (input, line) = (Arc::clone(&self.input), written_message(&item));
+        async move {
+            let line = format!("{}\n", line?.text());
+            let mut input = input.lock().await;
+            let input = input.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+            input.write_all(line.as_bytes()).await?;
+            input.flush().await
+        }
     }
 
     async fn receive(&mut self) -> Option<rmcp::service::RxJsonRpcMessage<RoleClient>> {
@@ -94,7 +103,8 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.pipes.close().await
+        self.input.lock().await.take();
+        Ok(())
     }
 }
 

@@ -8,11 +8,14 @@ mod sessions;
 
 use std::time::Duration;
 
+use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, RequestId};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::definitions::Definitions;
 use super::test_server::{Reply, TestServer, new_server, tool};
 use super::tool::{McpContent, McpRules, McpToolSource};
+use super::transport::{Exchange, written_message};
 use super::*;
 use crate::agent::content::{Block, joined_text};
 use crate::agent::phase::OnUnknown;
@@ -82,6 +85,22 @@ async fn call_carries_effect_id_and_reuses_its_session() {
     assert!(!message["params"]["_meta"]["progressToken"].is_null(), "{message}");
     let (_, handshake) = server.last("initialize");
     assert_eq!(handshake["params"]["capabilities"], json!({}));
+}
+
+#[tokio::test]
+async fn arguments_are_sent_as_they_are_written() {
+    let arguments = r#"{"id":25122920421210000012345,"sum":1.10,"text":"é\n"}"#;
+    let exchange = Arc::new(Exchange {
+        arguments: Some(RawJson::from_text(arguments).unwrap()),
+        ..Exchange::read(Instant::now())
+    });
+    let mut request = CallToolRequest::new(CallToolRequestParams::new("pay"));
+    request.extensions.insert(exchange);
+    let message = ClientJsonRpcMessage::request(request.into(), RequestId::Number(7));
+    let written = written_message(&message).unwrap();
+    assert!(written.text().contains(&format!(r#""arguments":{arguments}"#)), "{}", written.text());
+    let sent: ClientJsonRpcMessage = written.read().unwrap();
+    assert!(matches!(sent, ClientJsonRpcMessage::Request(_)));
 }
 
 #[tokio::test]

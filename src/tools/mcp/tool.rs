@@ -10,7 +10,6 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::agent::exact_json::ExactJson;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::tools::destination::BoundDestination;
@@ -30,7 +29,6 @@ use crate::tools::{
 };
 
 /// Member of `_meta` with the effect id of a call.
-const TOO_MANY_DIGITS: &str = "The call was not sent: a number in the arguments has more digits than the MCP server would receive. Write it as a text, if the tool accepts one.";
 const EFFECT_ID: &str = "turnwheel/effectId";
 
 /// The operator's rules for tools of a server, from an agent file.
@@ -153,19 +151,10 @@ impl fmt::Debug for McpTool {
     }
 }
 
-/// True if the server gets each number as it was written: the client sends floats.
-fn keeps_digits(arguments: &Arguments) -> bool {
-    match ExactJson::parse_if_long(&arguments.text) {
-        Ok(None) => true,
-        Ok(Some(written)) => written.is_equal_to(&arguments.value),
-        Err(_) => false,
-    }
-}
-
 impl McpTool {
-    fn request(&self, arguments: &Arguments, exchange: &Arc<Exchange>) -> CallToolRequest {
-        let mut params = CallToolRequestParams::new(self.remote_name.clone())
-            .with_arguments(arguments.value.as_object().cloned().unwrap_or_default());
+    /// The transport adds the arguments, which are part of the exchange.
+    fn request(&self, exchange: &Arc<Exchange>) -> CallToolRequest {
+        let mut params = CallToolRequestParams::new(self.remote_name.clone());
         let mut meta = RequestMetaObject::new();
         if let Some(effect_id) = &exchange.effect_id {
             meta.0.insert(EFFECT_ID.to_owned(), json!(effect_id));
@@ -176,10 +165,11 @@ impl McpTool {
         request
     }
 
-    fn exchange(&self, until: Instant, context: &ToolContext) -> Exchange {
+    fn exchange(&self, arguments: &Arguments, until: Instant, context: &ToolContext) -> Exchange {
         let on_progress = Arc::clone(&context.on_progress);
         Exchange {
             effect: self.definition.effect,
+            arguments: Some(arguments.text.clone()),
             effect_id: Some(context.effect_id.clone()),
             traceparent: context.traceparent.clone(),
             on_progress: Some(Arc::new(move |partial: &ToolResult| {
@@ -195,10 +185,10 @@ impl McpTool {
         until: Instant,
         (context, session): (&ToolContext, Option<&mut ConversationSession<'_>>),
     ) -> Result<ToolResult, RequestFailure> {
-        let exchange = Arc::new(self.exchange(until, context));
+        let exchange = Arc::new(self.exchange(arguments, until, context));
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
-        let request = self.request(arguments, &exchange).into();
+        let request = self.request(&exchange).into();
         let received = match session {
             Some(session) => Box::pin(session.request(request, until)).await?,
             None => Box::pin(self.server.request(request, until)).await?,
@@ -265,9 +255,6 @@ impl CallableTool for McpTool {
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
-        if !keeps_digits(&arguments) {
-            return ToolOutcome::Failed(TOO_MANY_DIGITS.to_owned());
-        }
         let max = if self.definition.effect == Effect::Write { 1 } else { ATTEMPTS_MAX };
         let time = context.clock.now().until(context.deadline);
         // Attempts end shortly before the deadline, when the caller drops this future: only here is

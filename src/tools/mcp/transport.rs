@@ -20,6 +20,7 @@ use rmcp::transport::streamable_http_client::{
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::ids::EffectId;
 use crate::tools::ToolResult;
@@ -49,6 +50,8 @@ type TransportError = StreamableHttpError<RequestFailure>;
 /// Bounds and identity of one request. It travels with the request through the SDK.
 pub(super) struct Exchange {
     pub(super) effect: Effect,
+    /// Of a tool call.
+    pub(super) arguments: Option<RawJson>,
     pub(super) until: Instant,
     pub(super) effect_id: Option<EffectId>,
     pub(super) traceparent: Option<String>,
@@ -61,6 +64,7 @@ impl Exchange {
     pub(super) fn read(until: Instant) -> Self {
         Self {
             effect: Effect::Read,
+            arguments: None,
             until,
             effect_id: None,
             traceparent: None,
@@ -68,6 +72,31 @@ impl Exchange {
             cancellation: CancellationToken::new(),
         }
     }
+}
+
+/// The exchange of a request of the app.
+fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
+    match message {
+        JsonRpcMessage::Request(request) => request.request.extensions().get(),
+        JsonRpcMessage::Response(_)
+        | JsonRpcMessage::Notification(_)
+        | JsonRpcMessage::Error(_) => None,
+    }
+}
+
+/// A message as JSON. The SDK would round the numbers in the arguments of a tool call, so they are
+/// added here.
+pub(super) fn written_message(message: &ClientJsonRpcMessage) -> serde_json::Result<RawJson> {
+    let written = RawJson::from_text(serde_json::to_string(message)?)?;
+    let arguments = exchange_of(message).and_then(|exchange| exchange.arguments.as_ref());
+    let (Some(arguments), Some(mut members)) = (arguments, written.members()) else {
+        return Ok(written);
+    };
+    for (_, params) in members.iter_mut().filter(|(name, _)| name == "params") {
+        let added = vec![("arguments".to_owned(), arguments.clone())];
+        *params = params.clone().with_members(added);
+    }
+    Ok(RawJson::from_members(members))
 }
 
 impl fmt::Debug for Exchange {
@@ -91,14 +120,7 @@ impl GuardedTransport {
     }
 
     fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<Exchange> {
-        let found = match message {
-            JsonRpcMessage::Request(request) => {
-                request.request.extensions().get::<Arc<Exchange>>().cloned()
-            }
-            JsonRpcMessage::Response(_)
-            | JsonRpcMessage::Notification(_)
-            | JsonRpcMessage::Error(_) => None,
-        };
+        let found = exchange_of(message).cloned();
         let soon = || Instant::now() + REPLY_TIMEOUT;
         found.unwrap_or_else(|| Arc::new(Exchange::read(self.until.max(soon()))))
     }
@@ -180,7 +202,7 @@ impl GuardedTransport {
         let HttpConnector { url, client, auth, .. } = &self.connector;
         let http =
             client.client_for(url, exchange.effect).map_err(|_| RequestFailure::AddressRejected)?;
-        let body = serde_json::to_vec(message)
+        let body = written_message(message)
             .map_err(|_| RequestFailure::NotSent("the request is not JSON".to_owned()))?;
         let mut headers = headers.clone();
         let bearer = match auth {
@@ -197,7 +219,8 @@ impl GuardedTransport {
             headers.extend(value.map(|value| (name, value)));
         }
         let (method, url) = (Method::POST, url.clone());
-        let request = ToolRequest { method, url, headers, body: Some(Bytes::from(body)) };
+        let request =
+            ToolRequest { method, url, headers, body: Some(Bytes::from(body.text().to_owned())) };
         let time = exchange.until.saturating_duration_since(Instant::now());
         let sent = send_head(http, request, time).await;
         sent.map(|response| (response, bearer)).map_err(|failure| match failure {

@@ -237,6 +237,10 @@ fn coerced_number_is_the_one_that_was_written() {
         (r#"{"number":"18446744073709551615"}"#, r#"{"number":18446744073709551615}"#),
         (r#"{"number":"+1e3"}"#, r#"{"number":1000}"#),
         (r#"{"number":0.1000000000000000055}"#, r#"{"number":0.1000000000000000055}"#),
+        (
+            r#"{"number":"7","more":[0.1000000000000000055,1.10]}"#,
+            r#"{"number":7,"more":[0.1000000000000000055,1.10]}"#,
+        ),
     ] {
         assert_eq!(check(&schema, given).unwrap().text.text(), expected);
     }
@@ -244,7 +248,6 @@ fn coerced_number_is_the_one_that_was_written() {
         r#"{"number":"25122920421210000012345"}"#,
         r#"{"number":"100.00000000000000000001"}"#,
         r#"{"number":"1e-400"}"#,
-        r#"{"number":"7","more":0.1000000000000000055}"#,
     ] {
         assert!(check(&schema, refused).is_err(), "{refused}");
     }

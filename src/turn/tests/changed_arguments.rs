@@ -118,6 +118,45 @@ async fn approval_covers_the_changed_arguments() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changed_arguments_keep_each_digit() {
+    const CHANGED: &str = r#"{"n":3,"id":25122920421210000012345,"rate":0.1000000000000000000001}"#;
+    let changes = |_| ToolCallDecision::ChangeText(RawJson::from_text(CHANGED).unwrap());
+    let adds_member = |_| {
+        let rounded: Value = serde_json::from_str(CHANGED).unwrap();
+        let mut changed = rounded.as_object().unwrap().clone();
+        changed.insert("note".to_owned(), json!("x"));
+        ToolCallDecision::Change(changed.into())
+    };
+    let expected = CHANGED.replace('}', r#","note":"x"}"#);
+    let (mut env, worker) = env_with(&[changes, adds_member, needs_approval]).await;
+    handle_nudges(&env, &worker).await;
+    assert_eq!(only_request(&env).await.arguments.unwrap().text(), expected);
+    let head = env.head().await.unwrap();
+    assert_eq!(head.min_reader, 9, "an older worker would send the text");
+    env.decide_all("approve").await;
+
+    // The worker that starts the call dies, and the next one has no such extension.
+    let pause = Arc::new(PauseFailPoint::new("tool.before"));
+    let dying = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
+    pause.kill(handle(&dying, &nudge)).await;
+    let head = env.head().await.unwrap();
+    let sent = head.phase.call_batch().calls[0].changed_arguments.clone();
+    assert_eq!(sent.unwrap().text(), expected);
+    tokio::time::sleep(Duration::from_secs(66)).await;
+    env.extensions.clear();
+    let worker = env.new_worker(Arc::new(NoFailPoints));
+    handle(&worker, &nudge).await.unwrap();
+    handle_nudges(&env, &worker).await;
+    assert_eq!(result_texts(&env).await, ["3"]);
+    for entry in env.entries().await {
+        if let EntryBody::ToolStarted(started) = &entry.body {
+            assert_eq!(started.arguments.as_ref().unwrap().text(), expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn take_over_repeats_the_call_with_the_changed_arguments() {
     let (mut env, _) = env_with(&[|_| change(5)]).await;
     let pause = Arc::new(PauseFailPoint::new("tool.before"));

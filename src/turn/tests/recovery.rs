@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::test_env::{PauseFailPoint, TestEnv, text};
+use super::call_approval::handle_nudges;
+use super::test_env::{PauseFailPoint, TestEnv, call, text};
 use crate::agent::entry::PromptState;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::notification::Notification;
@@ -16,9 +17,10 @@ use crate::agent::raw::RawJson;
 use crate::clock::Clock as _;
 use crate::commands::delete::{TOMBSTONE_RETENTION, delete_conversation};
 use crate::fail_points::NoFailPoints;
-use crate::ids::{ConversationKey, InputId};
+use crate::ids::{ConversationKey, InputId, WorkerId};
 use crate::notifications::notify;
 use crate::notifications::sender::{NotificationSender, SendOutcome};
+use crate::queue::{self, Queue as _};
 use crate::services::Limits;
 use crate::store::{ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write};
 use crate::turn::delivery::handle;
@@ -77,6 +79,37 @@ async fn unreadable_conversation_does_not_block_start_up() {
     crash_count::recover_at_start_up(&services).await.unwrap();
     env.run_until_idle().await;
     assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
+}
+
+fn calls_pay(results: usize, _input: &str) -> Vec<Value> {
+    if results == 0 { vec![call("c1", "look", 0)] } else { vec![text("done")] }
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_of_a_dead_process_of_this_machine_continues_at_once() {
+    for at in ["model.before", "model.after", "tool.before", "tool.after"] {
+        let mut env = TestEnv::with_script(3, calls_pay);
+        let pause = Arc::new(PauseFailPoint::new(at));
+        let dying = env.new_worker(pause.clone());
+        env.send_prompt(&dying).await;
+        let nudge = TestEnv::nudge();
+        let began = Instant::now();
+        pause.kill(handle(&dying, &nudge)).await;
+        // Its message stays hidden.
+        while env.queue.receive(queue::TURNS, 1, Duration::from_mins(10)).await.unwrap().len() > 0 {
+        }
+        let lease = env.head().await.unwrap().lease.expect("a lease");
+
+        let successor = env.new_worker(Arc::new(NoFailPoints));
+        let (key, other) = (TestEnv::key(), WorkerId::new("another"));
+        crash_count::recover_from_process(&successor, &key, &other).await.unwrap();
+        assert_eq!(env.head().await.unwrap().lease.as_ref(), Some(&lease), "{at}: another's lease");
+        crash_count::recover_from_process(&successor, &key, &dying.worker).await.unwrap();
+        assert_eq!(env.head().await.unwrap().lease, None, "{at}");
+        handle_nudges(&env, &successor).await;
+        assert_eq!(env.head().await.unwrap().phase, Phase::Idle, "{at}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{at}: no lease was waited for");
+    }
 }
 
 /// Responds slowly, with a retryable failure.

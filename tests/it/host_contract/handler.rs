@@ -1,6 +1,7 @@
 //! The handler: envelopes as the host's source makes them, in both framings, and exact responses.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -10,6 +11,7 @@ use turnwheel::testing::http::functions::{
     FunctionFailure, Functions, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,
     functions_router,
 };
+use turnwheel::testing::shutdown::Shutdown;
 
 use super::test_host::{OK_RESPONSE, TestHost, client, serve};
 
@@ -71,7 +73,10 @@ impl Functions for RecordingFunctions {
 
 fn recording_handler() -> (Arc<RecordingFunctions>, Router) {
     let functions = Arc::new(RecordingFunctions::default());
-    (Arc::clone(&functions), functions_router(functions as _))
+    (
+        Arc::clone(&functions),
+        functions_router(functions as _, Shutdown::default(), Duration::from_mins(5)),
+    )
 }
 
 /// Reconstructed from the host's source, names and encodings included.

@@ -16,6 +16,7 @@ use turnwheel::testing::http::functions::{
 };
 use turnwheel::testing::queue::output_binding::OutputBindingQueue;
 use turnwheel::testing::queue::{Queue, TURNS};
+use turnwheel::testing::shutdown::Shutdown;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{OK_RESPONSE, TestHost, client, serve};
@@ -127,7 +128,9 @@ impl Functions for NudgingFunctions {
 async fn function_nudges_are_returned_or_sent_on_failure() {
     let queue = Arc::new(RecordingQueue::default());
     let functions = NudgingFunctions(OutputBindingQueue::wrap(Arc::clone(&queue) as _));
-    let (address, _server) = serve(functions_router(Arc::new(functions))).await;
+    let (address, _server) =
+        serve(functions_router(Arc::new(functions), Shutdown::default(), Duration::from_mins(5)))
+            .await;
     let invoke = async |name: &str, message: &str| {
         let envelope = format!(r#"{{"Data":{{"message":"{message}"}},"Metadata":{{}}}}"#);
         let request = client().post(format!("http://{address}/{name}")).body(envelope);

@@ -40,7 +40,7 @@ const LAYERS: &[&[&str]] = &[
     &["settings"],
     &["ids"],
     &["clock"],
-    &["digest", "error_chain", "text_encoding", "webhook_signature"],
+    &["digest", "error_chain", "shutdown", "text_encoding", "webhook_signature"],
 ];
 
 /// Allowed uses within a row or upwards, with their reasons.

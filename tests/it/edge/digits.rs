@@ -1,0 +1,208 @@
+//! Each digit of a number in arguments, results, decisions and inserted prompts is the one that was
+//! written, in every view, export and import.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+use turnwheel::messages::RawJson;
+use turnwheel::testing::tools::{
+    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
+};
+use turnwheel::{Effect, OnUnknown, ToolResult};
+
+use super::test_app::TestApp;
+
+/// Numbers of up to 400 digits, with and without an exponent, that a reader of floats accepts.
+fn numbers(count: usize) -> Vec<String> {
+    let any = "-?(0|[1-9][0-9]{0,30}|[1-9][0-9]{0,290})(\\.[0-9]{1,109})?([eE][+-]?[0-9]{1,3})?";
+    let is_finite = |text: &String| text.parse::<f64>().is_ok_and(f64::is_finite);
+    let strategy = proptest::string::string_regex(any).unwrap().prop_filter("a float", is_finite);
+    let mut runner = TestRunner::deterministic();
+    (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
+}
+
+/// An object whose text each view must contain.
+fn document() -> String {
+    format!(r#"{{"numbers":[{}],"price":1.10}}"#, numbers(150).join(","))
+}
+
+/// Returns its arguments, or loses its response.
+#[derive(Debug)]
+struct Echo {
+    definition: ToolDefinition,
+    is_lost: bool,
+    received: Arc<Mutex<Vec<String>>>,
+}
+
+impl Echo {
+    fn new(name: &str, is_lost: bool, received: &Arc<Mutex<Vec<String>>>) -> Arc<Self> {
+        let properties = json!({"numbers": {"type": "array", "items": {"type": "number"}}, "count": {"type": "integer"}});
+        let definition = ToolDefinition {
+            is_strict: false,
+            name: name.to_owned(),
+            label: name.to_owned(),
+            description: "Echoes.".to_owned(),
+            parameters: json!({"type": "object", "properties": properties}),
+            effect: Effect::Write,
+            on_unknown: OnUnknown::Ask,
+            timeout: Duration::from_secs(30),
+            revision: "1".to_owned(),
+        };
+        Arc::new(Self { definition, is_lost, received: Arc::clone(received) })
+    }
+}
+
+#[async_trait]
+impl CallableTool for Echo {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn required_approval(&self, _: &Arguments) -> Option<ApprovalRequirement> {
+        None
+    }
+
+    async fn call(&self, arguments: Arguments, _: ToolContext) -> ToolOutcome {
+        self.received.lock().unwrap().push(arguments.text.text().to_owned());
+        if self.is_lost {
+            return ToolOutcome::Unknown { reason: "cut off".to_owned() };
+        }
+        ToolOutcome::Returned(ToolResult {
+            structured: Some(arguments.text.clone()),
+            details: Some(arguments.text.clone()),
+            ..ToolResult::text(arguments.text.text())
+        })
+    }
+}
+
+struct Echoes {
+    app: TestApp,
+    received: Arc<Mutex<Vec<String>>>,
+}
+
+impl Echoes {
+    fn new() -> Self {
+        let received = Arc::default();
+        let tools = [Echo::new("echo", false, &received), Echo::new("lose", true, &received)];
+        let app = TestApp::new().with_agent(|agent| {
+            agent.tools.extend(tools.map(|tool| tool as Arc<dyn CallableTool>));
+        });
+        Self { app, received }
+    }
+
+    /// The response has the document at least that many times.
+    async fn assert_shows(&self, path: &str, count: usize) {
+        let shown = self.app.get(path).send().await.expect_status(200).text;
+        let found = shown.matches(&document()).count();
+        assert!(found >= count, "{path}: {found} of {count} in {}", shown.len());
+    }
+
+    async fn assert_views_show(&self, conversation: &str, count: usize) {
+        for view in ["entries?limit=100", "events?follow=false", "export?format=turnwheel"] {
+            self.assert_shows(&format!("/api/conversations/{conversation}/{view}"), count).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_and_results_keep_each_digit_in_every_view() {
+    let echoes = Echoes::new();
+    let app = &echoes.app;
+    let id = app.run(&format!("use echo with {} then say done", document())).await;
+    assert_eq!(*echoes.received.lock().unwrap(), [document()]);
+    echoes.assert_shows(&format!("/api/conversations/c/prompts/{id}"), 2).await;
+    // Arguments, structured result and details.
+    echoes.assert_views_show("c", 3).await;
+    echoes.assert_shows("/api/conversations/c/messages?limit=100", 3).await;
+    for format in ["turnwheel", "pi"] {
+        let export = format!("/api/conversations/c/export?format={format}");
+        let file = app.get(&export).send().await.expect_status(200).text;
+        let path = format!("/api/conversations/import?conversationId={format}");
+        let import = app.request(http::Method::POST, &path).key(format).body(file);
+        let import = import.header("content-type", "application/x-ndjson");
+        import.send().await.expect_status(201);
+        echoes.assert_shows(&format!("/api/conversations/{format}/entries?limit=100"), 3).await;
+        echoes.assert_shows(&format!("/api/conversations/{format}/export?format=pi"), 3).await;
+    }
+}
+
+#[tokio::test]
+async fn coerced_arguments_keep_digits_and_are_shown_to_approvers() {
+    let echoes = Echoes::new();
+    let sent = document().replace('}', r#","count":"3"}"#);
+    let coerced = document().replace('}', r#","count":3}"#);
+    echoes.app.run(&format!("use lose with {sent} then say done")).await;
+    assert_eq!(*echoes.received.lock().unwrap(), [coerced.clone()]);
+    // The request about the outcome shows the arguments that were sent.
+    let seen = echoes.app.get("/api/conversations/c").send().await.text;
+    assert!(seen.contains(&format!(r#""arguments":{coerced}"#)), "{}", seen.len());
+}
+
+#[tokio::test]
+async fn values_of_decisions_keep_each_digit() {
+    let echoes = Echoes::new();
+    let app = &echoes.app;
+    let prompt = app.run(&format!("use lose with {} then say done", document())).await;
+    let seen = app.get_json("/api/conversations/c").await;
+    let id = seen["pendingApprovals"][0]["id"].as_str().unwrap();
+    let path = format!("/api/conversations/c/approvals/{id}");
+    let decide = async |value: &str| {
+        let body = format!(r#"{{"decision":"happened","value":{value}}}"#);
+        let request = app.request(http::Method::POST, &path).body(body);
+        request.header("content-type", "application/json").send().await
+    };
+    let decided = decide(&document()).await.expect_status(200).text;
+    assert!(decided.contains(&document()));
+    // Another digit is another decision.
+    let other = decide(&document().replace("1.10", "1.1000000000000000000001")).await;
+    assert!(other.expect_status(409).text.contains(&document()));
+    app.work().await;
+    echoes.assert_shows(&format!("/api/conversations/c/prompts/{prompt}"), 2).await;
+    echoes.assert_views_show("c", 3).await;
+}
+
+#[tokio::test]
+async fn inserted_prompts_and_messages_keep_each_digit() {
+    let echoes = Echoes::new();
+    let app = &echoes.app;
+    app.run("say one").await;
+    let document = document();
+    let output = format!(
+        r#"{{"type":"tool","toolCallId":"c1","function":"echo","input":{document},"result":{{"type":"success","output":{document}}}}}"#
+    );
+    let body = format!(r#"{{"input":"x","source":"user","output":[{output}]}}"#);
+    let insert = async |key: &str, body: String| {
+        let request = app.request(http::Method::POST, "/api/conversations/c/prompts/import");
+        request.key(key).header("content-type", "application/json").body(body).send().await
+    };
+    let accepted = insert("k", body.clone()).await.expect_status(202);
+    let location = accepted.header("location").to_owned();
+    insert("k", body.replace("1.10", "1.1000000000000000000001")).await.expect_status(422);
+    app.work().await;
+    echoes.assert_shows(&location, 2).await;
+    echoes.assert_views_show("c", 2).await;
+    let body = format!(r#"{{"customType":"note","content":"n","details":{document}}}"#);
+    let message = app.request(http::Method::POST, "/api/conversations/c/messages").body(body);
+    message.header("content-type", "application/json").send().await.expect_status(202);
+    app.work().await;
+    echoes.assert_views_show("c", 3).await;
+}
+
+#[tokio::test]
+async fn number_that_no_float_holds_is_refused() {
+    let echoes = Echoes::new();
+    for number in ["1e400", "-1e999", &"9".repeat(310)] {
+        let call = format!(r#"use echo with {{"numbers":[{number}]}} then say done"#);
+        let prompt = echoes.app.run(&call).await;
+        let path = format!("/api/conversations/c/prompts/{prompt}");
+        let seen = echoes.app.get(&path).send().await.expect_status(200).text;
+        assert!(seen.contains(r#""result":{"type":"error""#), "{seen}");
+    }
+    assert!(echoes.received.lock().unwrap().is_empty());
+    let raw = RawJson::from_text(r#"{"a":1e400}"#).unwrap();
+    assert!(raw.read::<serde_json::Value>().is_err());
+}
