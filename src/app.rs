@@ -20,12 +20,14 @@ mod options;
 mod pending_work;
 mod ports;
 mod prices;
+mod read_check;
 mod service;
 mod session_files;
 mod setting_names;
 mod shell;
 mod signing_keys;
 mod start_error;
+mod system_report;
 mod telemetry_setup;
 mod usage;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
+use crate::app::read_check::ReadCheck;
 use crate::commands::prompt_queue::accept_queue_message;
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
@@ -21,6 +22,7 @@ use crate::turn::{crash_count, error_domain, sweep};
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {
     pub(super) services: Arc<Services>,
+    pub(super) read_check: ReadCheck,
 }
 
 impl FunctionHandlers {
@@ -84,10 +86,10 @@ impl Functions for FunctionHandlers {
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
-        sweep::sweep(&*self.services, sweep::GRACE_PERIOD)
-            .await
-            .map(|_| ())
-            .map_err(|error| to_failure(&error))
+        let swept = sweep::sweep(&*self.services, sweep::GRACE_PERIOD).await;
+        swept.map_err(|error| to_failure(&error))?;
+        self.read_check.run_if_due(&self.services).await;
+        Ok(())
     }
 
     /// The host moved a nudge to the poison queue. The conversation itself is intact, so a new

@@ -23,6 +23,7 @@ use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
+use crate::app::read_check::ReadCheck;
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
@@ -82,7 +83,8 @@ struct Handler {
 fn build_router(services: &Arc<Services>, settings: &Settings, keys: SigningKeys) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
     let api = Api::new(Services::clone(services), access, keys);
-    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services) });
+    let read_check = ReadCheck::new(settings);
+    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services), read_check });
     crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
 }
 
