@@ -68,7 +68,7 @@ mod tests {
     fn is_due(endpoint: Option<&'static str>) -> bool {
         let lookup = move |name: &str| match name {
             "COSMOS__accountEndpoint" => endpoint.map(ToOwned::to_owned),
-            "COSMOS__accountKey" => Some("c2VjcmV0".to_owned()),
+            "COSMOS__accountKey" => endpoint.map(|_| "c2VjcmV0".to_owned()),
             _ => None,
         };
         ReadCheck::new(&Settings::read(lookup).unwrap()).is_due.into_inner()
