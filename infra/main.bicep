@@ -1,6 +1,8 @@
 // Everything Turnwheel needs in Azure. docs/deploy.md says how to deploy it, what it costs and what each role is for.
 targetScope = 'subscription'
 
+import { AppSettings } from 'modules/types.bicep'
+
 @minLength(1)
 @maxLength(64)
 @description('The name of this deployment; resources are named after it, and azd finds them by it.')
@@ -51,6 +53,9 @@ param deployedModelSku string = 'GlobalStandard'
 @description('In thousands of tokens per minute.')
 param deployedModelCapacity int = 50
 
+@description('The region of the model. Empty: that of the app.')
+param modelLocation string = ''
+
 @description('Makes a session pool, in which agents may run shell commands.')
 param deploySessionPool bool = false
 
@@ -59,17 +64,21 @@ param deploySessionPool bool = false
 @description('Sessions of the pool at a time; each conversation that runs commands has one.')
 param sessionsMax int = 20
 
+@description('The region of the session pool. Empty: that of the app.')
+param sessionPoolLocation string = ''
+
 @description('The address people reach the app at, if it is not the app\'s own.')
 param publicUrl string = ''
 
 @description('More app settings: those your agents name, webhooks. Secrets as Key Vault references.')
-param extraSettings object = {}
+param extraSettings AppSettings = {}
 
 @description('Storage, Cosmos DB, the vault and the model are reached through private endpoints alone.')
 param privateNetwork bool = false
 
-@minValue(40)
+@minValue(1)
 @maxValue(1000)
+@description('Instances of each function at most.')
 param instancesMax int = 100
 
 @allowed([512, 2048, 4096])
@@ -88,11 +97,14 @@ param alwaysReadyTurn int = 0
 @description('Who may look after queues and conversations from outside with rebuild-queue and redrive: the object id of a person. Empty: nobody.')
 param operatorPrincipalId string = ''
 
+@description('Who gets an e-mail when something needs attention. Empty: no alert rules.')
+param alertEmail string = ''
+
 var token = toLower(uniqueString(subscription().id, environmentName, location))
 var tags = { 'azd-env-name': environmentName }
 var name = 'func-${token}'
 
-resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
+resource group 'Microsoft.Resources/resourceGroups@2025-04-01' = {
   name: empty(resourceGroupName) ? 'rg-${environmentName}' : resourceGroupName
   location: location
   tags: tags
@@ -143,6 +155,7 @@ module storage 'modules/storage.bicep' = {
     operatorPrincipalId: operatorPrincipalId
     endpointSubnetId: endpointSubnetId
     networkId: networkId
+    workspaceId: monitoring.outputs.workspaceId
   }
 }
 
@@ -157,6 +170,7 @@ module cosmos 'modules/cosmos.bicep' = {
     operatorPrincipalId: operatorPrincipalId
     endpointSubnetId: endpointSubnetId
     networkId: networkId
+    workspaceId: monitoring.outputs.workspaceId
   }
 }
 
@@ -171,6 +185,7 @@ module vault 'modules/vault.bicep' = {
     signingKeys: signingKeys
     endpointSubnetId: endpointSubnetId
     networkId: networkId
+    workspaceId: monitoring.outputs.workspaceId
   }
 }
 
@@ -179,7 +194,8 @@ module openAi 'modules/openAi.bicep' = if (deployModel) {
   scope: group
   params: {
     name: 'oai-${token}'
-    location: location
+    location: empty(modelLocation) ? location : modelLocation
+    endpointLocation: location
     tags: tags
     principalId: identity.outputs.principalId
     modelName: deployedModelName
@@ -196,7 +212,7 @@ module sessionPool 'modules/sessionPool.bicep' = if (deploySessionPool) {
   scope: group
   params: {
     name: 'sp-${token}'
-    location: location
+    location: empty(sessionPoolLocation) ? location : sessionPoolLocation
     tags: tags
     principalId: identity.outputs.principalId
     sessionsMax: sessionsMax
@@ -234,6 +250,20 @@ module functionApp 'modules/functionApp.bicep' = {
     instanceMemoryMB: instanceMemoryMB
     alwaysReadyHttp: alwaysReadyHttp
     alwaysReadyTurn: alwaysReadyTurn
+  }
+}
+
+module alerts 'modules/alerts.bicep' = if (!empty(alertEmail)) {
+  name: 'alerts'
+  scope: group
+  params: {
+    token: token
+    location: location
+    tags: tags
+    email: alertEmail
+    insightsId: monitoring.outputs.insightsId
+    cosmosId: cosmos.outputs.id
+    storageId: storage.outputs.id
   }
 }
 

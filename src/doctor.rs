@@ -12,7 +12,9 @@ mod tests;
 
 pub(crate) use configuration::{configuration_checks, program_check};
 pub(crate) use identity::identity_checks;
-pub(crate) use read_charge::{measure_read_charges, quorum_check};
+pub(crate) use read_charge::{
+    QUORUM_ADVICE, ReadCharges, compare_reads_of_version, measure_read_charges, quorum_check,
+};
 pub(crate) use round_cost::measure_round_cost;
 
 /// The format of the report.

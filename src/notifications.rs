@@ -35,7 +35,7 @@ const RETRY_WAITS: [Duration; 7] = [
     Duration::from_hours(10),
 ];
 
-/// A delivery reserves a retry for this long: the request has 15 s, and a commit follows it.
+/// A delivery reserves an attempt for this long: the request has 15 s, and a commit follows it.
 const RESERVATION: Duration = Duration::from_secs(30);
 
 /// Sends the due notifications of one conversation. Receivers may get duplicates, which have the
@@ -71,42 +71,54 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
         .store
         .select(&partition, &Selection::all(DocumentKind::Notification), Freshness::Latest)
         .await?;
+    let mut reserved = None;
     for stored in all {
         let now = services.clock.now();
-        if stored.document.due.is_some_and(|due| due <= now) {
-            // Each attempt to an unavailable receiver takes its whole time-out, so the rest gets a
-            // delivery of its own.
-            if services.clock.monotonic() > began + services.limits.turn_duration / 2 {
-                enqueue_nudge(services, queue::NOTIFY, nudge, Duration::ZERO).await;
-                return Ok(());
-            }
-            let notification: Notification = documents::read(&stored.document)?;
-            let Some(stored) = reserve(services, key, stored, &notification).await? else {
-                continue;
-            };
-            services.fail_points.hit("notice.before").await;
-            let outcome = match &services.notification_sender {
-                Some(sender) => send(services, &**sender, (key, &notification)).await,
-                // A webhook was configured when the notification was written, and may be again.
-                None => SendOutcome::RetryLater("no webhook is configured".to_owned()),
-            };
-            services.fail_points.hit("notice.after").await;
-            record_outcome(services, nudge, &stored, (notification, outcome)).await?;
+        let Some(due) = stored.document.due else { continue };
+        if due > now {
+            reserved = earliest(reserved, now.until(due));
+            continue;
         }
+        // Each attempt to an unavailable receiver takes its whole time-out, so the rest gets a
+        // delivery of its own.
+        if services.clock.monotonic() > began + services.limits.turn_duration / 2 {
+            enqueue_nudge(services, queue::NOTIFY, nudge, Duration::ZERO).await;
+            return Ok(());
+        }
+        let notification: Notification = documents::read(&stored.document)?;
+        let Some(stored) = reserve(services, key, stored, &notification).await? else {
+            reserved = earliest(reserved, RESERVATION);
+            continue;
+        };
+        services.fail_points.hit("notice.before").await;
+        let outcome = match &services.notification_sender {
+            Some(sender) => send(services, &**sender, (key, &notification)).await,
+            // A webhook was configured when the notification was written, and may be again.
+            None => SendOutcome::RetryLater("no webhook is configured".to_owned()),
+        };
+        services.fail_points.hit("notice.after").await;
+        record_outcome(services, nudge, &stored, (notification, outcome)).await?;
+    }
+    // The worker that reserved an attempt may have died.
+    if let Some(wait) = reserved.filter(|wait| *wait <= RESERVATION) {
+        enqueue_nudge(services, queue::NOTIFY, nudge, wait).await;
     }
     Ok(())
 }
 
-/// Reserves a retry: a wake-up message and the sweep may find it due at the same moment, and the
-/// first write wins. A first attempt needs no reservation, because only its own message finds it
-/// that early. Returns `None` if another delivery has it.
+fn earliest(found: Option<Duration>, wait: Duration) -> Option<Duration> {
+    Some(found.map_or(wait, |found| found.min(wait)))
+}
+
+/// Reserves an attempt: several wake-up messages and the sweep may find it due at the same moment, and the first write wins.
+/// Returns `None` if another delivery has it.
 async fn reserve(
     services: &Services,
     key: &ConversationKey,
     stored: StoredDocument,
     notification: &Notification,
 ) -> Result<Option<StoredDocument>, StoreError> {
-    if notification.attempts == 0 || services.notification_sender.is_none() {
+    if services.notification_sender.is_none() {
         return Ok(Some(stored));
     }
     let due = services.clock.now().plus(RESERVATION);

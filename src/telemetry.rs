@@ -1,4 +1,4 @@
-//! Telemetry: log lines to stdout; spans, metrics and logs to collectors.
+//! Telemetry: log lines to stdout and stderr; spans, metrics and logs to collectors.
 //!
 //! Field and attribute names are the same everywhere. They are dotted by subject, with the unit
 //! last: `conversation.id`, `prompt.id`, `turn`, `effect.id`, `effect.number`, `tool.name`,
@@ -59,7 +59,7 @@ pub(crate) struct TelemetryConfig<'a> {
     pub style: LogStyle,
     pub settings: &'a TelemetrySettings,
     pub token_source: Option<Arc<dyn TokenSource>>,
-    /// True if the Functions host forwards stdout to Application Insights. Log lines are then not
+    /// True if the Functions host forwards log lines to Application Insights. Log lines are then not
     /// exported a second time.
     pub is_forwarded_by_host: bool,
 }
@@ -98,7 +98,7 @@ pub(crate) fn start(
         config.log_directives,
         config.style,
         clock,
-        (std::io::stdout, log_layer),
+        (format::ProcessStreams { style: config.style }, log_layer),
     )?
     .try_init()
     .map_err(TelemetryError::Started)?;

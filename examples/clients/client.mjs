@@ -79,7 +79,10 @@ async function* frames(response, onChunk) {
   }
 }
 
-/** Yields the events of a conversation until nothing runs in it. Reconnects after the last stored event. */
+/**
+ * Yields the events of a conversation until nothing runs in it. Reconnects after the last stored event.
+ * In Azure an open stream keeps an instance billed.
+ */
 export async function* events(api, conversationId) {
   let lastId = "0";
   let delay = 1_000;

@@ -79,7 +79,10 @@ class Api:
         return self.send(path, "POST", body={"decision": decision})
 
     def events(self, conversation_id):
-        """Yields the events until nothing runs. Reconnects after the last stored event."""
+        """Yields the events until nothing runs. Reconnects after the last stored event.
+
+        In Azure an open stream keeps an instance billed.
+        """
         last_id, delay = "0", 1.0
         while True:
             try:

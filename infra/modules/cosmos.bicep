@@ -1,14 +1,16 @@
 // The conversation store: serverless, one region that is written to, no keys.
 
 import { roles } from 'roles.bicep'
+import { Tags } from 'types.bicep'
 
 param name string
 param location string
-param tags object
+param tags Tags
 param principalId string
 param operatorPrincipalId string
 param endpointSubnetId string
 param networkId string
+param workspaceId string
 
 var isPrivate = !empty(endpointSubnetId)
 var database = 'turnwheel'
@@ -47,7 +49,7 @@ var containers = [
   }
 ]
 
-resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
+resource account 'Microsoft.DocumentDB/databaseAccounts@2025-10-15' = {
   name: name
   location: location
   tags: tags
@@ -74,7 +76,7 @@ resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
   }
 }
 
-resource sqlDatabase 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2024-11-15' = {
+resource sqlDatabase 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2025-10-15' = {
   parent: account
   name: database
   properties: {
@@ -84,32 +86,34 @@ resource sqlDatabase 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2024-11
 
 // The account does one operation at a time and refuses others meanwhile (412): hence this order down to the endpoint.
 @batchSize(1)
-resource sqlContainer 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = [for container in containers: {
-  parent: sqlDatabase
-  name: container.name
-  properties: {
-    resource: {
-      id: container.name
-      partitionKey: {
-        paths: container.keyPaths
-        kind: container.keyKind
-        version: 2
-      }
-      defaultTtl: container.defaultTtl
-      indexingPolicy: {
-        automatic: true
-        indexingMode: 'consistent'
-        includedPaths: map(container.indexedPaths, indexed => { path: indexed })
-        excludedPaths: [{ path: '/*' }]
+resource sqlContainer 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2025-10-15' = [
+  for container in containers: {
+    parent: sqlDatabase
+    name: container.name
+    properties: {
+      resource: {
+        id: container.name
+        partitionKey: {
+          paths: container.keyPaths
+          kind: container.keyKind
+          version: 2
+        }
+        defaultTtl: container.defaultTtl
+        indexingPolicy: {
+          automatic: true
+          indexingMode: 'consistent'
+          includedPaths: map(container.indexedPaths, indexed => { path: indexed })
+          excludedPaths: [{ path: '/*' }]
+        }
       }
     }
   }
-}]
+]
 
 // Cosmos DB has roles of its own for data: reading and writing documents, not the account, its keys or its containers.
 var contributor = roles['Cosmos DB Built-in Data Contributor']
 
-resource appRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+resource appRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2025-10-15' = {
   parent: account
   dependsOn: [sqlContainer]
   name: guid(account.id, principalId, contributor)
@@ -120,7 +124,7 @@ resource appRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-
   }
 }
 
-resource operatorRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (!empty(operatorPrincipalId)) {
+resource operatorRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2025-10-15' = if (!empty(operatorPrincipalId)) {
   parent: account
   dependsOn: [appRole]
   name: guid(account.id, operatorPrincipalId, contributor)
@@ -128,6 +132,25 @@ resource operatorRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@
     roleDefinitionId: '${account.id}/sqlRoleDefinitions/${contributor}'
     principalId: operatorPrincipalId
     scope: account.id
+  }
+}
+
+// Changes of the account, and its largest partitions. Not every request: that would be a line for each.
+resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  name: 'diagnostics'
+  scope: account
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        category: 'ControlPlaneRequests'
+        enabled: true
+      }
+      {
+        category: 'PartitionKeyStatistics'
+        enabled: true
+      }
+    ]
   }
 }
 
@@ -147,5 +170,6 @@ module endpoint 'privateEndpoint.bicep' = if (isPrivate) {
   }
 }
 
+output id string = account.id
 output endpoint string = account.properties.documentEndpoint
 output database string = database

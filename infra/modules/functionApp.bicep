@@ -1,8 +1,10 @@
 // The app: a Flex Consumption plan and a custom handler that has an identity and no key.
 
+import { AppSettings, Tags } from 'types.bicep'
+
 param name string
 param location string
-param tags object
+param tags Tags
 param identityId string
 param identityClientId string
 param applicationInsightsConnection string
@@ -20,7 +22,7 @@ param model string
 param openAiEndpoint string
 param publicUrl string
 param shellPool string
-param extraSettings object
+param extraSettings AppSettings
 param subnetId string
 param instancesMax int
 param instanceMemoryMB int
@@ -30,13 +32,14 @@ param alwaysReadyTurn int
 var isSignInOn = auth == 'easyauth' && !empty(entraClientId)
 var storageSuffix = environment().suffixes.storage
 
-// By name: with addresses alone a cold start of the host can fail (Azure/azure-functions-host#11787). The name means
-// core.windows.net, so other clouds have the addresses.
 var storageAddresses = {
   AzureWebJobsStorage__blobServiceUri: 'https://${storageName}.blob.${storageSuffix}'
   AzureWebJobsStorage__queueServiceUri: 'https://${storageName}.queue.${storageSuffix}'
   AzureWebJobsStorage__tableServiceUri: 'https://${storageName}.table.${storageSuffix}'
 }
+// By name: with addresses alone a cold start of the host can fail (Azure/azure-functions-host#11787). The name means
+// core.windows.net, so other clouds have the addresses.
+#disable-next-line no-hardcoded-env-urls
 var storageSettings = storageSuffix == 'core.windows.net' ? { AzureWebJobsStorage__accountName: storageName } : storageAddresses
 
 // No FUNCTIONS_WORKER_RUNTIME: on this plan the runtime is a property of the app, and the setting is refused.
@@ -69,7 +72,7 @@ var originSettings = empty(corsOrigins) ? {} : { TURNWHEEL_CORS_ORIGINS: corsOri
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
 var shellSettings = empty(shellPool) ? {} : { TURNWHEEL_SHELL_POOL: shellPool }
 
-resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
+resource plan 'Microsoft.Web/serverfarms@2025-03-01' = {
   name: 'plan-${name}'
   location: location
   tags: tags
@@ -81,7 +84,7 @@ resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
   properties: { reserved: true }
 }
 
-resource app 'Microsoft.Web/sites@2024-11-01' = {
+resource app 'Microsoft.Web/sites@2025-03-01' = {
   name: name
   location: location
   tags: tags
@@ -125,28 +128,28 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
   }
 }
 
-resource settings 'Microsoft.Web/sites/config@2024-11-01' = {
+resource settings 'Microsoft.Web/sites/config@2025-03-01' = {
   parent: app
   name: 'appsettings'
   properties: union(storageSettings, baseSettings, modelSettings, originSettings, addressSettings, shellSettings, extraSettings)
 }
 
 // The tools publish with tokens; nobody needs the passwords.
-resource ftp 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
+resource ftp 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-03-01' = {
   parent: app
   name: 'ftp'
   properties: { allow: false }
 }
 
-resource scm 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
+resource scm 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-03-01' = {
   parent: app
   name: 'scm'
   properties: { allow: false }
 }
 
 // Tokens in the Authorization header; nobody signs in at a page, so no client secret is needed. A probe has no token,
-// and a link in a message carries its own proof.
-resource signIn 'Microsoft.Web/sites/config@2024-11-01' = if (isSignInOn) {
+// and a link in a message carries its own proof. /admin has the host's own keys, which the tools that deploy send.
+resource signIn 'Microsoft.Web/sites/config@2025-03-01' = if (isSignInOn) {
   parent: app
   name: 'authsettingsV2'
   properties: {
@@ -154,7 +157,7 @@ resource signIn 'Microsoft.Web/sites/config@2024-11-01' = if (isSignInOn) {
     globalValidation: {
       requireAuthentication: true
       unauthenticatedClientAction: 'Return401'
-      excludedPaths: ['/api/health', '/api/approvals/*']
+      excludedPaths: ['/admin/*', '/api/health', '/api/approvals/*']
     }
     identityProviders: {
       azureActiveDirectory: {

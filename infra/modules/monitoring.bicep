@@ -1,15 +1,16 @@
 // Application Insights and the workspace that keeps its data.
 
 import { roles } from 'roles.bicep'
+import { Tags } from 'types.bicep'
 
 param token string
 param location string
-param tags object
+param tags Tags
 param principalId string
 
 var publisher = roles['Monitoring Metrics Publisher']
 
-resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
+resource workspace 'Microsoft.OperationalInsights/workspaces@2025-07-01' = {
   name: 'log-${token}'
   location: location
   tags: tags
@@ -42,4 +43,6 @@ resource publishes 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
+output workspaceId string = workspace.id
+output insightsId string = insights.id
 output connectionString string = insights.properties.ConnectionString

@@ -1,10 +1,12 @@
 // A network of the app's own: one subnet for what goes out, one for the private endpoints.
 
+import { Tags } from 'types.bicep'
+
 param name string
 param location string
-param tags object
+param tags Tags
 
-resource network 'Microsoft.Network/virtualNetworks@2024-05-01' = {
+resource network 'Microsoft.Network/virtualNetworks@2025-05-01' = {
   name: name
   location: location
   tags: tags

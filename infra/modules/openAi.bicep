@@ -1,10 +1,12 @@
 // A model of one's own: an Azure OpenAI resource with one deployment, used by the app's identity alone.
 
 import { roles } from 'roles.bicep'
+import { Tags } from 'types.bicep'
 
 param name string
 param location string
-param tags object
+param endpointLocation string
+param tags Tags
 param principalId string
 param modelName string
 param modelVersion string
@@ -64,7 +66,8 @@ module endpoint 'privateEndpoint.bicep' = if (isPrivate) {
   dependsOn: [modelDeployment]
   params: {
     name: 'pe-${name}'
-    location: location
+    // That of the network; the model may be in another region.
+    location: endpointLocation
     tags: tags
     serviceId: account.id
     part: 'account'

@@ -1,8 +1,10 @@
 // One service at an address inside the network, and the name that leads there.
 
+import { Tags } from 'types.bicep'
+
 param name string
 param location string
-param tags object
+param tags Tags
 param serviceId string
 
 @description('Which part of the service: blob, queue, table, Sql, vault, account.')
@@ -14,7 +16,7 @@ param zoneName string
 param subnetId string
 param networkId string
 
-resource endpoint 'Microsoft.Network/privateEndpoints@2024-05-01' = {
+resource endpoint 'Microsoft.Network/privateEndpoints@2025-05-01' = {
   name: name
   location: location
   tags: tags
@@ -49,7 +51,7 @@ resource link 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01'
   }
 }
 
-resource record 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-05-01' = {
+resource record 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2025-05-01' = {
   parent: endpoint
   name: 'default'
   properties: {

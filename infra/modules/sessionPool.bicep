@@ -1,10 +1,11 @@
 // Optional: a session pool in which agents run shell commands. Sessions have no network.
 
 import { roles } from 'roles.bicep'
+import { Tags } from 'types.bicep'
 
 param name string
 param location string
-param tags object
+param tags Tags
 param principalId string
 param sessionsMax int
 

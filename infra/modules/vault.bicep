@@ -1,10 +1,11 @@
 // The vault: keys of approval links, and the secrets that agents and webhooks need.
 
 import { roles } from 'roles.bicep'
+import { Tags } from 'types.bicep'
 
 param name string
 param location string
-param tags object
+param tags Tags
 param principalId string
 
 @secure()
@@ -12,12 +13,13 @@ param signingKeys string
 
 param endpointSubnetId string
 param networkId string
+param workspaceId string
 
 var isPrivate = !empty(endpointSubnetId)
 var reader = roles['Key Vault Secrets User']
 var signingKeysName = 'turnwheel-signing-keys'
 
-resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
+resource vault 'Microsoft.KeyVault/vaults@2025-05-01' = {
   name: name
   location: location
   tags: tags
@@ -38,8 +40,10 @@ resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
   }
 }
 
-// Written by the deployment itself, so nobody needs a right to the vault's data for it.
-resource secret 'Microsoft.KeyVault/vaults/secrets@2024-11-01' = if (!empty(signingKeys)) {
+// Written by the deployment itself, so nobody needs a right to the vault's data for it. Only once: another key would
+// invalidate every open approval link.
+@onlyIfNotExists()
+resource secret 'Microsoft.KeyVault/vaults/secrets@2025-05-01' = if (!empty(signingKeys)) {
   parent: vault
   name: signingKeysName
   properties: { value: signingKeys }
@@ -52,6 +56,21 @@ resource reads 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', reader)
     principalId: principalId
     principalType: 'ServicePrincipal'
+  }
+}
+
+// Who read or changed a secret.
+resource audit 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  name: 'audit'
+  scope: vault
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        category: 'AuditEvent'
+        enabled: true
+      }
+    ]
   }
 }
 

@@ -22,6 +22,7 @@ use crate::app::options::ServiceOptions;
 use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
 use crate::app::start_error::{StartError, io_error};
+use crate::app::system_report::SystemReport;
 use crate::app::usage::UsageQuery;
 use crate::app::{
     App, bench, certify, deployed_functions, function_handlers, hosted_process, telemetry_setup,
@@ -225,6 +226,10 @@ async fn run_with_telemetry(
         Ok(telemetry) => telemetry,
         Err(error) => return Ok(print_error(&error)),
     };
+    if !is_dev {
+        let SystemReport { glibc, system } = SystemReport::read();
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), %glibc, %system, "handler starting");
+    }
     let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
     let code = Box::pin(run_service(app, settings, options, is_dev)).await;
     telemetry.stop().await;

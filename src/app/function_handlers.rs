@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
+use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
 use crate::commands::prompt_queue::accept_queue_message;
 use crate::error_chain::error_chain;
@@ -24,6 +25,7 @@ pub(super) struct FunctionHandlers {
     pub(super) services: Arc<Services>,
     /// `None`: leases end with the process.
     pub(super) work_file: Option<Arc<WorkFile>>,
+    pub(super) read_check: ReadCheck,
 }
 
 impl FunctionHandlers {
@@ -101,10 +103,10 @@ impl Functions for FunctionHandlers {
         if self.services.shutdown.is_begun() {
             return Ok(());
         }
-        sweep::sweep(&*self.services, sweep::GRACE_PERIOD)
-            .await
-            .map(|_| ())
-            .map_err(|error| to_failure(&error))
+        let swept = sweep::sweep(&*self.services, sweep::GRACE_PERIOD).await;
+        swept.map_err(|error| to_failure(&error))?;
+        self.read_check.run_if_due(&self.services).await;
+        Ok(())
     }
 
     /// The host moved a nudge to the poison queue. The conversation itself is intact, so a new

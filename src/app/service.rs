@@ -24,6 +24,7 @@ use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
+use crate::app::read_check::ReadCheck;
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::app::work_file::WorkFile;
 use crate::azure::credential::Credentials;
@@ -92,8 +93,9 @@ fn build_router(
 ) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
     let api = Api::new(Services::clone(services), access, keys);
-    let functions = Arc::new(FunctionHandlers { services: Arc::clone(services), work_file });
-    let shutdown = services.shutdown.clone();
+    let read_check = ReadCheck::new(settings);
+    let functions = FunctionHandlers { services: Arc::clone(services), work_file, read_check };
+    let (functions, shutdown) = (Arc::new(functions), services.shutdown.clone());
     crate::http::functions::functions_router(functions, shutdown, services.limits.turn_duration)
         .merge(crate::http::router(Arc::new(api)))
 }

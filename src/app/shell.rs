@@ -29,7 +29,8 @@ pub(super) fn find_shell_tools(
         ShellMode::Sessions(pool) => {
             let tokens = credentials.token_source(&settings.identity);
             let client = PoolClient::new(pool.clone(), tokens).map_err(io_error("set up TLS"))?;
-            let runner = SessionRunner::new(client);
+            let signing_key = settings.signing_keys.first().map(|key| key.reveal().as_slice());
+            let runner = SessionRunner::new(client, signing_key);
             Arc::new(runner.map_err(io_error("create the key of the sessions"))?)
         }
     };

@@ -18,6 +18,7 @@ use azure_data_cosmos::{
     CosmosRuntime, DatabaseClient, RoutingStrategy,
 };
 
+use crate::error_chain::error_chain;
 use crate::settings::azure::{CosmosAccess, CosmosAccount};
 
 /// Time limit of one operation, with the SDK's retries and throttling. Equals the interval of lease
@@ -255,14 +256,22 @@ fn key_definition(shape: &ContainerShape) -> PartitionKeyDefinition {
 }
 
 /// Checks the partition key and the index. A container with another key would accept our documents,
-/// but no read would find them.
-async fn check_container(
+/// but no read would find them. If many instances start at once, the account may refuse to show its
+/// properties: that ends no start.
+pub(crate) async fn check_container(
     container: &ContainerClient,
     shape: &ContainerShape,
     account: &CosmosAccount,
 ) -> Result<(), ConnectError> {
     let read = container.read(None).await.and_then(ResourceResponse::into_model);
-    let found: ContainerProperties = read.map_err(|error| connect_error(account, error))?;
+    let found: ContainerProperties = match read.map_err(|error| connect_error(account, error)) {
+        Ok(found) => found,
+        Err(ConnectError::Unreachable { source, .. }) => {
+            tracing::warn!(container = shape.name, error = %error_chain(&source), "container properties not read; partition key and indexes not checked");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
     let paths: Vec<&str> = found.partition_key.paths().iter().map(AsRef::as_ref).collect();
     if paths != shape.key_paths {
         return Err(ConnectError::WrongPartitionKey {

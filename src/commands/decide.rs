@@ -255,8 +255,25 @@ fn validate_value(request: &Request, raw: &RawJson) -> Result<(), CommandError> 
     Ok(())
 }
 
-/// Finds the request with that name: an open one first, else the newest.
+/// Finds the request with that name, which is its id or the id of its tool call. The Functions host passes `%2F` of a path
+/// on as `%252F`, so a slash in a tool call's id may arrive as `%2F`.
 async fn find_request_id(
+    services: &Services,
+    head: &Head,
+    name: &str,
+) -> Result<Option<RequestId>, CommandError> {
+    if let Some(id) = find_exact_request_id(services, head, name).await? {
+        return Ok(Some(id));
+    }
+    let with_slashes = name.replace("%2F", "/").replace("%2f", "/");
+    if with_slashes == name {
+        return Ok(None);
+    }
+    find_exact_request_id(services, head, &with_slashes).await
+}
+
+/// Finds the request with exactly that name: an open one first, else the newest.
+async fn find_exact_request_id(
     services: &Services,
     head: &Head,
     name: &str,

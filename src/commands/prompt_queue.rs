@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine as _, alphabet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
@@ -18,11 +21,12 @@ use crate::agent::raw::{BODY_DEPTH_MAX, RawJson, text_depth};
 use crate::agent::settings::Settings;
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
-use crate::commands::contract::{CommandError, CommandResponse, Owner};
+use crate::commands::contract::{CommandError, CommandResponse, FieldError, Owner};
 use crate::commands::idempotency::{Idempotency, hash_body};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
+use crate::digest::sha256_hex;
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::queries::load;
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_queue};
@@ -31,6 +35,8 @@ use crate::telemetry::trace;
 use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
 const ROUTE: &str = "queue agent-prompts";
+/// Bytes of the reason in a poison message. It may name each block of an input.
+const REASON_BYTES_MAX: usize = 4_000;
 
 /// Outcome of a message. Acknowledge the message in either case.
 #[derive(Debug)]
@@ -42,17 +48,31 @@ pub enum QueueMessageOutcome {
     },
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A message of the queue `agent-prompts`: a prompt, and the conversation that is created with it.
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct PromptMessage {
+pub(crate) struct PromptMessage {
+    /// Tenant of the owner. Absent: `default`.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
     tenant_id: Option<String>,
+    /// Owner of the conversation. Absent: `default`.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
     user_id: Option<String>,
+    /// Conversation of the prompt, created if it does not exist. Absent: a new one with a generated id.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
     conversation_id: Option<String>,
+    /// Name of the agent. Absent: the agent of the conversation, or the default agent.
     agent: Option<String>,
+    #[schema(value_type = Object, required = true)]
     input: Option<Content>,
+    /// Absent: `prompt` if nothing runs, otherwise `followUp`.
     mode: Option<Mode>,
+    /// A second message with this key and the same content starts nothing. Absent: the id of the
+    /// queue message.
     idempotency_key: Option<String>,
+    /// Settings of a new conversation.
     settings: Option<Settings>,
+    /// Labels of a new conversation.
     metadata: Option<BTreeMap<String, String>>,
 }
 
@@ -60,7 +80,12 @@ struct PromptMessage {
 #[serde(rename_all = "camelCase")]
 struct PoisonMessage<'a> {
     reason: &'a str,
-    original: &'a str,
+    /// Absent if both do not fit into one message. The next message is then the original.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original: Option<&'a str>,
+    /// Set if `original` is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_sha256: Option<String>,
     #[serde(with = "crate::clock::iso")]
     received_at: crate::clock::Timestamp,
 }
@@ -101,7 +126,7 @@ pub async fn accept_queue_message(
         | CommandError::KeyReused
         | CommandError::EffectInFlight { .. }
         | CommandError::PreconditionFailed { .. }
-        | CommandError::TooLarge(_)) => error.to_string(),
+        | CommandError::TooLarge(_)) => describe_rejection(&error),
     };
     move_to_poison_queue(services, text, &reason).await?;
     if let Some(metrics) = services.telemetry.metrics() {
@@ -245,7 +270,8 @@ fn parse_message(json: &str) -> Result<PromptMessage, CommandError> {
         return Err(CommandError::invalid("", detail));
     }
     strict::from_request(json).map_err(|mistake| {
-        CommandError::invalid(mistake.pointer.clone(), format!("the message is invalid: {mistake}"))
+        let detail = format!("the message is invalid: {}", mistake.detail);
+        CommandError::invalid(mistake.pointer, detail)
     })
 }
 
@@ -265,14 +291,43 @@ async fn move_to_poison_queue(
     original: &str,
     reason: &str,
 ) -> Result<(), CommandError> {
-    let poison = PoisonMessage { reason, original, received_at: services.clock.now() };
-    let mut text = RawJson::from_value(&poison).text().to_owned();
-    if text.len() > MESSAGE_BYTES_MAX {
-        // The wrapped message exceeds the limit. Keep the original without the reason, because the
-        // log has part of the reason.
-        original.clone_into(&mut text);
+    let received_at = services.clock.now();
+    let mut poison =
+        PoisonMessage { reason, original: Some(original), original_sha256: None, received_at };
+    let mut texts = vec![RawJson::from_value(&poison).text().to_owned()];
+    if texts.iter().any(|text| text.len() > MESSAGE_BYTES_MAX) {
+        poison.original = None;
+        poison.original_sha256 = Some(sha256_hex(original.as_bytes()));
+        // The original last: a delivery that ends between them is repeated, and only its reason is there twice.
+        texts = vec![RawJson::from_value(&poison).text().to_owned(), original.to_owned()];
     }
-    services.queue.send(&poison_queue(PROMPTS), text, Duration::ZERO).await.map_err(|error| {
-        CommandError::Unavailable { what: "The queue", source: Some(Box::new(error)) }
-    })
+    for text in texts {
+        services.queue.send(&poison_queue(PROMPTS), text, Duration::ZERO).await.map_err(
+            |error| CommandError::Unavailable { what: "The queue", source: Some(Box::new(error)) },
+        )?;
+    }
+    Ok(())
+}
+
+/// The reason with the place of each error in the message.
+fn describe_rejection(error: &CommandError) -> String {
+    let mut reason = match error {
+        CommandError::Invalid(errors) => {
+            let errors: Vec<String> = errors.iter().map(describe_field_error).collect();
+            errors.join("; ")
+        }
+        other => other.to_string(),
+    };
+    if reason.len() > REASON_BYTES_MAX {
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        reason.push('…');
+    }
+    reason
+}
+
+fn describe_field_error(error: &FieldError) -> String {
+    if error.pointer.is_empty() {
+        return error.detail.clone();
+    }
+    format!("{} (at {})", error.detail, error.pointer)
 }

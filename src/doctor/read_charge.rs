@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Area, Check};
@@ -10,19 +11,58 @@ use crate::store::{
     ConversationStore, Document, DocumentKind, Freshness, Partition, StoreError, Write,
 };
 use crate::telemetry::cost_meter::{CostMeter, with_meter};
+use crate::turn::documents;
 
 /// A document that only these reads use.
 const ENTRY_ID: &str = "entry-00000000000000000001";
 /// Least ratio of a quorum read's charge to a plain one's: 2 by the documentation, less rounding.
 const QUORUM_RATIO_MIN: f64 = 1.5;
+pub(crate) const QUORUM_ADVICE: &str = "two instances may see different states of a conversation: set the account's default consistency to Strong or BoundedStaleness, and report it";
 
 /// Request units of two reads of one small document.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReadCharges {
     /// A read that may lag.
     pub plain: f64,
     /// A `LatestCommitted` read.
     pub latest: f64,
+}
+
+impl ReadCharges {
+    /// True if the charges show that `Latest` reads come from a quorum.
+    pub(crate) fn is_quorum(self) -> bool {
+        self.plain > 0.0 && self.latest / self.plain >= QUORUM_RATIO_MIN
+    }
+}
+
+fn doctor_partition(id: &str) -> Partition {
+    Partition::Conversation(ConversationKey {
+        tenant: TenantId::new("turnwheel-doctor"),
+        user: UserId::new("doctor"),
+        conversation_id: ConversationId::new(id),
+    })
+}
+
+/// Returns the charges that a process of this version measured, or measures and stores them. `fresh` is a new id.
+///
+/// # Errors
+/// The store is unavailable: try again later.
+pub(crate) async fn compare_reads_of_version(
+    store: &dyn ConversationStore,
+    fresh: &str,
+    version: &str,
+) -> Result<ReadCharges, StoreError> {
+    let partition = doctor_partition(&format!("reads-{version}"));
+    if let Some(stored) = store.read(&partition, ENTRY_ID, Freshness::Any).await? {
+        return documents::read(&stored.document);
+    }
+    let charges = measure_read_charges(store, fresh).await?;
+    let document = Document::new(ENTRY_ID, DocumentKind::Entry, &charges, None);
+    match store.write(&partition, vec![Write::Create(document)]).await {
+        // Another process has stored its own.
+        Ok(_) | Err(StoreError::Conflict) => Ok(charges),
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes one document into a conversation of the doctor's own, reads it both ways and deletes it.
@@ -33,11 +73,7 @@ pub(crate) async fn measure_read_charges(
     store: &dyn ConversationStore,
     fresh: &str,
 ) -> Result<ReadCharges, StoreError> {
-    let partition = Partition::Conversation(ConversationKey {
-        tenant: TenantId::new("turnwheel-doctor"),
-        user: UserId::new("doctor"),
-        conversation_id: ConversationId::new(fresh),
-    });
+    let partition = doctor_partition(fresh);
     let body = json!({"madeBy": "turnwheel doctor"});
     let document = Document::new(ENTRY_ID, DocumentKind::Entry, &body, None);
     store.write(&partition, vec![Write::Create(document)]).await?;
@@ -63,11 +99,10 @@ pub(crate) fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
     if is_emulator {
         return Check::skipped(area, name, format!("{found}: an emulator does not show a quorum"));
     }
-    if plain > 0.0 && latest / plain >= QUORUM_RATIO_MIN {
+    if charges.is_quorum() {
         return Check::ok(area, name, format!("{found}: a quorum is read"));
     }
-    let to_do = "two instances may see different states of a conversation: set the account's default consistency to Strong or BoundedStaleness, and report it";
-    Check::fix(area, name, format!("{found}, which should be twice as much: {to_do}"))
+    Check::fix(area, name, format!("{found}, which should be twice as much: {QUORUM_ADVICE}"))
 }
 
 #[cfg(test)]
@@ -82,14 +117,27 @@ mod tests {
         let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
         let charges = measure_read_charges(&store, "c1").await.unwrap();
         assert!(charges.plain > 0.0 && charges.latest > 0.0, "{charges:?}");
-        let partition = Partition::Conversation(ConversationKey {
-            tenant: TenantId::new("turnwheel-doctor"),
-            user: UserId::new("doctor"),
-            conversation_id: ConversationId::new("c1"),
-        });
+        let partition = doctor_partition("c1");
         let remaining =
             store.select(&partition, &Selection::all(DocumentKind::Entry), Freshness::Latest).await;
         assert_eq!(remaining.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn reads_are_compared_once_per_version() {
+        let emulator = crate::store::cosmos::testing::start_in_process(1);
+        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let compare = async |fresh: &str, version: &str| {
+            let meter = Arc::new(CostMeter::default());
+            let compared = compare_reads_of_version(&store, fresh, version);
+            let charges = with_meter(Arc::clone(&meter), compared).await.unwrap();
+            (charges, meter.total("cosmos.").requests)
+        };
+        let (first, requests) = compare("c1", "1.0.0").await;
+        assert!(!first.is_quorum(), "an emulator charges both reads alike: {first:?}");
+        assert!(requests > 1, "{requests}");
+        assert_eq!(compare("c2", "1.0.0").await, (first, 1));
+        assert!(compare("c3", "1.0.1").await.1 > 1);
     }
 
     #[test]

@@ -192,9 +192,12 @@ fn set_artifact_headers(response: &mut Response, metadata: &ArtifactMetadata) {
     set_header(response, CONTENT_DISPOSITION, &content_disposition(metadata.name.as_deref()));
 }
 
-/// Sets a header. An invalid value leaves the previous one.
+/// Sets a header. An invalid value leaves the previous one, and so does one that is not ASCII: the Functions host would
+/// respond with 500.
 fn set_header(response: &mut Response, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
+    if value.is_ascii()
+        && let Ok(value) = HeaderValue::from_str(value)
+    {
         response.headers_mut().insert(name, value);
     }
 }
@@ -222,5 +225,25 @@ mod tests {
             "attachment; filename*=UTF-8''r%C3%A9%22port%0D%0A%2Ecsv"
         );
         assert_eq!(content_disposition(Some("dir/")), "attachment");
+    }
+
+    proptest::proptest! {
+        /// The Functions host responds with an empty 500 to a header that is not ASCII.
+        #[test]
+        fn artifact_headers_are_ascii(name in ".*", mime_type in ".{0,40}") {
+            let mut response = Response::new(Body::empty());
+            let metadata = ArtifactMetadata {
+                id: ArtifactId::new("a1"),
+                name: Some(name),
+                mime_type,
+                size: 0,
+                created_at: crate::clock::Timestamp(0),
+            };
+            set_artifact_headers(&mut response, &metadata);
+            for (name, value) in response.headers() {
+                proptest::prop_assert!(value.to_str().is_ok(), "{name}: {value:?}");
+            }
+            proptest::prop_assert!(response.headers().contains_key(CONTENT_TYPE));
+        }
     }
 }

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -33,6 +33,8 @@ const PORTION_KIB: u32 = 256;
 /// Kibibytes of a session file that is being imported: a line, a batch, and the ids.
 const IMPORT_KIB: u32 = 24 * 1024;
 const BUSY_RETRY_AFTER_SECONDS: u64 = 5;
+/// The first bytes of data that gzip compressed.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A JSON body and the hash that identifies it for idempotency.
 #[derive(Debug)]
@@ -81,6 +83,7 @@ pub(crate) async fn read_body(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<Bytes, Problem> {
+    check_content_encoding(headers)?;
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
@@ -154,8 +157,36 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(problem::UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json."))
 }
 
+/// Refuses a body that its header calls compressed.
+pub(super) fn check_content_encoding(headers: &HeaderMap) -> Result<(), Problem> {
+    let is_plain = |value: &http::HeaderValue| {
+        value.to_str().is_ok_and(|text| {
+            text.split(',')
+                .map(str::trim)
+                .all(|name| name.is_empty() || name.eq_ignore_ascii_case("identity"))
+        })
+    };
+    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Ok(());
+    }
+    Err(compressed())
+}
+
+/// Refuses data that are compressed, whatever the header says.
+pub(super) fn check_uncompressed(bytes: &[u8]) -> Result<(), Problem> {
+    if bytes.starts_with(&GZIP_MAGIC) { Err(compressed()) } else { Ok(()) }
+}
+
+fn compressed() -> Problem {
+    Problem::new(
+        problem::UNSUPPORTED_MEDIA_TYPE,
+        "The body is compressed. Send it uncompressed, without `Content-Encoding`.",
+    )
+}
+
 /// Returns the text of a body.
 pub(crate) fn decode_text(bytes: &[u8]) -> Result<&str, Problem> {
+    check_uncompressed(bytes)?;
     decode_utf8(bytes).map_err(|error| Problem::bad_request(format!("The body {error}.")))
 }
 
@@ -231,6 +262,21 @@ mod tests {
         let whole = read(Body::from_stream(parts)).await.unwrap();
         assert_eq!((whole.len(), whole[199_999], whole[200_000]), (400_000, b'a', b'b'));
         assert_eq!(body_kib.available_permits(), 512, "a complete body releases its reservation");
+    }
+
+    #[tokio::test]
+    async fn compressed_body_is_an_unsupported_media_type() {
+        let body_kib = Semaphore::new(512);
+        for encoding in ["gzip", "identity, br", "deflate", "zstd"] {
+            let headers = HeaderMap::from_iter([(CONTENT_ENCODING, encoding.parse().unwrap())]);
+            let problem = read_body(&body_kib, &headers, Body::from("{}")).await.unwrap_err();
+            assert_eq!(problem.kind, problem::UNSUPPORTED_MEDIA_TYPE, "{encoding}");
+        }
+        let headers = HeaderMap::from_iter([(CONTENT_ENCODING, "Identity".parse().unwrap())]);
+        assert_eq!(read_body(&body_kib, &headers, Body::from("{}")).await.unwrap(), "{}");
+        let problem = parse_json::<Value>(b"\x1f\x8b\x08\0\0\0\0\0\0\x03").unwrap_err();
+        assert_eq!(problem.kind, problem::UNSUPPORTED_MEDIA_TYPE);
+        assert!(problem.detail.contains("compressed"), "{}", problem.detail);
     }
 
     #[test]

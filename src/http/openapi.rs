@@ -11,6 +11,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::commands::prompt_queue::PromptMessage;
 use crate::http::{
     SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
     conversations, events, health, inbox, memory, models, plugins, profile, prompts, schedules,
@@ -18,11 +19,14 @@ use crate::http::{
 };
 
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Turnwheel",
-    description = "Durable conversations with agents. Errors are application/problem+json. Unknown members and variants may appear in responses.",
-    license(name = "MIT"),
-))]
+#[openapi(
+    info(
+        title = "Turnwheel",
+        description = "Durable conversations with agents. Errors are application/problem+json. Unknown members and variants may appear in responses.",
+        license(name = "MIT"),
+    ),
+    components(schemas(PromptMessage))
+)]
 struct Description;
 
 /// The table of all routes with their descriptions. All paths are under `/api`.
@@ -242,6 +246,56 @@ mod tests {
             }
         }
         assert_eq!(mistakes, [""; 0]);
+    }
+
+    /// Changes references to definitions of the same schema, and appends their names to `found`.
+    fn adapt_references(schema: &mut Value, found: &mut Vec<String>) {
+        match schema {
+            Value::Object(members) => {
+                // A word of OpenAPI; the `const` of each type distinguishes them.
+                members.remove("discriminator");
+                if let Some(Value::String(reference)) = members.get_mut("$ref")
+                    && let Some(name) = reference.strip_prefix("#/components/schemas/")
+                {
+                    found.push(name.to_owned());
+                    *reference = format!("#/$defs/{name}");
+                }
+                members.values_mut().for_each(|value| adapt_references(value, found));
+            }
+            Value::Array(values) => {
+                values.iter_mut().for_each(|value| adapt_references(value, found));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// The schema of a message of `agent-prompts`, without the other parts of the document.
+    fn prompt_message_schema() -> Value {
+        let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
+        let mut definitions = Map::new();
+        let mut open = vec!["PromptMessage".to_owned()];
+        while let Some(name) = open.pop() {
+            if definitions.contains_key(&name) {
+                continue;
+            }
+            let mut schema = schemas[&name].clone();
+            adapt_references(&mut schema, &mut open);
+            definitions.insert(name, schema);
+        }
+        let Some(Value::Object(mut root)) = definitions.remove("PromptMessage") else {
+            panic!("the document has no PromptMessage");
+        };
+        root.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
+        root.insert("title".to_owned(), "Message of the queue agent-prompts".into());
+        root.insert("$defs".to_owned(), Value::Object(definitions));
+        Value::Object(root)
+    }
+
+    #[test]
+    fn schema_file_of_queue_messages_matches_type() {
+        let file = include_str!("../../docs/agent-prompts.schema.json");
+        let expected = serde_json::to_string_pretty(&prompt_message_schema()).unwrap() + "\n";
+        assert!(file == expected, "docs/agent-prompts.schema.json must be:\n{expected}");
     }
 
     #[test]

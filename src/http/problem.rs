@@ -267,10 +267,22 @@ pub(crate) async fn finish_response(
         }
     }
     let headers = response.headers_mut();
+    remove_unreadable_headers(headers);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("private, no-store"));
     headers.append(VARY, IDENTITY_HEADERS);
     response
+}
+
+/// Removes headers that are not ASCII: the Functions host would respond with 500 and an empty body.
+fn remove_unreadable_headers(headers: &mut HeaderMap) {
+    let is_unreadable = |(_, value): &(&HeaderName, &HeaderValue)| value.to_str().is_err();
+    let unreadable: Vec<HeaderName> =
+        headers.iter().filter(is_unreadable).map(|(name, _)| name.clone()).collect();
+    for name in unreadable {
+        tracing::warn!(header = %name, "response header removed: it is not ASCII");
+        headers.remove(name);
+    }
 }
 
 fn is_html(response: &Response) -> bool {
@@ -342,6 +354,29 @@ pub(crate) fn panic_response(_: Box<dyn std::any::Any + Send>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        /// Whatever a handler puts into a header: ids and names of users, types of artifacts, links.
+        #[test]
+        fn response_headers_are_ascii(values in proptest::collection::vec(".{0,30}", 1..6)) {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("2"));
+            for (number, value) in values.iter().enumerate() {
+                let name = HeaderName::try_from(format!("x-header-{number}")).unwrap();
+                if let Ok(value) = HeaderValue::from_str(value) {
+                    headers.insert(name, value);
+                }
+            }
+            remove_unreadable_headers(&mut headers);
+            proptest::prop_assert!(headers.values().all(|value| value.to_str().is_ok()));
+            proptest::prop_assert!(headers.contains_key(RETRY_AFTER));
+            for (number, value) in values.iter().enumerate() {
+                let is_plain = value.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+                let name = format!("x-header-{number}");
+                proptest::prop_assert!(!is_plain || headers.contains_key(&name), "{value}");
+            }
+        }
+    }
 
     #[test]
     fn problem_instance_hides_link_token() {

@@ -44,6 +44,7 @@ pub(crate) async fn import(
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     check_content_type(&headers)?;
+    body::check_content_encoding(&headers)?;
     let params = QueryParams::from_uri(&uri);
     let request = SessionImport {
         agent: params.get("agent").map(ToOwned::to_owned),
@@ -53,6 +54,10 @@ pub(crate) async fn import(
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/import", hash)?;
     // Released when the import has ended.
     let _reservation = body::reserve_import(&api.body_kib)?;
+    let mut content = Box::pin(content.into_data_stream().peekable());
+    if let Some(Ok(first)) = content.as_mut().peek().await {
+        body::check_uncompressed(first)?;
+    }
     let parts = Box::pin(body_parts(content));
     let result = import_session(&api.services, &caller.owner, request, &idempotency, parts).await?;
     Ok(into_response(result))
@@ -70,8 +75,10 @@ fn check_content_type(headers: &http::HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-fn body_parts(content: Body) -> impl Stream<Item = Result<Bytes, CommandError>> + Send {
-    content.into_data_stream().map(|part| {
+fn body_parts(
+    content: impl Stream<Item = Result<Bytes, axum::Error>> + Send,
+) -> impl Stream<Item = Result<Bytes, CommandError>> + Send {
+    content.map(|part| {
         part.map_err(|_| {
             CommandError::invalid("", "The file ended before it was complete. Send it again.")
         })

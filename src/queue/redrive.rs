@@ -13,10 +13,21 @@ const BATCH_MAX: usize = 32;
 
 /// A poison message with a reason. The host writes the bare text instead.
 #[derive(Deserialize)]
-struct WrappedPoisonMessage {
-    original: String,
-    #[expect(dead_code, reason = "its presence distinguishes a wrapped text from a bare one")]
-    reason: String,
+#[serde(untagged)]
+enum WrappedPoisonMessage {
+    Whole {
+        original: String,
+        #[expect(dead_code, reason = "its presence distinguishes a wrapped text from a bare one")]
+        reason: String,
+    },
+    /// The reason of another message, which has no room for it.
+    Reason {
+        #[expect(dead_code, reason = "its presence distinguishes the reason from a bare text")]
+        #[serde(rename = "originalSha256")]
+        original_sha256: String,
+        #[expect(dead_code, reason = "its presence distinguishes the reason from a bare text")]
+        reason: String,
+    },
 }
 
 /// Moves the messages that are on the poison queue now, and returns their number. Messages that are
@@ -28,23 +39,27 @@ struct WrappedPoisonMessage {
 pub(crate) async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
     let poison = poison_queue(queue);
     let total = queues.length(&poison).await?;
-    let mut moved = 0;
-    while moved < total {
-        let batch = usize::try_from(total - moved).unwrap_or(BATCH_MAX).min(BATCH_MAX);
+    let (mut taken, mut moved) = (0, 0);
+    while taken < total {
+        let batch = usize::try_from(total - taken).unwrap_or(BATCH_MAX).min(BATCH_MAX);
         let received = queues.receive(&poison, batch, HIDE).await?;
         if received.is_empty() {
             break;
         }
         for message in received {
             let original = match serde_json::from_str::<WrappedPoisonMessage>(&message.text) {
-                Ok(aside) => aside.original,
-                Err(_) => message.text,
+                Ok(WrappedPoisonMessage::Whole { original, .. }) => Some(original),
+                Ok(WrappedPoisonMessage::Reason { .. }) => None,
+                Err(_) => Some(message.text),
             };
-            queues.send(queue, original, Duration::ZERO).await?;
+            if let Some(original) = original {
+                queues.send(queue, original, Duration::ZERO).await?;
+                moved += 1;
+            }
             match queues.delete(&poison, &message.id, &message.pop_receipt).await {
                 // Another process has moved it too. The message is sent twice; the second copy has
                 // no effect.
-                Ok(()) | Err(QueueError::Gone) => moved += 1,
+                Ok(()) | Err(QueueError::Gone) => taken += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -67,7 +82,8 @@ mod tests {
         let poison = poison_queue(PROMPTS);
         let wrapped = r#"{"reason":"no such agent","original":"{\"agent\":\"clerk\"}","receivedAt":"2026-01-01T00:00:00Z"}"#;
         let bare = r#"{"agent":"clerk","original":"unknown member"}"#;
-        for text in [wrapped, bare, "not json"] {
+        let reason = r#"{"reason":"no such agent","originalSha256":"ab","receivedAt":"2026-01-01T00:00:00Z"}"#;
+        for text in [wrapped, reason, bare, "not json"] {
             queues.send(&poison, text.to_owned(), Duration::ZERO).await.unwrap();
         }
         assert_eq!(redrive(&queues, PROMPTS).await.unwrap(), 3);

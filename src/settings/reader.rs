@@ -12,9 +12,8 @@ const KEY_VAULT_REFERENCE: &str = "@Microsoft.KeyVault(";
 /// A clause that follows the setting's name.
 pub(crate) const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
 
-/// The default of `RUST_LOG`: our lines, and only warnings of verbose libraries. The OpenTelemetry
-/// SDK is off, because Turnwheel logs an unreachable collector once instead of at each export.
-const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn,opentelemetry=off";
+/// The default of `RUST_LOG`.
+const LOG_DEFAULT: &str = "info";
 
 pub(super) struct Reader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,

@@ -1,11 +1,12 @@
-//! Log line formats. Lines go to stdout, because the Functions host logs stderr as errors.
+//! Log line formats, and the streams of their lines. The Functions host takes a line of stdout for information. A line of
+//! stderr is a warning if it has "warn" in it, otherwise an error.
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
@@ -27,9 +28,9 @@ pub(super) type FilteredRegistry = tracing_subscriber::layer::Layered<EnvFilter,
 pub(crate) enum LogStyle {
     /// For a terminal: time, level, message, fields.
     Dev { is_colored: bool },
-    /// Text for log collectors: with the date and the target.
-    Plain,
-    /// One JSON object per line.
+    /// Text for the Functions host, which adds the time: level, target, message, fields.
+    Hosted,
+    /// For the Functions host in Azure: one JSON object per line.
     Json,
 }
 
@@ -41,12 +42,45 @@ impl LogStyle {
 
     /// The format of the custom handler.
     pub(crate) fn for_handler(is_in_azure: bool) -> Self {
-        if is_in_azure { Self::Json } else { Self::Plain }
+        if is_in_azure { Self::Json } else { Self::Hosted }
     }
 }
 
-/// Libraries that log unexpected messages with their content, as warnings too. `RUST_LOG` can name them.
-const SILENT_LIBRARIES: &str = "rmcp=off";
+/// Filter of libraries, before the directives of `RUST_LOG`, which can name them. `rmcp` logs unexpected messages with
+/// their content, as warnings too. The SDKs of Azure log each try of a failed request at `info`; the caller logs the
+/// failure once. The OpenTelemetry SDK is off, because Turnwheel logs an unreachable collector once.
+const LIBRARY_DIRECTIVES: &str = "rmcp=off,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn,opentelemetry=off";
+
+/// The streams of the process: those of a log style.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessStreams {
+    pub(super) style: LogStyle,
+}
+
+impl ProcessStreams {
+    /// True if lines of this level go to stderr. A terminal has all lines in one stream.
+    fn is_stderr(self, level: Level) -> bool {
+        match self.style {
+            LogStyle::Dev { .. } => false,
+            LogStyle::Hosted | LogStyle::Json => level <= Level::WARN,
+        }
+    }
+}
+
+impl<'w> MakeWriter<'w> for ProcessStreams {
+    type Writer = Box<dyn std::io::Write>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        Box::new(std::io::stdout())
+    }
+
+    fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> Self::Writer {
+        if self.is_stderr(*metadata.level()) {
+            return Box::new(std::io::stderr());
+        }
+        self.make_writer()
+    }
+}
 
 /// Creates the subscriber that writes lines to `out` and passes them to the optional layer.
 pub(super) fn new_subscriber<W>(
@@ -58,7 +92,7 @@ pub(super) fn new_subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let directives = format!("{SILENT_LIBRARIES},{directives}");
+    let directives = format!("{LIBRARY_DIRECTIVES},{directives}");
     let filter = EnvFilter::try_new(directives).map_err(TelemetryError::Filter)?;
     // The layer's own errors would go to stderr, and panic if stderr is closed.
     let layer = tracing_subscriber::fmt::layer()
@@ -67,16 +101,12 @@ where
         .log_internal_errors(false)
         .with_timer(WallTime(Arc::clone(&clock)));
     let layer: LogLayer = match style {
-        LogStyle::Dev { is_colored } => Box::new(layer.event_format(TextFormat {
-            clock,
-            is_colored,
-            has_date_and_target: false,
-        })),
-        LogStyle::Plain => Box::new(layer.event_format(TextFormat {
-            clock,
-            is_colored: false,
-            has_date_and_target: true,
-        })),
+        LogStyle::Dev { is_colored } => {
+            Box::new(layer.event_format(TextFormat { clock, is_colored, is_hosted: false }))
+        }
+        LogStyle::Hosted => {
+            Box::new(layer.event_format(TextFormat { clock, is_colored: false, is_hosted: true }))
+        }
         LogStyle::Json => {
             let json = layer.json().flatten_event(true).with_span_list(false);
             Box::new(json.map_event_format(WithTraceIds))
@@ -136,14 +166,14 @@ impl FormatTime for WallTime {
     }
 }
 
-/// Text lines: `20:19:09.669 warn  the message  field=value …`. The library's own format does not
-/// escape line breaks in values, so a value could forge a log line.
+/// Text lines: `20:19:09.669 warn  the message  field=value …`, for the Functions host
+/// `WARN turnwheel::turn: the message  field=value …`. The library's own format does not escape line breaks in values, so a
+/// value could forge a log line.
 #[derive(Debug)]
 struct TextFormat {
     clock: Arc<dyn Clock>,
     is_colored: bool,
-    /// True to include the date and the target.
-    has_date_and_target: bool,
+    is_hosted: bool,
 }
 
 const DIM: &str = "2";
@@ -176,15 +206,16 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let now = self.clock.now().to_string();
-        // Cuts the time out of `2026-11-21T20:19:09.669Z`. At a terminal the date is not needed.
-        let time = if self.has_date_and_target { &now } else { now.get(11..23).unwrap_or(&now) };
         let mut parts = EventFields::default();
         event.record(&mut parts);
-        let level = self.paint_level(*event.metadata().level());
-        write!(writer, "{} {level} ", self.paint(DIM, time))?;
-        if self.has_date_and_target {
-            write!(writer, "{}: ", event.metadata().target())?;
+        let level = *event.metadata().level();
+        if self.is_hosted {
+            write!(writer, "{level} {}: ", event.metadata().target())?;
+        } else {
+            let now = self.clock.now().to_string();
+            // Cuts the time out of `2026-11-21T20:19:09.669Z`. At a terminal the date is not needed.
+            let time = now.get(11..23).unwrap_or(&now);
+            write!(writer, "{} {} ", self.paint(DIM, time), self.paint_level(level))?;
         }
         write!(writer, "{}", parts.message)?;
         if !parts.fields.is_empty() {
@@ -285,8 +316,54 @@ mod tests {
     #[test]
     fn lines_with_content_of_servers_are_not_written() {
         let log = || tracing::warn!(target: "rmcp::service", "Received unexpected message: secret");
-        assert_eq!(capture_log("info", LogStyle::Plain, log), "");
-        assert!(capture_log("info,rmcp=warn", LogStyle::Plain, log).contains("secret"));
+        assert_eq!(capture_log("info", LogStyle::Hosted, log), "");
+        assert!(capture_log("info,rmcp=warn", LogStyle::Hosted, log).contains("secret"));
+    }
+
+    #[test]
+    fn tries_of_libraries_are_not_logged() {
+        let log = || {
+            tracing::info!(target: "typespec_client_core::http::policies::logging", "<== Failed response");
+            tracing::info!(target: "azure_core::http", "retry");
+            tracing::error!(target: "opentelemetry_sdk", "export failed");
+        };
+        for directives in ["info", "warn", "info,turnwheel=debug"] {
+            assert_eq!(capture_log(directives, LogStyle::Hosted, log), "", "{directives}");
+        }
+        let lines = capture_log("info,azure_core=info", LogStyle::Hosted, log);
+        assert_eq!(lines, "INFO azure_core::http: retry\n");
+    }
+
+    /// The Functions host adds the time, and knows a warning by its word.
+    #[test]
+    fn hosted_style_has_levels_and_no_time() {
+        let log = || {
+            tracing::error!(target: "turnwheel::turn", "store failed");
+            tracing::warn!(target: "turnwheel::turn", attempt = 2, "model call failed");
+        };
+        assert_eq!(
+            capture_log("info", LogStyle::Hosted, log),
+            "ERROR turnwheel::turn: store failed\nWARN turnwheel::turn: model call failed  attempt=2\n"
+        );
+        for line in capture_log("info", LogStyle::Json, log).lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(["ERROR", "WARN"].contains(&line["level"].as_str().unwrap()), "{line}");
+            assert_eq!(line["timestamp"], "2026-11-21T20:19:09.669Z");
+        }
+    }
+
+    #[test]
+    fn hosted_warnings_and_errors_go_to_stderr() {
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+        for style in [LogStyle::Hosted, LogStyle::Json] {
+            let streams = ProcessStreams { style };
+            assert_eq!(
+                levels.map(|level| streams.is_stderr(level)),
+                [true, true, false, false, false]
+            );
+        }
+        let terminal = ProcessStreams { style: LogStyle::Dev { is_colored: true } };
+        assert_eq!(levels.map(|level| terminal.is_stderr(level)), [false; 5]);
     }
 
     #[test]
@@ -315,7 +392,7 @@ mod tests {
     #[test]
     fn log_values_cannot_forge_lines() {
         let forged = "x\n20:19:09.670 error forged line\u{1b}[31m";
-        for style in [LogStyle::Dev { is_colored: false }, LogStyle::Plain, LogStyle::Json] {
+        for style in [LogStyle::Dev { is_colored: false }, LogStyle::Hosted, LogStyle::Json] {
             let lines = capture_log("info", style, || {
                 tracing::info!(tool.name = forged, "ran {forged}");
                 tracing::info!(tool.name = %forged, "ran it");
@@ -327,10 +404,11 @@ mod tests {
 
     #[test]
     fn log_directives_filter_lines() {
-        assert_eq!(capture_log("warn", LogStyle::Plain, log_turn), "");
-        assert!(capture_log("debug", LogStyle::Plain, log_turn).contains("debug line"));
+        assert_eq!(capture_log("warn", LogStyle::Hosted, log_turn), "");
+        assert!(capture_log("debug", LogStyle::Hosted, log_turn).contains("debug line"));
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
-        let wrong = new_subscriber("turnwheel=loud", LogStyle::Plain, clock, (std::io::sink, None));
+        let wrong =
+            new_subscriber("turnwheel=loud", LogStyle::Hosted, clock, (std::io::sink, None));
         assert!(matches!(wrong.err(), Some(TelemetryError::Filter(_))));
     }
 }

@@ -3,6 +3,8 @@
 use azure_core::error::ErrorKind;
 use url::Url;
 
+use super::is_loopback;
+
 /// An error of a storage account, as one sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -25,6 +27,9 @@ pub(crate) fn http_status(error: &azure_core::Error) -> Option<u16> {
     error.http_status().map(u16::from)
 }
 
+/// Version of Azurite that `azurite/` pins. It knows the storage version that the SDK sends.
+const AZURITE_VERSION: &str = "3.37.0";
+
 /// Builds the error text. Omits the SDK's own texts, which may contain a URL with a signature.
 pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageError {
     let url = redacted_url(endpoint);
@@ -32,6 +37,12 @@ pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> Sto
         ErrorKind::HttpResponse { status, error_code, .. } => {
             let code = error_code.as_deref().unwrap_or("without a reason");
             let status = u16::from(*status);
+            // Azure knows each version that the SDK sends.
+            if status == 400 && code == "InvalidHeaderValue" && is_emulator(endpoint) {
+                return StorageError(format!(
+                    "{url} returned {status} {code}: this Azurite is too old for the storage version of the app: start `npx azurite@{AZURITE_VERSION}`"
+                ));
+            }
             let advice = match status {
                 403 => {
                     ": check the key or signature, or give the identity the roles \
@@ -58,6 +69,11 @@ pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> Sto
         }
     };
     StorageError(text)
+}
+
+/// True for an emulator: plain http, or an address of this machine.
+fn is_emulator(endpoint: &Url) -> bool {
+    endpoint.scheme() == "http" || is_loopback(endpoint)
 }
 
 /// Renders the URL without its secrets: user, password, query and fragment.
@@ -109,6 +125,32 @@ mod tests {
         let text = to_storage_error(&error, client.url()).to_string();
         assert!(text.starts_with(&format!("{} cannot be reached (", account.queue)), "{text}");
         assert!(text.contains("AzureWebJobsStorage") && !text.contains("SECRET"), "{text}");
+    }
+
+    #[test]
+    fn old_azurite_error_names_pinned_version() {
+        let error = |code: &str| {
+            let kind = ErrorKind::HttpResponse {
+                status: azure_core::http::StatusCode::BadRequest,
+                error_code: Some(code.to_owned()),
+                raw_response: None,
+            };
+            azure_core::Error::with_message(kind, "the storage version is unknown")
+        };
+        let text = |code: &str, url: &str| {
+            to_storage_error(&error(code), &Url::parse(url).unwrap()).to_string()
+        };
+        let advice = format!("start `npx azurite@{AZURITE_VERSION}`");
+        for url in ["http://127.0.0.1:10001/devstoreaccount1", "https://localhost:10001/dev"] {
+            assert!(text("InvalidHeaderValue", url).contains(&advice), "{url}");
+            assert!(!text("InvalidInput", url).contains(&advice), "{url}");
+        }
+        let azure = "https://account.queue.core.windows.net/";
+        assert!(!text("InvalidHeaderValue", azure).contains(&advice));
+        assert!(
+            include_str!("../../../azurite/package.json")
+                .contains(&format!("\"azurite\": \"{AZURITE_VERSION}\""))
+        );
     }
 
     #[tokio::test]

@@ -29,6 +29,8 @@ pub(crate) const COMMAND_TIME_MAX: Duration = Duration::from_secs(200);
 /// The service refuses larger uploads.
 const UPLOAD_BYTES_MAX: usize = 128 * 1024 * 1024;
 const DOWNLOAD_ATTEMPTS: usize = 2;
+/// Separates the key of the sessions from other uses of the same signing key.
+const KEY_PURPOSE: &[u8] = b"turnwheel session identifiers 1\n";
 
 /// Runner on one session pool.
 pub(crate) struct SessionRunner {
@@ -45,12 +47,22 @@ impl fmt::Debug for SessionRunner {
 }
 
 impl SessionRunner {
-    /// Creates a runner whose identifiers no other process knows.
+    /// Creates a runner whose identifiers are the same in each process with this signing key. Without one, no other process
+    /// knows them.
     ///
     /// # Errors
     /// The operating system has no randomness.
-    pub(crate) fn new(pool: PoolClient) -> std::io::Result<Self> {
-        Ok(Self { pool, key: Secret::new(secret_bytes(32)?) })
+    pub(crate) fn new(pool: PoolClient, signing_key: Option<&[u8]>) -> std::io::Result<Self> {
+        let key = match signing_key {
+            Some(signing_key) => {
+                let mut mac =
+                    Hmac::<Sha256>::new_from_slice(signing_key).map_err(std::io::Error::other)?;
+                mac.update(KEY_PURPOSE);
+                mac.finalize().into_bytes().to_vec()
+            }
+            None => secret_bytes(32)?,
+        };
+        Ok(Self { pool, key: Secret::new(key) })
     }
 
     /// Identifier of the conversation's session: 64 hex digits.

@@ -171,6 +171,51 @@ async fn unavailable_webhook_does_not_exceed_delivery_time() {
     assert!(*sender.attempts.lock().unwrap() >= 30, "each notification is tried");
 }
 
+/// Each commit with a notification sends a wake-up message, and each delivery finds all that are due.
+#[tokio::test(start_paused = true)]
+async fn notifications_are_sent_once_by_concurrent_deliveries() {
+    let mut env = TestEnv::with_script(3, replies_hello);
+    let sender = Arc::new(RecordingSender::default());
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    services.notification_sender = Some(sender.clone());
+    let notifications = (0..3).map(|number| create_notification(number, &env)).collect();
+    env.store.write(&partition(), notifications).await.unwrap();
+    let nudge = TestEnv::nudge();
+    let deliveries = (0..4).map(|_| notify(&services, &nudge));
+    for delivery in futures_util::future::join_all(deliveries).await {
+        delivery.unwrap();
+    }
+    let mut sent = sender.ids.lock().unwrap().clone();
+    sent.sort();
+    assert_eq!(sent, ["nt_0", "nt_1", "nt_2"]);
+}
+
+/// The wake-up message of a killed delivery is delivered again while the attempt is reserved.
+#[tokio::test(start_paused = true)]
+async fn notification_of_killed_delivery_is_sent_after_reservation() {
+    let mut env = TestEnv::with_script(3, replies_hello);
+    let pause = Arc::new(PauseFailPoint::new("notice.before"));
+    let sender = Arc::new(RecordingSender::default());
+    let mut services = env.new_worker(pause.clone());
+    services.notification_sender = Some(sender.clone());
+    let first = create_notification(1, &env);
+    env.store.write(&partition(), vec![first]).await.unwrap();
+    let nudge = TestEnv::nudge();
+    tokio::select! {
+        _ = notify(&services, &nudge) => panic!("the delivery ends before its kill"),
+        () = pause.reached.notified() => {}
+    }
+    services.fail_points = Arc::new(NoFailPoints);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    notify(&services, &nudge).await.unwrap();
+    assert!(sender.ids.lock().unwrap().is_empty(), "the attempt is reserved");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let message = env.queue.receive(queue::NOTIFY, 1, Duration::from_secs(1)).await.unwrap();
+    assert_eq!(message.len(), 1, "a wake-up message at the end of the reservation");
+    notify(&services, &nudge).await.unwrap();
+    assert_eq!(*sender.ids.lock().unwrap(), ["nt_1"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn notification_retry_is_sent_once_by_concurrent_deliveries() {
     let mut env = TestEnv::with_script(3, replies_hello);

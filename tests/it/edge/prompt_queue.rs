@@ -113,6 +113,35 @@ async fn invalid_queue_message_moves_to_poison_queue() {
     }
 }
 
+/// The reason of a message that has no room for it is a message of its own.
+#[tokio::test]
+async fn rejected_message_near_size_limit_has_its_reason() {
+    let app = TestApp::new();
+    let poison = poison_queue(PROMPTS);
+    for length in [10, 60_000, 65_400] {
+        let text = json!({"input": "x".repeat(length), "metadata": {"order": 4711}}).to_string();
+        accept(&app, &text, "m1").await;
+        let mut messages = Vec::new();
+        for message in app.queue.receive(&poison, 10, Duration::from_secs(1)).await.unwrap() {
+            app.queue.delete(&poison, &message.id, &message.pop_receipt).await.unwrap();
+            messages.push(message.text);
+        }
+        let (reasons, originals): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|text| text.contains("\"reason\""));
+        let [reason] = reasons.as_slice() else { panic!("{length}: {reasons:?}") };
+        let reason: Value = serde_json::from_str(reason).unwrap();
+        let place = "this must be a text, not a whole number (at /metadata/order)";
+        assert!(reason["reason"].as_str().unwrap().ends_with(place), "{reason}");
+        if length < 65_000 {
+            assert_eq!((&reason["original"], originals.len()), (&json!(text), 0));
+        } else {
+            assert_eq!(originals, [text.clone()]);
+            assert_eq!(reason["originalSha256"].as_str().unwrap().len(), 64);
+            assert!(reason.get("original").is_none(), "{reason}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn queue_message_for_another_agent_is_rejected() {
     let app = TestApp::new();

@@ -171,8 +171,15 @@ impl Bicep {
                 | "resource_declaration"
                 | "module_declaration"
                 | "output_declaration"
-                | "import_functionality" => {
+                | "type_declaration" => {
                     known.insert(self.name_of(node));
+                }
+                "import_functionality" => {
+                    let mut cursor = node.walk();
+                    let names = node.named_children(&mut cursor);
+                    known.extend(
+                        names.filter(|it| it.kind() == "identifier").map(|it| self.text_of(it)),
+                    );
                 }
                 "for_statement" | "lambda_expression" => {
                     if let Some(name) = node.named_child(0) {

@@ -25,7 +25,7 @@ const AZ: &str = r#"#!/bin/sh
 echo "az $*" >>"$PLACE/calls"
 case "$*" in
 "provider show"*) cat "$PLACE/provider" ;;
-"resource list"*) cat "$PLACE/vault" ;;
+"resource list"*) test ! -f "$PLACE/signed-out" && cat "$PLACE/vault" ;;
 "ad app create"*) echo 11111111-2222-3333-4444-555555555555 ;;
 "ad app show"*) echo the-object ;;
 "ad sp show"*) test -f "$PLACE/principal" ;;
@@ -137,6 +137,26 @@ fn signing_key_is_created_for_first_deployment_only() {
     let (is_success, errors) = fresh.run("signing-keys.sh");
     assert!(!is_success && errors.contains("kv-abc: run `azd env refresh`"), "{errors}");
     assert_eq!(fresh.value("TURNWHEEL_SIGNING_KEYS"), None);
+    // The tag finds the vault in a resource group of any name.
+    let call = "az resource list --subscription sub --tag azd-env-name=my-agents ";
+    assert!(fresh.calls()[0].starts_with(call), "{:?}", fresh.calls());
+}
+
+/// In a pipeline `azd` is signed in and `az` is not.
+#[test]
+fn no_signing_key_is_created_when_vault_cannot_be_seen() {
+    let signed_out = FakeMachine::new("");
+    signed_out.write("signed-out", "");
+    let without_az = FakeMachine::new("");
+    std::fs::remove_file(without_az.0.path().join("az")).unwrap();
+    for machine in [signed_out, without_az] {
+        let (is_success, errors) = machine.run("signing-keys.sh");
+        assert!(!is_success);
+        for remedy in ["az login", "azd env refresh", "azd env set TURNWHEEL_SIGNING_KEYS"] {
+            assert!(errors.contains(remedy), "{remedy}: {errors}");
+        }
+        assert_eq!(machine.value("TURNWHEEL_SIGNING_KEYS"), None);
+    }
 }
 
 #[test]

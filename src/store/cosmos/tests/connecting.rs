@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use azure_data_cosmos::fault_injection::{
+    FaultInjectionConditionBuilder, FaultInjectionErrorType as Fault, FaultInjectionResultBuilder,
+    FaultInjectionRuleBuilder, FaultOperationType as Operation,
+};
 use azure_data_cosmos::models::ContainerProperties;
 use azure_data_cosmos::{CosmosClient, CosmosClientBuilder, CosmosRuntimeBuilder};
 
 use super::{CosmosStore, account, start_in_process, start_on_socket};
-use crate::azure::cosmos::{CONTAINERS, ConnectError, Containers};
+use crate::azure::cosmos::{CONTAINERS, CONVERSATIONS, ConnectError, Containers, check_container};
 use crate::settings::azure::{CosmosAccess, CosmosAccount, Identity};
 use crate::settings::secret::Secret;
 use crate::store::cosmos::testing::CosmosEmulator;
@@ -64,6 +68,26 @@ async fn missing_containers_are_created_when_key_is_used() {
             assert_eq!(made["defaultTtl"], shape.default_ttl_seconds);
         }
     }
+}
+
+/// An account refuses to show its properties if many instances start at once.
+#[tokio::test(start_paused = true)]
+async fn unreadable_container_properties_end_no_start() {
+    let emulator = start_in_process(1);
+    let account = account(&emulator);
+    let condition = FaultInjectionConditionBuilder::new()
+        .with_operation_type(Operation::MetadataReadContainer)
+        .build();
+    let result = FaultInjectionResultBuilder::new().with_error(Fault::TooManyRequests).build();
+    let rule = FaultInjectionRuleBuilder::new("refused", result).with_condition(condition);
+    let rule = Arc::new(rule.build());
+    rule.disable();
+    let builder = builder(&emulator).await;
+    let builder = builder.with_fault_injection_rules(vec![Arc::clone(&rule)]).unwrap();
+    let containers = Containers::connect(builder, &account, None).await.unwrap();
+    rule.enable();
+    assert!(containers.conversations.read(None).await.is_err(), "the fault is injected");
+    check_container(&containers.conversations, &CONVERSATIONS, &account).await.unwrap();
 }
 
 #[tokio::test]

@@ -249,6 +249,25 @@ async fn conversations_have_unguessable_sessions_and_the_code_has_no_content() {
     assert!(!shown.contains("my-content") && !shown.contains(TOKEN), "{shown}");
 }
 
+/// A conversation whose rounds run on several instances has one session, which the service bills.
+#[tokio::test]
+async fn instances_with_one_signing_key_share_the_session() {
+    let fake = Fake::start().await;
+    let (key, other_key) = ([7; 32], [8; 32]);
+    for key in [&key, &key, &other_key] {
+        fake.runner_with_key(Some(key)).run(request("true")).await.unwrap();
+    }
+    let received = fake.received();
+    let sessions: Vec<&String> = received
+        .iter()
+        .filter(|one| one.line == "POST executions")
+        .map(|one| &one.identifier)
+        .collect();
+    let [first, second, third] = sessions.as_slice() else { panic!("{sessions:?}") };
+    assert_eq!(first, second);
+    assert_ne!(first, third, "another deployment has sessions of its own");
+}
+
 #[tokio::test]
 async fn check_of_the_pool_starts_no_session() {
     let fake = Fake::start().await;

@@ -95,7 +95,11 @@ impl Fake {
     }
 
     pub(super) fn runner(&self) -> SessionRunner {
-        SessionRunner::new(self.client()).unwrap()
+        self.runner_with_key(None)
+    }
+
+    pub(super) fn runner_with_key(&self, signing_key: Option<&[u8]>) -> SessionRunner {
+        SessionRunner::new(self.client(), signing_key).unwrap()
     }
 
     pub(super) fn set_fault(&self, line: &str, fault: Fault) {
