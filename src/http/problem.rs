@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// Whatever a handler puts into a header: ids and names of users, types of artifacts, links.
+        /// Values of handlers: ids and names of users, types of artifacts, links.
         #[test]
         fn response_headers_are_ascii(values in proptest::collection::vec(".{0,30}", 1..6)) {
             let mut headers = HeaderMap::new();

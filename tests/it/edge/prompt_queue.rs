@@ -130,7 +130,7 @@ async fn rejected_message_near_size_limit_has_its_reason() {
             messages.into_iter().partition(|text| text.contains("\"reason\""));
         let [reason] = reasons.as_slice() else { panic!("{length}: {reasons:?}") };
         let reason: Value = serde_json::from_str(reason).unwrap();
-        let place = "this must be a text, not a whole number (at /metadata/order)";
+        let place = "this must be a text, not 4711 (at /metadata/order)";
         assert!(reason["reason"].as_str().unwrap().ends_with(place), "{reason}");
         if length < 65_000 {
             assert_eq!((&reason["original"], originals.len()), (&json!(text), 0));
