@@ -6,21 +6,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
-use crate::commands::prompt_queue::accept_queue_message;
+use crate::app::owner_turns::OwnerTurns;
+use crate::commands::prompt_queue::{accept_queue_message, put_back};
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
 use crate::notifications;
 use crate::queue;
 use crate::services::Services;
 use crate::telemetry::trace::SpanRole;
+use crate::turn::clock_change::ClockWatch;
 use crate::turn::delivery::{self};
 use crate::turn::error::TurnError;
 use crate::turn::nudge::Nudge;
-use crate::turn::{crash_count, error_domain, sweep};
+use crate::turn::nudge_sender::enqueue_nudge;
+use crate::turn::{clock_change, crash_count, error_domain, sweep};
 
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {
     pub(super) services: Arc<Services>,
+    pub(super) clock_watch: ClockWatch,
+    pub(super) owner_turns: OwnerTurns,
 }
 
 impl FunctionHandlers {
@@ -41,6 +46,10 @@ impl FunctionHandlers {
 impl Functions for FunctionHandlers {
     async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
+            enqueue_nudge(&self.services, queue::TURNS, &nudge, OWNER_RETRY_DELAY).await;
+            return Ok(());
+        };
         let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
         self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
         match handled {
@@ -73,7 +82,12 @@ impl Functions for FunctionHandlers {
         {
             span.record_error(&error_class);
         }
-        accepted.map(|_| ()).map_err(|error| to_failure(&error))
+        match accepted {
+            Ok(_) => Ok(()),
+            Err(error) => Box::pin(put_back(&self.services, (&message, &message_id), error))
+                .await
+                .map_err(|error| to_failure(&error)),
+        }
     }
 
     async fn notify(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
@@ -84,6 +98,9 @@ impl Functions for FunctionHandlers {
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
+        if self.clock_watch.was_set_back(&*self.services.clock) {
+            clock_change::end_waits(&self.services).await.map_err(|error| to_failure(&error))?;
+        }
         sweep::sweep(&*self.services, sweep::GRACE_PERIOD)
             .await
             .map(|_| ())
@@ -142,6 +159,9 @@ fn parse_nudge(message: &str) -> Option<Nudge> {
 fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(error_chain(error))
 }
+
+/// Delay of a nudge whose owner has as many running turns as it may have.
+const OWNER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Time that active turns get to finish when `dev` stops. A model response that was billed is then
 /// committed and not requested again.

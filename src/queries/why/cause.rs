@@ -1,7 +1,7 @@
 //! Causes: every state in which a conversation can wait or run.
 
 use crate::agent::entry::PromptState;
-use crate::agent::head::{Head, READER_VERSION};
+use crate::agent::head::{Head, READER_VERSION, WaitingMessage};
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::pause::{DeferReason, Deferral, Pause};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor as CallWaits};
@@ -71,6 +71,8 @@ pub(super) enum Cause<'a> {
         others: usize,
     },
     Deferred(&'a Deferral),
+    /// A message of a queue that is not accepted yet.
+    WaitingMessage(&'a WaitingMessage),
     Paused(&'a Pause),
     NewerVersion,
     Conversation(&'a ConversationId),
@@ -146,6 +148,11 @@ fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
     }
     if let Some(first) = facts.inbox.first() {
         return Cause::HeldInputs { inputs: facts.inbox.len(), since: first.accepted_at };
+    }
+    if let Some(message) = facts.head.waiting_message.as_deref()
+        && message.until > facts.now
+    {
+        return Cause::WaitingMessage(message);
     }
     Cause::Nothing { last: facts.head.prompts.last().map(|span| span.state) }
 }
@@ -287,6 +294,7 @@ impl Cause<'_> {
                 DeferReason::BudgetInUse => WaitsFor::BudgetInUse,
                 DeferReason::LedgerUnavailable => WaitsFor::Ledger,
             },
+            Self::WaitingMessage(_) => WaitsFor::Message,
             Self::Paused(_) => WaitsFor::Paused,
             Self::NewerVersion => WaitsFor::NewerVersion,
             Self::Conversation(_) => WaitsFor::Conversation,
@@ -301,6 +309,7 @@ impl Cause<'_> {
             Self::TakeOver { .. } if facts.is_service_stopped => facts.head.updated_at,
             Self::TakeOver { lease_end: stopped, .. } => *stopped,
             Self::Approval { request, .. } => request.requested_at,
+            Self::WaitingMessage(message) => message.since,
             Self::Paused(pause) => pause.since,
             Self::Nothing { .. }
             | Self::Working { .. }
@@ -319,6 +328,7 @@ impl Cause<'_> {
         match self {
             Self::Nothing { .. }
             | Self::HeldInputs { .. }
+            | Self::WaitingMessage(_)
             | Self::NewerVersion
             | Self::Conversation(_)
             | Self::Callback => None,
