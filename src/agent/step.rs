@@ -89,7 +89,9 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
             return response::apply_response(transition, response);
         }
         Input::ContextWindowExceeded => return compaction::start_at_threshold(transition),
-        Input::FixedPartExceeded(text) => compaction::note_fixed_part(transition, text),
+        Input::FixedPartMeasured(text) => {
+            compaction::note_fixed_part(transition, text.as_deref());
+        }
         Input::SummaryFinished(attempt) => return compaction::apply_summary(transition, attempt),
         Input::ToolCallChecked { index, preflight } => {
             return calls::apply_preflight(transition, *index, preflight);

@@ -98,7 +98,9 @@ impl OwnerOrder {
                 break;
             }
             let Some(messages) = self.owners.get(owner) else { continue };
-            let room = OWNER_RUNNING_MAX.saturating_sub(messages.running).min(count_max);
+            // Messages without an owner have no bound.
+            let running_max = if owner.is_empty() { usize::MAX } else { OWNER_RUNNING_MAX };
+            let room = running_max.saturating_sub(messages.running).min(count_max);
             let mut keys: Vec<VisibilityKey> =
                 messages.keys.range(..=visible).take(room).copied().collect();
             if !keys.is_empty() {

@@ -95,13 +95,16 @@ impl LeasedConversation<'_> {
             let frame = || context.frame_tokens(&transition.head, count);
             tokens::count_context(back, &frame, count)
         };
-        if !budget.is_exceeded(input_tokens(&upper_bound)) {
+        let exceeded = |count: TokenCounter<'_>| {
+            Some(input_tokens(count)).filter(|it| budget.is_exceeded(*it))
+        };
+        let Some(tokens_before) = exceeded(&upper_bound).and_then(|_| exceeded(&count_tokens))
+        else {
+            if next.compaction_note.as_ref().is_some_and(|note| note.is_fixed_part) {
+                commit_plan.add(Input::FixedPartMeasured(None));
+            }
             return Ok(());
-        }
-        let tokens_before = input_tokens(&count_tokens);
-        if !budget.is_exceeded(tokens_before) {
-            return Ok(());
-        }
+        };
         let all: Vec<Arc<Entry>> = entries.iter().chain(&transition.entries).cloned().collect();
         let path = path_to_leaf(&all, leaf);
         let fixed = context.fixed_part(next, &count_tokens);
@@ -123,7 +126,7 @@ impl LeasedConversation<'_> {
         if is_new {
             let text = fixed.to_note_text(&budget);
             tracing::warn!(conversation.id = %next.conversation_id, agent = %next.agent, reason = text, "fixed part of the model input exceeds the compaction threshold");
-            commit_plan.add(Input::FixedPartExceeded(text));
+            commit_plan.add(Input::FixedPartMeasured(Some(text)));
         }
         if is_worthwhile {
             commit_plan.add(Input::ContextWindowExceeded);

@@ -179,8 +179,12 @@ pub(super) fn start_recovery(transition: &mut Transition) -> Next {
     Next::StartCompaction { reason: CompactionReason::Overflow, instructions: None }
 }
 
-/// Records that instructions and tools exceed the threshold, once.
-pub(super) fn note_fixed_part(transition: &mut Transition, text: &str) {
+/// Records that instructions and tools exceed the threshold, once, or no longer do.
+pub(super) fn note_fixed_part(transition: &mut Transition, text: Option<&str>) {
+    let Some(text) = text else {
+        transition.head.compaction_note = None;
+        return;
+    };
     let prompt_id = transition.prompt_id();
     let note = CompactionNote::new(transition.head.seq, prompt_id, text);
     transition.head.compaction_note =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::store_requests::replies_hello;
-use super::test_env::{RuntimeClock, TestEnv, idempotency, owner};
+use super::test_env::{TestEnv, idempotency, owner};
 use crate::agent::content::Content;
 use crate::agent::entry::PromptState;
 use crate::agent::phase::Phase;
@@ -23,7 +23,7 @@ const AHEAD: Duration = Duration::from_hours(72);
 /// A worker whose clock is ahead of that of the environment.
 fn worker_ahead(env: &mut TestEnv) -> Services {
     let services = env.new_worker(Arc::new(NoFailPoints));
-    Services { clock: Arc::new(RuntimeClock { offset: AHEAD, ..env.clock }), ..services }
+    Services { clock: Arc::new(env.clock.ahead(AHEAD)), ..services }
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,9 +48,8 @@ async fn retry_and_settlement_survive_clock_set_back() {
         let head = env.head().await.unwrap();
         assert_eq!(head.prompts[0].state, PromptState::Completed);
         assert!(env.clock.monotonic() - began < Duration::from_mins(15));
-        assert!(
-            head.updated_at <= env.clock.now() && head.due.is_none_or(|due| due <= env.clock.now())
-        );
+        let soon = env.clock.now().plus(Duration::from_mins(15));
+        assert!(head.updated_at <= soon && head.due.is_none_or(|due| due <= soon));
     }
 }
 
@@ -81,7 +80,7 @@ async fn schedule_fired_by_a_clock_ahead_fires_on_time_again() {
 #[tokio::test(start_paused = true)]
 async fn clock_watch_notices_only_clocks_set_back() {
     let env = TestEnv::new(3);
-    let ahead = RuntimeClock { offset: AHEAD, ..env.clock };
+    let ahead = env.clock.ahead(AHEAD);
     let watch = ClockWatch::new(&env.clock);
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert!(!watch.was_set_back(&env.clock));

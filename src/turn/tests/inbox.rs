@@ -221,8 +221,9 @@ async fn queue_message_waits_as_long_as_an_extension_is_down() {
             {
                 put_back(&services, (&received.text, &received.id), error).await.unwrap();
                 let (store, now) = (&*services.store, env.clock.now());
-                let why = explain_conversation(store, &TestEnv::key(), ServiceStatus::Remote, now);
-                let why = why.await.unwrap();
+                let key = TestEnv::key();
+                let why =
+                    explain_conversation(store, &key, ServiceStatus::Remote, now).await.unwrap();
                 waits_seen +=
                     u32::from(why.why.contains("moderator") && why.waits_for == WaitsFor::Message);
                 let query = BacklogQuery::default();
