@@ -1,7 +1,6 @@
 //! The head: the one small mutable document of a conversation, guarded by its ETag.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -24,6 +23,7 @@ use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
 use crate::agent::usage::{Usage, UsageTotals};
+use crate::agent::waits::{ExtensionChain, WaitingMessage};
 use crate::clock::Timestamp;
 use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, InputId, PromptId, TenantId, UserId,
@@ -36,8 +36,6 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 pub(crate) const READER_VERSION: u32 = 8;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Difference between the clocks of two machines up to which a stored time is believed.
-pub(crate) const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_mins(1);
 /// Number of prompts whose span is in the head.
 pub(crate) const PROMPT_SPANS_MAX: usize = 20;
 
@@ -288,28 +286,6 @@ pub struct PromptRun {
     pub failures_in_row: u32,
 }
 
-/// A message that waits on its queue until its cause is repaired, such as an extension that is down.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WaitingMessage {
-    pub since: Timestamp,
-    /// Why it was not accepted, in one sentence.
-    pub reason: String,
-    /// Time from which it no longer counts as waiting, unless another attempt fails.
-    pub until: Timestamp,
-}
-
-/// Prompts that extensions start one after the other, without an input of a person.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ExtensionChain {
-    /// Number of prompts started.
-    #[serde(default)]
-    pub prompts: u32,
-    /// Name of the extension that sent the newest input.
-    pub by: String,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptSpan {
@@ -359,39 +335,6 @@ pub enum State {
 }
 
 impl Head {
-    /// True if a clock wrote the head that was ahead of the current one.
-    pub(crate) fn is_ahead_of(&self, now: Timestamp) -> bool {
-        self.updated_at > now.plus(CLOCK_DIFFERENCE_MAX)
-    }
-
-    /// Ends the waits of a clock that was ahead: they would last until the clock has caught up.
-    pub(crate) fn correct_clock(&mut self, now: Timestamp) {
-        if !self.is_ahead_of(now) {
-            return;
-        }
-        self.updated_at = now;
-        if let Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } = &mut self.phase
-        {
-            *not_before = not_before.map(|time| time.min(now));
-        }
-        let Suspicion { retry_at, .. } = &mut self.suspicion;
-        *retry_at = retry_at.map(|time| time.min(now));
-        if let Some(pause) = &mut self.pause {
-            pause.recheck_at = pause.recheck_at.min(now);
-        }
-        for time in [&mut self.metering.settle_at, &mut self.metering.recheck_at] {
-            *time = time.map(|time| time.min(now));
-        }
-        if let Some(messages) = &mut self.profile_messages {
-            messages.due = messages.due.map(|time| time.min(now));
-        }
-    }
-
-    /// True if the mark of a waiting message has expired and should be removed.
-    pub(crate) fn has_expired_mark(&self, now: Timestamp) -> bool {
-        self.waiting_message.as_ref().is_some_and(|message| message.until <= now)
-    }
-
     pub fn key(&self) -> ConversationKey {
         ConversationKey {
             tenant: self.tenant.clone(),

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::head::CLOCK_DIFFERENCE_MAX;
 use crate::agent::raw::Extra;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
+use crate::agent::waits::CLOCK_DIFFERENCE_MAX;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 

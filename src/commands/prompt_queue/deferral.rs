@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::head::WaitingMessage;
+use crate::agent::waits::WaitingMessage;
 use crate::clock::{Timestamp, iso};
 use crate::commands::contract::CommandError;
 use crate::commands::prompt_queue::{decode_text, find_conversation};

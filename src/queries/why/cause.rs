@@ -1,12 +1,13 @@
 //! Causes: every state in which a conversation can wait or run.
 
 use crate::agent::entry::PromptState;
-use crate::agent::head::{Head, READER_VERSION, WaitingMessage};
+use crate::agent::head::{Head, READER_VERSION};
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::pause::{DeferReason, Deferral, Pause};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor as CallWaits};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::step::is_supported;
+use crate::agent::waits::WaitingMessage;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
 use crate::queries::why::{LeaseView, OVERDUE_AFTER, WaitsFor, WhyFacts};
