@@ -57,6 +57,7 @@ pub(crate) mod tree;
 pub(crate) mod usage;
 pub(crate) mod user_skills;
 pub(crate) mod waiting_command;
+pub(crate) mod waits;
 pub(crate) mod workspace;
 
 #[cfg(test)]

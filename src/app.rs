@@ -18,6 +18,7 @@ mod isolation;
 mod maintenance;
 mod model;
 mod options;
+mod owner_turns;
 mod pending_work;
 mod ports;
 mod prices;

@@ -34,6 +34,7 @@ pub(crate) mod prompt;
 pub(crate) mod prompt_queue;
 mod prompt_request;
 pub(crate) mod request_hooks;
+pub(crate) mod request_locks;
 mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;

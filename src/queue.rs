@@ -9,6 +9,7 @@ mod contract;
 mod embedded;
 mod memory;
 pub(crate) mod output_binding;
+mod owner_order;
 #[cfg(test)]
 mod properties;
 mod redrive;

@@ -84,6 +84,29 @@ async fn find_document(
     found.map(|stored| Ok((documents::read(&stored.document)?, stored.etag))).transpose()
 }
 
+/// Moves a schedule to its next time if a clock that was ahead has set the current one.
+///
+/// # Errors
+/// The store is unavailable: try again.
+pub(crate) async fn correct_schedule(
+    services: &Services,
+    tenant: &TenantId,
+    document_id: &str,
+) -> Result<(), StoreError> {
+    let Some((schedule, etag)) = find_document(services, tenant, document_id).await? else {
+        return Ok(());
+    };
+    let Some(corrected) = schedule.corrected_at(services.clock.now()) else { return Ok(()) };
+    let write = Write::Replace(schedule_document(&corrected), Some(etag));
+    match services.store.write(&scope_partition(tenant), vec![write]).await {
+        // Another writer came first: it has set a new time.
+        Ok(_) | Err(StoreError::Conflict) => {}
+        Err(error) => return Err(error),
+    }
+    enqueue_if_near(services, tenant, &corrected).await;
+    Ok(())
+}
+
 /// Reads a schedule of the owner.
 ///
 /// # Errors

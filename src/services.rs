@@ -7,6 +7,7 @@ use crate::agent::head::{Head, READER_VERSION};
 use crate::agents::{Agent, SharedCatalog};
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
+use crate::commands::request_locks::RequestLocks;
 use crate::extensions::context::{Anchor, HookAccess, HookFacts, HookSite, HookSubject};
 use crate::extensions::http_access::HookClient;
 use crate::extensions::runner::ErrorListeners;
@@ -48,6 +49,8 @@ pub struct Services {
     pub workspace_contexts: Arc<WorkspaceContextCache>,
     pub abort_signals: AbortSignals,
     pub shutdown: Shutdown,
+    /// Serialise requests with the same idempotency key.
+    pub request_locks: Arc<RequestLocks>,
     /// Serialise this process's writes to one tenant's usage ledger.
     pub ledger_locks: Arc<LedgerLocks>,
     /// Sends notifications. `None`: commits write no notifications.
@@ -97,6 +100,7 @@ impl Services {
             workspace_contexts: Arc::default(),
             abort_signals: AbortSignals::default(),
             shutdown: Shutdown::default(),
+            request_locks: Arc::default(),
             ledger_locks: Arc::default(),
             notification_sender: None,
             clock,
@@ -150,10 +154,15 @@ pub struct Limits {
     pub hook_timeout: Duration,
     /// True if all callers are one user, as with shared keys: its memory is off.
     pub has_shared_user: bool,
+    /// Prompts in a row that extensions may start in a conversation.
+    pub extension_prompts_max: u32,
 }
 
 /// Default time-out of an extension hook.
 pub(crate) const HOOK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Default number of prompts in a row that extensions may start.
+const EXTENSION_PROMPTS_DEFAULT: u32 = 8;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -163,6 +172,7 @@ impl Default for Limits {
             reader_version: READER_VERSION,
             hook_timeout: HOOK_TIMEOUT_DEFAULT,
             has_shared_user: false,
+            extension_prompts_max: EXTENSION_PROMPTS_DEFAULT,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub(crate) mod azure;
 pub(crate) mod budgets;
+mod counts;
 pub(crate) mod fail_point;
 mod hook_timeout;
 pub(crate) mod links;
@@ -83,6 +84,10 @@ pub struct Settings {
     pub pauses: Pauses,
     /// Time limit of one extension hook; absent: 5 s.
     pub hook_timeout: Option<Duration>,
+    /// Prompts in a row that extensions may start in a conversation; absent: 8.
+    pub extension_prompts_max: Option<u32>,
+    /// Turns of one owner that this instance runs at once; absent: no limit.
+    pub owner_turns_max: Option<u32>,
     /// Absent: the embedded store, which is rejected in Azure.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
@@ -191,6 +196,8 @@ impl Settings {
             rate_limits: rate_limits::read(&mut reader),
             pauses: pauses::read(&mut reader),
             hook_timeout: hook_timeout::read(&mut reader),
+            extension_prompts_max: counts::read_extension_prompts(&mut reader),
+            owner_turns_max: counts::read_owner_turns(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,

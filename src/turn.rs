@@ -6,6 +6,7 @@ mod agent_hooks;
 pub(crate) mod budget_check;
 pub(crate) mod call_approval;
 pub(crate) mod call_costs;
+pub(crate) mod clock_change;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod context;

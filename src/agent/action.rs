@@ -204,6 +204,54 @@ pub(crate) fn is_message_type(custom_type: &str) -> bool {
 }
 
 impl Action {
+    /// Names of all actions over HTTP, under which extensions declare them.
+    pub(crate) const NAMES: [&'static str; 11] = [
+        "appendEntry",
+        "sendMessage",
+        "sendUserMessage",
+        "setModel",
+        "setThinkingLevel",
+        "setActiveTools",
+        "setSessionName",
+        "setLabel",
+        "abort",
+        "compact",
+        "notify",
+    ];
+
+    /// One of [`Self::NAMES`].
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::AppendEntry { .. } => "appendEntry",
+            Self::SendMessage(_) => "sendMessage",
+            Self::SendUserMessage { .. } => "sendUserMessage",
+            Self::SetModel { .. } => "setModel",
+            Self::SetThinkingLevel(_) => "setThinkingLevel",
+            Self::SetActiveTools(_) => "setActiveTools",
+            Self::SetName(_) => "setSessionName",
+            Self::SetLabel { .. } => "setLabel",
+            Self::Abort => "abort",
+            Self::Compact { .. } => "compact",
+            Self::Notify { .. } => "notify",
+        }
+    }
+
+    /// True if it can start a prompt or a compaction.
+    pub(crate) fn can_start_work(&self) -> bool {
+        match self {
+            Self::SendMessage(spec) => spec.trigger_turn,
+            Self::SendUserMessage { .. } | Self::Compact { .. } => true,
+            Self::AppendEntry { .. }
+            | Self::SetModel { .. }
+            | Self::SetThinkingLevel(_)
+            | Self::SetActiveTools(_)
+            | Self::SetName(_)
+            | Self::SetLabel { .. }
+            | Self::Abort
+            | Self::Notify { .. } => false,
+        }
+    }
+
     /// Bytes of its texts and JSON.
     fn byte_count(&self) -> usize {
         match self {

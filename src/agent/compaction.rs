@@ -4,6 +4,7 @@
 pub(crate) mod cut;
 pub(crate) mod file_lists;
 pub(crate) mod prompts;
+pub(crate) mod prospects;
 pub(crate) mod tokens;
 pub(crate) mod transcript;
 

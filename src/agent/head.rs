@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::{AlertMark, LimitIncrease, Metering, Reservation};
+use crate::agent::compaction::prospects::CompactionNote;
 use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
@@ -22,6 +23,7 @@ use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
 use crate::agent::usage::{Usage, UsageTotals};
+use crate::agent::waits::{ExtensionChain, WaitingMessage};
 use crate::clock::Timestamp;
 use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, InputId, PromptId, TenantId, UserId,
@@ -114,12 +116,21 @@ pub struct Head {
     /// Number of inbox items that actions of extensions made; names the next one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_made: u64,
+    /// A message of a queue that could not be accepted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_message: Option<Box<WaitingMessage>>,
+    /// The prompts in a row that extensions started. Absent: the last one was started by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension_chain: Option<ExtensionChain>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
     /// `seq` at the last compaction or failed attempt. The next attempt needs a newer entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "compactionTried")]
     pub compaction_attempt_seq: Option<u64>,
+    /// Why the last automatic compaction did not help. Absent: it helped, or there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_note: Option<Box<CompactionNote>>,
     /// The prompt whose automatic compaction an approver declined. It starts no other one, nor does
     /// its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]

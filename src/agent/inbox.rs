@@ -44,6 +44,9 @@ pub enum InputQueue {
     NextTurn,
 }
 
+/// Prefix of the ids of items that actions of extensions make.
+pub(crate) const EXTENSION_ITEM_PREFIX: &str = "hook_";
+
 impl InboxItem {
     /// The message of a prompt, steer or follow-up.
     pub fn prompt(&self) -> Option<&PromptInput> {
@@ -98,6 +101,11 @@ impl InboxItem {
             | InboxBody::LateResult(_)
             | InboxBody::Command(_) => true,
         }
+    }
+
+    /// True if an action of an extension made the item.
+    pub fn is_made_by_extension(&self) -> bool {
+        self.input_id.as_str().starts_with(EXTENSION_ITEM_PREFIX)
     }
 
     /// True if the item starts a prompt in an idle conversation.

@@ -46,5 +46,6 @@ impl Head {
         self.frame = None;
         self.context_tokens = None;
         self.compaction_attempt_seq = None;
+        self.compaction_note = None;
     }
 }

@@ -61,6 +61,9 @@ pub struct PromptView {
     /// Why the last response is incomplete. Absent: it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
+    /// What needs attention although the prompt goes on, such as instructions that fill the window.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Set while a failed model call waits for its retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryView>,
@@ -264,8 +267,14 @@ fn new_prompt_view(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptVi
         result: None,
         error: None,
         incomplete: None,
+        notes: compaction_notes(head, id),
         retry: None,
     }
+}
+
+fn compaction_notes(head: &Head, id: &PromptId) -> Vec<String> {
+    let note = head.compaction_note.iter().filter(|note| note.prompt_id.as_ref() == Some(id));
+    note.map(|note| note.text.clone()).collect()
 }
 
 fn pending_request_ids(head: &Head, id: &PromptId) -> Vec<RequestId> {

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use crate::agent::content::Content;
 use crate::agent::raw::Extra;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
+use crate::agent::waits::CLOCK_DIFFERENCE_MAX;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
@@ -131,6 +132,27 @@ impl Schedule {
     /// Time of the next firing or attempt.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.next_at.map(|at| self.retry_at.unwrap_or(at))
+    }
+
+    /// The schedule with its next time from now on, if a clock that was ahead has set the current
+    /// one.
+    pub(crate) fn corrected_at(&self, now: Timestamp) -> Option<Self> {
+        let is_ahead = |time: Timestamp| time > now.plus(CLOCK_DIFFERENCE_MAX);
+        let attempts = [
+            self.last_firing.as_ref().map(|firing| firing.at),
+            self.last_problem.as_ref().map(|problem| problem.at),
+        ];
+        let is_affected = attempts.into_iter().flatten().any(is_ahead);
+        self.next_at.filter(|_| is_affected)?;
+        let rule = ScheduleRule::parse(&self.timing, self.created_at).ok()?;
+        let mut corrected = Self { next_at: rule.next_after(now), retry_at: None, ..self.clone() };
+        if let Some(firing) = &mut corrected.last_firing {
+            firing.at = firing.at.min(now);
+        }
+        if let Some(problem) = &mut corrected.last_problem {
+            problem.at = problem.at.min(now);
+        }
+        Some(corrected)
     }
 
     /// The schedule after a firing. Firings missed meanwhile are not made up for.

@@ -45,7 +45,8 @@ pub(crate) use bash::BashInput;
 pub(crate) use budget::{BudgetApprovalSpec, BudgetInput, find_exceeded_budget};
 pub(crate) use calls::UNKNOWN_OUTCOME;
 pub(crate) use compaction::{
-    CompactInput, FinishedSummary, SummaryAttempt, SummaryOutcome, should_measure_context,
+    CompactInput, FinishedSummary, SummaryAttempt, SummaryOutcome, should_measure_before_start,
+    should_measure_context,
 };
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, AskedQuestion, CallPlan, CallResult, Preflight};
@@ -88,6 +89,9 @@ fn apply_input(transition: &mut Transition, input: &Input) -> Next {
             return response::apply_response(transition, response);
         }
         Input::ContextWindowExceeded => return compaction::start_at_threshold(transition),
+        Input::FixedPartMeasured(text) => {
+            compaction::note_fixed_part(transition, text.as_deref());
+        }
         Input::SummaryFinished(attempt) => return compaction::apply_summary(transition, attempt),
         Input::ToolCallChecked { index, preflight } => {
             return calls::apply_preflight(transition, *index, preflight);
@@ -247,4 +251,5 @@ fn abort_prompt(transition: &mut Transition) {
     if transition.head.prompt.is_some() {
         advance(transition, Next::EndPrompt(PromptEnding::aborted()));
     }
+    actions::drop_waiting_starts(transition);
 }

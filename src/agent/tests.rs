@@ -90,6 +90,7 @@ pub(super) fn policy() -> Policy {
         should_notify_results: false,
         budget: None,
         settle_after: Duration::from_mins(10),
+        extension_prompts_max: 8,
     }
 }
 

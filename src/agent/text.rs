@@ -20,6 +20,22 @@ pub(crate) fn one_line(text: &str) -> String {
     lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// Characters of a line that a person reads, unless it has another bound.
+pub(crate) const LINE_CHARS_MAX: usize = 16 * 1024;
+
+/// Text for a person who decides by it: one line without characters that hide or reorder others, of at
+/// most so many characters.
+pub(crate) fn sanitize_line(text: &str, chars_max: usize) -> String {
+    let shown = text.chars().filter(|c| c.is_control() || !is_invisible(*c));
+    let spaced: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(chars_max) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
 fn is_line_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -27,8 +43,9 @@ fn is_line_break(c: char) -> bool {
 /// Control characters, and format characters that hide or reorder text.
 pub(crate) fn is_invisible(c: char) -> bool {
     (c.is_control() && c != '\t')
-        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text. A
@@ -83,6 +100,18 @@ fn unit_at(json: &str, at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sanitized_line_has_no_hidden_characters() {
+        assert_eq!(sanitize_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
+        assert_eq!(sanitize_line("aaaa", 2), "aa…");
+        assert_eq!(sanitize_line("aa", 2), "aa");
+        let hidden = "\u{61c}\u{200b}\u{2066}\u{3164}\u{fff9}\u{e0041}\u{e0100}";
+        assert_eq!(
+            sanitize_line(&format!("rm\u{0}\u{1b}[31m{hidden} x\u{2028}y"), 50),
+            "rm [31m x y"
+        );
+    }
 
     #[test]
     fn repair_surrogates_removes_only_unpaired_halves() {

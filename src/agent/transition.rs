@@ -20,6 +20,7 @@ use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Request;
 use crate::agent::settings::{QueueMode, RetrySettings};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, InputId, PromptId};
 
@@ -62,6 +63,8 @@ pub struct Policy {
     pub budget: Option<Budget>,
     /// Maximum delay between a call and the report of its cost to the tenant's usage ledger.
     pub settle_after: Duration,
+    /// Prompts in a row that extensions may start.
+    pub extension_prompts_max: u32,
 }
 
 /// An inbox item that was read and not yet applied.
@@ -156,8 +159,9 @@ pub struct Transition {
 impl Transition {
     pub fn new(head: Head, response: Option<Arc<Entry>>, policy: Policy, now: Timestamp) -> Self {
         let deferral = head.deferral().cloned();
+        let waiting_message = head.waiting_message.clone().filter(|message| message.until > now);
         Self {
-            head: Head { deferral, ..head },
+            head: Head { deferral, waiting_message, ..head },
             entries: Vec::new(),
             events: Vec::new(),
             receipts: Vec::new(),
@@ -343,7 +347,7 @@ impl Transition {
             kind: kind.to_owned(),
             at: self.now,
             data: RawJson::from_value(&self.head.notification_data(data)),
-            text,
+            text: sanitize_line(&text, LINE_CHARS_MAX),
             attempts: 0,
             settled_at: None,
             is_given_up: false,
@@ -407,8 +411,9 @@ impl Head {
     /// no work is pending.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let passing_on = self.profile_messages.as_ref().and_then(|messages| messages.due);
-        let passing_on = passing_on.filter(|_| self.phase != Phase::Deleted);
-        self.next_leased_due(now).into_iter().chain(passing_on).min()
+        let mark = self.waiting_message.as_ref().map(|message| message.until);
+        let unleased = passing_on.into_iter().chain(mark).filter(|_| self.phase != Phase::Deleted);
+        self.next_leased_due(now).into_iter().chain(unleased).min()
     }
 
     /// Time of the next work that needs the lease.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::agent::action::Action;
 use crate::agents::fields;
 use crate::agents::file_context::AgentFileContext;
 use crate::agents::http_endpoint::read_http_hook;
@@ -9,9 +10,20 @@ use crate::agents::mistakes::{Findings, suggest_name};
 use crate::agents::yaml::{Member, Node, Yaml};
 use crate::extensions::command::{find_command, find_name_mistake};
 use crate::extensions::http::{HTTP_EVENTS, HttpExtension, LOCAL_EVENTS};
-use crate::extensions::{CommandSpec, Events, Extension, Hook};
+use crate::extensions::{CommandSpec, Events, Extension, Hook, Permissions};
 
-const KEYS: [&str; 7] = ["name", "url", "secret", "events", "commands", "timeout", "onFailure"];
+const KEYS: [&str; 10] = [
+    "name",
+    "url",
+    "secret",
+    "events",
+    "actions",
+    "tools",
+    "entries",
+    "commands",
+    "timeout",
+    "onFailure",
+];
 const COMMAND_KEYS: [&str; 4] = ["name", "description", "argumentHint", "shortcut"];
 
 /// Names of built-in extensions.
@@ -88,17 +100,40 @@ fn read_extension(
     let is_optional = http.find_member("onFailure").and_then(|member| {
         fields::read_choice(member, &[("block", false), ("allow", true)], findings)
     });
+    let permissions = read_permissions(http, findings);
     if findings.len() > before {
         return None;
     }
     let hook = hook?;
     Some(HttpExtension {
+        permissions,
         name: hook.name.to_owned(),
         events: events?,
         endpoint: hook.endpoint,
         commands: commands.unwrap_or_default(),
         is_optional: is_optional.unwrap_or_default(),
     })
+}
+
+/// The actions, tools and entry types that the extension may use. An absent list allows none.
+fn read_permissions(http: &Node, findings: &mut Findings) -> Permissions {
+    let mut list = |key: &str, expected: &str| {
+        let Some(member) = http.find_member(key) else { return Vec::new() };
+        let texts = fields::read_texts(member, expected, findings);
+        if key == "actions" {
+            for (name, node) in &texts {
+                if *name != "*" && !Action::NAMES.contains(name) {
+                    let hint = suggest_name(name, Action::NAMES);
+                    findings.add(node.position, format!("`{name}` is not an action: {hint}"));
+                }
+            }
+        }
+        texts.into_iter().map(|(text, _)| text.to_owned()).collect()
+    };
+    let actions = list("actions", "a list of at least one action, such as notify, or `*`");
+    let tools = list("tools", "a list of at least one tool that setActiveTools may name, or `*`");
+    let entries = list("entries", "a list of at least one type of appendEntry, or `*`");
+    Permissions::new().with_actions(actions).with_tools(tools).with_storage(entries)
 }
 
 fn read_events(member: &Member, findings: &mut Findings) -> Events {

@@ -76,6 +76,11 @@ impl McpServers {
         None
     }
 
+    /// The given names that no entry has.
+    pub(crate) fn find_unknown<'n>(&self, names: &'n [String]) -> Vec<&'n str> {
+        names.iter().map(String::as_str).filter(|name| !self.0.contains_key(*name)).collect()
+    }
+
     /// All usable servers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServer>> {
         self.0.values().filter_map(|entry| match entry {

@@ -24,7 +24,7 @@ use crate::extensions::resources::discover_resources;
 use crate::extensions::runner::ErrorListeners;
 use crate::extensions::{DiscoveryReason, Extension};
 use crate::settings::{Lookup, Settings};
-use crate::tools::http::address_rules::AddressRules;
+use crate::tools::http::address_rules::{AddressRules, OwnPorts};
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::scrape::scrape_tool;
 use crate::tools::recall::recall_tool;
@@ -46,6 +46,7 @@ pub(super) struct AgentFiles {
     error_listeners: ErrorListeners,
     app_settings: Lookup,
     client: HttpClient,
+    own_ports: OwnPorts,
     settings: Settings,
     /// The project's folder. Paths of extensions are relative to it.
     root: PathBuf,
@@ -115,6 +116,8 @@ impl AgentFiles {
         let rules = AddressRules::parse(&settings.http_tools_allow.join(","))
             .map_err(StartError::Settings)?;
         let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
+        let own_ports = OwnPorts::default();
+        let rules = rules.with_own_ports(own_ports.clone());
         let client = HttpClient::new(rules).map_err(io_error("set up TLS"))?;
         let built_in = builtins()
             .into_iter()
@@ -125,6 +128,7 @@ impl AgentFiles {
         let tools = built_in.chain(app.tools.iter().cloned());
         let folder_path = options.root.join(folder);
         Ok(Self {
+            own_ports,
             mcp_file: McpFile {
                 path: folder_path.with_file_name(MCP_FILE),
                 stdio: settings.mcp_stdio.clone(),
@@ -145,6 +149,11 @@ impl AgentFiles {
             mcp: McpServers::default(),
             loaded_stamps: None,
         })
+    }
+
+    /// Ports of this process, which no tool may reach.
+    pub(super) fn own_ports(&self) -> &OwnPorts {
+        &self.own_ports
     }
 
     /// The client of hooks: it reaches the addresses that HTTP tools reach.
@@ -233,6 +242,15 @@ impl AgentFiles {
             log_mistakes(broken, "agent unavailable");
         }
         log_resource_mistakes(&loaded);
+        for mistake in agents::find_unread_files(&self.folder) {
+            tracing::warn!(error = %mistake, "file in the agents folder is not read");
+        }
+        for name in self.mcp.find_unknown(&self.mcp_file.stdio) {
+            tracing::warn!(
+                mcp.server = name,
+                "TURNWHEEL_MCP_STDIO names a server that mcp.json does not list"
+            );
+        }
         if loaded.catalog.broken.is_empty() {
             // These mistakes concern the folder itself.
             for mistake in &loaded.mistakes {

@@ -6,19 +6,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::agent::raw::redacted_error;
+use crate::app::owner_turns::OwnerTurns;
 use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
-use crate::commands::prompt_queue::accept_queue_message;
+use crate::commands::prompt_queue::{accept_queue_message, put_back};
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
 use crate::notifications;
 use crate::queue;
 use crate::services::Services;
 use crate::telemetry::trace::SpanRole;
+use crate::turn::clock_change::ClockWatch;
 use crate::turn::delivery::{self};
 use crate::turn::error::TurnError;
 use crate::turn::nudge::Nudge;
-use crate::turn::{crash_count, error_domain, sweep};
+use crate::turn::nudge_sender::enqueue_nudge;
+use crate::turn::{clock_change, crash_count, error_domain, sweep};
 
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {
@@ -26,6 +29,8 @@ pub(super) struct FunctionHandlers {
     /// `None`: leases end with the process.
     pub(super) work_file: Option<Arc<WorkFile>>,
     pub(super) read_check: ReadCheck,
+    pub(super) clock_watch: ClockWatch,
+    pub(super) owner_turns: OwnerTurns,
 }
 
 impl FunctionHandlers {
@@ -50,6 +55,10 @@ impl Functions for FunctionHandlers {
             crash_count::put_back_nudge(&self.services, &nudge).await;
             return Ok(());
         }
+        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
+            enqueue_nudge(&self.services, queue::TURNS, &nudge, OWNER_RETRY_DELAY).await;
+            return Ok(());
+        };
         let _mark = self
             .work_file
             .as_ref()
@@ -89,7 +98,12 @@ impl Functions for FunctionHandlers {
         {
             span.record_error(&error_class);
         }
-        accepted.map(|_| ()).map_err(|error| to_failure(&error))
+        match accepted {
+            Ok(_) => Ok(()),
+            Err(error) => Box::pin(put_back(&self.services, (&message, &message_id), error))
+                .await
+                .map_err(|error| to_failure(&error)),
+        }
     }
 
     async fn notify(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
@@ -102,6 +116,9 @@ impl Functions for FunctionHandlers {
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         if self.services.shutdown.is_begun() {
             return Ok(());
+        }
+        if self.clock_watch.was_set_back(&*self.services.clock) {
+            clock_change::end_waits(&self.services).await.map_err(|error| to_failure(&error))?;
         }
         let swept = sweep::sweep(&*self.services, sweep::GRACE_PERIOD).await;
         swept.map_err(|error| to_failure(&error))?;
@@ -161,6 +178,9 @@ fn parse_nudge(message: &str) -> Option<Nudge> {
 fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(error_chain(error))
 }
+
+/// Delay of a nudge whose owner has as many running turns as it may have.
+const OWNER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Time that active turns get to finish when `dev` stops. A model response that was billed is then
 /// committed and not requested again.

@@ -25,10 +25,14 @@ use self::port_server::ChildOutcome;
 
 pub(super) use self::protocol::SettingsSource;
 use self::protocol::{ChildInit, duration_ms};
+use crate::agent::suspicion::SUSPECT_DEATHS;
 use crate::app::agent_files::ActiveAgents;
 use crate::app::options::ServiceOptions;
 use crate::ids::{ConversationKey, TenantId, WorkerId};
 use crate::services::Services;
+use crate::store::{Freshness, HEAD_ID, Partition};
+use crate::tools::http::address_rules::OwnPorts;
+use crate::turn::documents;
 use crate::turn::isolator::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
 use crate::turn::nudge::Nudge;
 
@@ -52,12 +56,18 @@ pub(super) struct ChildProcessIsolator {
     payments_url: Option<String>,
     root: PathBuf,
     agents: Option<PathBuf>,
+    own_ports: OwnPorts,
     slots: ChildSlots,
     /// Fallback if the operating system cannot start a child.
     in_process: InProcessIsolator,
 }
 
 impl ChildProcessIsolator {
+    /// Ports of this process, which no tool of a child may reach.
+    pub(super) fn with_own_ports(self, own_ports: OwnPorts) -> Self {
+        Self { own_ports, ..self }
+    }
+
     pub(super) fn new(
         settings: SettingsSource,
         payments_url: Option<String>,
@@ -68,6 +78,7 @@ impl ChildProcessIsolator {
             payments_url,
             root: options.root.clone(),
             agents: options.agents.clone(),
+            own_ports: OwnPorts::default(),
             slots: ChildSlots::default(),
             in_process: InProcessIsolator::default(),
         }
@@ -87,6 +98,7 @@ impl ChildProcessIsolator {
                 services.limits.turn_duration.saturating_sub(port_server::KILL_GRACE),
             ),
             settle_after_ms: duration_ms(services.limits.settle_after),
+            own_ports: self.own_ports.to_vec(),
         }
     }
 }
@@ -94,7 +106,8 @@ impl ChildProcessIsolator {
 #[async_trait]
 impl Isolator for ChildProcessIsolator {
     async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome {
-        let Some(slot) = self.slots.reserve(&nudge.key) else {
+        let is_exclusive = has_ended_isolated_processes(services, &nudge.key).await;
+        let Some(slot) = self.slots.reserve(&nudge.key, is_exclusive) else {
             return IsolatedOutcome::RetryLater { wait: SLOT_RETRY_DELAY };
         };
         let (mut child, socket) = match spawn_child() {
@@ -124,6 +137,15 @@ impl Isolator for ChildProcessIsolator {
     }
 }
 
+/// True if the service died again while the suspect step ran in isolation, with others beside it. It then
+/// runs without them, so that the next death blames nobody else.
+async fn has_ended_isolated_processes(services: &Services, key: &ConversationKey) -> bool {
+    let partition = Partition::Conversation(key.clone());
+    let stored = services.store.read(&partition, HEAD_ID, Freshness::Any).await.ok().flatten();
+    let head = stored.and_then(|stored| documents::read_head(&stored).ok());
+    head.is_some_and(|head| head.leases_without_progress > SUSPECT_DEATHS)
+}
+
 fn spawn_child() -> std::io::Result<(Child, UnixStream)> {
     let (parent_socket, child_socket) = std::os::unix::net::UnixStream::pair()?;
     parent_socket.set_nonblocking(true)?;
@@ -150,9 +172,9 @@ fn program_path() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Conversations whose turns run in children.
+/// Conversations whose turns run in children, and whether no other child may run beside them.
 #[derive(Clone, Default)]
-struct ChildSlots(Arc<Mutex<Vec<ConversationKey>>>);
+struct ChildSlots(Arc<Mutex<Vec<(ConversationKey, bool)>>>);
 
 impl fmt::Debug for ChildSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,20 +185,22 @@ impl fmt::Debug for ChildSlots {
 impl ChildSlots {
     /// Reserves a child slot. Returns `None` at a limit, or if the conversation already has a
     /// child.
-    fn reserve(&self, key: &ConversationKey) -> Option<ChildSlot> {
+    fn reserve(&self, key: &ConversationKey, is_exclusive: bool) -> Option<ChildSlot> {
         let mut running = self.lock();
         let count_of_tenant =
-            |tenant: &TenantId| running.iter().filter(|it| it.tenant == *tenant).count();
+            |tenant: &TenantId| running.iter().filter(|(it, _)| it.tenant == *tenant).count();
         let has_free_slot =
             running.len() < CHILDREN_MAX && count_of_tenant(&key.tenant) < CHILDREN_OF_TENANT_MAX;
-        if !has_free_slot || running.contains(key) {
+        let is_blocked =
+            running.iter().any(|(_, is_other_exclusive)| is_exclusive || *is_other_exclusive);
+        if !has_free_slot || is_blocked || running.iter().any(|(it, _)| it == key) {
             return None;
         }
-        running.push(key.clone());
+        running.push((key.clone(), is_exclusive));
         Some(ChildSlot { slots: self.clone(), key: key.clone() })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ConversationKey>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(ConversationKey, bool)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,7 +213,7 @@ struct ChildSlot {
 
 impl Drop for ChildSlot {
     fn drop(&mut self) {
-        self.slots.lock().retain(|key| *key != self.key);
+        self.slots.lock().retain(|(key, _)| *key != self.key);
     }
 }
 
@@ -209,14 +233,25 @@ mod tests {
     #[test]
     fn child_slots_are_limited_per_tenant_and_process() {
         let slots = ChildSlots::default();
-        let first = slots.reserve(&key("a", "1")).unwrap();
-        assert!(slots.reserve(&key("a", "1")).is_none(), "a conversation has at most one child");
-        let rest: Vec<_> = ["2", "3"].map(|id| slots.reserve(&key("a", id)).unwrap()).into();
-        assert!(slots.reserve(&key("a", "4")).is_none());
-        let other = slots.reserve(&key("b", "1")).unwrap();
-        assert!(slots.reserve(&key("c", "1")).is_none(), "the process has at most four children");
+        let first = slots.reserve(&key("a", "1"), false).unwrap();
+        assert!(
+            slots.reserve(&key("a", "1"), false).is_none(),
+            "a conversation has at most one child"
+        );
+        let rest: Vec<_> = ["2", "3"].map(|id| slots.reserve(&key("a", id), false).unwrap()).into();
+        assert!(slots.reserve(&key("a", "4"), false).is_none());
+        let other = slots.reserve(&key("b", "1"), false).unwrap();
+        assert!(
+            slots.reserve(&key("c", "1"), false).is_none(),
+            "the process has at most four children"
+        );
         drop((first, other));
-        assert!(slots.reserve(&key("a", "4")).is_some());
+        assert!(slots.reserve(&key("a", "4"), false).is_some());
+        assert!(slots.reserve(&key("b", "1"), true).is_none(), "others run beside it");
         drop(rest);
+        let alone = slots.reserve(&key("b", "1"), true).unwrap();
+        assert!(slots.reserve(&key("a", "1"), false).is_none());
+        drop(alone);
+        assert!(slots.reserve(&key("a", "1"), false).is_some());
     }
 }

@@ -22,6 +22,7 @@ use crate::app::{App, ServiceOptions, StartError};
 #[cfg(unix)]
 use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
+use crate::app::owner_turns::OwnerTurns;
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
 use crate::app::read_check::ReadCheck;
@@ -54,6 +55,8 @@ use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
+use crate::tools::http::address_rules::OwnPorts;
+use crate::turn::clock_change::ClockWatch;
 use crate::turn::crash_count;
 use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolator::Isolation;
@@ -93,9 +96,14 @@ fn build_router(
 ) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
     let api = Api::new(Services::clone(services), access, keys);
-    let read_check = ReadCheck::new(settings);
-    let functions = FunctionHandlers { services: Arc::clone(services), work_file, read_check };
-    let (functions, shutdown) = (Arc::new(functions), services.shutdown.clone());
+    let functions = Arc::new(FunctionHandlers {
+        services: Arc::clone(services),
+        work_file,
+        read_check: ReadCheck::new(settings),
+        clock_watch: ClockWatch::new(&*services.clock),
+        owner_turns: OwnerTurns::new(settings.owner_turns_max),
+    });
+    let shutdown = services.shutdown.clone();
     crate::http::functions::functions_router(functions, shutdown, services.limits.turn_duration)
         .merge(crate::http::router(Arc::new(api)))
 }
@@ -168,6 +176,9 @@ impl App {
         let origins = settings.allowed_origins.clone();
         let host =
             start_local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?;
+        let handler_port = listener.local_addr().ok().map(|address| address.port());
+        let host_port = host.as_ref().map(|host| host.address().port());
+        files.own_ports().set(handler_port.into_iter().chain(host_port).collect());
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io_error("write into the data folder"))?;
@@ -187,7 +198,7 @@ impl App {
         };
         let services = Arc::new(Services {
             agents: loaded.catalog.into(),
-            isolation: turn_isolation(&self, settings, &options),
+            isolation: turn_isolation(&self, settings, (&options, files.own_ports())),
             extensions: self.extensions,
             extension_error_listeners: self.extension_error_listeners,
             hook_client: files.hook_client(),
@@ -299,15 +310,24 @@ impl RunningService {
 /// Isolation of suspect turns: in child processes if this program runs the commands of
 /// [`App::main`].
 #[cfg(unix)]
-fn turn_isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> Isolation {
+fn turn_isolation(
+    app: &App,
+    settings: &Settings,
+    (options, own_ports): (&ServiceOptions, &OwnPorts),
+) -> Isolation {
     let payments_url = settings.app_setting("PAYMENTS_URL");
     app.child_settings.map_or_else(Isolation::default, |source| {
-        Isolation::Isolator(Arc::new(ChildProcessIsolator::new(source, payments_url, options)))
+        let isolator = ChildProcessIsolator::new(source, payments_url, options);
+        Isolation::Isolator(Arc::new(isolator.with_own_ports(own_ports.clone())))
     })
 }
 
 #[cfg(not(unix))]
-fn turn_isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Isolation {
+fn turn_isolation(
+    _app: &App,
+    _settings: &Settings,
+    _options: (&ServiceOptions, &OwnPorts),
+) -> Isolation {
     Isolation::default()
 }
 
@@ -338,6 +358,9 @@ pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
         settle_after: if is_single_process { Duration::from_secs(1) } else { limits.settle_after },
         hook_timeout: settings.hook_timeout.unwrap_or(limits.hook_timeout),
         has_shared_user: has_shared_user(settings),
+        extension_prompts_max: settings
+            .extension_prompts_max
+            .unwrap_or(limits.extension_prompts_max),
         ..limits
     }
 }

@@ -8,6 +8,7 @@ use crate::agent::action::StoredActions;
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem};
 use crate::agent::step::BashInput;
+use crate::agent::text::sanitize_line;
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
@@ -22,6 +23,7 @@ use crate::telemetry::trace;
 
 const COMMAND_BYTES_MAX: usize = 16 * 1024;
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
+const PATH_BYTES_MAX: usize = 4 * 1024;
 
 /// A shell command that a client ran, with its result.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -39,6 +41,9 @@ pub struct BashRecord {
     pub truncated: Option<bool>,
     /// True if the model does not receive it.
     pub exclude_from_context: Option<bool>,
+    /// Where the client keeps the whole output: at most 4 KB. The model reads it beside a truncated
+    /// output.
+    pub full_output_path: Option<String>,
 }
 
 /// Accepts a record for an existing conversation. While a prompt runs, the record waits for the
@@ -57,9 +62,10 @@ pub(crate) async fn record_bash(
     let signal = Signal::Wake(traceparent.as_deref());
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
+        let path = validate_path(record.full_output_path.clone())?;
         let bash = validate(record)?;
         let input_id = context.input_id();
-        let (input, actions) = apply_hooks(services, &head, &input_id, bash).await?;
+        let (input, actions) = apply_hooks(services, &head, &input_id, (bash, path)).await?;
         let body = MessageAccepted {
             conversation_id: key.conversation_id.clone(),
             input_id: input_id.clone(),
@@ -101,6 +107,20 @@ fn validate(record: BashRecord) -> Result<UserBash, CommandError> {
     Ok(UserBash { command: record.command, result, is_excluded_from_context })
 }
 
+fn validate_path(path: Option<String>) -> Result<Option<String>, CommandError> {
+    let Some(path) = path else { return Ok(None) };
+    if path.len() > PATH_BYTES_MAX
+        || sanitize_line(&path, PATH_BYTES_MAX) != path
+        || path.is_empty()
+    {
+        let detail = format!(
+            "`fullOutputPath` is one line of 1 to {PATH_BYTES_MAX} bytes without control characters"
+        );
+        return Err(CommandError::invalid("/fullOutputPath", detail));
+    }
+    Ok(Some(path))
+}
+
 fn check_output(result: &BashResult) -> Result<(), CommandError> {
     let bytes = result.output.len();
     if bytes <= OUTPUT_BYTES_MAX {
@@ -115,10 +135,12 @@ async fn apply_hooks(
     services: &Services,
     head: &Head,
     input_id: &InputId,
-    bash: UserBash,
+    (bash, path): (UserBash, Option<String>),
 ) -> Result<(BashInput, Vec<StoredActions>), CommandError> {
     let hooks = RequestHooks::new(services, head, input_id);
     let (replaced, actions) = hooks.replace_bash_result(&bash).await;
+    // The path is that of the output that the client recorded.
+    let full_output_path = path.filter(|_| replaced.is_none());
     let result = replaced.unwrap_or(bash.result);
     check_output(&result)?;
     let input = BashInput {
@@ -127,6 +149,7 @@ async fn apply_hooks(
         exit_code: result.exit_code,
         cancelled: result.is_cancelled,
         truncated: result.is_truncated,
+        full_output_path,
         exclude_from_context: bash.is_excluded_from_context.then_some(true),
     };
     Ok((input, actions))

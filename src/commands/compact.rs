@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::head::State;
 use crate::agent::inbox::InboxItem;
 use crate::agent::step::CompactInput;
 use crate::commands::abort::abort_document;
@@ -16,6 +17,8 @@ use crate::services::Services;
 use crate::telemetry::trace;
 use crate::turn::documents;
 
+const WAITS: &str =
+    "The prompt waits for an approval. Decide the request, or abort the prompt first.";
 const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -56,6 +59,10 @@ pub(crate) async fn compact(
         ));
     }
     let (head, _) = load::head(services, key).await?;
+    // An abort would decide the request of an approver.
+    if head.prompt.is_some() && head.state() == State::WaitingForApproval {
+        return Err(CommandError::Conflict { detail: WAITS.to_owned(), retry_after: None });
+    }
     let running = find_running_prompt(services, &head).await?;
     let input_id = context.input_id();
     let response = CommandResponse::new(202, &CompactAccepted { input_id: input_id.clone() });

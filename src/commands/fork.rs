@@ -145,6 +145,7 @@ impl Fork<'_> {
     ) -> Result<HookResult<CommandResponse>, CommandError> {
         let Self { context, source, .. } = &self;
         let services = context.services;
+        let _lock = context.lock().await;
         if let Some(replayed) = context.find_response().await? {
             return Ok(HookResult::Done(replayed));
         }

@@ -119,6 +119,7 @@ async fn try_move(
     request: &LeafRequest,
 ) -> Result<Option<CommandResponse>, CommandError> {
     let CommandContext { services, key, .. } = context;
+    let _lock = context.lock().await;
     let (head, etag) = load::head(services, key).await?;
     if let Some(replayed) = context.find_response().await? {
         let known = || RawJson::from_value(&unmoved(&head));

@@ -2,6 +2,7 @@
 //! store this request, and wake a worker.
 
 use serde::Serialize;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem};
@@ -68,6 +69,15 @@ impl CommandContext<'_> {
         self.idempotency.input_id(self.key)
     }
 
+    /// Waits for an earlier request of this process with the same key. Requests without a key of
+    /// their client have nothing to wait for.
+    pub(crate) async fn lock(&self) -> Option<OwnedMutexGuard<()>> {
+        if !self.idempotency.is_repeatable {
+            return None;
+        }
+        Some(self.services.request_locks.lock(self.key, self.input_id()).await)
+    }
+
     async fn find_previous(&self) -> Result<Option<PreviousRequest>, CommandError> {
         find_previous_request(self.services, self.key, self.input_id().as_str()).await
     }
@@ -111,6 +121,7 @@ impl CommandContext<'_> {
     where
         S: Future<Output = Result<CommandResponse, CommandError>>,
     {
+        let _lock = self.lock().await;
         let (head, previous) =
             tokio::join!(load::head(self.services, self.key), self.find_previous());
         let (head, _) = head?;

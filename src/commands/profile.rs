@@ -62,7 +62,7 @@ pub(crate) async fn record_learning(
                 document.record_learning(received, None, now);
                 0
             }
-            LearningOutcome::Failed => document.record_failure(received),
+            LearningOutcome::Failed => document.record_failure(received, now),
         }
     };
     let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);

@@ -82,6 +82,7 @@ async fn begin_with_id(
 ) -> Result<CommandResponse, CommandError> {
     let signal = Signal::Wake(sender.traceparent.as_deref());
     let context = CommandContext { services, key, idempotency, signal };
+    let _lock = context.lock().await;
     if let Some(replayed) = context.find_response().await? {
         return Ok(replayed);
     }

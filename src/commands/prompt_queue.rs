@@ -1,6 +1,7 @@
 //! Command that accepts prompts from the queue `agent-prompts`. No caller waits for a response, so
 //! unusable messages move to the poison queue with the reason.
 
+mod deferral;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
@@ -15,8 +16,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+pub(crate) use self::deferral::put_back;
+use self::deferral::split_deferral;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
+use crate::agent::head::Head;
 use crate::agent::raw::{BODY_DEPTH_MAX, RawJson, text_depth};
 use crate::agent::settings::Settings;
 use crate::agent::strict;
@@ -145,11 +149,10 @@ async fn accept_text(
     message_id: &str,
 ) -> Result<CommandResponse, CommandError> {
     let json = decode_text(text)?;
+    let (deferral, json) = split_deferral(&json);
+    let message_id = deferral.as_ref().map_or(message_id, |it| it.message_id.as_str());
     let mut message: PromptMessage = parse_message(&json)?;
-    let owner = Owner {
-        tenant: TenantId::new(parse_plain_id(message.tenant_id.take(), "tenantId")?),
-        user: UserId::new(parse_plain_id(message.user_id.take(), "userId")?),
-    };
+    let owner = take_owner(&mut message)?;
     let mut body: Map<String, Value> = serde_json::from_str(&json)
         .map_err(|error| CommandError::invalid("", error.to_string()))?;
     body.retain(|_, value| !value.is_null());
@@ -190,11 +193,24 @@ async fn accept_text(
     begin_conversation(services, &owner, request, &idempotency, &sender).await
 }
 
+fn take_owner(message: &mut PromptMessage) -> Result<Owner, CommandError> {
+    Ok(Owner {
+        tenant: TenantId::new(parse_plain_id(message.tenant_id.take(), "tenantId")?),
+        user: UserId::new(parse_plain_id(message.user_id.take(), "userId")?),
+    })
+}
+
+/// The conversation that the message names, if it exists.
+async fn find_conversation(services: &Services, json: &str) -> Result<Option<Head>, CommandError> {
+    let mut message: PromptMessage = parse_message(json)?;
+    let owner = take_owner(&mut message)?;
+    let Some(id) = message.conversation_id.filter(|id| is_plain_text(id)) else { return Ok(None) };
+    let found = load::find_head(services, &owner.conversation_key(&id)).await?;
+    Ok(found.map(|(head, _)| head))
+}
+
 /// Rejects a message that names another agent than its conversation, which keeps its agent.
-fn reject_other_agent(
-    message: &PromptMessage,
-    head: &crate::agent::head::Head,
-) -> Result<(), CommandError> {
+fn reject_other_agent(message: &PromptMessage, head: &Head) -> Result<(), CommandError> {
     match &message.agent {
         Some(agent) if agent != &head.agent => Err(CommandError::invalid(
             "/agent",

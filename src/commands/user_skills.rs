@@ -64,6 +64,7 @@ pub(crate) async fn put_skill(
     target: &SkillTarget<'_>,
     change: SkillChange,
 ) -> Result<UserSkill, CommandError> {
+    check_not_hidden(services, target.name)?;
     let content = check_content(target.name, &change).map_err(CommandError::Invalid)?;
     let content = UserSkill { at: services.clock.now(), by: NoteAuthor::User, ..content };
     let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
@@ -113,6 +114,21 @@ pub(crate) async fn delete_skill(
         let Some(wait) = waits.next() else { return Err(CommandError::contended()) };
         tokio::time::sleep(wait).await;
     }
+}
+
+/// # Errors
+/// A skill of the app has the name: agents with it would never load the user's.
+fn check_not_hidden(services: &Services, name: &str) -> Result<(), CommandError> {
+    let catalog = services.agents.current();
+    let mut agents = catalog.agents.values().filter(|agent| agent.has_user_skills);
+    let hiding = agents.find(|agent| agent.skills.iter().any(|skill| skill.name == name));
+    hiding.map_or(Ok(()), |agent| {
+        let detail = format!(
+            "The agent `{}` has a skill `{name}` of the app, which would hide this one. Use another name.",
+            agent.name
+        );
+        Err(CommandError::invalid("/name", detail))
+    })
 }
 
 /// A skill with this name and content. The caller sets author and time.

@@ -140,6 +140,9 @@ impl HookContext {
         let Some(origin) = self.hook().action_origin() else {
             return Err(HookError::new(format!("a hook of {event} has no actions")));
         };
+        if !self.extension().permissions().allows_action(action.name()) {
+            return Err(self.refusal(&format!("action `{}`", action.name()), "with_actions"));
+        }
         let new = || HookActions::new(self.extension().name(), event, origin);
         self.lock_actions().get_or_insert_with(new).add(action).map_err(HookError::new)
     }

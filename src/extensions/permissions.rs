@@ -31,6 +31,9 @@ pub struct Permissions {
     /// Tools that it may activate. Absent: all of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<Vec<String>>,
+    /// Actions that its hooks may have, by their names over HTTP, such as `setModel`. Absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actions: Option<Vec<String>>,
     /// Types of the entries that it appends; of a plugin, the plugins whose state it reads. Absent:
     /// all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +58,13 @@ impl Permissions {
         Self { settings: collect(names), ..self }
     }
 
+    /// Limits the actions of its hooks: `appendEntry`, `sendMessage`, `sendUserMessage`, `setModel`,
+    /// `setThinkingLevel`, `setActiveTools`, `setSessionName`, `setLabel`, `abort`, `compact`, `notify`.
+    #[must_use]
+    pub fn with_actions<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
+        Self { actions: Some(collect(names)), ..self }
+    }
+
     /// Limits the tools that [`HookContext::set_active_tools`] may name.
     #[must_use]
     pub fn with_tools<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
@@ -77,11 +87,15 @@ impl Permissions {
     }
 
     pub(crate) fn allows_tool(&self, name: &str) -> bool {
-        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| tool == name))
+        allows(self.tools.as_deref(), name)
     }
 
     pub(crate) fn allows_storage(&self, name: &str) -> bool {
-        self.storage.as_ref().is_none_or(|types| types.iter().any(|own| own == name))
+        allows(self.storage.as_deref(), name)
+    }
+
+    pub(crate) fn allows_action(&self, name: &str) -> bool {
+        allows(self.actions.as_deref(), name)
     }
 
     pub(super) fn allows_host(&self, url: &Url) -> bool {
@@ -91,6 +105,11 @@ impl Permissions {
             declared.name == host && declared.port.is_none_or(|own| Some(own) == port)
         })
     }
+}
+
+/// `*` stands for all.
+fn allows(declared: Option<&[String]>, name: &str) -> bool {
+    declared.is_none_or(|names| names.iter().any(|own| own == name || own == "*"))
 }
 
 fn collect<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Vec<String> {

@@ -15,6 +15,7 @@ use sha2::Digest as _;
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
 use crate::queries::approvals::Approval;
@@ -84,7 +85,7 @@ fn render_page(state: &PageState<'_>) -> String {
         ),
         PageState::Expired(approval) => (approval, format!("Expired: {}", approval.request.title)),
     };
-    let mut body = format!("<h1>{}</h1>", escape_html(&title));
+    let mut body = format!("<h1>{}</h1>", escape_line(&title));
     match state {
         PageState::Decided(_, decision) => write_outcome(&mut body, decision, approval),
         PageState::Expired(_) => {
@@ -96,7 +97,7 @@ fn render_page(state: &PageState<'_>) -> String {
             let _ = write!(
                 body,
                 "<p role=\"alert\">The decision was not accepted: {}</p>",
-                escape_html(error)
+                escape_line(error)
             );
         }
         PageState::Open(_) => {}
@@ -112,7 +113,7 @@ fn render_document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
 <meta name=\"robots\" content=\"noindex\"><title>{}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>",
-        escape_html(title)
+        escape_line(title)
     )
 }
 
@@ -140,7 +141,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
         }
         (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
         (_, "link") => format!("{text} with an approval link at {at}."),
-        (_, user) => format!("{text} by {} at {at}.", escape_html(user)),
+        (_, user) => format!("{text} by {} at {at}.", escape_line(user)),
     };
     let rest = if approval.replaced_by.is_some() {
         "The tool changed after this decision, so the call needs a new approval. Open the newer link, or list the open approvals."
@@ -149,7 +150,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     };
     let _ = write!(body, "<p role=\"status\">{sentence} {rest}</p>");
     if let Some(reason) = &decision.reason {
-        let _ = write!(body, "<dl><dt>Reason given</dt><dd>{}</dd></dl>", escape_html(reason));
+        let _ = write!(body, "<dl><dt>Reason given</dt><dd>{}</dd></dl>", escape_line(reason));
     }
 }
 
@@ -160,18 +161,18 @@ fn write_details(body: &mut String, approval: &Approval) {
         let _ = write!(body, "<dt>{name}</dt><dd>{html}</dd>");
     };
     let label = if request.kind == RequestKind::Question { "Question" } else { "Why" };
-    detail(label, &escape_html(&request.reason));
+    detail(label, &escape_line(&request.reason));
     if let Some(tool) = &request.tool {
-        detail("Tool", &escape_html(tool));
+        detail("Tool", &escape_line(tool));
     }
     if let Some(destination) = &request.destination {
-        detail("Destination", &escape_html(&destination.to_string()));
+        detail("Destination", &escape_line(&destination.to_string()));
     }
     if let Some(effect) = request.effect {
         detail("Effect", effect_text(effect));
     }
-    detail("Agent", &escape_html(&approval.agent));
-    detail("Requested by", &escape_html(request.requested_by.as_str()));
+    detail("Agent", &escape_line(&approval.agent));
+    detail("Requested by", &escape_line(request.requested_by.as_str()));
     detail("Requested at", &render_time(request.requested_at));
     if let Some(at) = request.expires_at {
         detail("Expires at", &render_time(at));
@@ -226,7 +227,7 @@ fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
             let _ = write!(
                 body,
                 "<textarea id=\"value\" name=\"value\" rows=\"3\" placeholder=\"{}\"{limit}></textarea>",
-                escape_html(hint)
+                escape_line(hint)
             );
             return;
         }
@@ -234,7 +235,7 @@ fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
     // The first option is blank, so that nobody answers without a choice.
     body.push_str("<select id=\"value\" name=\"value\" required><option value=\"\"></option>");
     for (value, label) in options {
-        let (value, label) = (escape_html(value), escape_html(label));
+        let (value, label) = (escape_html(value), escape_line(label));
         let _ = write!(body, "<option value=\"{value}\">{label}</option>");
     }
     body.push_str("</select>");
@@ -301,6 +302,11 @@ fn decision_text(kind: RequestKind, verdict: Verdict) -> &'static str {
         Verdict::Expired => "Expired",
         Verdict::Aborted => "Aborted",
     }
+}
+
+/// A text that others have written, as one line without characters that hide or reorder it.
+fn escape_line(text: &str) -> String {
+    escape_html(&sanitize_line(text, LINE_CHARS_MAX))
 }
 
 fn escape_html(text: &str) -> String {

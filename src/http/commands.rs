@@ -4,6 +4,7 @@ use axum::extract::{OriginalUri, Path, State};
 use http::{HeaderMap, StatusCode};
 
 use crate::commands::bash::{BashRecord, record_bash};
+use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
 use crate::commands::message::MessageAccepted;
 use crate::http::auth::Caller;
@@ -52,10 +53,23 @@ pub(crate) async fn run(
     // A key identifies one request, and the path is part of it.
     let idempotency = resolve_idempotency(&api, &headers, route, format!("{name} {hash}"))?;
     let traceparent = trace::current_traceparent();
-    let command = (name.as_str(), value);
-    let trace = traceparent.as_deref();
-    let result = run_extension_command(&api.services, &key, command, &idempotency, trace).await?;
-    Ok(into_response(result))
+    let work = async move {
+        let (services, trace) = (&api.services, traceparent.as_deref());
+        run_extension_command(services, &key, (&name, value), &idempotency, trace).await
+    };
+    Ok(into_response(run_without_client(work).await?))
+}
+
+/// Runs the work to its end, also if the client goes away: an extension whose hook was cancelled
+/// half-way would run again at the repetition.
+#[expect(clippy::disallowed_methods, reason = "bounded by the time-out of hooks, and awaited")]
+async fn run_without_client(
+    work: impl Future<Output = Result<CommandResponse, CommandError>> + Send + 'static,
+) -> Result<CommandResponse, CommandError> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|error| {
+        Err(CommandError::Unavailable { what: "The command", source: Some(Box::new(error)) })
+    })
 }
 
 /// Record a shell command that the client ran.

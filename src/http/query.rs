@@ -43,10 +43,28 @@ fn query_parameters(operation: &Value) -> impl Iterator<Item = &Value> {
 }
 
 pub(crate) async fn check_parameters(request: Request, next: Next) -> Response {
-    match find_unknown_parameter(&request) {
+    match find_unknown_parameter(&request).or_else(|| find_repeated_parameter(&request)) {
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     }
+}
+
+/// Returns a problem for the first parameter that is given twice: one value would be ignored silently.
+fn find_repeated_parameter(request: &Request) -> Option<Problem> {
+    let query = request.uri().query()?;
+    let path = request.extensions().get::<MatchedPath>()?.as_str();
+    if path.starts_with(APPROVAL_LINKS_PATH) {
+        return None;
+    }
+    let mut seen = BTreeSet::new();
+    let mut given = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    let repeated = given.find(|name| !seen.insert(name.clone()))?;
+    let repeated: String = repeated.chars().take(NAME_CHARACTERS_MAX).collect();
+    let detail = format!("The query parameter `{repeated}` is given twice. Send it once.");
+    Some(
+        Problem::bad_request(detail.clone())
+            .with_errors(vec![FieldError::new(format!("?{repeated}"), detail)]),
+    )
 }
 
 /// Returns a problem for the first unknown parameter. Approval links take any, because mail

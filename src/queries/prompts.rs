@@ -168,6 +168,7 @@ fn queued_view(services: &Services, head: &Head, queued: QueuedPrompt<'_>) -> Pr
         result: None,
         error: None,
         incomplete: None,
+        notes: Vec::new(),
         retry: None,
     }
 }

@@ -110,6 +110,8 @@ pub(crate) enum WaitsFor {
     Ledger,
     /// The rate limit of model calls.
     Rate,
+    /// The repair of what refuses a message of `agent-prompts`, such as an extension that is down.
+    Message,
     /// The end of an operator's pause.
     Paused,
     /// A newer version of Turnwheel.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use super::owner_order::OwnerOrder;
 use super::{NEVER, QueueError, QueueMessage};
 use crate::clock::{Clock, Timestamp};
 
@@ -63,18 +64,28 @@ impl HeldMessage {
 }
 
 /// Order of messages: the time a message becomes visible, then the order of sending.
-type VisibilityKey = (Duration, u64);
+pub(super) type VisibilityKey = (Duration, u64);
 
 #[derive(Default)]
 pub(super) struct VisibilityQueue {
     messages: BTreeMap<VisibilityKey, HeldMessage>,
     keys: HashMap<String, VisibilityKey>,
     last_number: u64,
+    /// Absent: messages are received in the order of time alone.
+    owners: Option<OwnerOrder>,
 }
 
 impl VisibilityQueue {
+    /// A queue of nudges, whose owners take turns.
+    pub(super) fn with_owners() -> Self {
+        Self { owners: Some(OwnerOrder::default()), ..Self::default() }
+    }
+
     pub(super) fn insert(&mut self, message: HeldMessage, visible_at: Duration) {
         self.last_number += 1;
+        if let Some(owners) = &mut self.owners {
+            owners.add(&message.id, &message.text, (visible_at, self.last_number));
+        }
         self.put_at(message, (visible_at, self.last_number));
     }
 
@@ -92,16 +103,18 @@ impl VisibilityQueue {
         hide: Duration,
         mut receipt: impl FnMut() -> String,
     ) -> Vec<QueueMessage> {
-        let keys: Vec<VisibilityKey> = self
-            .messages
-            .range(..=(now.monotonic, u64::MAX))
-            .take(count_max)
-            .map(|(key, _)| *key)
-            .collect();
+        let visible = (now.monotonic, u64::MAX);
+        let keys: Vec<VisibilityKey> = match &mut self.owners {
+            Some(owners) => owners.take(visible, count_max),
+            None => self.messages.range(..=visible).take(count_max).map(|(key, _)| *key).collect(),
+        };
         let hidden_until = now.monotonic.saturating_add(hide);
         let mut all = Vec::with_capacity(keys.len());
         for key in keys {
             let Some(mut message) = self.messages.remove(&key) else { continue };
+            if let Some(owners) = &mut self.owners {
+                owners.hide(&message.id, key, (hidden_until, key.1));
+            }
             all.push(message.receive(receipt(), hidden_until, now));
             self.put_at(message, (hidden_until, key.1));
         }
@@ -135,6 +148,9 @@ impl VisibilityQueue {
         self.check_receipt(id, pop_receipt)?;
         let key = self.keys.get(id).copied().ok_or(QueueError::Gone)?;
         let mut message = self.messages.remove(&key).ok_or(QueueError::Gone)?;
+        if let Some(owners) = &mut self.owners {
+            owners.hide(id, key, (hidden_until, key.1));
+        }
         message.pop_receipt = Some(receipt);
         self.put_at(message, (hidden_until, key.1));
         Ok(())
@@ -143,6 +159,9 @@ impl VisibilityQueue {
     pub(super) fn remove(&mut self, id: &str) {
         if let Some(key) = self.keys.remove(id) {
             self.messages.remove(&key);
+            if let Some(owners) = &mut self.owners {
+                owners.remove(id, key);
+            }
         }
     }
 

@@ -182,6 +182,10 @@ pub const ROWS: &[SettingRow] = &[
         .with_default("nothing is paused").with_example("agent:clerk,tool:send_payment"),
     SettingRow::for_operator("TURNWHEEL_HOOK_TIMEOUT", "The time limit of one extension hook, from `100ms` to `30s`; a hook that takes longer fails.")
         .with_default("5s").sample("5s").with_example("2s"),
+    SettingRow::for_operator("TURNWHEEL_EXTENSION_PROMPTS_MAX", "The number of prompts in a row that extensions may start in a conversation without an input of a person, from 1 to 1000.")
+        .with_default("8").sample("8").with_example("20"),
+    SettingRow::for_operator("TURNWHEEL_OWNER_TURNS_MAX", "The number of turns of one owner that an instance runs at once, from 1 to 1000; further ones wait while others have work.")
+        .with_default("no limit").with_example("4"),
     SettingRow::for_operator("RUST_LOG", "The filter of log lines.").with_default("info").sample("info").with_example("info,turnwheel=debug"),
     SettingRow::for_otel("OTEL_SDK_DISABLED", "Disables the export of spans, metrics and logs, also to Application Insights.").with_default("false").with_example("true"),
     SettingRow::for_otel("OTEL_SERVICE_NAME", "The service's name.").with_default("the app's name in Azure, else `turnwheel`").with_example("agents"),

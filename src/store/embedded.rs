@@ -4,6 +4,7 @@
 //! and end with the process.
 
 mod cache;
+mod file_identity;
 mod leases;
 mod leases_file;
 mod lock;
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::cache::{CachedConversation, ConversationCache};
+use crate::store::embedded::file_identity::FileIdentity;
 use crate::store::embedded::leases::Leases;
 use crate::store::embedded::leases_file::LeasesFile;
 use crate::store::embedded::lock::FolderLock;
@@ -73,6 +75,12 @@ pub enum OpenError {
     /// Nothing was changed.
     #[error("{} belongs to another program: use another folder", file.display())]
     Foreign { file: PathBuf },
+    /// Nothing was changed.
+    #[error(
+        "{} is {}, but {} beside it belongs to a store with conversations: restore the file or a copy of the folder, or move the folder away to start empty",
+        file.display(), if *is_missing { "missing" } else { "empty" }, other.display()
+    )]
+    Lost { file: PathBuf, is_missing: bool, other: PathBuf },
     #[error(
         "{} cannot be opened: if the disk is full, free some space; if the file is damaged, restore a copy of the folder, or move the folder away to start empty",
         file.display()
@@ -82,6 +90,25 @@ pub enum OpenError {
 
 fn note_suffix(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(": {note}") }
+}
+
+/// Files and folders beside the database that are created after it: with one of them an empty database
+/// is no new one.
+const LATER_FILES: [&str; 2] = ["artifacts", "queue.sqlite"];
+
+/// # Errors
+/// The database is empty or missing beside files of a store.
+fn check_not_lost(folder: &Path, file: &Path) -> Result<(), OpenError> {
+    let bytes = std::fs::metadata(file).map(|metadata| metadata.len()).ok();
+    if bytes.is_some_and(|bytes| bytes > 0) {
+        return Ok(());
+    }
+    match LATER_FILES.iter().map(|name| folder.join(name)).find(|other| other.exists()) {
+        Some(other) => {
+            Err(OpenError::Lost { file: file.to_owned(), is_missing: bytes.is_none(), other })
+        }
+        None => Ok(()),
+    }
 }
 
 impl EmbeddedStore {
@@ -105,11 +132,13 @@ impl EmbeddedStore {
     fn open_with(folder: &Path, durability: Durability) -> Result<Self, OpenError> {
         let lock = FolderLock::acquire(folder)?;
         let file = folder.join(DATABASE_FILE);
+        check_not_lost(folder, &file)?;
         let (connection, generation) = schema::open_writer(&file, durability)?;
+        let identity = FileIdentity::read(file.clone());
         let cache = Arc::<ConversationCache>::default();
         let leases = Arc::new(Leases::new(LeasesFile::open(&folder.join(LEASES_FILE))));
         let shared = (Arc::clone(&cache), Arc::clone(&leases));
-        let writer = Writer::start(connection, generation, shared)
+        let writer = Writer::start((connection, generation), identity, shared)
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
         let readers = Arc::new(Readers::new(file));
         Ok(Self { leases, cache, readers, writer, lock })
@@ -292,7 +321,7 @@ fn store_error(error: impl Into<Arc<rusqlite::Error>>) -> StoreError {
     }
 }
 
-fn unavailable(why: &'static str) -> StoreError {
+fn unavailable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
     StoreError::Unavailable(why.into())
 }
 

@@ -42,7 +42,7 @@ impl LeasedConversation<'_> {
     /// # Errors
     /// The lease was lost: discard the work.
     pub(crate) async fn run_agent_hooks(&mut self, plan: &mut CommitPlan) -> Result<(), TurnError> {
-        if plan.transition().held_start.is_some() {
+        if plan.transition().held_start.is_some() && !self.compact_before_start(plan).await? {
             Box::pin(self.start_held_runs(plan)).await?;
         }
         if self.has_hook(Hook::AgentEnd, plan.context()) {

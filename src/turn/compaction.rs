@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::agent::compaction::prospects::{FixedPart, Prospects, oversized_message_text};
 use crate::agent::compaction::{
     CompactionPlan, ContextBudget, TokenCounter, plan_compaction, tokens,
 };
@@ -13,7 +14,8 @@ use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::QuestionSpec;
 use crate::agent::raw::Extra;
 use crate::agent::step::{
-    FailureKind, FinishedSummary, Input, SummaryAttempt, SummaryOutcome, should_measure_context,
+    FailureKind, FinishedSummary, Input, SummaryAttempt, SummaryOutcome,
+    should_measure_before_start, should_measure_context,
 };
 use crate::agent::usage::Usage;
 use crate::extensions::context::Anchor;
@@ -62,10 +64,28 @@ impl LeasedConversation<'_> {
         &self,
         commit_plan: &mut CommitPlan,
     ) -> Result<(), TurnError> {
-        let (transition, context) = (commit_plan.transition(), commit_plan.context());
-        if !should_measure_context(transition) {
+        if !should_measure_context(commit_plan.transition()) {
             return Ok(());
         }
+        self.measure_context(commit_plan).await
+    }
+
+    /// Starts the compaction that precedes a waiting prompt, before the hooks of its start. True if
+    /// there is one.
+    pub(crate) async fn compact_before_start(
+        &self,
+        commit_plan: &mut CommitPlan,
+    ) -> Result<bool, TurnError> {
+        if !should_measure_before_start(commit_plan.transition()) {
+            return Ok(false);
+        }
+        self.measure_context(commit_plan).await?;
+        let phase = &commit_plan.transition().head.phase;
+        Ok(matches!(phase, Phase::Summary { .. }))
+    }
+
+    async fn measure_context(&self, commit_plan: &mut CommitPlan) -> Result<(), TurnError> {
+        let (transition, context) = (commit_plan.transition(), commit_plan.context());
         let (next, new) = (&transition.head, &transition.entries);
         let entries = self.state.load_context_after(self.services, next, new).await?;
         let budget = transition.policy.context_budget;
@@ -75,13 +95,40 @@ impl LeasedConversation<'_> {
             let frame = || context.frame_tokens(&transition.head, count);
             tokens::count_context(back, &frame, count)
         };
-        if !budget.is_exceeded(input_tokens(&upper_bound))
-            || !budget.is_exceeded(input_tokens(&count_tokens))
-        {
+        let exceeded = |count: TokenCounter<'_>| {
+            Some(input_tokens(count)).filter(|it| budget.is_exceeded(*it))
+        };
+        let Some(tokens_before) = exceeded(&upper_bound).and_then(|_| exceeded(&count_tokens))
+        else {
+            if next.compaction_note.as_ref().is_some_and(|note| note.is_fixed_part) {
+                commit_plan.add(Input::FixedPartMeasured(None));
+            }
             return Ok(());
-        }
+        };
         let all: Vec<Arc<Entry>> = entries.iter().chain(&transition.entries).cloned().collect();
-        if plan_compaction(&path_to_leaf(&all, leaf), budget.keep_recent, &count_tokens).is_ok() {
+        let path = path_to_leaf(&all, leaf);
+        let fixed = context.fixed_part(next, &count_tokens);
+        let note = next.compaction_note.as_deref();
+        let is_worthwhile = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
+            Ok(plan) => Prospects {
+                plan: &plan,
+                path: &path,
+                budget: &budget,
+                fixed: &fixed,
+                tokens_before,
+                note,
+                count: &count_tokens,
+            }
+            .is_worthwhile(),
+            Err(_too_small) => false,
+        };
+        let is_new = fixed.exceeds_threshold(&budget) && note.is_none();
+        if is_new {
+            let text = fixed.to_note_text(&budget);
+            tracing::warn!(conversation.id = %next.conversation_id, agent = %next.agent, reason = text, "fixed part of the model input exceeds the compaction threshold");
+            commit_plan.add(Input::FixedPartMeasured(Some(text)));
+        }
+        if is_worthwhile {
             commit_plan.add(Input::ContextWindowExceeded);
         }
         Ok(())
@@ -151,13 +198,14 @@ impl LeasedConversation<'_> {
         let budget = context.context_budget(record.context_window);
         let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
-        let plan = match plan_compaction(&path, budget.keep_recent, &count_tokens) {
-            Ok(plan) => plan,
-            Err(error) => return Ok(failed_summary(error.message().to_owned())),
-        };
-        let frame_tokens = context.frame_tokens(&self.state.head, &count_tokens);
+        let fixed = context.fixed_part(&self.state.head, &count_tokens);
+        let frame_tokens = fixed.total;
         let back = path_from_leaf(entries.iter(), self.state.head.leaf_id.as_ref());
         let tokens_before = tokens::count_context(back, &|| frame_tokens, &count_tokens);
+        let plan = match self.plan_summary(&path, (&budget, tokens_before), &fixed) {
+            Ok(plan) => plan,
+            Err(text) => return Ok(failed_summary(text)),
+        };
         let input = CompactionInput {
             context,
             plan,
@@ -190,6 +238,42 @@ impl LeasedConversation<'_> {
             }
             None => self.request_summary(&input).await,
         }
+    }
+
+    /// The plan of the pending compaction, or why it cannot help.
+    fn plan_summary<'p>(
+        &self,
+        path: &'p [Arc<Entry>],
+        (budget, tokens_before): (&ContextBudget, u64),
+        fixed: &FixedPart,
+    ) -> Result<CompactionPlan<'p>, String> {
+        let plan = plan_compaction(path, budget.keep_recent, &count_tokens);
+        let head = &self.state.head;
+        if !matches!(head.phase, Phase::Summary { reason: CompactionReason::Overflow, .. }) {
+            return plan.map_err(|error| error.message().to_owned());
+        }
+        if fixed.fills_window(budget) {
+            return Err(fixed.to_note_text(budget));
+        }
+        // The newest message alone may fit.
+        let plan = plan.or_else(|_| plan_compaction(path, 1, &count_tokens)).map_err(|error| {
+            let text = oversized_message_text(path, budget.window, &count_tokens);
+            text.unwrap_or_else(|| error.message().to_owned())
+        })?;
+        let Some(note) = head.compaction_note.as_deref() else { return Ok(plan) };
+        let prospects = Prospects {
+            plan: &plan,
+            path,
+            budget,
+            fixed,
+            tokens_before,
+            note: Some(note),
+            count: &count_tokens,
+        };
+        if prospects.can_recover() {
+            return Ok(plan);
+        }
+        Err(format!("nothing has changed since the last attempt. {}", note.text))
     }
 
     /// The first question that an extension asks, or the last replacement, unless one cancels.

@@ -132,6 +132,7 @@ impl TurnContext {
                 .is_ok_and(|agent| agent.learns_profile(services.limits.has_shared_user)),
             has_notification_receiver: services.notification_sender.is_some(),
             settle_after: services.limits.settle_after,
+            extension_prompts_max: services.limits.extension_prompts_max,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::agent::inbox::InboxBody;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::{CallRef, Effect};
 use crate::agent::step::Input;
-use crate::agent::suspicion::Death;
+use crate::agent::suspicion::{Death, SUSPECT_DEATHS};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
@@ -20,7 +20,7 @@ use crate::turn::lease::LEASE_DURATION;
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::enqueue_nudge;
-use crate::turn::{documents, leased_conversation, sweep};
+use crate::turn::{clock_change, documents, leased_conversation, sweep};
 
 const PAGE_SIZE: usize = 200;
 /// Delay of the next nudge of a conversation whose nudge was given up.
@@ -178,8 +178,11 @@ async fn commit_take_over(
 /// The store is unavailable: do not start.
 pub(crate) async fn recover_at_start_up(services: &Services) -> Result<usize, StoreError> {
     let now = services.clock.now();
-    for key in find_open_conversations(services, now).await? {
-        match Box::pin(recover_conversation(services, &key)).await {
+    let of_past_clock = clock_change::repair_waits(services).await?;
+    let open = find_open_conversations(services, now).await?;
+    let most = most_deaths(services, &open).await?;
+    for key in open.into_iter().chain(of_past_clock.iter().cloned()) {
+        match Box::pin(recover_conversation(services, &key, most)).await {
             Ok(()) => {}
             Err(TurnError::Store { source: source @ StoreError::Unavailable(_), .. }) => {
                 return Err(source);
@@ -193,13 +196,34 @@ pub(crate) async fn recover_at_start_up(services: &Services) -> Result<usize, St
             }
         }
     }
+    for key in of_past_clock {
+        let nudge = Nudge::for_conversation(key, None);
+        enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
+    }
     sweep::sweep(services, Duration::ZERO).await
+}
+
+/// The most deaths of a conversation that had a lease when the previous process died. Only those
+/// conversations are blamed for its death: the others, which happened to run beside them, go on.
+async fn most_deaths(services: &Services, open: &[ConversationKey]) -> Result<u32, StoreError> {
+    let mut most = 0;
+    for key in open.iter().filter(|key| services.store.has_lease_from_crash(key)) {
+        let partition = Partition::Conversation(key.clone());
+        let stored = services.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+        let head = stored.and_then(|stored| documents::read_head(&stored).ok());
+        most = most.max(head.map_or(0, |head| head.leases_without_progress));
+    }
+    Ok(most)
 }
 
 /// Takes over a conversation that the previous process left. A step that only waited was not
 /// attempted.
-async fn recover_conversation(services: &Services, key: &ConversationKey) -> Result<(), TurnError> {
-    let has_died = services.store.has_lease_from_crash(key);
+async fn recover_conversation(
+    services: &Services,
+    key: &ConversationKey,
+    most: u32,
+) -> Result<(), TurnError> {
+    let had_lease = services.store.has_lease_from_crash(key);
     let ends = services.clock.monotonic() + services.limits.turn_duration;
     let Some((mut conversation, _)) =
         leased_conversation::acquire_lease(services, key, ends).await?
@@ -221,15 +245,19 @@ async fn recover_conversation(services: &Services, key: &ConversationKey) -> Res
         }
         return Ok(());
     }
-    let was_left = has_died
+    let was_left = had_lease
         || conversation.state.head.lease.is_some()
         || conversation.state.head.phase.call_batch().is_running();
     if !was_left {
         conversation.release().await;
         return Ok(());
     }
-    // A suspect step runs isolated and cannot harm this process, so it is retried at once.
-    conversation.crash.death = has_died.then_some(Death::Presumed { is_delayed: false });
+    let deaths = conversation.state.head.leases_without_progress;
+    let is_blamed = had_lease && deaths == most;
+    // A suspect step runs isolated, so it is retried at once. One that ends this process even so
+    // waits longer each time.
+    let is_delayed = deaths > SUSPECT_DEATHS;
+    conversation.crash.death = is_blamed.then_some(Death::Presumed { is_delayed });
     Box::pin(take_over(conversation)).await
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::agent::compaction::TokenCounter;
+use crate::agent::compaction::prospects::FixedPart;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
 use crate::agent::settings::LoopKind;
@@ -84,6 +85,21 @@ impl TurnContext {
         let prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
         let current = head.frame.as_ref().filter(|frame| frame.system_prompt_seq == prompt_seq);
         current.map_or_else(|| self.full_frame().tokens(count), |frame| frame.tokens)
+    }
+
+    /// The same tokens, and how they divide among the instructions and the tools.
+    pub(crate) fn fixed_part(&self, head: &Head, count: TokenCounter<'_>) -> FixedPart {
+        let full = self.full_frame();
+        let mut tools: Vec<(String, u64)> = full
+            .native_offers()
+            .map(|offer| (offer.name.to_owned(), count_offer(&offer, count)))
+            .collect();
+        tools.sort_by(|one, other| other.1.cmp(&one.1));
+        FixedPart {
+            total: self.frame_tokens(head, count),
+            instructions: count(&full.system().unwrap_or_default()),
+            tools,
+        }
     }
 
     /// Bytes of the largest frame that plugins can prepare.
@@ -213,9 +229,7 @@ impl<'c> Frame<'c> {
     }
 
     pub(crate) fn tokens(&self, count: TokenCounter<'_>) -> u64 {
-        let tools = self.native_offers().map(|offer| {
-            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
-        });
+        let tools = self.native_offers().map(|offer| count_offer(&offer, count));
         count(&self.system().unwrap_or_default()) + tools.sum::<u64>()
     }
 
@@ -226,4 +240,8 @@ impl<'c> Frame<'c> {
         let schema_bytes = self.response_schema.map_or(0, |schema| schema.to_string().len());
         self.system().map_or(0, |text| text.len()) + tools.sum::<usize>() + schema_bytes
     }
+}
+
+fn count_offer(offer: &ToolOffer<'_>, count: TokenCounter<'_>) -> u64 {
+    count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
 }

@@ -18,6 +18,7 @@ use crate::turn::documents;
 /// Gives a changed head a new commit id, and the reader version that it needs. `news`: the time of
 /// a change that readers see. Never lowers the reader version.
 pub(crate) fn stamp_head(services: &Services, head: &mut Head, news: Option<Timestamp>) {
+    head.correct_clock(services.clock.now());
     head.commit_id = CommitId::new(services.ids.new_id());
     head.min_reader = head.min_reader.max(head.required_reader());
     if let Some(now) = news {

@@ -129,6 +129,8 @@ pub(crate) async fn acquire_lease_as<'w>(
             return Ok(None);
         }
     };
+    let mut head = head;
+    head.correct_clock(now);
     // If leases end with their process, only the start-up can detect a death.
     let death =
         (head.lease.is_some() && !is_outside_head).then_some(Death::Presumed { is_delayed: true });

@@ -20,6 +20,7 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
                 | Input::DrainInbox
                 | Input::ToolCallChecked { .. }
                 | Input::ContextWindowExceeded
+                | Input::FixedPartMeasured(_)
                 | Input::BudgetChecked(_)
                 | Input::Paused(_)
                 | Input::StartChanges(_)

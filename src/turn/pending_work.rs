@@ -109,8 +109,9 @@ impl LeasedConversation<'_> {
     ) -> NextStep {
         let (services, head, transition) = (self.services, &self.state.head, plan.transition());
         let has_due_work = head.next_leased_due(now).is_some_and(|due| due <= now);
-        let is_due =
-            (has_due_work && !is_backing_off(head, now)) || pause::is_pause_lifted(services, head);
+        let is_due = head.has_expired_mark(now)
+            || (has_due_work && !is_backing_off(head, now))
+            || pause::is_pause_lifted(services, head);
         let is_unapplied =
             |waiting: &WaitingItem| waiting.is_due && !is_applied(&plan, &waiting.item);
         let has_new_items =
@@ -165,7 +166,9 @@ impl LeasedConversation<'_> {
             self.plan_reservation(&mut plan).await?;
         }
         // Clearing the mark of a lifted pause needs a commit.
-        let is_marked = self.state.head.pause.is_some() || self.crash.is_alone;
+        let is_marked = self.state.head.pause.is_some()
+            || self.crash.is_alone
+            || self.state.head.has_expired_mark(now);
         let is_plain =
             plan.inputs().len() == 2 && !has_new_items && self.lease.is_outside_head && !is_marked;
         if is_plain && plan.transition().is_empty() {

@@ -2,6 +2,7 @@
 //! claim of the worker that learns from them.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +19,16 @@ pub(crate) const UNSEEN_MAX: usize = 10;
 pub(crate) const LEARNING_MIN: usize = 5;
 /// Claims without a usable response, after which the messages are dropped.
 pub(crate) const ATTEMPTS_MAX: u32 = 3;
+/// Wait after messages were dropped. It doubles with each failure in a row, up to 32 hours.
+const FIRST_WAIT: Duration = Duration::from_hours(1);
+const WAIT_DOUBLINGS_MAX: u32 = 5;
 /// Conversations whose newest message is known; those with the newest messages are kept.
 const CONVERSATIONS_MAX: usize = 64;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
 
 /// A message that the profile has not learnt from.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -92,6 +101,12 @@ pub(crate) struct ProfileDocument {
     /// Claims since the last usable response.
     #[serde(default)]
     pub attempts: u32,
+    /// Times in a row that messages were dropped after their last attempt.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// The model is not called before. Absent: the last learning did not fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -132,7 +147,8 @@ impl ProfileDocument {
     /// True if enough messages are unseen and no worker learns from them.
     pub(crate) fn is_learning_due(&self, now: Timestamp) -> bool {
         let is_claimed = self.learning.as_ref().is_some_and(|claim| claim.until > now);
-        self.unseen.len() >= LEARNING_MIN && !is_claimed
+        let is_waiting = self.retry_at.is_some_and(|time| time > now);
+        self.unseen.len() >= LEARNING_MIN && !is_claimed && !is_waiting
     }
 
     /// Drops the unseen messages if the last permitted claim has expired. Returns their number.
@@ -141,8 +157,17 @@ impl ProfileDocument {
         if !is_expired || self.attempts < ATTEMPTS_MAX {
             return 0;
         }
-        (self.learning, self.attempts) = (None, 0);
+        self.learning = None;
+        self.wait_after_failure(now);
         std::mem::take(&mut self.unseen).len()
+    }
+
+    /// The next learning waits longer after each failure in a row: the same model with the same
+    /// limits is likely to fail again.
+    fn wait_after_failure(&mut self, now: Timestamp) {
+        let waits = 1u32 << self.failures.min(WAIT_DOUBLINGS_MAX);
+        (self.attempts, self.failures) = (0, self.failures.saturating_add(1));
+        self.retry_at = Some(now.plus(FIRST_WAIT * waits));
     }
 
     pub(crate) fn claim(&mut self, id: &str, until: Timestamp) {
@@ -170,16 +195,17 @@ impl ProfileDocument {
         self.learned_until = self.learned_until.max(newest);
         self.remove(learned);
         (self.learning, self.attempts) = (None, 0);
+        (self.failures, self.retry_at) = (0, None);
     }
 
     /// Ends the claim of a call without a usable response. The next post claims again, unless this
     /// was the last attempt: then the messages are dropped. Returns their number.
-    pub(crate) fn record_failure(&mut self, received: &[UnseenMessage]) -> usize {
+    pub(crate) fn record_failure(&mut self, received: &[UnseenMessage], now: Timestamp) -> usize {
         self.learning = None;
         if self.attempts < ATTEMPTS_MAX {
             return 0;
         }
-        self.attempts = 0;
+        self.wait_after_failure(now);
         let before = self.unseen.len();
         self.remove(received);
         before - self.unseen.len()

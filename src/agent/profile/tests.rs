@@ -172,7 +172,7 @@ fn messages_are_dropped_after_three_attempts() {
         failed.claim("one", NOW);
         let received = failed.unseen.clone();
         post(&mut failed, "b", &[message(10 + u64::from(attempt), 10)]);
-        let dropped = failed.record_failure(&received);
+        let dropped = failed.record_failure(&received, NOW);
         assert_eq!(dropped > 0, attempt == ATTEMPTS_MAX, "{attempt}");
     }
     assert_eq!(unseen(&failed), [("b".to_owned(), 13)], "only those that the model received");

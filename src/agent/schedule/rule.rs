@@ -1,8 +1,8 @@
 //! Firing times of a schedule, as a pure function of its timing and the previous time.
 //!
 //! Local times follow a time zone. A local time in a gap fires at the first instant after the gap.
-//! A local time that occurs twice fires the first time. Hours and minutes between firings are
-//! elapsed time.
+//! A local time that occurs twice fires the first time, unless minute or hour of a cron expression
+//! is a wildcard or a step: its interval goes on. Hours and minutes between firings are elapsed time.
 
 use std::time::Duration;
 
@@ -68,7 +68,11 @@ struct StartTime {
 #[derive(Clone, Debug)]
 enum Recurrence {
     Once,
+    /// Each matching local time, once.
     Cron(Box<Cron>),
+    /// Each matching local time, as often as the clock shows it: minute or hour is a wildcard or a
+    /// step.
+    IntervalCron(Box<Cron>),
     /// Calendar months and days, at the same local time.
     Calendar {
         months: i64,
@@ -149,6 +153,7 @@ impl ScheduleRule {
         let next = match &self.every {
             Recurrence::Once => Some(self.start.moment).filter(|at| *at > moment),
             Recurrence::Cron(cron) => self.next_cron(cron, moment),
+            Recurrence::IntervalCron(cron) => self.next_interval_cron(cron, moment),
             Recurrence::Calendar { months, days } => self.next_calendar(*months, *days, moment),
             Recurrence::Elapsed(span) => self.next_elapsed(*span, moment),
         };
@@ -157,12 +162,10 @@ impl ScheduleRule {
 
     /// Next match of the pattern as a local time without gaps, then resolved in the zone.
     fn next_cron(&self, cron: &Cron, moment: Timestamp) -> Option<Timestamp> {
-        let before_start = self.start.moment.minus(Duration::from_millis(1));
-        let moment = moment.max(before_start);
+        let moment = self.not_before_start(moment);
         let mut local = self.zone.to_local(moment);
         for _ in 0..REPEATED_TIMES_MAX {
-            let from = local.to_zoned(TimeZone::UTC).ok()?;
-            local = cron.find_next_occurrence(&from, false).ok()?.datetime();
+            local = next_match(cron, local, false)?;
             let next = self.zone.resolve_local(local)?;
             // After the clock is set back, local times repeat that have already fired.
             if next > moment {
@@ -170,6 +173,17 @@ impl ScheduleRule {
             }
         }
         None
+    }
+
+    /// Next match on the clock of the zone. A match in a gap fires at the end of the gap.
+    fn next_interval_cron(&self, cron: &Cron, moment: Timestamp) -> Option<Timestamp> {
+        let find = |local, is_inclusive| next_match(cron, local, is_inclusive);
+        self.zone.next_on_clock(self.not_before_start(moment), find)
+    }
+
+    /// The moment, or the last one at which the first firing is still ahead.
+    fn not_before_start(&self, moment: Timestamp) -> Timestamp {
+        moment.max(self.start.moment.minus(Duration::from_millis(1)))
     }
 
     /// The `n`-th firing; the start is number 0. Counting from the start makes the 31st come back
@@ -288,7 +302,15 @@ fn parse_recurrence(text: &str) -> Result<Recurrence, String> {
     let cron = parser
         .parse(text)
         .map_err(|error| reject(&format!("is not a cron expression ({error})")))?;
-    Ok(Recurrence::Cron(Box::new(cron)))
+    let cron = Box::new(cron);
+    let has_interval = text.split_whitespace().take(2).any(|field| field.contains(['*', '/']));
+    Ok(if has_interval { Recurrence::IntervalCron(cron) } else { Recurrence::Cron(cron) })
+}
+
+/// The first matching local time after the given one, or at it.
+fn next_match(cron: &Cron, local: DateTime, is_inclusive: bool) -> Option<DateTime> {
+    let from = local.to_zoned(TimeZone::UTC).ok()?;
+    Some(cron.find_next_occurrence(&from, is_inclusive).ok()?.datetime())
 }
 
 /// Parses an ISO 8601 duration. `None`: invalid, negative or empty.

@@ -105,17 +105,6 @@ fn repeated_local_time_fires_only_once() {
             ["2026-10-24T02:30:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
         );
     }
-    let quarter = timing("", "*/15 * * * *", "Australia/Lord_Howe");
-    assert_eq!(
-        collect_firings(&quarter, "2026-04-04T14:30:00Z", 4),
-        [
-            "2026-04-05T01:45:00+11:00",
-            // The clock goes back to 01:30 here: two quarters have already fired.
-            "2026-04-05T02:00:00+10:30",
-            "2026-04-05T02:15:00+10:30",
-            "2026-04-05T02:30:00+10:30"
-        ]
-    );
     // A query within the repeated hour.
     assert_eq!(
         collect_firings(&timing("", "30 2 * * *", "Europe/Berlin"), "2026-10-25T01:10:00Z", 1),
@@ -129,6 +118,56 @@ fn repeated_local_time_fires_only_once() {
         ),
         ["2026-10-25T02:30:00+02:00"]
     );
+}
+
+#[test]
+fn interval_cron_keeps_interval_when_clock_goes_back() {
+    for (every, zone, now, expected) in [
+        (
+            "*/15 * * * *",
+            "Europe/Berlin",
+            "2027-10-31T00:31:00Z",
+            ["02:45:00+02:00", "02:00:00+01:00", "02:15:00+01:00", "02:30:00+01:00"],
+        ),
+        (
+            "0 * * * *",
+            "America/New_York",
+            "2027-11-07T04:30:00Z",
+            ["01:00:00-04:00", "01:00:00-05:00", "02:00:00-05:00", "03:00:00-05:00"],
+        ),
+        // A change of half an hour.
+        (
+            "*/10 * * * *",
+            "Australia/Lord_Howe",
+            "2027-04-03T14:45:00Z",
+            ["01:50:00+11:00", "01:30:00+10:30", "01:40:00+10:30", "01:50:00+10:30"],
+        ),
+        // A step without a wildcard, within the repeated hour only.
+        (
+            "5-59/25 2 * * *",
+            "Europe/Berlin",
+            "2027-10-31T00:10:00Z",
+            ["02:30:00+02:00", "02:55:00+02:00", "02:05:00+01:00", "02:30:00+01:00"],
+        ),
+        // Lists and ranges are fixed times.
+        (
+            "0,30 1-3 * * *",
+            "Europe/Berlin",
+            "2027-10-31T00:10:00Z",
+            ["02:30:00+02:00", "03:00:00+01:00", "03:30:00+01:00", "01:00:00+01:00"],
+        ),
+        // A gap: the interval goes on at its end.
+        (
+            "*/20 * * * *",
+            "Europe/Berlin",
+            "2027-03-28T00:35:00Z",
+            ["01:40:00+01:00", "03:00:00+02:00", "03:20:00+02:00", "03:40:00+02:00"],
+        ),
+    ] {
+        let firings = collect_firings(&timing("", every, zone), now, 4);
+        let times: Vec<&str> = firings.iter().map(|it| it.split_once('T').unwrap().1).collect();
+        assert_eq!(times, expected, "{every}");
+    }
 }
 
 #[test]
@@ -277,7 +316,7 @@ impl Pattern {
 }
 
 /// Expected firings, minute by minute: a local time is due when it first occurs, or when a gap
-/// skips it.
+/// skips it. An interval is due whenever the clock shows it.
 fn scan_firings(
     zone: &Zone,
     pattern: Pattern,
@@ -290,6 +329,9 @@ fn scan_firings(
     while moment < to {
         moment = moment.plus(Duration::from_mins(1));
         let local = zone.to_local(moment);
+        if matches!(pattern, Pattern::Minutes(_)) && local <= latest {
+            latest = local.checked_sub(1.minute()).unwrap();
+        }
         while latest < local {
             latest = latest.checked_add(1.minute()).unwrap();
             if pattern.is_match(latest) {

@@ -10,6 +10,8 @@ use crate::clock::Timestamp;
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
+/// Changes of the offset before the next firing: more than a pattern of February 29th needs.
+const OFFSET_CHANGES_MAX: usize = 200;
 /// Characters of an unknown name in the error text.
 const SHOWN_CHARS_MAX: usize = 128;
 
@@ -53,6 +55,32 @@ impl Zone {
             }
         };
         moment.ok().and_then(from_jiff)
+    }
+
+    /// The first instant after `moment` whose local time `find` returns. A local time in a gap counts
+    /// as the end of the gap; one that occurs twice counts twice. `find` returns the first local time
+    /// after the given one, or at it. `None`: there is none.
+    pub(crate) fn next_on_clock(
+        &self,
+        moment: Timestamp,
+        find: impl Fn(DateTime, bool) -> Option<DateTime>,
+    ) -> Option<Timestamp> {
+        let (mut from, mut is_inclusive) = (to_jiff(moment), false);
+        for _ in 0..OFFSET_CHANGES_MAX {
+            let offset = self.0.to_offset(from);
+            let local = find(offset.to_datetime(from), is_inclusive)?;
+            let next = offset.to_timestamp(local).ok()?;
+            let Some(change) = self.0.following(from).next() else { return from_jiff(next) };
+            let changed_at = change.timestamp();
+            if next < changed_at {
+                return from_jiff(next);
+            }
+            if local < change.offset().to_datetime(changed_at) {
+                return from_jiff(changed_at);
+            }
+            (from, is_inclusive) = (changed_at, true);
+        }
+        None
     }
 
     /// The time with offset and zone name, for display and models:

@@ -4,10 +4,13 @@ use crate::agent::action::{
     Action, HookActions, MessageSpec, StartChanges, StoredActions, UserMessageQueue,
 };
 use crate::agent::content::Content;
-use crate::agent::entry::{Custom, EntryBody, Label, ModelChange, Source, ThinkingLevelChange};
+use crate::agent::entry::{
+    Custom, EntryBody, Label, ModelChange, PromptState, Source, ThinkingLevelChange,
+};
 use crate::agent::event::{EventBody, ExtensionNotification, Severity};
 use crate::agent::inbox::{
-    CustomInput, IdempotencyRecord, InboxBody, InboxItem, PromptInput, WhenIdle,
+    CustomInput, EXTENSION_ITEM_PREFIX, IdempotencyRecord, InboxBody, InboxItem, InputOutcome,
+    PromptInput, WhenIdle,
 };
 use crate::agent::run_prompt;
 use crate::agent::settings::ThinkingLevel;
@@ -17,11 +20,71 @@ use crate::agent::step::queue;
 use crate::agent::transition::Transition;
 use crate::ids::{InputId, PromptId, UserId};
 
+/// The hook whose actions belong to a prompt that starts.
+const BEFORE_AGENT_START: &str = "before_agent_start";
+
 /// Applies the actions of one hook in order.
 pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
+    let is_after_abort = hook.event != BEFORE_AGENT_START && has_aborted(transition);
     for action in hook.actions() {
+        if is_after_abort && action.can_start_work() {
+            continue;
+        }
         apply_action(transition, &hook.by, action);
     }
+}
+
+/// True if this commit aborts a prompt: a hook on it starts nothing.
+fn has_aborted(transition: &Transition) -> bool {
+    transition.entries.iter().any(|entry| {
+        matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Aborted)
+    })
+}
+
+/// Removes what extensions have asked to start. After an abort nothing of it starts.
+pub(super) fn drop_waiting_starts(transition: &mut Transition) {
+    let is_start = |item: &InboxItem| {
+        let is_command = matches!(item.body, InboxBody::Command(_));
+        item.is_made_by_extension() && (item.can_start_prompt() || is_command)
+    };
+    while let Some(item) = queue::pop_unbounded(transition, is_start) {
+        ignore(transition, &item);
+    }
+}
+
+/// Removes the messages of extensions that would start one more prompt than they may.
+pub(super) fn enforce_chain_bound(transition: &mut Transition) {
+    let max = transition.policy.extension_prompts_max;
+    let Some(chain) = transition.head.extension_chain.clone().filter(|it| it.prompts >= max) else {
+        return;
+    };
+    let is_start = |item: &InboxItem| item.is_made_by_extension() && item.can_start_prompt();
+    while let Some(item) = queue::pop_unbounded(transition, is_start) {
+        ignore(transition, &item);
+        let text = format!(
+            "The extension `{}` started {} prompts in a row without an input of a person, and may start no more: its message was not sent. The setting TURNWHEEL_EXTENSION_PROMPTS_MAX is the bound.",
+            chain.by, chain.prompts
+        );
+        let (extension, severity) = (chain.by.clone(), Severity::Error);
+        transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));
+    }
+}
+
+/// Counts a prompt that starts with the item.
+pub(super) fn count_started_prompt(transition: &mut Transition, item: &InboxItem) {
+    let chain = &mut transition.head.extension_chain;
+    if item.is_made_by_extension() {
+        let chain = chain.get_or_insert_default();
+        chain.prompts = chain.prompts.saturating_add(1);
+    } else {
+        *chain = None;
+    }
+}
+
+fn ignore(transition: &mut Transition, item: &InboxItem) {
+    let mut receipt = queue::new_receipt(transition, item);
+    receipt.outcome = InputOutcome::Ignored;
+    transition.receipts.push(receipt);
 }
 
 /// The actions that the inbox item carries.
@@ -44,6 +107,8 @@ pub(super) fn apply_waiting(transition: &mut Transition) {
 
 /// Applies the actions of one extension on a request in order.
 pub(super) fn apply_stored(transition: &mut Transition, stored: &StoredActions) {
+    // A person sent the request.
+    transition.head.extension_chain = None;
     for action in &stored.actions {
         apply_action(transition, &stored.by, action);
     }
@@ -61,9 +126,11 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
             transition.append(EntryBody::Custom(custom));
         }
         Action::SendMessage(spec) => {
+            note_sender(transition, by);
             add_item(transition, |prompt_id, user| custom_message(spec, prompt_id, user));
         }
         Action::SendUserMessage { content, queue } => {
+            note_sender(transition, by);
             add_item(transition, |prompt_id, user| user_message(content, *queue, prompt_id, user));
         }
         Action::SetModel { model, change } => set_model(transition, model, change),
@@ -98,6 +165,11 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
             transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));
         }
     }
+}
+
+/// Names the extension of the newest input, for the error at the bound.
+fn note_sender(transition: &mut Transition, by: &str) {
+    by.clone_into(&mut transition.head.extension_chain.get_or_insert_default().by);
 }
 
 fn set_model(transition: &mut Transition, model: &str, change: &ModelChange) {
@@ -152,7 +224,8 @@ fn user_message(
 fn add_item(transition: &mut Transition, body: impl FnOnce(PromptId, UserId) -> InboxBody) {
     let head = &mut transition.head;
     head.items_made += 1;
-    let input_id = InputId::new(format!("hook_{}_{}", head.incarnation, head.items_made));
+    let input_id =
+        InputId::new(format!("{EXTENSION_ITEM_PREFIX}{}_{}", head.incarnation, head.items_made));
     let run = head.prompt.as_ref();
     let user = run.map_or(&head.user, |run| &run.user).clone();
     let item = InboxItem {

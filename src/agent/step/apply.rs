@@ -12,7 +12,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
-use crate::agent::step::{budget, calls, questions, queue, waiting_commands};
+use crate::agent::step::{actions, budget, calls, questions, queue, waiting_commands};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::ids::EffectId;
@@ -49,6 +49,7 @@ pub(super) fn start_prompt(
     prompt: &PromptInput,
     run_from_seq: Option<u64>,
 ) {
+    actions::count_started_prompt(transition, item);
     open_prompt(transition, item, (prompt, None), run_from_seq);
     if run_from_seq.is_none() {
         transition.emit(EventBody::AgentStart(Empty {}));
@@ -68,6 +69,7 @@ pub(super) fn open_prompt(
         "a prompt starts after the end of the previous one"
     );
     head.turn += 1;
+    head.waiting_message = None;
     // A follow-up continues the agent run.
     let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
     let run_turns = head.prompt.as_ref().map_or(0, |run| run.run_turns);

@@ -29,6 +29,9 @@ pub(crate) struct BashInput {
     /// True if the model does not receive it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exclude_from_context: Option<bool>,
+    /// Where the client keeps the whole output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) full_output_path: Option<String>,
 }
 
 impl BashInput {
@@ -67,7 +70,7 @@ fn append_result(transition: &mut Transition, input: BashInput) {
         exit_code: input.exit_code,
         cancelled: input.cancelled,
         truncated: input.truncated,
-        full_output_path: None,
+        full_output_path: input.full_output_path,
         exclude_from_context: input.exclude_from_context,
         timestamp: transition.now,
         extra: Extra::new(),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::detect_silent_overflow;
+use crate::agent::compaction::prospects::CompactionNote;
 use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{
@@ -112,9 +113,19 @@ pub(crate) fn should_measure_context(transition: &Transition) -> bool {
     }
 }
 
+/// True if the model input should be measured before extensions learn of the prompt that starts next.
+pub(crate) fn should_measure_before_start(transition: &Transition) -> bool {
+    let head = &transition.head;
+    transition.policy.context_budget.is_automatic()
+        && transition.held_start.is_some()
+        && head.prompt.is_none()
+        && head.phase == Phase::Idle
+        && head.compaction_attempt_seq != Some(head.seq)
+}
+
 /// Starts a compaction because the model input nearly fills the context window.
 pub(super) fn start_at_threshold(transition: &mut Transition) -> Next {
-    if !should_measure_context(transition) {
+    if !should_measure_context(transition) && !should_measure_before_start(transition) {
         return Next::Wait;
     }
     // It follows after the summary.
@@ -168,15 +179,35 @@ pub(super) fn start_recovery(transition: &mut Transition) -> Next {
     Next::StartCompaction { reason: CompactionReason::Overflow, instructions: None }
 }
 
+/// Records that instructions and tools exceed the threshold, once, or no longer do.
+pub(super) fn note_fixed_part(transition: &mut Transition, text: Option<&str>) {
+    let Some(text) = text else {
+        transition.head.compaction_note = None;
+        return;
+    };
+    let prompt_id = transition.prompt_id();
+    let note = CompactionNote::new(transition.head.seq, prompt_id, text);
+    transition.head.compaction_note =
+        Some(Box::new(CompactionNote { is_fixed_part: true, ..note }));
+}
+
+/// Records a failed automatic compaction: the next one waits until the path has grown.
+fn note_failure(transition: &mut Transition, text: &str) {
+    let note = CompactionNote::new(transition.head.seq, transition.prompt_id(), text);
+    transition.head.compaction_note = Some(Box::new(note));
+}
+
 /// Error text of the prompt for a failed response.
 pub(super) fn prompt_error_text(
-    transition: &Transition,
+    transition: &mut Transition,
     failure_kind: FailureKind,
     text: String,
 ) -> String {
     let has_recovered = transition.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
     if failure_kind == FailureKind::ContextOverflow && has_recovered {
-        format!("Context overflow recovery failed: {text}")
+        let text = format!("Context overflow recovery failed: {text}");
+        note_failure(transition, &text);
+        text
     } else {
         text
     }
@@ -225,6 +256,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             let entry = transition.append(EntryBody::Compaction(finished.compaction.clone()));
             transition.head.set_context(&finished.context);
             transition.head.is_compacted = true;
+            transition.head.compaction_note = None;
             transition.head.context_tokens = None;
             transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
                 entry: Some(entry.base.seq),
@@ -314,6 +346,9 @@ fn finish_without_summary(
         let error_message = error;
         transition.emit(EventBody::BranchSummaryEnd(BranchSummaryEnd { aborted, error_message }));
         return resume(transition);
+    }
+    if let Some(text) = error.as_ref().filter(|_| !aborted && reason != CompactionReason::Manual) {
+        note_failure(transition, text);
     }
     transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
         entry: None,

@@ -84,6 +84,7 @@ pub(super) fn pop_decision(transition: &mut Transition) -> Option<Arc<InboxItem>
 /// Messages that start no prompt are appended in order.
 pub(super) fn start_prompt_when_idle(transition: &mut Transition) -> Next {
     while is_idle(transition) {
+        actions::enforce_chain_bound(transition);
         if !bash::append_results(transition) {
             return Next::Wait;
         }
@@ -176,6 +177,7 @@ pub(super) fn continue_with_steers(transition: &mut Transition) -> Next {
 
 /// Removes and returns the oldest item that starts the next prompt in the same run.
 pub(super) fn pop_next_prompt(transition: &mut Transition) -> Option<Arc<InboxItem>> {
+    actions::enforce_chain_bound(transition);
     let is_next_prompt = |item: &InboxItem| {
         let is_queued = matches!(item.queue(), Some(InputQueue::FollowUp | InputQueue::Prompt));
         // An agent run stays on one branch.

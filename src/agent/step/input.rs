@@ -39,6 +39,9 @@ pub enum Input {
     ResponseReceived(Box<ResponseInput>),
     /// The next model input leaves too little room in the context window.
     ContextWindowExceeded,
+    /// Instructions and tools alone exceed the threshold of compactions, with the text for users; or they
+    /// no longer do.
+    FixedPartMeasured(Option<String>),
     /// An attempt to create a summary ended.
     SummaryFinished(Box<SummaryAttempt>),
     /// The preflight of a ready call ended.

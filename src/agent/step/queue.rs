@@ -109,6 +109,9 @@ pub(super) fn new_receipt(transition: &Transition, item: &InboxItem) -> Receipt 
 pub(super) fn append_input(transition: &mut Transition, item: &InboxItem) {
     turn::open_turn(transition);
     append_message(transition, item);
+    if !item.is_made_by_extension() {
+        transition.head.extension_chain = None;
+    }
     transition.head.reset_suspicion();
     let mut receipt = new_receipt(transition, item);
     receipt.prompt_id = transition.prompt_id();

@@ -7,8 +7,12 @@ use serde_json::json;
 use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
 use crate::agent::request::{Request, RequestKind};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
 use crate::agent::transition::Transition;
 use crate::ids::{PromptId, RequestId};
+
+/// Characters of the title of a request.
+const TITLE_CHARS_MAX: usize = 512;
 
 /// A question to the owner about the running prompt, without content.
 pub(super) fn new_request(transition: &Transition) -> Request {
@@ -42,6 +46,9 @@ pub(super) fn new_request(transition: &Transition) -> Request {
 /// Gives the request its id, and stores it in the head and as an entry. Returns the number of the
 /// entry.
 pub(super) fn store(transition: &mut Transition, request: &mut Request) -> u64 {
+    // An approver decides by these texts, and others have written parts of them.
+    request.title = sanitize_line(&request.title, TITLE_CHARS_MAX);
+    request.reason = sanitize_line(&request.reason, LINE_CHARS_MAX);
     request.id = new_request_id(transition);
     transition.head.requests.push(request.clone());
     let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));

@@ -166,6 +166,73 @@ fn abort_before_a_response_keeps_the_response() {
     assert_eq!(states, [PromptState::Completed, PromptState::Running]);
 }
 
+fn hook_of(event: &'static str, actions: &[Action]) -> Input {
+    let mut hook = HookActions::new("loop", event, ActionOrigin::Kept);
+    for action in actions {
+        hook.add(action.clone()).unwrap();
+    }
+    Input::HookActions(Box::new(hook))
+}
+
+#[test]
+fn actions_of_extensions_start_nothing_after_abort() {
+    let mut transition = transition();
+    let abort = item("stop", json!({"abort": {"promptId": "pr_1"}}));
+    // One message waits at the abort, others are sent because of it.
+    let sent = kept(&[user_message("before", UserMessageQueue::FollowUp)]);
+    apply_inputs(&mut transition, &[prompt("go"), sent, inbox_read(&[abort]), Input::DrainInbox]);
+    let compact = Action::Compact { instructions: None };
+    let after = [
+        user_message("again", UserMessageQueue::Steer),
+        send_message("go on", true),
+        compact,
+        send_message("noted", false),
+    ];
+    apply_inputs(&mut transition, &[hook_of("agent_end", &after), Input::DrainInbox]);
+    finish_commit(&mut transition);
+    let states: Vec<PromptState> = transition.head.prompts.iter().map(|span| span.state).collect();
+    assert_eq!((states, &transition.head.phase), (vec![PromptState::Aborted], &Phase::Idle));
+    assert_eq!(transition.queued_new_items().count(), 0);
+    assert!(entry_kinds(&transition).contains(&"\"custom_message\"".to_owned()), "it is recorded");
+    // Without an abort it starts the next prompt.
+    let mut transition = self::transition();
+    apply_inputs(&mut transition, &[prompt("go"), response(&["done"])]);
+    apply_inputs(&mut transition, &[hook_of("agent_end", &after[..1]), Input::DrainInbox]);
+    assert_eq!(transition.head.prompts.len(), 2);
+}
+
+#[test]
+fn chain_of_prompts_of_extensions_is_bounded() {
+    let again = [user_message("again", UserMessageQueue::FollowUp)];
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go"), response(&["done"])]);
+    let mut errors = Vec::new();
+    for _ in 0..12 {
+        let mut next = Transition::new(transition.head, None, policy(), NOW);
+        apply_inputs(&mut next, &[hook_of("agent_end", &again), Input::DrainInbox]);
+        if next.head.prompt.is_some() {
+            apply_inputs(&mut next, &[response(&["done"])]);
+        }
+        errors.extend(next.events.iter().filter_map(|event| match &event.body {
+            EventBody::Notify(notice) => Some(notice.text.clone()),
+            _ => None,
+        }));
+        assert_eq!(next.queued_new_items().count(), 0);
+        transition = next;
+    }
+    assert_eq!(transition.head.prompts.len(), 1 + 8);
+    assert_eq!(errors.len(), 4);
+    assert!(errors[0].starts_with("The extension `loop` started 8 prompts in a row"), "{errors:?}");
+    // A prompt of a person ends the row.
+    let next = item(
+        "next",
+        json!({"prompt": {"promptId": "pr_2", "user": "default", "input": "x", "visible": true, "source": "user"}}),
+    );
+    apply_inputs(&mut transition, &[inbox_read_one(next), response(&["done"])]);
+    apply_inputs(&mut transition, &[hook_of("agent_end", &again), Input::DrainInbox]);
+    assert_eq!(transition.head.extension_chain.as_ref().map(|chain| chain.prompts), Some(1));
+}
+
 #[test]
 fn abort_without_a_prompt_has_no_effect() {
     let mut transition = transition();

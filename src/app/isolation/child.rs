@@ -144,6 +144,7 @@ fn build_services(
     let credentials = Credentials::default();
     let (files, loaded, model) = service::load_with_model(settings, &credentials, || {
         let mut files = AgentFiles::new(&app, settings, &options, &credentials)?;
+        files.own_ports().set(init.own_ports);
         let loaded = files.load_active(init.active_agents);
         Ok((files, loaded))
     })?;

@@ -47,6 +47,9 @@ pub(super) struct ChildInit {
     pub(super) stores_notifications: bool,
     pub(super) turn_ms: u64,
     pub(super) settle_after_ms: u64,
+    /// Ports of the parent, which no tool may reach.
+    #[serde(default)]
+    pub(super) own_ports: Vec<u16>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

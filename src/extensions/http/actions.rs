@@ -8,7 +8,9 @@ use crate::agent::entry::CustomMessageEntry;
 use crate::agent::inbox::DeliverAs;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
-use crate::extensions::{HookContext, HookError, MessageSpec, Severity, UserMessageQueue};
+use crate::extensions::{
+    HookContext, HookError, MessageSpec, Permissions, Severity, UserMessageQueue,
+};
 use crate::ids::EntryId;
 
 /// An item of `actions`.
@@ -87,7 +89,13 @@ enum ActionKind {
 
 /// Adds the actions to those of the hook. The error holds no value of the response.
 pub(super) fn add_actions(actions: Vec<HookAction>, cx: &HookContext) -> Result<(), String> {
+    let permissions = cx.extension().permissions();
     for (index, action) in actions.into_iter().enumerate() {
+        if let Some(missing) = action.kind.find_undeclared(&permissions) {
+            return Err(format!(
+                "/actions/{index} was refused: the agent file does not declare it; add it to `{missing}` of the extension"
+            ));
+        }
         let rule = action.kind.rule();
         action.kind.add(action.data, cx).map_err(|_names_values| {
             format!("/actions/{index} was refused: {rule}; one hook has at most 16 actions of 64 KB together")
@@ -97,6 +105,30 @@ pub(super) fn add_actions(actions: Vec<HookAction>, cx: &HookContext) -> Result<
 }
 
 impl ActionKind {
+    /// The list of the agent file that lacks the action, its tools or its entry type.
+    fn find_undeclared(&self, permissions: &Permissions) -> Option<&'static str> {
+        let (name, undeclared) = match self {
+            Self::AppendEntry { custom_type, .. } => (
+                "appendEntry",
+                Some("entries").filter(|_| !permissions.allows_storage(custom_type)),
+            ),
+            Self::SetActiveTools { tools } => (
+                "setActiveTools",
+                Some("tools").filter(|_| !tools.iter().all(|tool| permissions.allows_tool(tool))),
+            ),
+            Self::SendMessage { .. } => ("sendMessage", None),
+            Self::SendUserMessage { .. } => ("sendUserMessage", None),
+            Self::SetModel { .. } => ("setModel", None),
+            Self::SetThinkingLevel { .. } => ("setThinkingLevel", None),
+            Self::SetSessionName { .. } => ("setSessionName", None),
+            Self::SetLabel { .. } => ("setLabel", None),
+            Self::Abort {} => ("abort", None),
+            Self::Compact { .. } => ("compact", None),
+            Self::Notify { .. } => ("notify", None),
+        };
+        if permissions.allows_action(name) { undeclared } else { Some("actions") }
+    }
+
     /// The rule of this action that a response may break.
     fn rule(&self) -> &'static str {
         match self {

@@ -21,8 +21,9 @@ use crate::agent::raw::{RawJson, raw_object};
 use crate::extensions::{
     BashResult, ClosingTurn, CommandCall, CommandOutcome, CommandSpec, Events, Extension,
     FinishTurn, FinishedRun, FinishedToolCall, HookContext, HookError, InputDecision, Observation,
-    PendingCompaction, PendingFork, PendingLeafMove, PendingToolCall, PromptText, ResultChanges,
-    RunChanges, SessionDecision, StartingRun, SummaryOverride, ToolCallDecision, UserBash,
+    PendingCompaction, PendingFork, PendingLeafMove, PendingToolCall, Permissions, PromptText,
+    ResultChanges, RunChanges, SessionDecision, StartingRun, SummaryOverride, ToolCallDecision,
+    UserBash,
 };
 
 /// An extension of an agent file.
@@ -35,6 +36,8 @@ pub(crate) struct HttpExtension {
     pub(crate) commands: Vec<CommandSpec>,
     /// True if a tool call starts, and an input is accepted, although its request failed.
     pub(crate) is_optional: bool,
+    /// The actions, tools and entry types that the agent file declares. The others are refused.
+    pub(crate) permissions: Permissions,
 }
 
 #[derive(Serialize)]
@@ -104,6 +107,10 @@ impl Extension for HttpExtension {
 
     fn is_input_required(&self) -> bool {
         !self.is_optional
+    }
+
+    fn permissions(&self) -> Permissions {
+        self.permissions.clone()
     }
 
     fn is_remote(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::agent::raw::RawJson;
 use crate::clock::SystemClock;
 use crate::extensions::context::{Anchor, HookSite};
 use crate::extensions::runner::tests::new_site;
-use crate::extensions::{CommandSpec, Events, Extension, Hook, PendingToolCall};
+use crate::extensions::{CommandSpec, Events, Extension, Hook, PendingToolCall, Permissions};
 use crate::ids::UserId;
 use crate::settings::secret::Secret;
 use crate::tools::Arguments;
@@ -43,6 +43,7 @@ pub(super) fn extension(url: &str, timeout: Duration) -> HttpExtension {
         endpoint: endpoint(url, timeout),
         commands: vec![CommandSpec::new("rules", "Shows the rules.")],
         is_optional: false,
+        permissions: Permissions::new(),
     }
 }
 

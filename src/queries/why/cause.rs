@@ -7,6 +7,7 @@ use crate::agent::pause::{DeferReason, Deferral, Pause};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor as CallWaits};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::step::is_supported;
+use crate::agent::waits::WaitingMessage;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
 use crate::queries::why::{LeaseView, OVERDUE_AFTER, WaitsFor, WhyFacts};
@@ -71,6 +72,8 @@ pub(super) enum Cause<'a> {
         others: usize,
     },
     Deferred(&'a Deferral),
+    /// A message of a queue that is not accepted yet.
+    WaitingMessage(&'a WaitingMessage),
     Paused(&'a Pause),
     NewerVersion,
     Conversation(&'a ConversationId),
@@ -146,6 +149,11 @@ fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
     }
     if let Some(first) = facts.inbox.first() {
         return Cause::HeldInputs { inputs: facts.inbox.len(), since: first.accepted_at };
+    }
+    if let Some(message) = facts.head.waiting_message.as_deref()
+        && message.until > facts.now
+    {
+        return Cause::WaitingMessage(message);
     }
     Cause::Nothing { last: facts.head.prompts.last().map(|span| span.state) }
 }
@@ -287,6 +295,7 @@ impl Cause<'_> {
                 DeferReason::BudgetInUse => WaitsFor::BudgetInUse,
                 DeferReason::LedgerUnavailable => WaitsFor::Ledger,
             },
+            Self::WaitingMessage(_) => WaitsFor::Message,
             Self::Paused(_) => WaitsFor::Paused,
             Self::NewerVersion => WaitsFor::NewerVersion,
             Self::Conversation(_) => WaitsFor::Conversation,
@@ -301,6 +310,7 @@ impl Cause<'_> {
             Self::TakeOver { .. } if facts.is_service_stopped => facts.head.updated_at,
             Self::TakeOver { lease_end: stopped, .. } => *stopped,
             Self::Approval { request, .. } => request.requested_at,
+            Self::WaitingMessage(message) => message.since,
             Self::Paused(pause) => pause.since,
             Self::Nothing { .. }
             | Self::Working { .. }
@@ -319,6 +329,7 @@ impl Cause<'_> {
         match self {
             Self::Nothing { .. }
             | Self::HeldInputs { .. }
+            | Self::WaitingMessage(_)
             | Self::NewerVersion
             | Self::Conversation(_)
             | Self::Callback => None,

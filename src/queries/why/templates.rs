@@ -9,8 +9,8 @@ use crate::agent::head::Head;
 use crate::agent::pause::{DeferReason, Deferral};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::suspicion::ISOLATED_DEATHS_MAX;
-use crate::queries::why::WhyFacts;
 use crate::queries::why::cause::{Cause, WorkerTask};
+use crate::queries::why::{WhyFacts, to_clause};
 
 const PAUSED_SETTING: &str = "TURNWHEEL_PAUSED";
 
@@ -58,6 +58,10 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &WhyFacts) -> String {
         ),
         Cause::Approval { request, others } => approval_sentence(request, *others),
         Cause::Deferred(deferral) => deferred_sentence(deferral, &since),
+        Cause::WaitingMessage(message) => format!(
+            "A message of `agent-prompts` has waited since {since}: {}. It is tried again within minutes.",
+            to_clause(&message.reason)
+        ),
         Cause::Paused(pause) => {
             format!(
                 "{} by {PAUSED_SETTING}: the conversation's work has been kept pending since {since}.",
@@ -73,6 +77,12 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &WhyFacts) -> String {
             format!("A tool call has waited for the conversation `{id}` since {since}.")
         }
         Cause::Callback => format!("A tool call has waited for a callback since {since}."),
+    };
+    // The error of a failed prompt says the same.
+    let is_failed = matches!(cause, Cause::Nothing { last: Some(PromptState::Failed) });
+    let text = match facts.head.compaction_note.as_deref().filter(|_| !is_failed) {
+        Some(note) => format!("{text} {}", note.text),
+        None => text,
     };
     if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
 }
@@ -151,6 +161,12 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
             ),
             abort.clone(),
         ],
+        Cause::WaitingMessage(message) => {
+            return vec![format!(
+                "repair the cause: {}; the message is then accepted by itself",
+                to_clause(&message.reason)
+            )];
+        }
         Cause::NewerVersion => {
             return vec![
                 "deploy the newer version again: it continues where it stopped".to_owned(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::super::TURNS;
 use super::super::visibility_queue::{ClockReading, VisibilityQueue};
 use crate::clock::Clock;
 
@@ -121,6 +122,13 @@ impl LocalQueues {
 
 impl State {
     fn queue(&mut self, name: &str) -> &mut ListenedQueue {
-        self.queues.entry(name.to_owned()).or_default()
+        self.queues.entry(name.to_owned()).or_insert_with(|| {
+            let messages = if name == TURNS {
+                VisibilityQueue::with_owners()
+            } else {
+                VisibilityQueue::default()
+            };
+            ListenedQueue { messages, ..ListenedQueue::default() }
+        })
     }
 }

@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
@@ -14,8 +17,34 @@ const LEASES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    leases: Mutex<HashMap<ConversationKey, (WorkerId, Timestamp)>>,
+    leases: Mutex<HashMap<ConversationKey, HeldLease>>,
     file: LeasesFile,
+}
+
+/// A lease, and the moment of its last renewal. The monotonic clock ends it, too: the wall clock may
+/// have been set back.
+#[derive(Clone, Debug)]
+struct HeldLease {
+    worker: WorkerId,
+    until: Timestamp,
+    renewed_at: Instant,
+    duration: Duration,
+}
+
+impl HeldLease {
+    fn new(request: &LeaseRequest<'_>) -> Self {
+        Self {
+            worker: request.worker.clone(),
+            until: request.until,
+            renewed_at: Instant::now(),
+            duration: request.now.until(request.until),
+        }
+    }
+
+    fn can_be_taken_over(&self, now: Timestamp) -> bool {
+        self.until.plus(TAKE_OVER_DELAY) <= now
+            || self.renewed_at.elapsed() >= self.duration + TAKE_OVER_DELAY
+    }
 }
 
 impl Leases {
@@ -39,15 +68,15 @@ impl Leases {
     /// The end of another worker's lease: try again after it.
     pub(super) fn acquire(&self, request: &LeaseRequest<'_>) -> Result<(), Timestamp> {
         let mut leases = self.lock();
-        if let Some((worker, until)) = leases.get(request.key)
-            && worker != request.worker
-            && !can_take_over(*until, request.now)
+        if let Some(held) = leases.get(request.key)
+            && held.worker != *request.worker
+            && !held.can_be_taken_over(request.now)
         {
-            return Err(*until);
+            return Err(held.until);
         }
         if leases.len() >= LEASES_MAX {
-            leases.retain(|key, (_, until)| {
-                let is_kept = !can_take_over(*until, request.now);
+            leases.retain(|key, held| {
+                let is_kept = !held.can_be_taken_over(request.now);
                 if !is_kept {
                     self.file.remove(key);
                 }
@@ -55,7 +84,7 @@ impl Leases {
             });
         }
         self.file.add(request.key);
-        leases.insert(request.key.clone(), (request.worker.clone(), request.until));
+        leases.insert(request.key.clone(), HeldLease::new(request));
         Ok(())
     }
 
@@ -64,8 +93,8 @@ impl Leases {
     pub(super) fn renew(&self, request: &LeaseRequest<'_>) -> bool {
         let mut leases = self.lock();
         match leases.get_mut(request.key) {
-            Some((worker, until)) if worker == request.worker => {
-                *until = request.until;
+            Some(held) if held.worker == *request.worker => {
+                *held = HeldLease::new(request);
                 true
             }
             Some(_) | None => false,
@@ -74,7 +103,7 @@ impl Leases {
 
     /// Returns the worker and the end of the lease, even if it has expired without a release.
     pub(super) fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
-        self.lock().get(key).cloned()
+        self.lock().get(key).map(|held| (held.worker.clone(), held.until))
     }
 
     pub(super) fn count(&self) -> usize {
@@ -83,17 +112,13 @@ impl Leases {
 
     pub(super) fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         let mut leases = self.lock();
-        if leases.get(key).is_some_and(|(holder, _)| holder == worker) {
+        if leases.get(key).is_some_and(|held| held.worker == *worker) {
             leases.remove(key);
             self.file.remove(key);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ConversationKey, (WorkerId, Timestamp)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ConversationKey, HeldLease>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn can_take_over(until: Timestamp, now: Timestamp) -> bool {
-    until.plus(TAKE_OVER_DELAY) <= now
 }

@@ -139,6 +139,8 @@ fn configure_writer(
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     configure_statements(connection)?;
+    // Deleted and replaced content is overwritten: free pages keep nothing of a deleted user.
+    connection.pragma_update(None, "secure_delete", "ON")?;
     // Check the result: a file system without shared memory returns another mode.
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
     if mode != "wal" {

@@ -300,3 +300,71 @@ async fn write_completes_when_caller_stops_waiting() {
     store.write(&conversation(2), vec![entry(1, 1)]).await.unwrap();
     assert_eq!(entry_ids(&store, &at).await, [entry_id(1)]);
 }
+
+#[test]
+fn empty_or_missing_database_beside_files_of_a_store_is_refused() {
+    for is_missing in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        drop(EmbeddedStore::open(folder.path()).unwrap());
+        // A new folder, also one whose first start ended early.
+        drop(EmbeddedStore::open(folder.path()).unwrap());
+        let database = folder.path().join(DATABASE_FILE);
+        fs::create_dir(folder.path().join("artifacts")).unwrap();
+        if is_missing {
+            fs::remove_file(&database).unwrap();
+        } else {
+            fs::write(&database, "").unwrap();
+        }
+        let error = EmbeddedStore::open(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("artifacts beside it belongs to a store")
+                && error.contains("move the folder away to start empty"),
+            "{error}"
+        );
+        assert_eq!(database.metadata().map_or(0, |it| it.len()), 0, "nothing was changed");
+    }
+}
+
+#[tokio::test]
+async fn store_of_a_deleted_folder_takes_no_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(folder.path()).unwrap();
+    let partition = Partition::Scope(TenantId::new("t"));
+    let document = |id: &str| {
+        Document::new(id, DocumentKind::Scope, &serde_json::json!({"text": "secret words"}), None)
+    };
+    store.write(&partition, vec![Write::Create(document("one"))]).await.unwrap();
+    fs::remove_dir_all(folder.path()).unwrap();
+    let error = store.write(&partition, vec![Write::Create(document("two"))]).await.unwrap_err();
+    let text = crate::error_chain::error_chain(&error);
+    assert!(text.contains("was deleted while the service ran"), "{text}");
+}
+
+#[tokio::test]
+async fn deleted_entries_leave_no_text_in_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(folder.path()).unwrap();
+    let partition = Partition::Conversation(ConversationKey {
+        tenant: TenantId::new("t"),
+        user: UserId::new("u"),
+        conversation_id: ConversationId::new("c"),
+    });
+    let text = "a very particular sentence ".repeat(400);
+    let ids: Vec<String> = (1..=20).map(entry_id).collect();
+    for id in &ids {
+        let body = serde_json::json!({"text": text});
+        let entry = Document::new(id.clone(), DocumentKind::Entry, &body, None);
+        store.write(&partition, vec![Write::Create(entry)]).await.unwrap();
+    }
+    let deletions = ids.iter().map(|id| Write::Delete(id.clone(), None)).collect();
+    store.write(&partition, deletions).await.unwrap();
+    // Another write waits until the checkpoint is done.
+    let other = Document::new("x", DocumentKind::Inbox, &serde_json::json!({}), None);
+    store.write(&partition, vec![Write::Create(other)]).await.unwrap();
+    for file in fs::read_dir(folder.path()).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = fs::read(&path).unwrap_or_default();
+        let found = bytes.windows(15).any(|part| part == b"very particular");
+        assert!(!found, "{}", path.display());
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::ids::ConversationKey;
 use crate::store::embedded::cache::{ConversationCache, TakenConversation};
+use crate::store::embedded::file_identity::FileIdentity;
 use crate::store::embedded::leases::Leases;
 use crate::store::embedded::rows::{self, ApplyError};
 use crate::store::embedded::{store_error, unavailable};
@@ -25,6 +26,8 @@ const GROUP_MAX: usize = 256;
 /// Log size in pages (4 MB) above which a checkpoint runs. Measured with 2000: 2 % fewer bytes
 /// written, but the next commit waits 8 ms instead of 3.
 const CHECKPOINT_LOG_PAGES: u64 = 1000;
+/// Time between log lines about failed writes.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Bits of the version counter of one opening of the store. The number of the opening is in the
 /// higher bits, so that no version is used twice: a document that is deleted and created again
 /// matches none of its old `ETag`s.
@@ -91,8 +94,8 @@ impl Counters {
 
 impl Writer {
     pub(super) fn start(
-        mut connection: Connection,
-        generation: u32,
+        (mut connection, generation): (Connection, u32),
+        identity: FileIdentity,
         (cache, leases): (Arc<ConversationCache>, Arc<Leases>),
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
@@ -113,6 +116,9 @@ impl Writer {
             counters: Arc::clone(&counters),
             cache,
             leases,
+            identity,
+            failure_log: FailureLog::default(),
+            has_purged: false,
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -162,6 +168,29 @@ struct WriterThread {
     counters: Arc<Counters>,
     cache: Arc<ConversationCache>,
     leases: Arc<Leases>,
+    identity: FileIdentity,
+    failure_log: FailureLog,
+    /// True if entries were deleted that the log still has.
+    has_purged: bool,
+}
+
+/// Failures that are not logged one by one: a full disk fails each write.
+#[derive(Debug, Default)]
+struct FailureLog {
+    logged_at: Option<Instant>,
+    suppressed: u32,
+}
+
+impl FailureLog {
+    /// Returns the number of failures since the last line, if a line is due.
+    fn count(&mut self) -> Option<u32> {
+        if self.logged_at.is_some_and(|at| at.elapsed() < FAILURE_LOG_INTERVAL) {
+            self.suppressed = self.suppressed.saturating_add(1);
+            return None;
+        }
+        self.logged_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed).saturating_add(1))
+    }
 }
 
 impl WriterThread {
@@ -223,6 +252,16 @@ impl WriterThread {
     }
 
     fn commit_group(&mut self, group: Vec<Batch>) {
+        if let Err(reason) = self.identity.check() {
+            if let Some(count) = self.failure_log.count() {
+                tracing::error!(reason, count, "store write refused");
+            }
+            for batch in group {
+                let _ = batch.reply.send(Err(unavailable(reason.clone())));
+            }
+            return;
+        }
+        self.has_purged |= group.iter().any(deletes_entries);
         match self.run_transaction(&group) {
             Ok(answers) => {
                 for (batch, answer) in group.into_iter().zip(answers) {
@@ -234,7 +273,9 @@ impl WriterThread {
                 if !self.connection.is_autocommit() {
                     let _ = self.connection.execute_batch("ROLLBACK");
                 }
-                tracing::error!(%error, batches = group.len(), "store transaction failed");
+                if let Some(count) = self.failure_log.count() {
+                    tracing::error!(%error, batches = group.len(), count, "store transaction failed");
+                }
                 let error = Arc::new(error);
                 for batch in group {
                     let _ = batch.reply.send(Err(store_error(Arc::clone(&error))));
@@ -329,19 +370,34 @@ impl WriterThread {
 
     /// Runs a checkpoint if the log is long. Called after the results are sent, because it waits
     /// for the disk twice.
-    fn checkpoint_if_log_is_long(&self) {
-        if self.counters.log_pages.load(Ordering::SeqCst) < CHECKPOINT_LOG_PAGES {
+    fn checkpoint_if_log_is_long(&mut self) {
+        // What users deleted must leave the log, too.
+        let is_purge_done = self.has_purged && self.pending.is_empty();
+        let is_long = self.counters.log_pages.load(Ordering::SeqCst) >= CHECKPOINT_LOG_PAGES;
+        if !is_long && !is_purge_done {
             return;
         }
-        match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
+        let mode = if is_purge_done { CheckpointMode::TRUNCATE } else { CheckpointMode::PASSIVE };
+        match self.connection.wal_checkpoint_v2(None::<&str>, mode) {
             Ok(_) => {
+                self.has_purged &= !is_purge_done;
                 self.counters.checkpoints.fetch_add(1, Ordering::SeqCst);
                 self.counters.log_pages.store(0, Ordering::SeqCst);
             }
             // The log stays valid; the next commit tries again.
-            Err(error) => tracing::warn!(%error, "store checkpoint failed"),
+            Err(error) => {
+                if let Some(count) = self.failure_log.count() {
+                    tracing::warn!(%error, count, "store checkpoint failed");
+                }
+            }
         }
     }
+}
+
+/// True if the batch deletes entries, as the deletion of a conversation does.
+fn deletes_entries(batch: &Batch) -> bool {
+    let is_entry = |id: &str| id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit());
+    batch.writes.iter().any(|write| matches!(write, Write::Delete(id, _) if is_entry(id)))
 }
 
 /// Returns the time that a commit waits for others, by the number of active conversations.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
 use url::{Host, Url};
@@ -11,6 +12,26 @@ use url::{Host, Url};
 pub struct AddressRules {
     entries: Vec<AllowedAddress>,
     is_loopback_allowed: bool,
+    own_ports: OwnPorts,
+}
+
+/// Ports at which this process serves, shared by all clients of its tools. A tool that reaches them acts
+/// as a user of the service.
+#[derive(Clone, Debug, Default)]
+pub struct OwnPorts(Arc<RwLock<Vec<u16>>>);
+
+impl OwnPorts {
+    pub(crate) fn set(&self, ports: Vec<u16>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = ports;
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<u16> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn contains(&self, port: u16) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&port)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +43,21 @@ enum AllowedAddress {
 
 /// Error: tools may not reach the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressNotAllowed;
+pub enum AddressNotAllowed {
+    /// Not public, and not listed.
+    Private,
+    /// A port of this service itself. No list allows it.
+    Own,
+}
 
 impl fmt::Display for AddressNotAllowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW",
-        )
+        f.write_str(match self {
+            Self::Private => {
+                "the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW"
+            }
+            Self::Own => "the address is that of this service itself, which no tool may call",
+        })
     }
 }
 
@@ -61,13 +90,19 @@ impl AddressRules {
                 )),
             }
         }
-        if wrong.is_empty() { Ok(Self { entries, is_loopback_allowed: false }) } else { Err(wrong) }
+        if wrong.is_empty() { Ok(Self { entries, ..Self::default() }) } else { Err(wrong) }
     }
 
     /// Also allows loopback addresses, for `dev`.
     #[must_use]
     pub fn with_loopback(self) -> Self {
         Self { is_loopback_allowed: true, ..self }
+    }
+
+    /// Ports that no tool may reach, unless at a public address.
+    #[must_use]
+    pub fn with_own_ports(self, own_ports: OwnPorts) -> Self {
+        Self { own_ports, ..self }
     }
 
     /// True if the list contains a host name.
@@ -82,18 +117,25 @@ impl AddressRules {
         let ip = match url.host() {
             Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
             Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+            // The resolver does not know the port.
+            Some(Host::Domain(_)) if self.own_ports.contains(port) => {
+                return Err(AddressNotAllowed::Own);
+            }
             Some(Host::Domain(name)) => {
                 let is_listed = self.entries.iter().any(|entry| entry.matches_host(name, port));
                 return Ok(if is_listed { AddressScope::Listed } else { AddressScope::Public });
             }
-            None => return Err(AddressNotAllowed),
+            None => return Err(AddressNotAllowed::Private),
         };
+        if self.own_ports.contains(port) && !is_public(ip.to_canonical()) {
+            return Err(AddressNotAllowed::Own);
+        }
         let is_listed =
             self.entries.contains(&AllowedAddress::Address { ip: ip.to_canonical(), port });
         if is_listed || self.is_allowed(ip, AddressScope::Public) {
             Ok(AddressScope::Public)
         } else {
-            Err(AddressNotAllowed)
+            Err(AddressNotAllowed::Private)
         }
     }
 
@@ -220,6 +262,25 @@ mod tests {
     }
 
     #[test]
+    fn own_ports_are_refused_whatever_the_list_allows() {
+        let own_ports = OwnPorts::default();
+        let rules = AddressRules::parse("127.0.0.0/8,localhost:7071,box.example").unwrap();
+        let rules = rules.with_loopback().with_own_ports(own_ports.clone());
+        own_ports.set(vec![7071, 40_123]);
+        for host in
+            ["127.0.0.1", "127.1", "[::1]", "localhost", "localhost.", "box.example", "0.0.0.0"]
+        {
+            for port in [7071, 40_123] {
+                let checked = rules.check_url(&url(&format!("http://{host}:{port}/api")));
+                assert_eq!(checked, Err(AddressNotAllowed::Own), "{host}:{port}");
+            }
+        }
+        for allowed in ["http://127.0.0.1:7072/", "http://localhost/", "http://20.0.0.1:7071/"] {
+            assert!(rules.check_url(&url(allowed)).is_ok(), "{allowed}");
+        }
+    }
+
+    #[test]
     fn private_addresses_are_rejected_in_every_notation() {
         let rules = AddressRules::default();
         for host in [
@@ -255,7 +316,7 @@ mod tests {
         ] {
             assert_eq!(
                 rules.check_url(&url(&format!("http://{host}/"))),
-                Err(AddressNotAllowed),
+                Err(AddressNotAllowed::Private),
                 "{host}"
             );
         }
@@ -276,10 +337,10 @@ mod tests {
         .unwrap();
         let reach = |text: &str| rules.check_url(&url(text));
         assert_eq!(reach("http://10.1.2.3/"), Ok(AddressScope::Public));
-        assert_eq!(reach("http://10.2.2.3/"), Err(AddressNotAllowed));
+        assert_eq!(reach("http://10.2.2.3/"), Err(AddressNotAllowed::Private));
         assert_eq!(reach("http://[::ffff:10.1.2.3]/"), Ok(AddressScope::Public));
         assert_eq!(reach("http://127.0.0.1:9000/"), Ok(AddressScope::Public));
-        assert_eq!(reach("http://127.0.0.1:9001/"), Err(AddressNotAllowed));
+        assert_eq!(reach("http://127.0.0.1:9001/"), Err(AddressNotAllowed::Private));
         assert_eq!(reach("http://[fd12::1]/"), Ok(AddressScope::Public));
         assert_eq!(reach("http://INTRANET.example:8080/"), Ok(AddressScope::Listed));
         assert_eq!(reach("http://intranet.example/"), Ok(AddressScope::Public));
@@ -306,6 +367,6 @@ mod tests {
         let dev = AddressRules::default().with_loopback();
         assert_eq!(dev.check_url(&url("http://127.0.0.1:1/")), Ok(AddressScope::Public));
         assert_eq!(dev.check_url(&url("http://[::1]:1/")), Ok(AddressScope::Public));
-        assert_eq!(dev.check_url(&url("http://10.0.0.1/")), Err(AddressNotAllowed));
+        assert_eq!(dev.check_url(&url("http://10.0.0.1/")), Err(AddressNotAllowed::Private));
     }
 }

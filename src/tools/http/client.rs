@@ -183,7 +183,7 @@ impl Resolve for AllowedAddressResolver {
                 .map(|ip| SocketAddr::new(ip, 0))
                 .collect();
             if reachable.is_empty() && has_addresses {
-                return Err(AddressNotAllowed.into());
+                return Err(AddressNotAllowed::Private.into());
             }
             Ok(Box::new(reachable.into_iter()) as Addrs)
         })

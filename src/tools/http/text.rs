@@ -105,22 +105,6 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
     })
 }
 
-/// Cleans text for an approver: one line, without characters that hide or reorder others, at most
-/// `letters_max` characters.
-pub(in crate::tools) fn sanitize_line(text: &str, chars_max: usize) -> String {
-    let visible = text.chars().filter(|letter| {
-        !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    });
-    let spaced: String =
-        visible.map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    let mut line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() > chars_max {
-        line = line.chars().take(chars_max).collect();
-        line.push('…');
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,11 +121,5 @@ mod tests {
     fn text_is_truncated_between_characters() {
         assert_eq!(byte_prefix("aé", 2), "a");
         assert_eq!(byte_prefix("aé", 9), "aé");
-    }
-
-    #[test]
-    fn sanitized_line_has_no_hidden_characters() {
-        assert_eq!(sanitize_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
-        assert_eq!(sanitize_line("aaaa", 2), "aa…");
     }
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
+use crate::agent::text::sanitize_line;
 use crate::tools::destination::BoundDestination;
-use crate::tools::http::text::sanitize_line;
 use crate::tools::http::{ATTEMPTS_MAX, ApprovalRule, RETRY_DELAY, unknown_reason};
 use crate::tools::mcp::McpServer;
 use crate::tools::mcp::conversation_session::ConversationSession;

@@ -36,6 +36,8 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 const PARALLEL_READS: usize = 16;
 /// Changes that the result names as refused.
 const REFUSED_LINES_MAX: usize = 20;
+/// Bytes of a command.
+const COMMAND_BYTES_MAX: usize = 120 * 1024;
 /// Characters of a command that the reason of its approval repeats.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -123,6 +125,7 @@ impl CommandArgs for BashArgs {
         if self.command.trim().is_empty() || self.command.contains('\0') {
             return Err("Invalid input: the command is empty or has a NUL.".to_owned());
         }
+        check_length(&self.command)?;
         Ok((self.command.clone(), FolderPath::parse("")?))
     }
 }
@@ -145,6 +148,7 @@ impl CommandArgs for ShellArgs {
     }
 
     fn check(&self) -> Result<(String, FolderPath), String> {
+        check_length(&self.command)?;
         let command = check_simple_command(&self.command)?;
         Ok((command, FolderPath::parse(self.cwd.as_deref().unwrap_or_default())?))
     }
@@ -196,6 +200,17 @@ impl<A: CommandArgs> Tool for CommandTool<A> {
         let (command, folder) = args.check().map_err(ToolError::Failed)?;
         run_command(&*self.runner, command, folder.as_str().to_owned(), &cx).await
     }
+}
+
+/// Linux takes one argument of at most 128 KB.
+fn check_length(command: &str) -> Result<(), String> {
+    let bytes = command.len();
+    if bytes <= COMMAND_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "Invalid input: the command has {bytes} bytes: at most {COMMAND_BYTES_MAX} are allowed. Write its data to a file of the workspace, and read the file in the command."
+    ))
 }
 
 /// The request also has the arguments, with the whole command.

@@ -1,6 +1,7 @@
 //! Compaction of conversations that exceed their model's context window.
 
 mod ledger;
+mod prospects;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

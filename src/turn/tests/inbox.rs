@@ -1,8 +1,10 @@
 //! Queued inbox items: applied when they are due, without disturbing the running prompt.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::test_env::{APPROVAL_EXPIRES, TestEnv, call, text};
@@ -10,9 +12,15 @@ use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::head::State;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::phase::Phase;
+use crate::clock::Clock as _;
+use crate::commands::prompt_queue::{accept_queue_message, put_back};
+use crate::extensions::{Extension, HookContext, HookError, InputDecision, PromptText};
 use crate::fail_points::NoFailPoints;
 use crate::ids::InputId;
+use crate::queries::backlog::{BacklogQuery, report_backlog};
+use crate::queries::why::{ServiceStatus, WaitsFor, explain_conversation};
 use crate::queue::{self, Queue as _};
+use crate::services::Services;
 use crate::store::{ConversationStore as _, DocumentKind, Partition, Write};
 use crate::turn::delivery::handle;
 use crate::turn::documents;
@@ -150,7 +158,7 @@ async fn prompt_from_agent_prompts_queue_runs_after_another() {
     env.send_prompt(&services).await;
     env.deliver().await;
     let message = json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "later"});
-    let accept = crate::commands::prompt_queue::accept_queue_message;
+    let accept = accept_queue_message;
     accept(&services, &message.to_string(), "message-1").await.unwrap();
     env.run_until_idle().await;
     let head = env.head().await.unwrap();
@@ -162,4 +170,96 @@ async fn prompt_from_agent_prompts_queue_runs_after_another() {
     assert!(again.is_ok());
     env.run_until_idle().await;
     assert_eq!(env.head().await.unwrap().prompts.len(), 2);
+}
+
+/// Extension that refuses each input while it is down.
+#[derive(Debug, Default)]
+struct Moderator {
+    is_up: AtomicBool,
+}
+
+#[async_trait]
+impl Extension for Moderator {
+    fn name(&self) -> &'static str {
+        "moderator"
+    }
+
+    fn is_input_required(&self) -> bool {
+        true
+    }
+
+    async fn transform_input(
+        &self,
+        _cx: &HookContext,
+        _input: &PromptText,
+    ) -> Result<InputDecision, HookError> {
+        if self.is_up.load(Ordering::Relaxed) {
+            return Ok(InputDecision::Continue);
+        }
+        Err(HookError::new("its server answers 500"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_message_waits_as_long_as_an_extension_is_down() {
+    let mut env = TestEnv::new(9);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    let moderator = Arc::new(Moderator::default());
+    let services = Services { extensions: vec![moderator.clone()], ..services };
+    let message = json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "later"});
+    env.queue.send(queue::PROMPTS, message.to_string(), Duration::ZERO).await.unwrap();
+    let (began, mut attempts) = (env.clock.monotonic(), 0);
+    let mut waits_seen = 0;
+    while env.queue.length(queue::PROMPTS).await.unwrap() > 0 {
+        moderator.is_up.store(attempts == 90, Ordering::Relaxed);
+        for received in env.queue.receive(queue::PROMPTS, 1, Duration::from_mins(1)).await.unwrap()
+        {
+            attempts += 1;
+            if let Err(error) = accept_queue_message(&services, &received.text, &received.id).await
+            {
+                put_back(&services, (&received.text, &received.id), error).await.unwrap();
+                let (store, now) = (&*services.store, env.clock.now());
+                let key = TestEnv::key();
+                let why =
+                    explain_conversation(store, &key, ServiceStatus::Remote, now).await.unwrap();
+                waits_seen +=
+                    u32::from(why.why.contains("moderator") && why.waits_for == WaitsFor::Message);
+                let query = BacklogQuery::default();
+                let listed =
+                    report_backlog(store, &query, ServiceStatus::Remote, now).await.unwrap();
+                assert_eq!(listed.items.len(), 1, "`ls` shows it");
+            }
+            env.queue.delete(queue::PROMPTS, &received.id, &received.pop_receipt).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!((attempts, waits_seen), (91, 90));
+    assert!(env.clock.monotonic() - began > Duration::from_hours(2));
+    assert_eq!(env.queue.length("agent-prompts-poison").await.unwrap_or(0), 0);
+    // A copy that was put back twice is accepted once.
+    accept_queue_message(&services, &message.to_string(), "another").await.unwrap();
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    assert_eq!((head.prompts.len(), head.waiting_message), (3, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn mark_of_a_removed_queue_message_expires() {
+    let mut env = TestEnv::new(9);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    let services = Services { extensions: vec![Arc::new(Moderator::default())], ..services };
+    let text =
+        json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "x"}).to_string();
+    let error = accept_queue_message(&services, &text, "m").await.unwrap_err();
+    put_back(&services, (&text, "m"), error).await.unwrap();
+    assert!(env.head().await.unwrap().waiting_message.is_some());
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    env.run_sweep().await;
+    while env.deliver().await {}
+    let head = env.head().await.unwrap();
+    assert_eq!((head.waiting_message, head.due), (None, None));
 }

@@ -335,9 +335,10 @@ async fn panic_counts_against_its_step() {
     assert_eq!(prompt_end(&env, &TestEnv::key()).await.state, PromptState::Completed);
 }
 
-/// A file watcher restarts `dev` on every save.
+/// A file watcher restarts `dev` on every save. A step during which the process dies again and again
+/// waits longer each time, as with leases in heads.
 #[tokio::test(start_paused = true)]
-async fn restarts_count_only_running_turns_without_delay() {
+async fn restarts_count_only_running_turns_and_delay_repeated_ones() {
     let folder = tempfile::tempdir().unwrap();
     let mut env = TestEnv::with_script(1, replies_hello);
     env.use_embedded_store(DeterministicStore::open(folder.path().to_owned()));
@@ -346,7 +347,8 @@ async fn restarts_count_only_running_turns_without_delay() {
     env.send_prompt(&client).await;
     env.send_prompt_to(&client, "waits", "go").await;
     drop(client);
-    for restart in 1..=8 {
+    let mut waits = Vec::new();
+    for restart in 1..=6 {
         let pause = Arc::new(PauseFailPoint::new("model.before"));
         let mut worker = env.new_worker(pause.clone());
         worker.isolation = Isolation::Isolator(Arc::new(InProcessIsolator));
@@ -355,17 +357,50 @@ async fn restarts_count_only_running_turns_without_delay() {
         drop(worker);
         env.restart_process().await;
         let head = env.head().await.unwrap();
-        assert_eq!((head.leases_without_progress, head.suspicion), (restart, Suspicion::default()));
-        assert!(head.due.unwrap() <= env.clock.now(), "it continues at once");
+        assert_eq!(head.leases_without_progress, restart);
+        let wait = env.clock.now().until(head.due.unwrap());
+        waits.push(wait.as_secs());
+        tokio::time::sleep(wait).await;
         assert_eq!(
             env.head_of(&waiting).await.unwrap().leases_without_progress,
             0,
             "the waiting conversation was not tried"
         );
     }
+    assert_eq!(waits, [0, 0, 0, 120, 600, 600]);
     env.conversations.push(waiting);
     env.run_until_idle().await;
     for key in &env.conversations {
         assert_eq!(prompt_end(&env, key).await.state, PromptState::Completed);
     }
+}
+
+/// Only the step with the most deaths is blamed for the death of a process with several turns.
+#[tokio::test(start_paused = true)]
+async fn neighbours_of_a_killer_are_not_blamed_at_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut env = TestEnv::with_script(1, replies_hello);
+    env.use_embedded_store(DeterministicStore::open(folder.path().to_owned()));
+    let neighbour = owner().conversation_key("neighbour");
+    let client = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&client).await;
+    env.send_prompt_to(&client, "neighbour", "go").await;
+    drop(client);
+    let mut deaths = Vec::new();
+    for with_neighbour in [true, false, true, true] {
+        let keys = [Some(TestEnv::key()), Some(neighbour.clone()).filter(|_| with_neighbour)];
+        for key in keys.into_iter().flatten() {
+            let pause = Arc::new(PauseFailPoint::new("model.before"));
+            let mut worker = env.new_worker(pause.clone());
+            worker.isolation = Isolation::Isolator(Arc::new(InProcessIsolator));
+            let nudge = Nudge::for_conversation(key, None);
+            pause.kill(handle(&worker, &nudge)).await;
+        }
+        env.restart_process().await;
+        let killer = env.head().await.unwrap();
+        let other = env.head_of(&neighbour).await.unwrap();
+        deaths.push((killer.leases_without_progress, other.leases_without_progress));
+        assert_eq!(other.suspicion, Suspicion::default());
+    }
+    assert_eq!(deaths, [(1, 1), (2, 1), (3, 1), (4, 1)]);
 }

@@ -3,6 +3,7 @@
 mod interruptions;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -164,10 +165,14 @@ async fn failed_call_is_repeated_twice_at_later_messages() {
     assert_eq!((dropped.unseen.len(), dropped.attempts, calls(&env)), (0, 0, 10));
     let spent = env.head_of(&owner().conversation_key("c1")).await.unwrap().metering.spent;
     assert_eq!(spent.calls, 4 + 2, "failed calls count");
-    // A usable response in time saves the messages.
+    // The next attempt waits an hour, also after a restart.
     write(&mut env, 8..=12).await;
-    *env.model.script.lock().unwrap() = learns;
+    assert_eq!(calls(&env), 10 + 5, "only the prompts are paid for");
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    // A usable response in time saves the messages.
     write(&mut env, 13..=13).await;
+    *env.model.script.lock().unwrap() = learns;
+    write(&mut env, 14..=14).await;
     assert_eq!(who(&document(&mut env).await), Some("a pilot"));
 }
 

@@ -208,20 +208,20 @@ async fn model_check_precedes_the_start() {
     assert_eq!(steps.take(), ["input say b"]);
 }
 
-/// 8: the window is checked before the model call. Unlike in the source, the hooks of the start run
-/// first: the check counts the messages and the system prompt that they add.
+/// 8 precedes 10: the window is checked before the hooks of the start.
 #[tokio::test]
-async fn compaction_check_precedes_the_model_call() {
+async fn compaction_check_precedes_hooks_of_the_start() {
     let steps = Steps::default();
     let extension = Arc::new(steps.clone());
     let app = TestApp::new().with_services(|services| services.extensions.push(extension));
-    app.run("say a").await;
-    app.run("say b").await;
-    let compaction = json!({"enabled": true, "reserveTokens": 127_990, "keepRecentTokens": 1});
+    let words = "word ".repeat(5_000);
+    app.run(&format!("say a {words}")).await;
+    app.run(&format!("say b {words}")).await;
+    let compaction = json!({"enabled": true, "reserveTokens": 122_000, "keepRecentTokens": 1});
     let patch = json!({"settings": {"compaction": compaction}});
     app.patch("/api/conversations/c", &patch).send().await.expect_status(200);
     steps.take();
     app.run("say c").await;
-    let until_call = ["input say c", "start", "compaction", "model compactionSummary user"];
+    let until_call = ["input say c", "compaction", "start", "model compactionSummary user"];
     assert_eq!(steps.take()[..4], until_call);
 }

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["commands::contract"],
     &["services"],
     &["ledger::spending_limits", "turn::isolator"],
-    &["ledger::account", "ledger::locks", "ledger::rate_limit"],
+    &["commands::request_locks", "ledger::account", "ledger::locks", "ledger::rate_limit"],
     &[
         "notifications::sender",
         "turn::abort_channel",

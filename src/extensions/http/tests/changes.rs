@@ -55,6 +55,39 @@ async fn every_action_of_a_response_is_taken() {
     assert_eq!(taken, json!({"by": "guard", "actions": expected}));
 }
 
+/// The context of an extension with these permissions.
+fn declared_context(permissions: Permissions) -> HookContext {
+    let own = extension("http://127.0.0.1:9", Duration::from_secs(5));
+    let site = new_site("c", "i", Hook::ToolCall, Anchor::Response(1));
+    HookContext::new(Arc::new(site), Arc::new(HttpExtension { permissions, ..own }))
+}
+
+#[tokio::test]
+async fn undeclared_actions_tools_and_entry_types_are_refused() {
+    let none =
+        || Permissions::new().with_actions([""; 0]).with_tools([""; 0]).with_storage([""; 0]);
+    let changes = [
+        (json!({"type": "setModel", "model": "high"}), "actions"),
+        (json!({"type": "notify", "text": "Hi."}), "actions"),
+        (json!({"type": "setActiveTools", "tools": ["pay"]}), "tools"),
+        (json!({"type": "appendEntry", "customType": "guard/note"}), "entries"),
+    ];
+    for (action, missing) in &changes {
+        let response = json!({"decision": "allow", "actions": [action]});
+        let error = check_call(&declared_context(none()), response.clone()).await.unwrap_err();
+        assert!(error.to_string().contains("add it to `actions`"), "{error}");
+        let name = action["type"].as_str().unwrap();
+        let with_action = none().with_actions([name]);
+        let checked = check_call(&declared_context(with_action.clone()), response.clone()).await;
+        assert_eq!(checked.is_ok(), *missing == "actions", "{name}");
+        if let Err(error) = checked {
+            assert!(error.to_string().contains(&format!("add it to `{missing}`")), "{error}");
+        }
+        let all = with_action.with_tools(["*"]).with_storage(["guard/note"]);
+        check_call(&declared_context(all), response).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn refused_actions_are_failures_without_values() {
     let large = "x".repeat(70_000);

@@ -22,6 +22,13 @@ pub(crate) struct RuntimeClock {
     pub(super) offset: Duration,
 }
 
+impl RuntimeClock {
+    /// The same clock with its wall time ahead.
+    pub(crate) fn ahead(self, offset: Duration) -> Self {
+        Self { offset, ..self }
+    }
+}
+
 impl Clock for RuntimeClock {
     fn now(&self) -> Timestamp {
         Timestamp(1_800_000_000_000 + millis(self.started_at.elapsed() + self.offset))

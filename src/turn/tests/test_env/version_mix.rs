@@ -48,6 +48,12 @@ impl TestEnv {
         mix.newer_agents = Some(catalog.into());
     }
 
+    /// Workers created from now on have agents with these instructions.
+    pub(crate) fn set_instructions(&mut self, instructions: &str) {
+        let catalog = self.changed_agents(|agent| agent.instructions = instructions.into());
+        self.agents = catalog.into();
+    }
+
     /// Picks the version of a new worker.
     pub(super) fn pick_version(&mut self, services: Services) -> Services {
         let Some(mix) = self.version_mix.clone() else { return services };

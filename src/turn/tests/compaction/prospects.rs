@@ -1,0 +1,85 @@
+//! Compactions that cannot help: they are not paid for, and their reason is shown.
+
+use super::*;
+
+/// A conversation with a large fixed part, in a window of 24,000 tokens with the default reserve.
+async fn env_with_fixed_part(tokens: usize) -> (TestEnv, Services, Arc<SmallWindowModel>) {
+    let mut env = TestEnv::new(1);
+    env.set_instructions(&"rule ".repeat(tokens));
+    let model = Arc::new(SmallWindowModel::new(24_000));
+    env.model_override = Some(model.clone());
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt_to(&services, "c", "begin").await;
+    let compaction = json!({"enabled": true, "reserveTokens": 16_384, "keepRecentTokens": 200});
+    let patch = json!({"settings": {"compaction": compaction, "activeTools": ["look"]}});
+    let key = idempotency("settings");
+    patch_conversation(&services, &TestEnv::key(), patch.as_object().unwrap(), &key, |_| true)
+        .await
+        .unwrap();
+    handle_until_idle(&env, &services).await;
+    (env, services, model)
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_prompts_beside_large_fixed_part_cost_two_summaries() {
+    for tokens in [7_000, 7_500, 9_000, 13_000] {
+        let (env, services, model) = env_with_fixed_part(tokens).await;
+        for number in 0..16 {
+            send_and_settle(&env, &services, &format!("{number}: {}", "word ".repeat(200))).await;
+        }
+        let head = env.head().await.unwrap();
+        assert!(head.prompts.iter().all(|prompt| prompt.state == PromptState::Completed));
+        assert!(model.summary_count() <= 2, "{tokens}: {}", model.summary_count());
+        assert_eq!(*model.rejected.lock().unwrap(), 0, "{tokens}");
+        let note = head.compaction_note.filter(|note| note.is_fixed_part);
+        assert_eq!(note.is_some(), tokens > 7_616, "{tokens}");
+        let Some(note) = note else { continue };
+        assert!(
+            note.text.contains("instructions (") && note.text.contains("`look`"),
+            "{}",
+            note.text
+        );
+        let (store, now) = (&*env.worker_store, env.clock.now());
+        let why = explain_conversation(store, &TestEnv::key(), ServiceStatus::Remote, now).await;
+        assert!(why.unwrap().why.contains("A summary cannot shorten them"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn compaction_waits_for_growth_after_a_failure() {
+    let (env, services, model) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
+    *model.summary_failures.lock().unwrap() = vec!["no such deployment"; 9];
+    handle_until_idle(&env, &services).await;
+    assert_eq!(model.summary_count(), 1, "not again at the end of the prompt");
+    // A new worker remembers it.
+    let mut env = env;
+    let services = Services { entry_cache: Arc::default(), ..services };
+    send_and_settle(&env, &services, "short").await;
+    assert_eq!(model.summary_count(), 1);
+    model.summary_failures.lock().unwrap().clear();
+    send_and_settle(&env, &services, &"grown ".repeat(300)).await;
+    assert_eq!(model.summary_count(), 2);
+    assert_eq!(env.head().await.unwrap().compaction_note, None);
+    env.run_until_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_larger_than_window_names_size_and_remedy() {
+    let mut model = SmallWindowModel::new(WINDOW);
+    model.declared_window = 1_900;
+    let text = "word ".repeat(3_000);
+    let (env, services, model) = new_env_with_budgets(model, Arc::default(), &text).await;
+    handle_until_idle(&env, &services).await;
+    let error = env.entries().await.iter().find_map(|entry| match &entry.body {
+        EntryBody::PromptEnd(end) => end.error.clone(),
+        _ => None,
+    });
+    let error = error.unwrap().message;
+    assert!(error.contains("the largest message has 3000 tokens") && error.contains("POST …/leaf"));
+    assert_eq!(model.summary_count(), 0, "nothing is paid for");
+    // The next prompt replaces the message by a summary.
+    send_and_settle(&env, &services, "short").await;
+    let head = env.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed);
+    assert_eq!(model.summary_count(), 1);
+}

@@ -1,0 +1,70 @@
+//! Requests with one idempotency key at the same moment: their hooks run once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use super::test_env::{TestEnv, idempotency};
+use crate::commands::extension_command::{CommandRequest, run_extension_command};
+use crate::extensions::{
+    CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
+};
+use crate::fail_points::NoFailPoints;
+use crate::services::Services;
+
+/// Counts the runs of its command, which takes 0.3 s.
+#[derive(Debug, Default)]
+struct SlowCommand {
+    runs: AtomicU32,
+}
+
+#[async_trait]
+impl Extension for SlowCommand {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("count", "Counts.")]
+    }
+
+    async fn run_command(
+        &self,
+        _cx: &HookContext,
+        _call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(CommandOutcome { output: Some(format!("run {run}")) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_command_with_one_key_runs_once() {
+    let mut env = TestEnv::new(1);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    let slow = Arc::new(SlowCommand::default());
+    let services = Services { extensions: vec![slow.clone()], ..services };
+    let key = TestEnv::key();
+    let run = |name: &'static str| {
+        let (services, key) = (&services, &key);
+        async move {
+            let request = ("count", CommandRequest::default());
+            let response =
+                run_extension_command(services, key, request, &idempotency(name), None).await;
+            response.unwrap().body.unwrap().string_member("output").unwrap()
+        }
+    };
+    let outputs = join_all((0..8).map(|_| run("one"))).await;
+    assert_eq!((outputs, slow.runs.load(Ordering::Relaxed)), (vec!["run 1".to_owned(); 8], 1));
+    // Another key is another request, and runs beside it.
+    let began = tokio::time::Instant::now();
+    let outputs = join_all([run("two"), run("three"), run("one")]).await;
+    assert_eq!((slow.runs.load(Ordering::Relaxed), outputs[2].as_str()), (3, "run 1"));
+    assert!(began.elapsed() < Duration::from_millis(400));
+}
