@@ -245,6 +245,8 @@ const LEAF_MOVED: &str = "The conversation moved to another branch since the las
 pub(crate) fn entry_as_message(entry: &Entry) -> Option<Value> {
     let at = entry.base.timestamp;
     match &entry.body {
+        // Imports of earlier versions stored values without a role.
+        EntryBody::Message(message) if message.message.role().is_empty() => None,
         EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),
         EntryBody::CustomMessage(custom) => Some(json!({
             "role": "custom", "customType": custom.custom_type, "content": custom.content,
