@@ -120,6 +120,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
     let message = serde_json::from_str(&message.to_string()).ok();
     let (Some(head), Some(message)) = (head, message) else { return };
     let response = ResponseInput {
+        refused: None,
         message,
         revision: "r".to_owned(),
         started_at: Timestamp(0),

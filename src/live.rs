@@ -8,7 +8,6 @@ mod embedded;
 mod fuzz;
 #[cfg(test)]
 mod memory;
-mod partial_json;
 mod partial_response;
 mod shared;
 

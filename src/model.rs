@@ -199,6 +199,8 @@ pub struct CallMetadata {
     pub model: Option<String>,
     /// HTTP status of a failed call; absent if the failure was no HTTP response.
     pub status: Option<u16>,
+    /// The member of the request that the error of a failed call names.
+    pub param: Option<String>,
     /// Error type of a failed call: the provider's code, the HTTP status, or `connection`.
     pub error: Option<String>,
 }
@@ -230,6 +232,11 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// # Errors
     /// The model is not configured. Show the text: it names the setting to set.
     fn record(&self, model: &str) -> Result<ModelRecord, String>;
+
+    /// True if the settings of the app name the model or the tier. Default: it has a record.
+    fn is_configured(&self, model: &str) -> bool {
+        self.record(model).is_ok()
+    }
 
     /// Returns the record of each configured model once. Default: the models of the tiers.
     fn models(&self) -> Vec<ModelRecord> {

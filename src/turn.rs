@@ -45,6 +45,7 @@ pub(crate) mod plan;
 pub(crate) mod preflight;
 pub(crate) mod prepare;
 pub(crate) mod profile;
+mod refused_input;
 pub(crate) mod result_hooks;
 pub(crate) mod spans;
 pub(crate) mod sweep;

@@ -1,5 +1,7 @@
 //! Blocks of a message: text, thinking, images, tool calls, files, and unknown kinds.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::{Extra, RawJson, tagged};
@@ -65,6 +67,27 @@ pub(crate) fn detect_image_type(bytes: &[u8]) -> Option<&'static str> {
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
         _ => None,
+    }
+}
+
+/// Media types of images that models accept.
+pub(crate) const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+impl Image {
+    /// Why no model accepts the media type.
+    pub(crate) fn type_error(&self) -> Option<&'static str> {
+        let is_known = IMAGE_TYPES.contains(&self.mime_type.as_str());
+        (!is_known)
+            .then_some("an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp")
+    }
+
+    /// Why no model accepts the data.
+    pub(crate) fn data_error(&self) -> Option<&'static str> {
+        match STANDARD.decode(&self.data).as_deref().map(detect_image_type) {
+            Err(_) => Some("an image's `data` is base64 without a data: prefix"),
+            Ok(None) => Some("the bytes of `data` are no PNG, JPEG, GIF or WebP picture"),
+            Ok(Some(_)) => None,
+        }
     }
 }
 

@@ -18,6 +18,28 @@ use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
+/// Maximum bytes of an entry as JSON, in every store. A batch with it has room for a small head.
+pub(crate) const ENTRY_BYTES_MAX: usize = 1_490_000;
+/// Maximum bytes of its JSON as a JSON string, which is how some stores hold it.
+const ENTRY_STRING_BYTES_MAX: usize = 1_850_000;
+
+/// Bytes of JSON as a JSON string.
+pub(crate) fn string_bytes(json: &str) -> usize {
+    let is_escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
+    json.len() + json.bytes().filter(is_escaped).count()
+}
+
+/// Why an entry with this JSON is too large for a store.
+pub(crate) fn find_size_error(json: &str) -> Option<String> {
+    let (bytes, as_string) = (json.len(), string_bytes(json));
+    if bytes > ENTRY_BYTES_MAX {
+        return Some(format!("an entry has {bytes} bytes, at most {ENTRY_BYTES_MAX}"));
+    }
+    (as_string > ENTRY_STRING_BYTES_MAX).then(|| {
+        format!("an entry has {as_string} bytes as a JSON string, at most {ENTRY_STRING_BYTES_MAX}")
+    })
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub base: EntryBase,

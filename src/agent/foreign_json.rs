@@ -89,7 +89,7 @@ fn token_length(text: &str, at: usize, first: u8) -> usize {
 }
 
 /// Bytes of the string that begins the text, with its quotation marks.
-fn string_length(text: &[u8]) -> Option<usize> {
+pub(crate) fn string_length(text: &[u8]) -> Option<usize> {
     let mut is_escaped = false;
     for (index, byte) in text.iter().enumerate().skip(1) {
         match byte {

@@ -11,6 +11,7 @@ use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::frame_entry::CurrentFrame;
 use crate::agent::message::IncompleteDetails;
+use crate::agent::path_settings::PathSettings;
 use crate::agent::pause::{Deferral, Pause};
 use crate::agent::phase::Phase;
 use crate::agent::plugin_state::PluginStates;
@@ -83,6 +84,10 @@ pub struct Head {
     pub agent: String,
     #[serde(default)]
     pub settings: Settings,
+    /// Model, thinking level and active tools of the beginning. Absent: none of them has changed, or
+    /// only an earlier version changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_settings: Option<Box<PathSettings>>,
     #[serde(default)]
     pub usage: Usage,
     /// The running or waiting prompt.
@@ -241,6 +246,10 @@ pub struct PromptRun {
     /// next time ends the prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_overflowed: bool,
+    /// True if a refused part of the input has been left out since the last complete response. The
+    /// next refusal ends the prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_repaired_input: bool,
     /// True if a failed response has ended the run. The retry starts a new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_between_attempts: bool,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::context_ranges::SeqRange;
 use crate::agent::head::Head;
+use crate::agent::path_settings::PathSettings;
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::settings::ThinkingLevel;
 use crate::ids::EntryId;
@@ -17,7 +18,10 @@ pub struct LeafMove {
     /// Absent: before the first entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf_id: Option<EntryId>,
-    /// Model of the new path. Absent: the current one stays.
+    /// Settings of the new path. Absent in moves of earlier versions, which have the next two members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<PathSettings>,
+    /// Model of the next call. Absent: the current one stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Thinking level of the new path. Absent: the current one stays.
@@ -36,10 +40,14 @@ impl Head {
     /// and stay as they are.
     pub(crate) fn move_leaf(&mut self, to: &LeafMove) {
         self.leaf_id.clone_from(&to.leaf_id);
-        if let Some(model) = &to.model {
-            self.settings.model = Some(model.clone());
+        if let Some(settings) = &to.settings {
+            self.record_base_settings();
+            settings.set(&mut self.settings);
+        } else {
+            let model = to.model.clone();
+            self.settings.model = model.or_else(|| self.settings.model.take());
+            self.settings.thinking_level = to.thinking_level.or(self.settings.thinking_level);
         }
-        self.settings.thinking_level = to.thinking_level.or(self.settings.thinking_level);
         self.plugin_state.clone_from(&to.plugin_state);
         self.set_context(&to.context);
         // They describe the last model call of the path left behind.

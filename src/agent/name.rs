@@ -3,7 +3,7 @@
 use crate::agent::workspace::is_deceptive;
 
 /// Maximum bytes of a name.
-const BYTES_MAX: usize = 512;
+pub(crate) const BYTES_MAX: usize = 512;
 
 /// The trimmed name. `None`: nothing is left, so the conversation has no name.
 ///

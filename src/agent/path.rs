@@ -58,16 +58,17 @@ fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry
     (is_leaf_last && is_chain).then(|| entries.to_vec())
 }
 
-/// Model that was set or that responded last.
+/// Model that was set or that responded last. Some programs record none: an empty name.
 pub(crate) fn last_model(path: &[Arc<Entry>]) -> Option<&str> {
-    path.iter().rev().find_map(|entry| {
+    let mut models = path.iter().rev().filter_map(|entry| {
         if let EntryBody::ModelChange(change) = &entry.body {
             return Some(change.model_id.as_str());
         }
         let response = entry.body.message().and_then(Message::as_assistant);
         let is_of_model = |it: &&AssistantMessage| !it.is_failed() && it.is_from_model();
         response.filter(is_of_model).map(|response| response.model.as_str())
-    })
+    });
+    models.find(|model| !model.trim().is_empty())
 }
 
 /// Thinking level that was set last.

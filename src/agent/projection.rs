@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::agent::content::{Block, Content, ToolCall, joined_text};
 use crate::agent::entry::{Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output};
+use crate::agent::input_repair::InputRepairs;
 use crate::agent::message::{
     AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, Message, StopReason,
     ToolResultMessage,
@@ -70,11 +71,14 @@ pub(crate) fn find_last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compa
 }
 
 /// The messages of the entries, in order, whatever their role. Files that tools sent to the user
-/// become a sentence after the results of their batch. Stored messages are borrowed, because
+/// become a sentence after the results of their batch. Parts that the model service refused are left
+/// out. Stored messages are borrowed, because
 /// copying the history would cost too much.
 pub(crate) fn entry_messages<'a>(
     path: impl IntoIterator<Item = &'a Arc<Entry>>,
 ) -> Vec<Cow<'a, Message>> {
+    let path: Vec<&Arc<Entry>> = path.into_iter().collect();
+    let repairs = InputRepairs::of(path.iter().copied());
     let mut messages = Vec::new();
     let mut files: Vec<Message> = Vec::new();
     let mut pending: Vec<(CallRef, &str)> = Vec::new();
@@ -91,12 +95,13 @@ pub(crate) fn entry_messages<'a>(
                 } else {
                     close_pending_approvals(&mut messages, &mut pending, entry.base.timestamp);
                 }
-                messages.push(Cow::Borrowed(message));
+                messages.push(repairs.apply(entry.base.seq, Cow::Borrowed(message)));
             }
             EntryBody::CustomMessage(_) | EntryBody::BranchSummary(_) => {
                 messages.extend(files.drain(..).map(Cow::Owned));
                 close_pending_approvals(&mut messages, &mut pending, entry.base.timestamp);
-                messages.extend(synthetic_message(entry).map(Cow::Owned));
+                let message = synthetic_message(entry).map(Cow::Owned);
+                messages.extend(message.map(|it| repairs.apply(entry.base.seq, it)));
             }
             EntryBody::Output(output) => match &output.output {
                 Output::File(file) => files.push(file_message(file, entry.base.timestamp)),
@@ -126,6 +131,7 @@ pub(crate) fn entry_messages<'a>(
         }
     }
     messages.extend(files.into_iter().map(Cow::Owned));
+    repairs.limit_images(&mut messages);
     messages
 }
 

@@ -1,19 +1,24 @@
 //! Session files: JSON Lines with a header and one entry in each line. Files of Pi, versions 1 to
 //! 3, and the loss-free form of Turnwheel.
 
+mod entries;
 #[cfg(test)]
 mod fuzz;
 mod html;
 mod lines;
 mod migration;
 mod object;
+mod places;
 mod reader;
+mod records;
+mod repair;
+mod times;
 mod tree;
 mod writer;
 
 pub(crate) use self::html::{html_end, html_entry, html_start};
 pub(crate) use self::lines::{Line, LineSplitter};
-pub(crate) use self::reader::{FileError, FileHeader, ParsedLine, SessionReader};
+pub(crate) use self::reader::{BLANK, FileError, FileHeader, ParsedLine, SessionReader};
 pub(crate) use self::tree::ImportedTree;
 pub(crate) use self::writer::{
     ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,

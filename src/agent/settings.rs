@@ -197,7 +197,12 @@ impl Settings {
     pub(crate) fn with_fallback(&self, fallback: &Self) -> Self {
         Self {
             loop_kind: self.loop_kind.or(fallback.loop_kind),
-            model: self.model.clone().or_else(|| fallback.model.clone()),
+            // Imports of earlier versions stored empty names.
+            model: self
+                .model
+                .clone()
+                .filter(|model| model_id_error(model).is_none())
+                .or_else(|| fallback.model.clone()),
             thinking_level: self.thinking_level.or(fallback.thinking_level),
             temperature: self.temperature.or(fallback.temperature),
             max_output_tokens: self.max_output_tokens.or(fallback.max_output_tokens),

@@ -175,6 +175,7 @@ pub(super) fn response_with(blocks: &[serde_json::Value], stop: &str) -> Input {
     .unwrap();
     let failure_kind = FailureKind::Permanent;
     Input::ResponseReceived(Box::new(ResponseInput {
+        refused: None,
         message,
         revision: "r1".to_owned(),
         started_at: NOW,

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::app::maintenance::{RunningDev, find_running_dev};
 use crate::app::pending_work::DEFAULT_DEV_ADDRESS;
 use crate::app::start_error::{StartError, io_error};
+use crate::error_chain::error_chain;
 use crate::ids::is_plain_text;
 
 /// The service and the caller.
@@ -85,10 +86,24 @@ impl SessionFileAccess<'_> {
         file: &Path,
         agent: Option<&str>,
     ) -> Result<Value, StartError> {
+        self.send_file(file, agent).await.map_err(|error| match error {
+            StartError::Io { doing, source } => {
+                let named = format!("{}: {}", file.display(), error_chain(&*source));
+                StartError::Io { doing, source: named.into() }
+            }
+            other @ (StartError::Settings(_)
+            | StartError::Agents(_)
+            | StartError::Host(_)
+            | StartError::Folder(_)
+            | StartError::Arguments(_)) => other,
+        })
+    }
+
+    async fn send_file(&self, file: &Path, agent: Option<&str>) -> Result<Value, StartError> {
         const ACTION: &str = "import the file";
-        let content = tokio::fs::read(file).await.map_err(|error| {
-            io_error(ACTION)(format!("{} cannot be read: {error}", file.display()))
-        })?;
+        let content = tokio::fs::read(file)
+            .await
+            .map_err(|error| io_error(ACTION)(format!("it cannot be read: {error}")))?;
         let mut url = format!("{}/api/conversations/import", self.address()?);
         if let Some(agent) = agent {
             url.push_str("?agent=");
@@ -117,6 +132,11 @@ pub(super) fn render_import(report: &Value) -> String {
             let line = it.get("line").and_then(Value::as_u64).unwrap_or_default();
             format!("line {line} {label}: {reason}")
         }));
+    }
+    if let Some(model) = report.get("unavailableModel").and_then(Value::as_str) {
+        lines.push(format!(
+            "the model `{model}` is not configured: the conversation has that of its agent"
+        ));
     }
     lines.join("\n")
 }

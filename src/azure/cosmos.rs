@@ -101,6 +101,15 @@ pub(crate) enum ConnectError {
     NoCredential { endpoint: String },
 }
 
+impl ConnectError {
+    /// True if the account has responded and may accept the same request later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        let Self::Unreachable { source, .. } = self else { return false };
+        let status = u16::from(source.status().status_code());
+        source.response().is_some() && matches!(status, 408 | 429 | 449 | 500..)
+    }
+}
+
 impl Containers {
     /// Connects to both containers and checks them. With an account key, as in emulators, creates
     /// the missing ones.

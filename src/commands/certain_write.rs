@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::agent::entry::string_bytes;
 use crate::agent::inbox::{InputOutcome, Receipt};
 use crate::clock::Timestamp;
 use crate::commands::contract::{CommandError, CommandResponse};
@@ -129,12 +130,12 @@ pub(crate) fn receipt_document(
     documents::receipt_document(&Receipt::new(input_id, now, admission, InputOutcome::Applied))
 }
 
-/// Bytes that a write adds to its batch.
+/// Bytes that a write adds to its batch, at most.
 pub(crate) fn write_size(write: &Write) -> usize {
     match write {
         Write::Create(document) | Write::Replace(document, _) => {
             let search_bytes = document.search.as_ref().map_or(0, |search| search.bytes());
-            document.body.text().len() + search_bytes + 512
+            string_bytes(document.body.text()) + search_bytes + 512
         }
         Write::Delete(..) => 128,
     }

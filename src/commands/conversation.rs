@@ -225,6 +225,7 @@ pub(crate) fn build_head(
         response_count: 0,
         agent: agent.name.clone(),
         settings: init.settings,
+        base_settings: None,
         usage: Usage::default(),
         prompt: None,
         prompts: Vec::new(),
@@ -358,6 +359,17 @@ pub(crate) fn validate_settings(
         errors.push(FieldError::new("/settings", "settings may be at most 16 KB"));
     }
     errors
+}
+
+/// True if the settings of the app or an agent file name the model. Only such a model is taken over
+/// from a path.
+pub(crate) fn is_model_configured(services: &Services, model: &str) -> bool {
+    let catalog = services.agents.current();
+    let is_of_agent = || {
+        let mut models = catalog.agents.values().map(|agent| agent.settings.model.as_deref());
+        models.any(|name| name == Some(model)) && services.model.record(model).is_ok()
+    };
+    model_id_error(model).is_none() && (services.model.is_configured(model) || is_of_agent())
 }
 
 /// Returns the reason why the model cannot be called, or `None` if it can.

@@ -59,6 +59,9 @@ pub(crate) struct ForkResult {
     /// Text of the user message before which the fork ends. Absent with `at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The model of the copied path, if it is not configured. The fork has that of its agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable_model: Option<String>,
     /// Writes on the part of the source's path that the fork does not have: at most the newest 100.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub writes_left: Vec<WriteLeft>,
@@ -173,7 +176,7 @@ impl Fork<'_> {
             return Ok(HookResult::Done(CommandResponse::new(200, &cancelled)));
         }
         let artifacts = NamedArtifacts::find(services, source, &point.path).await?;
-        let mut head = self.build_head(&point.path)?;
+        let (mut head, unavailable_model) = self.build_head(&point.path)?;
         let mut import = Import::begin(services, &head, &input_id).await?;
         services.fail_points.hit("fork.begun").await;
         head.incarnation = import.artifact_scope().incarnation;
@@ -186,6 +189,7 @@ impl Fork<'_> {
             conversation: Some(new_conversation_view(services, &head)),
             writes_left: writes_left(source, &entries, &point.path),
             text: point.text,
+            unavailable_model,
             ..ForkResult::default()
         };
         let response = CommandResponse::new(201, &result)
@@ -213,8 +217,9 @@ impl Fork<'_> {
         }
     }
 
-    /// The head of the new conversation, without entries.
-    fn build_head(&self, path: &[Arc<Entry>]) -> Result<Head, CommandError> {
+    /// The head of the new conversation, without entries, and the model of the path if it is not
+    /// configured.
+    fn build_head(&self, path: &[Arc<Entry>]) -> Result<(Head, Option<String>), CommandError> {
         let Self { context, source, is_reserved } = self;
         let services = context.services;
         let init = ConversationInit {
@@ -226,7 +231,8 @@ impl Fork<'_> {
         let copied = path.iter().map(|entry| &entry.base.entry_id);
         head.incarnation = find_suitable_incarnation(services, copied)?;
         head.settings = source.settings.clone();
-        let (change, _) = plan_change(services, source, None, path);
+        head.base_settings.clone_from(&source.base_settings);
+        let (change, unavailable) = plan_change(services, source, None, path);
         head.move_leaf(&change);
         head.is_compacted = path.iter().any(|entry| entry.body.compaction().is_some());
         head.name = last_name(path);
@@ -240,7 +246,7 @@ impl Fork<'_> {
             let owner = Owner::from_key(context.key);
             key_reservation::add_to_head(&mut head, &owner, context.idempotency);
         }
-        Ok(head)
+        Ok((head, unavailable))
     }
 }
 

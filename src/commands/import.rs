@@ -11,6 +11,7 @@ use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::person_messages::PersonMessages;
 use crate::agent::phase::Phase;
+use crate::agent::settings::Settings;
 use crate::artifacts::ArtifactScope;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{write_and_confirm_head, write_head, write_size};
@@ -169,7 +170,10 @@ fn build_hidden_head(services: &Services, head: &Head, input_id: &InputId) -> He
     hidden.phase = Phase::Deleted;
     hidden.seq = 0;
     hidden.leaf_id = None;
+    // With a small head each entry of an export fits into a batch.
     hidden.metadata.clear();
+    hidden.settings = Settings::default();
+    hidden.base_settings = None;
     hidden.deleted_at = Some(now);
     hidden.due = Some(now.plus(ABANDONED_AFTER));
     hidden.extra.insert(IMPORTING.to_owned(), input_id.as_str().into());

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use crate::agent::content::{Block, Content, FileBlock, Image, detect_image_type};
+use crate::agent::content::{Block, Content, FileBlock, IMAGE_TYPES, Image, detect_image_type};
 use crate::agent::head::Head;
 use crate::agent::message::Message;
 use crate::agent::raw::{Extra, RawJson};
@@ -17,9 +17,6 @@ use crate::tools::sha256_hex;
 
 /// Maximum bytes of text in one input. Longer text becomes an artifact.
 pub(crate) const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// Image types that models accept. Any other would make every later request of the conversation
-/// fail.
-const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Maximum bytes of an input in its inbox item, after long text has become an artifact. Its entry
 /// and receipt must fit one batch.
 const INPUT_BYTES_MAX: usize = 1_000_000;
@@ -207,20 +204,11 @@ fn reject_unknown_members(extra: &Extra, pointer: &str) -> Vec<FieldError> {
 }
 
 fn validate_image(image: &Image, pointer: &str) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    if !IMAGE_TYPES.contains(&image.mime_type.as_str()) {
-        errors.push(FieldError::new(
-            format!("{pointer}/mimeType"),
-            "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
-        ));
-    }
-    let detail = match STANDARD.decode(&image.data).as_deref().map(detect_image_type) {
-        Err(_) => "an image's `data` is base64 without a data: prefix",
-        Ok(None) => "the bytes of `data` are no PNG, JPEG, GIF or WebP picture",
-        Ok(Some(_)) => return errors,
-    };
-    errors.push(FieldError::new(format!("{pointer}/data"), detail));
+    let errors = [("mimeType", image.type_error()), ("data", image.data_error())];
     errors
+        .into_iter()
+        .filter_map(|(member, error)| Some(FieldError::new(format!("{pointer}/{member}"), error?)))
+        .collect()
 }
 
 impl InputContext<'_> {

@@ -18,14 +18,16 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use crate::agent::leaf_move::LeafMove;
 use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
+use crate::agent::path_settings::{PathSettings, last_active_tools};
 use crate::agent::phase::{BranchTarget, Phase};
 use crate::agent::plugin_state::plugin_state_at;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::DEFAULT_MODEL;
+use crate::agent::settings::{DEFAULT_MODEL, MODEL_BYTES_MAX};
 use crate::agent::step::{MoveInput, NavigateInput};
 use crate::commands::abort::abort_document;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
+use crate::commands::conversation::is_model_configured;
 use crate::commands::head_change::HeadChange;
 use crate::commands::idempotency::Idempotency;
 pub(crate) use crate::commands::leaf::leaf_request::LeafRequest;
@@ -418,22 +420,32 @@ pub(crate) fn plan_change(
     leaf_id: Option<EntryId>,
     path: &[Arc<Entry>],
 ) -> (LeafMove, Option<String>) {
-    let settings = match services.agents.find(Some(&head.agent)) {
-        Ok(agent) => head.settings.with_fallback(&agent.settings),
-        Err(_) => head.settings.clone(),
+    let agent = services.agents.find(Some(&head.agent)).ok();
+    let of_agent = agent.and_then(|agent| agent.settings.model.clone());
+    let name_of = |model: Option<&String>| {
+        let name = model.or(of_agent.as_ref()).map_or(DEFAULT_MODEL, String::as_str);
+        name.to_owned()
     };
-    let current = services.model.record(settings.model.as_deref().unwrap_or(DEFAULT_MODEL));
-    let is_current = |id: &&str| current.as_ref().is_ok_and(|record| record.id == **id);
-    let model = last_model(path).filter(|id| !is_current(id)).map(ToOwned::to_owned);
-    let (model, unavailable) = match model {
-        Some(id) if services.model.record(&id).is_err() => (None, Some(id)),
-        model => (model, None),
+    let is_model = |model: Option<&String>, id: &str| {
+        services.model.record(&name_of(model)).is_ok_and(|record| record.id == id)
     };
-    let level = settings.thinking_level.unwrap_or_default();
+    let (base, current) = (head.base_settings(), &head.settings.model);
+    let (model, unavailable) = match last_model(path) {
+        None => (base.model, None),
+        Some(id) if is_model(base.model.as_ref(), id) => (base.model, None),
+        Some(id) if is_model(current.as_ref(), id) => (current.clone(), None),
+        Some(id) if is_model_configured(services, id) => (Some(id.to_owned()), None),
+        Some(id) => (base.model, Some(id.chars().take(MODEL_BYTES_MAX).collect())),
+    };
     let change = LeafMove {
         leaf_id,
-        model,
-        thinking_level: last_thinking_level(path).filter(|of_path| *of_path != level),
+        model: Some(name_of(model.as_ref())),
+        thinking_level: None,
+        settings: Some(PathSettings {
+            model,
+            thinking_level: last_thinking_level(path).or(base.thinking_level),
+            active_tools: last_active_tools(path).unwrap_or(base.active_tools),
+        }),
         plugin_state: plugin_state_at(path),
         context: context_ranges(path),
     };

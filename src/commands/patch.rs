@@ -10,8 +10,9 @@ use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChan
 use crate::agent::event::{EventBody, SessionInfoChanged};
 use crate::agent::head::Head;
 use crate::agent::name;
+use crate::agent::path_settings::{PathSettings, active_tools_entry};
 use crate::agent::raw::RawJson;
-use crate::agent::settings::{DEFAULT_MODEL, Settings};
+use crate::agent::settings::{DEFAULT_MODEL, Settings, model_id_error};
 use crate::agent::strict::{self, JsonError};
 use crate::commands::certain_write::{receipt_document, write_head};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError};
@@ -176,10 +177,15 @@ fn apply_settings(
     }
     let mut merged = serde_json::to_value(&head.settings).unwrap_or_default();
     merge_json(&mut merged, patch);
-    let settings: Settings = strict::from_deserializer(merged).map_err(|mistake: JsonError| {
-        let mistake = mistake.with_parent_pointer("/settings");
-        CommandError::invalid(mistake.pointer, mistake.detail)
-    })?;
+    let mut settings: Settings =
+        strict::from_deserializer(merged).map_err(|mistake: JsonError| {
+            let mistake = mistake.with_parent_pointer("/settings");
+            CommandError::invalid(mistake.pointer, mistake.detail)
+        })?;
+    // A name that an earlier version imported must not refuse another change.
+    if settings.model == head.settings.model {
+        settings.model = settings.model.filter(|model| model_id_error(model).is_none());
+    }
     let agent = find_agent(services, Some(&head.agent))?;
     let errors = validate_settings(services, &agent, &settings);
     if !errors.is_empty() {
@@ -199,6 +205,12 @@ fn apply_settings(
     if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
         let level = after.thinking_level.unwrap_or_default();
         bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
+    }
+    if settings.active_tools != head.settings.active_tools {
+        bodies.push(active_tools_entry(settings.active_tools.as_deref()));
+    }
+    if PathSettings::of(&settings) != PathSettings::of(&head.settings) {
+        head.record_base_settings();
     }
     head.settings = settings;
     Ok(bodies)

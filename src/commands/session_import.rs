@@ -1,5 +1,6 @@
 //! Command that creates a conversation from a session file, which arrives in parts.
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -10,16 +11,18 @@ use utoipa::ToSchema;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::fork::{PromptSpans, cut_prompt_end, last_name};
 use crate::agent::head::Head;
+use crate::agent::name;
+use crate::agent::path_settings::PathSettings;
 use crate::agent::raw::RawJson;
 use crate::agent::session_file::{
-    FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
+    BLANK, FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
 };
 use crate::agent::settings::Settings;
 use crate::commands::certain_write::receipt_document;
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::conversation::{
-    ConversationInit, append_entry, build_head, find_suitable_incarnation, new_incarnation,
-    resolve_conversation_id,
+    ConversationInit, append_entry, build_head, find_suitable_incarnation, is_model_configured,
+    new_incarnation, resolve_conversation_id,
 };
 use crate::commands::idempotency::{Idempotency, find_previous_request};
 use crate::commands::import::{self, Import};
@@ -36,6 +39,8 @@ use crate::services::Services;
 pub(crate) const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of lines that a report lists.
 const REPORTED_LINES_MAX: usize = 400;
+/// Steps up the tree that all checks of compactions may take.
+const ANCESTOR_STEPS_MAX: usize = 10_000_000;
 
 /// The conversation to create.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +49,9 @@ pub(crate) struct SessionImport {
     pub(crate) agent: Option<String>,
     pub(crate) conversation_id: Option<String>,
 }
+
+const NOTHING_KEPT: &str =
+    "the compaction keeps no earlier message: its `firstKeptEntryId` is not before it on its path";
 
 /// A line of the file, and what happened to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -67,6 +75,10 @@ pub(crate) struct SessionImported {
     /// The first 400 lines that are imported with a change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<LineReport>,
+    /// The model at the end of the path, if it is not configured. The conversation has that of its
+    /// agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unavailable_model: Option<String>,
 }
 
 /// Creates a conversation from the parts of a file. The whole file is never in memory.
@@ -158,6 +170,7 @@ impl<'a> FileImport<'a> {
             Box::pin(self.import_line(&mut conversation, &line)).await?;
         }
         conversation.reader.header()?;
+        conversation.reject_unusable_file()?;
         let identified = file.identify(idempotency);
         let context =
             CommandContext { services, key, idempotency: &identified, signal: Signal::None };
@@ -171,29 +184,31 @@ impl<'a> FileImport<'a> {
         conversation: &mut ImportedConversation<'a>,
         line: &Line,
     ) -> Result<(), CommandError> {
-        match conversation.reader.read(line)? {
-            ParsedLine::Header => {
-                let head = self.build_head(conversation.reader.header()?)?;
-                let input_id = self.idempotency.input_id(self.key);
-                let import = Box::pin(Import::begin(self.services, &head, &input_id)).await?;
-                conversation.target = Some((Box::new(head), import));
-            }
-            ParsedLine::Skipped(reason) => conversation.skip(reason),
-            ParsedLine::Entry(imported) => {
-                conversation.add(&imported.entry).await?;
-                if let Some(reason) = imported.warning {
-                    conversation.warn(reason);
+        for parsed in conversation.reader.read(line)? {
+            match parsed {
+                ParsedLine::Header => {
+                    let (head, unavailable) = self.build_head(conversation.reader.header()?)?;
+                    conversation.unavailable_model = unavailable.filter(|model| !model.is_empty());
+                    let input_id = self.idempotency.input_id(self.key);
+                    let import = Box::pin(Import::begin(self.services, &head, &input_id)).await?;
+                    conversation.target = Some((Box::new(head), import));
+                }
+                ParsedLine::Skipped(reason) => conversation.skip(reason),
+                ParsedLine::Entry(imported) => {
+                    conversation.add(&imported.entry).await?;
+                    imported.warnings.into_iter().for_each(|reason| conversation.warn(reason));
                 }
             }
         }
         Ok(())
     }
 
-    fn build_head(&self, header: &FileHeader) -> Result<Head, CommandError> {
+    /// The head, and the model of the header if it is not configured.
+    fn build_head(&self, header: &FileHeader) -> Result<(Head, Option<String>), CommandError> {
         let services = self.services;
         let mut init =
             ConversationInit { agent: self.request.agent.clone(), ..ConversationInit::default() };
-        let (mut parent, mut pi) = (None, None);
+        let (mut parent, mut pi, mut base_settings) = (None, None, None);
         match header {
             FileHeader::Pi(header) => {
                 pi = Some(header.clone());
@@ -208,11 +223,16 @@ impl<'a> FileImport<'a> {
                     .clone()
                     .filter(|parent| is_plain_text(parent.conversation_id.as_str()));
                 pi.clone_from(&header.pi);
+                base_settings.clone_from(&header.base_settings);
             }
         }
-        init.settings.model =
-            init.settings.model.filter(|model| services.model.record(model).is_ok());
+        let is_configured = |model: &String| is_model_configured(services, model);
+        let unavailable = init.settings.model.take_if(|model| !is_configured(model));
         let mut head = build_head(services, self.key, init)?;
+        head.base_settings = base_settings.map(|mut base: PathSettings| {
+            base.model = base.model.filter(is_configured);
+            Box::new(base)
+        });
         head.parent = parent;
         if let Some(pi) = pi {
             head.extra.insert(IMPORTED_HEADER.to_owned(), pi.to_value());
@@ -221,7 +241,7 @@ impl<'a> FileImport<'a> {
             let owner = Owner::from_key(self.key);
             key_reservation::add_to_head(&mut head, &owner, self.idempotency);
         }
-        Ok(head)
+        Ok((head, unavailable))
     }
 }
 
@@ -234,6 +254,16 @@ fn settings_of_header(header: &RawJson) -> Settings {
         thinking_level: level.and_then(|level| serde_json::from_value(level).ok()),
         ..Settings::default()
     }
+}
+
+/// The latest name of the path that is not empty, as it can be one here.
+fn find_imported_name(facts: &[Arc<Entry>]) -> Option<String> {
+    facts.iter().rev().find_map(|entry| {
+        let EntryBody::SessionInfo(info) = &entry.body else { return None };
+        let mut name: String = info.name.as_deref()?.trim().to_owned();
+        name.truncate(name.floor_char_boundary(name::BYTES_MAX));
+        name::parse(&name.replace(char::is_control, " ")).ok().flatten()
+    })
 }
 
 impl From<FileError> for CommandError {
@@ -249,6 +279,9 @@ struct ImportedConversation<'a> {
     /// The head and the writer, once the header is read.
     target: Option<(Box<Head>, Import<'a>)>,
     tree: ImportedTree,
+    /// Steps up the tree that checks of compactions may still take.
+    steps_left: usize,
+    unavailable_model: Option<String>,
     spans: PromptSpans,
     skipped_count: u64,
     skipped: Vec<LineReport>,
@@ -262,6 +295,8 @@ impl<'a> ImportedConversation<'a> {
             reader: SessionReader::new(&new_incarnation(services), services.clock.now()),
             target: None,
             tree: ImportedTree::default(),
+            steps_left: ANCESTOR_STEPS_MAX,
+            unavailable_model: None,
             spans: PromptSpans::default(),
             skipped_count: 0,
             skipped: Vec::new(),
@@ -284,6 +319,19 @@ impl<'a> ImportedConversation<'a> {
         part.await
     }
 
+    /// # Errors
+    /// No line of the file can be used.
+    fn reject_unusable_file(&self) -> Result<(), CommandError> {
+        let first = self.skipped.iter().find(|skipped| skipped.reason != BLANK);
+        match first.filter(|_| self.tree.is_empty()) {
+            Some(LineReport { line, reason }) => {
+                let reason = format!("{reason}, and no other line is an entry of a session");
+                Err(FileError { line: *line, reason }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
     fn skip(&mut self, reason: String) {
         self.skipped_count += 1;
         if self.skipped.len() < REPORTED_LINES_MAX {
@@ -300,6 +348,15 @@ impl<'a> ImportedConversation<'a> {
     async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
         self.tree.add(entry);
         self.spans.add(entry);
+        if let Some(compaction) = entry.body.compaction()
+            && !self.tree.is_on_path(
+                &compaction.first_kept_entry_id,
+                &entry.base.entry_id,
+                &mut self.steps_left,
+            )
+        {
+            self.warn(NOTHING_KEPT.to_owned());
+        }
         let Some((head, import)) = &mut self.target else { return Ok(()) };
         head.record_copied_entry(&entry.body);
         (head.seq, head.leaf_id) = (entry.base.seq, Some(entry.base.entry_id.clone()));
@@ -317,15 +374,17 @@ impl<'a> ImportedConversation<'a> {
         self,
         context: CommandContext<'_>,
     ) -> Result<(Box<Head>, CommandResponse), CommandError> {
-        let Self { services, reader, target, tree, mut spans, .. } = self;
+        let Self { services, reader, target, tree, mut spans, mut unavailable_model, .. } = self;
         let Some((mut head, mut import)) = target else { return Err(CommandError::contended()) };
         head.incarnation = find_suitable_incarnation(services, reader.ids())?;
         let imported = head.seq;
         let last = head.leaf_id.clone();
-        if let Ok(FileHeader::Turnwheel(header)) = reader.header()
-            && (header.leaf_id.is_none() || header.leaf_id.as_ref().is_some_and(|id| tree.has(id)))
-        {
-            head.leaf_id.clone_from(&header.leaf_id);
+        if let Ok(FileHeader::Turnwheel(header)) = reader.header() {
+            let place = match &header.leaf_id {
+                Some(id) => reader.find_place(id),
+                None => Some(None),
+            };
+            head.leaf_id = place.unwrap_or_else(|| last.clone());
         }
         let path = tree.path(head.leaf_id.as_ref());
         if let Some(open) = spans.open().cloned()
@@ -342,8 +401,11 @@ impl<'a> ImportedConversation<'a> {
         head.is_compacted = path.is_compacted;
         // A file of Turnwheel has the settings in its header.
         if let Ok(FileHeader::Pi(_)) = reader.header() {
-            let (change, _) = plan_change(services, &head, head.leaf_id.clone(), &path.facts);
+            head.name = find_imported_name(&path.facts);
+            let (change, unavailable) =
+                plan_change(services, &head, head.leaf_id.clone(), &path.facts);
             head.move_leaf(&change);
+            unavailable_model = unavailable.or(unavailable_model);
         }
         // The move knows only the facts of the path.
         head.set_context(&path.context);
@@ -354,6 +416,7 @@ impl<'a> ImportedConversation<'a> {
             skipped_count: self.skipped_count,
             skipped: self.skipped,
             warnings: self.warnings,
+            unavailable_model,
         };
         let response = CommandResponse::new(201, &body)
             .with_location(format!("conversations/{}", head.conversation_id));

@@ -204,9 +204,8 @@ fn set_header(response: &mut Response, name: HeaderName, value: &str) {
 
 /// `Content-Disposition` of RFC 6266. The name is encoded by RFC 8187, which makes any name safe.
 fn content_disposition(name: Option<&str>) -> String {
-    let Some(last) =
-        name.and_then(|name| name.rsplit(['/', '\\']).next()).filter(|last| !last.is_empty())
-    else {
+    let last = name.and_then(|name| name.rsplit(['/', '\\']).next());
+    let Some(last) = last.filter(|last| !["", ".", ".."].contains(last)) else {
         return "attachment".to_owned();
     };
     let encoded = percent_encoding::utf8_percent_encode(last, percent_encoding::NON_ALPHANUMERIC);
@@ -224,7 +223,9 @@ mod tests {
             content_disposition(Some("a/b/ré\"port\r\n.csv")),
             "attachment; filename*=UTF-8''r%C3%A9%22port%0D%0A%2Ecsv"
         );
-        assert_eq!(content_disposition(Some("dir/")), "attachment");
+        for folder in ["dir/", ".", "..", "a/.."] {
+            assert_eq!(content_disposition(Some(folder)), "attachment", "{folder}");
+        }
     }
 
     proptest::proptest! {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::partial_json::complete_json;
+use crate::agent::partial_json::complete_json;
 use crate::fuzz::check;
 
 fn fuzz_partial_json(input: &[u8]) {

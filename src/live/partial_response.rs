@@ -1,9 +1,9 @@
 //! Partial model response, built from its events.
 
-use super::partial_json::complete_json;
 use super::{LiveResponse, Snapshot};
 use crate::agent::content::{Block, Thinking, ToolCall};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
+use crate::agent::partial_json::complete_json;
 use crate::agent::raw::Extra;
 
 /// Blocks of one response; further ones are ignored.

@@ -144,6 +144,11 @@ impl Catalogue {
         if mistakes.is_empty() { Ok(Self { overrides }) } else { Err(mistakes) }
     }
 
+    /// True if `TURNWHEEL_PRICES` names the model.
+    pub(crate) fn has_override(&self, model: &str) -> bool {
+        self.overrides.contains_key(model)
+    }
+
     /// Returns the record of a model. A model that is not in the table has no prices, a window of
     /// 128,000 tokens, and abilities derived from its name.
     pub fn record(&self, model: &str, deployment: &str) -> ModelRecord {

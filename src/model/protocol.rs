@@ -78,6 +78,10 @@ impl Model for ProtocolModel<'_> {
         self.model.record(model)
     }
 
+    fn is_configured(&self, model: &str) -> bool {
+        self.model.is_configured(model)
+    }
+
     fn models(&self) -> Vec<ModelRecord> {
         self.model.models()
     }

@@ -244,6 +244,8 @@ const LEAF_MOVED: &str = "The conversation moved to another branch since the las
 pub(crate) fn entry_as_message(entry: &Entry) -> Option<RawJson> {
     let at = entry.base.timestamp;
     match &entry.body {
+        // Imports of earlier versions stored values without a role.
+        EntryBody::Message(message) if message.message.role().is_empty() => None,
         EntryBody::Message(message) => Some(RawJson::from_value(&message.message)),
         EntryBody::CustomMessage(custom) => Some(raw_object!({
             "role": "custom", "customType": custom.custom_type, "content": custom.content,

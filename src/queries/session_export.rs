@@ -130,6 +130,7 @@ impl SessionExport {
             agent: head.agent.clone(),
             settings: head.settings.clone(),
             metadata: head.metadata.clone(),
+            base_settings: head.base_settings.as_deref().cloned(),
             leaf_id: head.leaf_id.clone(),
             parent: head.parent.clone(),
             pi: head.extra.get(IMPORTED_HEADER).map(RawJson::from_value),

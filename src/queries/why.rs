@@ -144,6 +144,9 @@ pub(crate) struct WhyFacts {
     /// Error of the last failed prompt, or of the last attempt of the retried model call or
     /// summary.
     pub(crate) last_error: Option<String>,
+    /// The entry before the last prompt, if the model call of that prompt failed; `root` before the
+    /// first entry.
+    pub(crate) before_failure: Option<String>,
     /// Reason why the agent cannot accept a prompt.
     pub(crate) agent_problem: Option<String>,
     /// True if no process serves this store, so that every lease is void.
@@ -234,6 +237,7 @@ async fn load_facts(
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
     let last_error = find_last_error(store, &partition, &head).await?;
+    let before_failure = find_entry_before_failure(store, &partition, &head).await?;
     Ok(WhyFacts {
         head,
         inbox,
@@ -241,6 +245,7 @@ async fn load_facts(
         lease_holder,
         now,
         last_error,
+        before_failure,
         agent_problem: None,
         is_service_stopped: false,
     })
@@ -274,6 +279,28 @@ async fn find_last_error(
         }
     }
     Ok(None)
+}
+
+/// Finds the position to which the leaf can move back if each next prompt fails like the last one.
+async fn find_entry_before_failure(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    head: &Head,
+) -> Result<Option<String>, CommandError> {
+    let failed = head.prompts.last().filter(|last| last.state == PromptState::Failed);
+    let Some(failed) = failed.filter(|_| head.phase == Phase::Idle) else { return Ok(None) };
+    let read = async |seq: u64| -> Result<Option<Entry>, CommandError> {
+        let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
+        stored.as_ref().map(load::parse_body).transpose()
+    };
+    let Some(end) = read(failed.to_seq.unwrap_or(head.seq)).await? else { return Ok(None) };
+    let is_of_model = matches!(&end.body, EntryBody::PromptEnd(end) if end.error.as_ref().is_some_and(|error| error.kind == "model"));
+    if !is_of_model {
+        return Ok(None);
+    }
+    let start = read(failed.from_seq).await?;
+    let before = start.map(|start| start.base.parent_id);
+    Ok(before.map(|parent| parent.map_or_else(|| "root".to_owned(), |id| id.to_string())))
 }
 
 /// Finds the error of a failed summary in the event of its retry, because no entry has it.

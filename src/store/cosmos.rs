@@ -14,6 +14,7 @@ pub(crate) mod testing;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
@@ -32,6 +33,7 @@ use crate::azure::cosmos::{
     self, ConnectError, Containers, default_options, latest_committed_options,
 };
 use crate::clock::Timestamp;
+use crate::error_chain::error_chain;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
@@ -45,6 +47,9 @@ const SENT_BYTES_MAX: usize = 1_950_000;
 /// Bytes that each operation adds to its document: the members of the operation, and the key.
 const OPERATION_BYTES: usize = 1_500;
 
+/// Waits before further attempts to connect.
+const CONNECT_WAITS: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Request units after which a search reads no further page.
 const SEARCH_REQUEST_UNITS_MAX: f64 = 50.0;
 
@@ -55,7 +60,8 @@ pub(crate) struct CosmosStore {
 
 impl CosmosStore {
     /// Connects to an account. Accounts used with an identity need the `credential`. With an
-    /// account key, a missing database and missing containers are created.
+    /// account key, a missing database and missing containers are created. The first
+    /// requests are repeated if the account is overloaded, as the SDK does with later ones.
     ///
     /// # Errors
     /// Show the error to the operator and do not start.
@@ -63,7 +69,27 @@ impl CosmosStore {
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {
-        Self::connect_by(cosmos::client_builder(account).await?, account, credential).await
+        Self::connect_within(account, credential, &CONNECT_WAITS).await
+    }
+
+    async fn connect_within(
+        account: &CosmosAccount,
+        credential: Option<Arc<dyn TokenCredential>>,
+        waits: &[Duration],
+    ) -> Result<Self, ConnectError> {
+        let mut waits = waits.iter();
+        loop {
+            let builder = cosmos::client_builder(account).await?;
+            let error = match Self::connect_by(builder, account, credential.clone()).await {
+                Ok(store) => return Ok(store),
+                Err(error) => error,
+            };
+            let Some(wait) = waits.next().filter(|_| error.is_temporary()) else {
+                return Err(error);
+            };
+            tracing::warn!(error = %error_chain(&error), retry_in = ?wait, "Cosmos account overloaded");
+            tokio::time::sleep(*wait).await;
+        }
     }
 
     async fn connect_by(

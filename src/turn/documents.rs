@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, find_size_error};
 use crate::agent::event::Event;
 use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
 use crate::agent::inbox::{InboxItem, Receipt};
@@ -16,7 +16,7 @@ use crate::agent::raw::{RawJson, redacted_error};
 use crate::clock::Timestamp;
 use crate::ids::CommitId;
 use crate::store::{
-    Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, entry_id, events_id,
+    Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, Write, entry_id, events_id,
 };
 
 /// The events document of a commit with events. It also proves which commit won.
@@ -57,6 +57,19 @@ pub(crate) fn head_document(head: &Head) -> Result<Document, StoreError> {
         ttl: None,
         search: None,
     })
+}
+
+/// # Errors
+/// [`StoreError::TooLarge`]: an entry exceeds its bound. Store the additional data elsewhere.
+pub(crate) fn check_entry_sizes(writes: &[Write]) -> Result<(), StoreError> {
+    let error = writes.iter().find_map(|write| match write {
+        Write::Create(document) | Write::Replace(document, _) => {
+            let is_entry = document.kind == DocumentKind::Entry;
+            is_entry.then(|| find_size_error(document.body.text())).flatten()
+        }
+        Write::Delete(..) => None,
+    });
+    error.map_or(Ok(()), |error| Err(StoreError::TooLarge(error)))
 }
 
 /// State of a head in lists and queries.

@@ -10,6 +10,7 @@ use crate::agent::compaction::TokenCounter;
 use crate::agent::compaction::prospects::FixedPart;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
+use crate::agent::input_repair::RefusedTool;
 use crate::agent::settings::LoopKind;
 use crate::digest::sha256_hex;
 use crate::extensions::plugin::RegisteredPlugin;
@@ -34,6 +35,8 @@ pub(crate) struct Frame<'c> {
     own_tools: &'c [Arc<dyn CallableTool>],
     /// The activated tools of plugins.
     plugin_tools: Vec<&'c Arc<dyn CallableTool>>,
+    /// Names of tools that are not offered.
+    left_out: Vec<String>,
     /// Texts of plugins, in the order in which the model receives them.
     contributions: Vec<Contribution>,
     /// Number of contributions that are not volatile.
@@ -68,6 +71,7 @@ impl TurnContext {
             own_text: &self.system_prompt,
             own_tools: self.tools(),
             plugin_tools: Vec::new(),
+            left_out: Vec::new(),
             contributions: missing
                 .map(|text| Contribution { by: "mcp".to_owned(), text })
                 .collect(),
@@ -174,8 +178,25 @@ impl<'c> Frame<'c> {
         self.contributions.push(Contribution { by, text });
     }
 
+    /// Leaves out the tools whose schemas the model service refused.
+    pub(crate) fn leave_out<'r>(&mut self, refused: impl Iterator<Item = &'r RefusedTool>) {
+        for RefusedTool { name, revision } in refused {
+            let is_same = |(known, current): (&str, &str)| known == name && current == revision;
+            if self.request_tools().any(is_same) {
+                self.left_out.push(name.clone());
+            }
+        }
+    }
+
     fn tools(&self) -> impl Iterator<Item = &'c Arc<dyn CallableTool>> {
-        self.own_tools.iter().chain(self.plugin_tools.iter().copied())
+        let tools = self.own_tools.iter().chain(self.plugin_tools.iter().copied());
+        tools.filter(|tool| !self.left_out.contains(&tool.definition().name))
+    }
+
+    /// Name and revision of each tool, in the order of the request.
+    pub(crate) fn request_tools(&self) -> impl Iterator<Item = (&'c str, &'c str)> {
+        let definitions = self.tools().map(|tool| tool.definition());
+        definitions.map(|definition| (definition.name.as_str(), definition.revision.as_str()))
     }
 
     /// The tools as the model receives them.
@@ -206,6 +227,7 @@ impl<'c> Frame<'c> {
             && !self.is_protocol
             && self.contributions.is_empty()
             && self.plugin_tools.is_empty()
+            && self.left_out.is_empty()
             && system_prompt_seq.is_none();
         if is_own && head.frame.is_none() {
             return None;

@@ -111,6 +111,7 @@ impl<'a> HeadCommit<'a> {
         );
         let head = documents::head_document(self.head)?;
         let mut writes = self.writes;
+        documents::check_entry_sizes(&writes)?;
         match self.expected {
             Some(etag) => writes.insert(0, Write::Replace(head, Some(etag))),
             None => writes.push(Write::Create(head)),

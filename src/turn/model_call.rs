@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::agent::compaction::tokens;
 use crate::agent::entry::Entry;
 use crate::agent::frame_entry::FrameInput;
+use crate::agent::input_repair::{InputRepairs, RefusedInput};
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::PluginStateChange;
@@ -35,6 +36,7 @@ use crate::turn::failed_response::{
 };
 use crate::turn::leased_conversation::LeasedConversation;
 use crate::turn::prepare::PreparedCall;
+use crate::turn::refused_input::find_refused_part;
 use crate::turn::spans::ModelCallSpan;
 
 /// A finished model call: the response, and the other parts of its commit.
@@ -45,6 +47,8 @@ struct CallOutcome {
     frame: Option<FrameInput>,
     plugin_state: Vec<PluginStateChange>,
     error_type: &'static str,
+    /// The part of the input that the service refused.
+    refused: Option<RefusedInput>,
 }
 
 impl CallOutcome {
@@ -56,6 +60,7 @@ impl CallOutcome {
             frame: None,
             plugin_state: Vec::new(),
             error_type: "model",
+            refused: None,
         }
     }
 }
@@ -68,7 +73,7 @@ impl LeasedConversation<'_> {
         Box::pin(self.refresh_mcp_definitions()).await;
         let context = self.state.context(self.services);
         self.observe_turn_of_call(&context).await;
-        let CallOutcome { response, revision, frame, plugin_state, error_type } =
+        let CallOutcome { response, revision, frame, plugin_state, error_type, refused } =
             Box::pin(self.request_response(&context)).await?;
         self.costs.record_calls(*response.message.usage, 1);
         self.services.fail_points.hit("model.after").await;
@@ -89,6 +94,7 @@ impl LeasedConversation<'_> {
             failure_kind,
             schema_error,
             error_type,
+            refused,
             frame,
             plugin_state,
         };
@@ -177,8 +183,10 @@ impl LeasedConversation<'_> {
         if response.is_err() {
             publisher.publish_reset();
         }
-        let outcome = CallOutcome::unsent(response?, &agent.revision);
-        Ok(CallOutcome { frame: frame_input, plugin_state: changes, ..outcome })
+        let response = response?;
+        let refused = find_refused_part(&key, &response, &path, &frame);
+        let outcome = CallOutcome::unsent(response, &agent.revision);
+        Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
     }
 
     /// The messages of the next call with its frame, or the failure of a plugin or extension.
@@ -198,6 +206,7 @@ impl LeasedConversation<'_> {
             }
         };
         let mut prepared = prepared;
+        prepared.frame.leave_out(InputRepairs::of(path).refused_tools());
         if self.is_final_iteration(context) {
             prepared.frame.add_final_iteration();
         }

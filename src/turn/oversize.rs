@@ -156,6 +156,7 @@ fn failed_response(answered: &ResponseInput, what: &str) -> ResponseInput {
         Some(format!("The model response is larger than one commit can hold: {what}."));
     failed.failure_kind = FailureKind::Permanent;
     failed.schema_error = None;
+    failed.refused = None;
     failed
 }
 
@@ -183,6 +184,7 @@ mod tests {
             "usage": {"totalTokens": 7}, "stopReason": "stop", "timestamp": 0,
         });
         Input::ResponseReceived(Box::new(ResponseInput {
+            refused: None,
             message: serde_json::from_value(message).unwrap(),
             revision: String::new(),
             started_at: crate::clock::Timestamp(0),

@@ -1,22 +1,26 @@
 //! Lines of a file that arrives in parts.
 
-/// Maximum bytes of a line.
-pub(crate) const LINE_BYTES_MAX: usize = 1_400_000;
+use crate::agent::entry::ENTRY_BYTES_MAX;
+
+/// Maximum bytes of a line: the largest entry with the members that an export adds.
+pub(crate) const LINE_BYTES_MAX: usize = ENTRY_BYTES_MAX + 5_000;
+/// Bytes that are kept of a longer line.
+const START_BYTES: usize = 16 * 1024;
 
 /// One line, without its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Bytes(Vec<u8>),
-    /// A line with this number of bytes, which is more than [`LINE_BYTES_MAX`].
-    TooLong(u64),
+    /// The first bytes of a line with more than [`LINE_BYTES_MAX`].
+    TooLong(Vec<u8>),
 }
 
 /// Splits parts of a file into lines. It holds at most one line.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     current: Vec<u8>,
-    /// Bytes of the current line that are not kept, because it is too long.
-    dropped: u64,
+    /// True if only the first bytes of the current line are kept.
+    is_too_long: bool,
 }
 
 impl LineSplitter {
@@ -36,23 +40,28 @@ impl LineSplitter {
 
     /// The last line, if the file does not end with the end of a line.
     pub(crate) fn finish(mut self) -> Option<Line> {
-        (!self.current.is_empty() || self.dropped > 0).then(|| self.take())
+        (!self.current.is_empty() || self.is_too_long).then(|| self.take())
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        if self.dropped > 0 || self.current.len() + bytes.len() > LINE_BYTES_MAX {
-            self.dropped += (self.current.len() + bytes.len()) as u64;
-            self.current.clear();
-        } else {
-            self.current.extend_from_slice(bytes);
+        if self.is_too_long {
+            return;
         }
+        if self.current.len() + bytes.len() <= LINE_BYTES_MAX {
+            self.current.extend_from_slice(bytes);
+            return;
+        }
+        self.is_too_long = true;
+        self.current.extend(bytes.iter().take(START_BYTES));
+        self.current.truncate(START_BYTES);
     }
 
     fn take(&mut self) -> Line {
         let bytes = std::mem::take(&mut self.current);
-        match std::mem::take(&mut self.dropped) {
-            0 => Line::Bytes(bytes),
-            dropped => Line::TooLong(dropped),
+        if std::mem::take(&mut self.is_too_long) {
+            Line::TooLong(bytes)
+        } else {
+            Line::Bytes(bytes)
         }
     }
 }
@@ -87,11 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn long_line_is_counted_and_not_held() {
+    fn only_start_of_long_line_is_held() {
         let long = vec![b'x'; LINE_BYTES_MAX / 2 + 1];
         let lines = split(&[b"a\n", &long, &long, &long, b"\nb"]);
-        let length = 3 * long.len() as u64;
-        assert_eq!(lines[1], Line::TooLong(length));
+        assert_eq!(lines[1], Line::TooLong(long[..START_BYTES].to_vec()));
         assert_eq!(lines[2], Line::Bytes(b"b".to_vec()));
         let fitting = vec![b'x'; LINE_BYTES_MAX];
         assert_eq!(split(&[&fitting]), [Line::Bytes(fitting.clone())]);

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::agent::session_file::object::Object;
+use crate::agent::session_file::times::read_time;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;
 
@@ -98,8 +99,8 @@ fn add_message_members(message: &mut Object, at: Timestamp) {
         }
         _ => {}
     }
-    let is_number = message.get("timestamp").is_some_and(|at| at.read::<u64>().is_ok());
-    if role.is_some() && !is_number {
+    if role.is_some() {
+        let at = message.get("timestamp").and_then(read_time).unwrap_or(at);
         message.set("timestamp", &at);
     }
 }

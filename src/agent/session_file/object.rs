@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::agent::entry::EntryBase;
 use crate::agent::raw::RawJson;
 
 #[derive(Clone, Debug, Default)]
@@ -68,6 +69,12 @@ impl Object {
         for (name, value) in other.0 {
             self.set_raw(&name, value);
         }
+    }
+
+    /// The members of an entry at this position.
+    pub(super) fn with_base(mut self, base: &EntryBase) -> Self {
+        self.extend(Self::from_raw(&RawJson::from_value(base)).unwrap_or_default());
+        self
     }
 
     pub(super) fn into_raw(self) -> RawJson {

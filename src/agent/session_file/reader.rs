@@ -1,27 +1,30 @@
-//! Reading of session files, line by line. A line that cannot be used is skipped with its reason.
+//! Reading of session files, line by line. What cannot be used is skipped or left out with its
+//! reason, and costs nothing else.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
-use crate::agent::entry::{Entry, EntryBase, EntryBody};
+use crate::agent::entry::EntryBase;
 use crate::agent::fork::Renumbering;
-use crate::agent::raw::{ENTRY_DEPTH_MAX, RawJson};
-use crate::agent::session_file::lines::LINE_BYTES_MAX;
-use crate::agent::session_file::migration::{LinePosition, add_required_members, migrate};
-use crate::agent::session_file::object::Object;
-use crate::agent::session_file::writer::to_pi;
-use crate::agent::session_file::{
-    AS_IMPORTED, ConversationHeader, IMPORTED_TYPES, Line, OWN_TYPES, PI_VERSION, TURNWHEEL_VERSION,
+use crate::agent::raw::RawJson;
+use crate::agent::session_file::entries::{
+    ImportedEntry, build_entry, keep_place, mark_own_type, read_entry,
 };
+use crate::agent::session_file::migration::{LinePosition, migrate};
+use crate::agent::session_file::object::Object;
+use crate::agent::session_file::places::Places;
+use crate::agent::session_file::records::{Record, leading_members, split_records};
+use crate::agent::session_file::times::read_time;
+use crate::agent::session_file::{ConversationHeader, Line, PI_VERSION, TURNWHEEL_VERSION};
 use crate::agent::strict::JsonError;
 use crate::clock::{Timestamp, parse_iso};
-use crate::ids::{EntryId, is_plain_text};
+use crate::ids::{EntryId, PromptId, is_plain_text};
 use crate::text_encoding::{EncodingError, decode_utf8};
 
 /// Maximum number of entries of a file.
 const ENTRIES_MAX: u64 = 100_000;
 const ID_LENGTH_MAX: usize = 64;
-/// Maximum bytes of an imported entry as JSON.
-const ENTRY_BYTES_MAX: usize = LINE_BYTES_MAX;
+/// Members with the id of another entry.
+const REFERENCES: [&str; 3] = ["firstKeptEntryId", "targetId", "fromId"];
 /// Maximum bytes of a header that is kept for exports.
 const HEADER_BYTES_MAX: usize = 4 * 1024;
 
@@ -42,18 +45,11 @@ pub(crate) enum FileHeader {
     Turnwheel(Box<ConversationHeader>),
 }
 
-/// An entry, and what was changed in it.
-#[derive(Debug)]
-pub(crate) struct ImportedEntry {
-    pub(crate) entry: Entry,
-    pub(crate) warning: Option<String>,
-}
-
 #[derive(Debug)]
 pub(crate) enum ParsedLine {
     Header,
     Entry(Box<ImportedEntry>),
-    /// The reason why the line is not used.
+    /// The reason why the line, or a part of it, is not used.
     Skipped(String),
 }
 
@@ -67,10 +63,8 @@ pub(crate) struct SessionReader {
     pi_version: u64,
     lines: u64,
     entries: u64,
-    /// Line numbers of the entries.
-    ids: HashMap<EntryId, u64>,
+    places: Places,
     ids_by_index: Vec<Option<EntryId>>,
-    previous: Option<EntryId>,
     previous_time: Timestamp,
     renumbering: Renumbering,
 }
@@ -84,9 +78,8 @@ impl SessionReader {
             pi_version: 0,
             lines: 0,
             entries: 0,
-            ids: HashMap::new(),
+            places: Places::default(),
             ids_by_index: Vec::new(),
-            previous: None,
             previous_time: now,
             renumbering: Renumbering::default(),
         }
@@ -105,7 +98,12 @@ impl SessionReader {
 
     /// Ids of all entries.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &EntryId> {
-        self.ids.keys()
+        self.places.ids()
+    }
+
+    /// The entry that has the id in the file, or stands for its lost line. Outer `None`: neither.
+    pub(crate) fn find_place(&self, id: &EntryId) -> Option<Option<EntryId>> {
+        self.places.find(&RawJson::from_value(id))
     }
 
     fn error(&self, reason: impl Into<String>) -> FileError {
@@ -116,19 +114,65 @@ impl SessionReader {
         self.error("this is no session file: its first line is a header with the `type` \"session\" or \"turnwheel\"")
     }
 
+    /// Reads the records of a line.
+    ///
     /// # Errors
     /// The file is refused: it has no header, a newer version, or too many entries.
-    pub(crate) fn read(&mut self, line: &Line) -> Result<ParsedLine, FileError> {
+    pub(crate) fn read(&mut self, line: &Line) -> Result<Vec<ParsedLine>, FileError> {
         self.lines += 1;
-        let raw = match parse_line(line) {
-            Ok(raw) => raw,
-            Err(UTF16) if self.header.is_none() => return Err(self.error(UTF16)),
-            Err(BLANK) => return Ok(ParsedLine::Skipped(BLANK.to_owned())),
-            Err(_) if self.header.is_none() => return Err(self.no_header()),
-            Err(reason) => return Ok(ParsedLine::Skipped(reason.to_owned())),
+        let (text, encoding_error) = match line {
+            Line::TooLong(start) => {
+                return self.lose(
+                    &String::from_utf8_lossy(start),
+                    "the line is longer than an entry may be",
+                );
+            }
+            Line::Bytes(bytes) => decode_line(bytes),
         };
+        if self.header.is_none() && encoding_error == Some(UTF16) {
+            return Err(self.error(UTF16));
+        }
+        let records = split_records(&text);
+        if records.is_empty() {
+            return Ok(vec![ParsedLine::Skipped(BLANK.to_owned())]);
+        }
+        let mut parsed = Vec::with_capacity(records.len());
+        for record in records {
+            match record {
+                Record::Whole(raw, repairs) => {
+                    let notes = encoding_error.map(|_| BYTES_REPLACED).into_iter().chain(repairs);
+                    parsed.push(self.read_record(&raw, notes)?);
+                }
+                Record::Damaged(text, reason) => {
+                    parsed.extend(self.lose(text, encoding_error.unwrap_or(reason))?);
+                }
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// Skips damaged text. The entries that follow it keep their place.
+    fn lose(&mut self, text: &str, reason: &str) -> Result<Vec<ParsedLine>, FileError> {
         if self.header.is_none() {
-            self.read_header(&raw)?;
+            return Err(self.no_header());
+        }
+        let members = leading_members(text);
+        self.lose_members(&members);
+        Ok(vec![ParsedLine::Skipped(reason.to_owned())])
+    }
+
+    fn lose_members(&mut self, members: &Object) {
+        let id = members.get("id").or_else(|| members.get("entryId"));
+        self.places.lose(id, members.get("parentId"));
+    }
+
+    fn read_record(
+        &mut self,
+        raw: &RawJson,
+        notes: impl Iterator<Item = &'static str>,
+    ) -> Result<ParsedLine, FileError> {
+        if self.header.is_none() {
+            self.read_header(raw)?;
             self.ids_by_index.push(None);
             return Ok(ParsedLine::Header);
         }
@@ -136,23 +180,29 @@ impl SessionReader {
             let reason = format!("a file may have {ENTRIES_MAX} entries: split it");
             return Err(self.error(reason));
         }
+        let members = Object::from_raw(raw).unwrap_or_default();
         let read = match self.header {
-            Some(FileHeader::Turnwheel(_)) => self.read_stored_entry(&raw),
-            Some(FileHeader::Pi(_)) | None => self.read_pi_entry(&raw),
+            Some(FileHeader::Turnwheel(_)) => self.read_stored_entry(members.clone()),
+            Some(FileHeader::Pi(_)) | None => self.read_pi_entry(members.clone()),
         };
-        let id = read.as_ref().ok().map(|imported| imported.entry.base.entry_id.clone());
-        if self.pi_version == 1 {
-            self.ids_by_index.push(id.clone());
-        }
-        let imported = match read {
-            Ok(imported) => imported,
-            Err(reason) => return Ok(ParsedLine::Skipped(reason)),
+        let (mut imported, written_id) = match read {
+            Ok(read) => read,
+            Err(reason) => {
+                if self.pi_version == 1 {
+                    self.ids_by_index.push(None);
+                }
+                self.lose_members(&members);
+                return Ok(ParsedLine::Skipped(reason));
+            }
         };
+        imported.warnings.extend(notes.map(ToOwned::to_owned));
         self.entries += 1;
         let base = &imported.entry.base;
-        self.ids.insert(base.entry_id.clone(), self.lines);
+        if self.pi_version == 1 {
+            self.ids_by_index.push(Some(base.entry_id.clone()));
+        }
+        self.places.add(base.entry_id.clone(), written_id.as_ref(), self.lines);
         self.previous_time = base.timestamp;
-        self.previous = id;
         Ok(ParsedLine::Entry(Box::new(imported)))
     }
 
@@ -168,7 +218,7 @@ impl SessionReader {
             version.filter(|version| (1..=newest).contains(version)).ok_or_else(|| {
                 self.error(format!("the `version` of the header must be 1 to {newest}"))
             })?;
-        if let Some(at) = header.text("timestamp").and_then(|text| parse_iso(&text)) {
+        if let Some(at) = header.get("timestamp").and_then(read_time) {
             self.previous_time = at;
         }
         if header.text("type").as_deref() == Some("turnwheel") {
@@ -190,58 +240,73 @@ impl SessionReader {
         Ok(())
     }
 
-    /// Checks an id, or makes one.
-    fn resolve_id(&self, id: Option<&RawJson>) -> Result<EntryId, String> {
-        let Some(id) = id else {
+    /// The id of an entry, made if it has none that can be one.
+    fn resolve_id(&self, id: Option<&RawJson>) -> Result<ResolvedId, String> {
+        let id = id.filter(|id| id.text() != "null");
+        let given = id.and_then(|id| id.read::<String>().ok());
+        let given = given.filter(|id| id.len() <= ID_LENGTH_MAX && is_plain_text(id));
+        let Some(given) = given.map(EntryId::new) else {
             let numbers = (0_u64..).map(|step| self.entries + 1 + (step << 20));
             let mut ids = numbers.map(|number| EntryId::from_seq(&self.incarnation, number));
-            return ids.find(|id| !self.ids.contains_key(id)).ok_or_else(String::new);
+            let new = ids.find(|id| self.places.line_of(id).is_none()).ok_or_else(String::new)?;
+            return match id {
+                Some(id) if self.places.find(id).is_some() => Err(SAME_ID.to_owned()),
+                id => Ok(ResolvedId { id: new, written: id.cloned() }),
+            };
         };
-        let id: String = id.read().unwrap_or_default();
-        if id.len() > ID_LENGTH_MAX || !is_plain_text(&id) {
-            return Err(format!(
-                "an `id` is 1 to {ID_LENGTH_MAX} of the characters A-Z a-z 0-9 _ . -, and not only dots"
-            ));
-        }
-        let id = EntryId::new(id);
-        match self.ids.get(&id) {
+        match self.places.line_of(&given) {
             Some(line) => Err(format!("line {line} has the same `id`")),
-            None => Ok(id),
+            None => Ok(ResolvedId { id: given, written: None }),
         }
     }
 
-    /// A parent that precedes the entry. Otherwise the entry becomes a root, so loops are impossible.
-    fn resolve_parent(&self, parent: Option<EntryId>) -> (Option<EntryId>, Option<String>) {
-        match parent {
-            Some(parent) if !self.ids.contains_key(&parent) => {
-                let warning = "no earlier line has the `parentId`: the entry begins a branch";
-                (None, Some(warning.to_owned()))
-            }
-            parent => (parent, None),
+    /// The time of an entry: its own, that of its message, or that of the entry before.
+    fn resolve_time(&self, line: &Object) -> (Timestamp, Option<&'static str>) {
+        let given = line.get("timestamp").filter(|time| time.text() != "null");
+        let message = || line.get("message").and_then(Object::from_raw);
+        match given.and_then(read_time) {
+            Some(time) => (time, None),
+            None => (
+                message()
+                    .and_then(|it| read_time(it.get("timestamp")?))
+                    .unwrap_or(self.previous_time),
+                given.map(|_| UNREADABLE_TIME),
+            ),
         }
     }
 
-    fn read_pi_entry(&mut self, raw: &RawJson) -> Result<ImportedEntry, String> {
-        let mut line = Object::from_raw(raw).ok_or(NO_OBJECT)?;
-        match line.text("type").as_deref() {
-            None => return Err("an entry has a `type`".to_owned()),
-            Some("session") => return Err("a file has one header".to_owned()),
-            Some(_) => {}
-        }
-        let id = self.resolve_id(line.get("id"))?;
-        line.set("id", &id);
-        let given = match line.get("parentId") {
-            None => self.previous.clone(),
-            Some(parent) => parent.read().map_err(|_| "a `parentId` is a text or null")?,
+    /// References to entries that have another id, or whose line is lost.
+    fn changed_references(&self, line: &Object) -> Vec<(&'static str, EntryId)> {
+        let of = |name: &'static str| {
+            let written = line.get(name)?;
+            let found = self.places.find(written)??;
+            (written.text() != RawJson::from_value(&found).text()).then_some((name, found))
         };
-        line.set("parentId", &given);
+        REFERENCES.into_iter().filter_map(of).collect()
+    }
+
+    fn read_pi_entry(
+        &mut self,
+        mut line: Object,
+    ) -> Result<(ImportedEntry, Option<RawJson>), String> {
+        let kind = line.text("type");
+        if kind.is_none() && !(line.has("id") && line.has("parentId")) {
+            return Err("an entry has a `type`".to_owned());
+        }
+        if kind.as_deref() == Some("session") {
+            return Err("a file has one header".to_owned());
+        }
+        let ResolvedId { id, written } = self.resolve_id(line.get("id"))?;
+        line.set("id", &id);
+        let (parent_id, parent_warning) = self.places.find_parent(line.get("parentId"));
+        if !line.get("parentId").is_some_and(|it| it.text().starts_with('"')) {
+            line.set("parentId", &parent_id);
+        }
         let position =
             LinePosition { version: self.pi_version, id: &id, ids_by_index: &self.ids_by_index };
         migrate(&mut line, &position);
-        let at = line.text("timestamp").and_then(|text| parse_iso(&text));
-        let timestamp = at.unwrap_or(self.previous_time);
+        let (timestamp, time_warning) = self.resolve_time(&line);
         line.set_default("timestamp", &timestamp.to_string());
-        let (parent_id, warning) = self.resolve_parent(given);
         let base = EntryBase {
             entry_id: id,
             parent_id,
@@ -249,93 +314,85 @@ impl SessionReader {
             timestamp,
             prompt_id: None,
         };
-        let entry = build_entry(line, &base)?;
-        Ok(ImportedEntry { entry, warning })
+        let references = self.changed_references(&line);
+        let mut imported = build_entry(line, &base, &references);
+        let id_warning = written.as_ref().map(|_| ODD_ID);
+        let found = [id_warning, parent_warning, time_warning].into_iter().flatten();
+        imported.warnings.splice(0..0, found.map(ToOwned::to_owned));
+        Ok((imported, written))
     }
 
-    fn read_stored_entry(&mut self, raw: &RawJson) -> Result<ImportedEntry, String> {
-        let mut line = Object::from_raw(raw).ok_or(NO_OBJECT)?;
+    fn read_stored_entry(
+        &mut self,
+        mut line: Object,
+    ) -> Result<(ImportedEntry, Option<RawJson>), String> {
         if !line.has("entryId") {
             return Err("an entry has an `entryId`".to_owned());
         }
-        self.resolve_id(line.get("entryId"))?;
-        if let Some(prompt_id) = line.get("promptId")
-            && !prompt_id.read::<String>().is_ok_and(|id| is_plain_text(&id))
-        {
-            return Err("a `promptId` has only the characters A-Z a-z 0-9 _ . -".to_owned());
-        }
+        let as_written = line.clone();
+        let ResolvedId { id, written } = self.resolve_id(line.get("entryId"))?;
+        let (parent_id, parent_warning) = self.places.find_parent(line.get("parentId"));
+        let iso = line.text("timestamp").and_then(|text| parse_iso(&text));
+        let (timestamp, time_warning) =
+            iso.map_or_else(|| self.resolve_time(&line), |time| (time, None));
+        let prompt_id: Option<String> = line.text("promptId").filter(|id| is_plain_text(id));
+        let seq = line.get("seq").and_then(|seq| seq.read().ok());
+        let base = EntryBase {
+            entry_id: id,
+            parent_id,
+            seq: seq.unwrap_or(self.entries + 1),
+            timestamp,
+            prompt_id: prompt_id.map(PromptId::new),
+        };
+        let prompt_warning =
+            (line.has("promptId") && base.prompt_id.is_none()).then_some(ODD_PROMPT_ID);
         mark_own_type(&mut line);
-        let (entry, _) = read_entry(&line.into_raw())?;
-        let (parent_id, warning) = self.resolve_parent(entry.base.parent_id.clone());
-        let base = EntryBase { parent_id, ..entry.base.clone() };
-        let entry = self.renumbering.add(entry.with_base(base));
-        Ok(ImportedEntry { entry, warning })
+        for (name, id) in self.changed_references(&line) {
+            line.set(name, &id);
+        }
+        let line = line.without(&["promptId"]).with_base(&base);
+        let mut imported = match read_entry(line.into_raw()) {
+            Ok((entry, _, warnings)) => ImportedEntry { entry, warnings },
+            Err(reason) => keep_place(&base, &as_written.into_raw(), &reason),
+        };
+        imported.entry = self.renumbering.add(imported.entry);
+        let id_warning = written.as_ref().map(|_| ODD_ID);
+        let found =
+            [id_warning, parent_warning, time_warning, prompt_warning].into_iter().flatten();
+        imported.warnings.splice(0..0, found.map(ToOwned::to_owned));
+        Ok((imported, written))
     }
 }
 
-const BLANK: &str = "the line is blank";
+/// The id of an entry.
+struct ResolvedId {
+    id: EntryId,
+    /// The id in the file, if it cannot be one.
+    written: Option<RawJson>,
+}
+
+pub(crate) const BLANK: &str = "the line is blank";
 const UTF16: &str =
     "the line is UTF-16 text, as Windows PowerShell writes it with `>`: save the file as UTF-8";
-const NO_OBJECT: &str = "the line is no JSON object";
+const NOT_UTF8: &str = "the line is not UTF-8";
+const BYTES_REPLACED: &str = "bytes that are not UTF-8 are replaced";
+const SAME_ID: &str = "an earlier line has the same `id`";
+const ODD_ID: &str = "an `id` is 1 to 64 of the characters A-Z a-z 0-9 _ . -, and not only dots: the entry gets a new one";
+const ODD_PROMPT_ID: &str =
+    "a `promptId` has only the characters A-Z a-z 0-9 _ . -: it is left out";
+const UNREADABLE_TIME: &str = "the `timestamp` is no time between 1973 and 2200: the entry has that of its message or of the entry before";
 
-fn parse_line(line: &Line) -> Result<RawJson, &'static str> {
-    let Line::Bytes(bytes) = line else { return Err("the line has more than 1.4 MB") };
-    let text = decode_utf8(bytes).map_err(|error| match error {
-        EncodingError::Utf16 => UTF16,
-        EncodingError::NotUtf8 => "the line is not UTF-8",
-        EncodingError::TwoMarks => "the line begins with two byte order marks",
-    });
-    let text = text?.trim();
-    if text.is_empty() {
-        return Err(BLANK);
-    }
-    RawJson::from_text(text).map_err(|error| {
-        if error.is_eof() { "the line ends within its JSON" } else { "the line is not JSON" }
-    })
-}
-
-/// Builds the entry of a line of Pi's. If its export would differ from the line, the entry keeps the
-/// line.
-fn build_entry(line: Object, base: &EntryBase) -> Result<Entry, String> {
-    let migrated = line.clone().into_raw();
-    let mut stored = line.without(&["id", "entryId", "seq", "promptId", AS_IMPORTED]);
-    if stored.text("type").as_deref() == Some("message") {
-        stored = stored.without(&["call", "frame"]);
-    }
-    add_required_members(&mut stored, &base.entry_id, base.timestamp);
-    mark_own_type(&mut stored);
-    stored.extend(Object::from_raw(&RawJson::from_value(base)).unwrap_or_default());
-    let (entry, written) = read_entry(&stored.clone().into_raw())?;
-    let written = Object::from_raw(&written).unwrap_or_default();
-    if to_pi(&entry.base, &entry.body, written) == migrated {
-        return Ok(entry);
-    }
-    stored.set(AS_IMPORTED, &migrated.text());
-    let with_line = stored.into_raw();
-    if with_line.text().len() > ENTRY_BYTES_MAX {
-        return Ok(entry);
-    }
-    read_entry(&with_line).map(|(entry, _)| entry)
-}
-
-fn mark_own_type(line: &mut Object) {
-    let custom_type = line.text("customType").unwrap_or_default();
-    if let Some(own) = custom_type.strip_prefix(OWN_TYPES) {
-        line.set("customType", &format!("{IMPORTED_TYPES}{own}"));
-    }
-}
-
-/// The entry, and its JSON as it is stored.
-fn read_entry(raw: &RawJson) -> Result<(Entry, RawJson), String> {
-    EntryBody::check(raw).map_err(|error| error.to_string())?;
-    let entry: Entry = raw.read().map_err(|error| crate::agent::raw::redacted_error(&error))?;
-    let written = RawJson::from_value(&entry);
-    if written.text().len() > ENTRY_BYTES_MAX {
-        return Err("the entry has more than 1.4 MB".to_owned());
-    }
-    // A value that nests too deep could be stored and not be read again.
-    if written.depth() > ENTRY_DEPTH_MAX {
-        return Err("the entry nests too deep".to_owned());
-    }
-    Ok((entry, written))
+/// The text of a line, and why bytes of it are replaced.
+fn decode_line(bytes: &[u8]) -> (Cow<'_, str>, Option<&'static str>) {
+    // A power cut leaves NUL characters, which would pass for UTF-16.
+    let start = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len());
+    let rest = bytes.get(start..).unwrap_or_default();
+    let bytes = if rest.get(1) == Some(&0) { bytes } else { rest };
+    let error = match decode_utf8(bytes) {
+        Ok(text) => return (Cow::Borrowed(text), None),
+        Err(EncodingError::Utf16) => UTF16,
+        Err(EncodingError::NotUtf8) => NOT_UTF8,
+        Err(EncodingError::TwoMarks) => return (String::from_utf8_lossy(bytes), None),
+    };
+    (String::from_utf8_lossy(bytes), Some(error))
 }

@@ -15,10 +15,12 @@ fn read_file(text: &str) -> (Vec<Entry>, Vec<(u64, String)>) {
     let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
     let (mut entries, mut skipped) = (Vec::new(), Vec::new());
     for line in text.lines() {
-        match reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
-            ParsedLine::Header => {}
-            ParsedLine::Entry(imported) => entries.push(imported.entry),
-            ParsedLine::Skipped(reason) => skipped.push((reader.line_number(), reason)),
+        for parsed in reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
+            match parsed {
+                ParsedLine::Header => {}
+                ParsedLine::Entry(imported) => entries.push(imported.entry),
+                ParsedLine::Skipped(reason) => skipped.push((reader.line_number(), reason)),
+            }
         }
     }
     (entries, skipped)
@@ -55,6 +57,158 @@ fn forms_of_the_minimal_agent_are_read() {
     assert_eq!(exported[3]["timestamp"], "2026-02-03T10:00:00.000Z");
 }
 
+/// A message with odd members between two others, and the file's entries with their warnings.
+fn read_between(odd: &Value) -> (Vec<Entry>, Vec<String>) {
+    let message = |id: &str, parent: Option<&str>| {
+        json!({"type": "message", "id": id, "parentId": parent, "timestamp": "2026-01-01T00:00:01.000Z",
+            "message": {"role": "user", "content": id, "timestamp": 1_767_225_601_000_u64}})
+    };
+    let header = json!({"type": "session", "version": 3, "id": "s"});
+    let text = file(&[header, message("a", None), odd.clone(), message("c", Some("b"))]);
+    let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
+    let (mut entries, mut notes) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        for parsed in reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
+            match parsed {
+                ParsedLine::Header => {}
+                ParsedLine::Entry(imported) => {
+                    entries.push(imported.entry);
+                    notes.extend(imported.warnings);
+                }
+                ParsedLine::Skipped(reason) => notes.push(reason),
+            }
+        }
+    }
+    (entries, notes)
+}
+
+#[test]
+fn odd_members_cost_only_themselves() {
+    let response = |name: &str, value: Value| {
+        let mut message = json!({"role": "assistant", "content": [{"type": "text", "text": "MAIN"}], "api": "a", "provider": "p",
+            "model": "m", "usage": {"input": 1}, "stopReason": "stop", "timestamp": 1_767_225_601_000_u64});
+        message[name] = value;
+        json!({"type": "message", "id": "b", "parentId": "a", "timestamp": "2026-01-01T00:00:01.000Z", "message": message})
+    };
+    let block = |odd: Value| response("content", json!([odd, {"type": "text", "text": "MAIN"}]));
+    for odd in [
+        response("content", json!("MAIN")),
+        response("usage", Value::Null),
+        response("usage", json!({"input": "12", "output": 3})),
+        response("usage", json!({"input": 1, "cost": 0.5})),
+        response("usage", json!({"input": -5, "output": 1.5})),
+        response("stopReason", json!("pause_turn")),
+        response("model", json!(5)),
+        response("timestamp", json!("soon")),
+        block(Value::Null),
+        block(json!({"text": "x"})),
+        block(json!({"type": "toolCall", "id": "k", "arguments": {}})),
+        block(json!({"type": "thinking", "thinkingSignature": "{}"})),
+        block(json!({"type": "text", "text": 7})),
+    ] {
+        let (entries, notes) = read_between(&odd);
+        assert_eq!(entries.len(), 3, "{odd}: {notes:?}");
+        let message = entries[1].body.message().unwrap().as_assistant().unwrap();
+        assert!(crate::agent::content::joined_text(&message.content).ends_with("MAIN"), "{odd}");
+        let parents: Vec<_> = entries.iter().map(|entry| entry.base.parent_id.clone()).collect();
+        assert_eq!(parents[2].as_ref(), Some(&entries[1].base.entry_id), "{odd}: {parents:?}");
+        let line: Value = serde_json::from_str(&pi_line(&entries[1])).unwrap();
+        assert_eq!(line, odd, "the export has the line as it was");
+    }
+}
+
+#[test]
+fn unusable_entry_keeps_its_place() {
+    let at = "2026-01-01T00:00:01.000Z";
+    let deep = (0..130).fold(json!(1), |inner, _| json!([inner]));
+    for odd in [
+        json!({"type": "message", "id": "b", "parentId": "a", "timestamp": at, "message": null}),
+        json!({"type": "message", "id": "b", "parentId": "a", "timestamp": at, "message": {"role": 5}}),
+        json!({"type": "message", "id": "b", "parentId": "a", "timestamp": at}),
+        json!({"type": "label", "id": "b", "parentId": "a", "timestamp": at, "label": "x"}),
+        json!({"type": "model_change", "id": "b", "parentId": "a", "timestamp": at}),
+        json!({"type": "compaction", "id": "b", "parentId": "a", "timestamp": at, "summary": " ", "firstKeptEntryId": "a", "tokensBefore": 1}),
+        json!({"id": "b", "parentId": "a", "text": "no type"}),
+        json!({"type": "custom", "id": "b", "parentId": "a", "timestamp": at, "customType": "x", "data": deep}),
+    ] {
+        let (entries, notes) = read_between(&odd);
+        assert_eq!((entries.len(), notes.len()), (3, 1), "{odd}: {notes:?}");
+        assert_eq!(entries[2].base.parent_id, Some(entries[1].base.entry_id.clone()), "{odd}");
+        assert!(entries[1].body.message().is_none() && entries[1].body.compaction().is_none());
+    }
+}
+
+#[test]
+fn children_of_a_lost_line_follow_its_parent() {
+    let whole =
+        r#"{"type":"message","id":"b","parentId":"a","message":{"role":"user","content":"lost"}}"#;
+    let a = r#"{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"first"}}"#;
+    let c =
+        r#"{"type":"message","id":"c","parentId":"b","message":{"role":"user","content":"last"}}"#;
+    for lost in [
+        &whole[..60],
+        &whole[10..],
+        "\u{1}\u{2} binary",
+        &whole.replace("lost", "two\nlines"),
+        "[1]",
+    ] {
+        let (entries, skipped) =
+            read_file(&format!("{{\"type\":\"session\",\"id\":\"s\"}}\n{a}\n{lost}\n{c}\n"));
+        assert_eq!(entries.len(), 2, "{lost}");
+        assert_eq!(entries[1].base.parent_id, Some(EntryId::new("a")), "{lost}: {skipped:?}");
+        assert!(!skipped.is_empty());
+    }
+    let (entries, skipped) = read_file(&format!(
+        "{{\"type\":\"session\",\"id\":\"s\"}}{a}\n{}{whole}{c}\n",
+        &whole[..50]
+    ));
+    assert_eq!((entries.len(), skipped.len()), (3, 1), "glued records are read: {skipped:?}");
+}
+
+#[test]
+fn entry_with_an_odd_id_gets_a_new_one() {
+    let odd = json!({"type": "message", "id": "b/1:x", "parentId": "a", "message": {"role": "user", "content": "x"}});
+    let child = json!({"type": "label", "id": "d", "parentId": "b/1:x", "targetId": "b/1:x", "label": "here"});
+    let a = json!({"type": "message", "id": "a", "parentId": null, "message": {"role": "user", "content": "x"}});
+    let (entries, skipped) =
+        read_file(&file(&[json!({"type": "session", "id": "s"}), a, odd, child]));
+    assert_eq!((entries.len(), skipped), (3, vec![]));
+    assert_eq!(entries[2].base.parent_id, Some(entries[1].base.entry_id.clone()));
+    let EntryBody::Label(label) = &entries[2].body else { panic!("{:?}", entries[2]) };
+    assert_eq!(label.target_id, entries[1].base.entry_id);
+}
+
+#[test]
+fn images_that_no_model_accepts_become_notes() {
+    let png = json!({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"});
+    let bad = [
+        json!({"type": "image", "data": "!!!", "mimeType": "image/png"}),
+        json!({"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}),
+        json!({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/tiff"}),
+        json!({"type": "image", "source": {"type": "url", "url": "https://example.com/x.png"}}),
+    ];
+    for image in bad {
+        let content = json!([png, image]);
+        for message in [
+            json!({"role": "user", "content": content}),
+            json!({"role": "toolResult", "toolCallId": "c", "toolName": "t", "content": content, "isError": false}),
+            json!({"role": "custom", "customType": "x", "content": content, "display": true}),
+        ] {
+            let odd = json!({"type": "message", "id": "b", "parentId": "a", "message": message});
+            let (entries, notes) = read_between(&odd);
+            let stored = serde_json::to_value(&entries[1]).unwrap();
+            let kinds: Vec<&str> = stored["message"]["content"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|block| block["type"].as_str().unwrap())
+                .collect();
+            assert_eq!(kinds, ["image", "text"], "{odd}");
+            assert!(notes.iter().any(|note| note.contains("picture")), "{notes:?}");
+        }
+    }
+}
+
 #[test]
 fn index_of_first_kept_entry_counts_the_header() {
     let message = |text: &str| json!({"type": "message", "message": {"role": "user", "content": text, "timestamp": 1}});
@@ -88,7 +242,7 @@ fn file_has_at_most_100_000_entries() {
     let mut read = |line: &Value| reader.read(&Line::Bytes(line.to_string().into_bytes()));
     read(&header).unwrap();
     for number in 0..100_000 {
-        assert!(matches!(read(&label(number)), Ok(ParsedLine::Entry(_))), "{number}");
+        assert!(matches!(read(&label(number)).as_deref(), Ok([ParsedLine::Entry(_)])), "{number}");
     }
     let refused = read(&label(100_000)).unwrap_err();
     assert_eq!(refused.to_string(), "line 100002: a file may have 100000 entries: split it");
@@ -119,8 +273,10 @@ const FIXTURES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
 
 /// A tree of entries of all kinds, each after its parent.
 fn tree(picks: &[(usize, usize)]) -> Vec<Entry> {
+    // An import keeps only pictures.
+    let fixtures = FIXTURES.replace("\"AAAA\"", "\"iVBORw0KGgo=\"");
     let kinds: Vec<Entry> =
-        FIXTURES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        fixtures.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut entries: Vec<Entry> = Vec::new();
     for (seq, (kind, parent)) in (1_u64..).zip(picks) {
         let kind = &kinds[kind % kinds.len()];
@@ -143,6 +299,7 @@ fn header() -> ConversationHeader {
         agent: "clerk".to_owned(),
         settings: Settings::default(),
         metadata: std::collections::BTreeMap::new(),
+        base_settings: None,
         leaf_id: None,
         parent: None,
         pi: None,

@@ -33,8 +33,21 @@ pub(crate) struct ImportedPath {
 }
 
 impl ImportedTree {
-    pub(crate) fn has(&self, id: &EntryId) -> bool {
-        self.indexes.contains_key(id)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// True if the entry is the leaf or before it. Also true if the steps up the tree are used up.
+    pub(crate) fn is_on_path(&self, id: &EntryId, leaf: &EntryId, steps_left: &mut usize) -> bool {
+        let Some(wanted) = self.indexes.get(id).copied() else { return false };
+        let mut next = self.indexes.get(leaf).copied();
+        // A parent has a smaller index.
+        while let Some(index) = next.filter(|index| *index > wanted) {
+            let Some(left) = steps_left.checked_sub(1) else { return true };
+            *steps_left = left;
+            next = self.nodes.get(index).and_then(|node| node.parent);
+        }
+        next == Some(wanted)
     }
 
     /// Adds an entry after its parent.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::agent::entry::{Entry, EntryBase, EntryBody};
 use crate::agent::head::{Head, Parent};
+use crate::agent::path_settings::PathSettings;
 use crate::agent::raw::RawJson;
 use crate::agent::session_file::object::Object;
 use crate::agent::session_file::{
@@ -35,6 +36,8 @@ pub(crate) struct ConversationHeader {
     pub settings: Settings,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_settings: Option<PathSettings>,
     #[serde(default)]
     pub leaf_id: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -144,6 +144,7 @@ fn finish_open_turn(transition: &mut Transition) -> Next {
     message.stop_reason = StopReason::Aborted;
     message.error_message = Some(NOT_REQUESTED.to_owned());
     let response = ResponseInput {
+        refused: None,
         message,
         revision: String::new(),
         started_at: transition.now,

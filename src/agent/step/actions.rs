@@ -12,6 +12,7 @@ use crate::agent::inbox::{
     CustomInput, EXTENSION_ITEM_PREFIX, IdempotencyRecord, InboxBody, InboxItem, InputOutcome,
     PromptInput, WhenIdle,
 };
+use crate::agent::path_settings::active_tools_entry;
 use crate::agent::run_prompt;
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::compaction::CompactInput;
@@ -135,9 +136,7 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
         }
         Action::SetModel { model, change } => set_model(transition, model, change),
         Action::SetThinkingLevel(level) => set_thinking_level(transition, *level),
-        Action::SetActiveTools(names) => {
-            transition.head.settings.active_tools = Some(names.clone());
-        }
+        Action::SetActiveTools(names) => set_active_tools(transition, names),
         Action::SetName(name) => {
             if transition.head.name != *name {
                 transition.set_name(name.clone());
@@ -172,7 +171,16 @@ fn note_sender(transition: &mut Transition, by: &str) {
     by.clone_into(&mut transition.head.extension_chain.get_or_insert_default().by);
 }
 
+fn set_active_tools(transition: &mut Transition, names: &[String]) {
+    transition.head.record_base_settings();
+    let before = transition.head.settings.active_tools.replace(names.to_vec());
+    if before.as_deref() != Some(names) {
+        transition.append(active_tools_entry(Some(names)));
+    }
+}
+
 fn set_model(transition: &mut Transition, model: &str, change: &ModelChange) {
+    transition.head.record_base_settings();
     if transition.policy.model != model {
         model.clone_into(&mut transition.policy.model);
         transition.append(EntryBody::ModelChange(change.clone()));
@@ -181,6 +189,7 @@ fn set_model(transition: &mut Transition, model: &str, change: &ModelChange) {
 }
 
 fn set_thinking_level(transition: &mut Transition, level: ThinkingLevel) {
+    transition.head.record_base_settings();
     if transition.head.settings.thinking_level.replace(level) != Some(level) {
         transition.append(EntryBody::ThinkingLevelChange(ThinkingLevelChange::new(level)));
     }

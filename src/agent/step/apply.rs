@@ -82,6 +82,7 @@ pub(super) fn open_prompt(
         run_from_seq,
         is_turn_open: false,
         has_overflowed: false,
+        has_repaired_input: false,
         is_between_attempts: false,
         is_steered: false,
         has_requested_repair: false,

@@ -7,6 +7,7 @@ use crate::agent::content::Block;
 use crate::agent::destination::Destination;
 use crate::agent::entry::Output;
 use crate::agent::frame_entry::FrameInput;
+use crate::agent::input_repair::RefusedInput;
 use crate::agent::message::{AssistantMessage, Rejection, ToolResultMessage, WorkspaceFile};
 use crate::agent::pause::Pause;
 use crate::agent::phase::OnUnknown;
@@ -87,6 +88,8 @@ impl Input {
 /// A finished model call: the response or the failure.
 #[derive(Clone, Debug)]
 pub struct ResponseInput {
+    /// The part of the input that the service refused, if this is a refusal.
+    pub refused: Option<RefusedInput>,
     pub message: AssistantMessage,
     /// Revision of the agent file that the call used.
     pub revision: String,

@@ -6,6 +6,7 @@ use crate::agent::content::Block;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry};
 use crate::agent::event::{EventBody, OutputRef, ToolDefinitionChange};
 use crate::agent::frame_entry::{CurrentFrame, FrameInput};
+use crate::agent::input_repair::RefusedInput;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStateChange;
@@ -42,7 +43,10 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     let is_error = message.stop_reason == StopReason::Error;
     let wait = if is_error { retry::next_retry_delay(transition, failure_kind) } else { None };
     let can_recover = is_error && compaction::can_recover(transition, failure_kind);
-    let entry = append_response(transition, response, message, wait.is_some() || can_recover);
+    let refused = response.refused.as_ref().filter(|_| is_error && wait.is_none() && !can_recover);
+    let is_repeated = refused.is_some_and(|refused| can_repeat(transition, refused));
+    let is_retried = wait.is_some() || can_recover || is_repeated;
+    let entry = append_response(transition, response, message, is_retried);
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else {
         return Next::Wait;
     };
@@ -54,16 +58,25 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         retry::end_failed_run(transition, &entry);
         return compaction::start_recovery(transition);
     }
+    if let Some(refused) = refused {
+        transition.append(refused.repair.to_entry());
+    }
+    if is_repeated {
+        retry::finish_with_failure(transition, message.error_message.as_deref());
+        retry::end_failed_run(transition, &entry);
+        return repeat_without_refused_part(transition);
+    }
     if message.is_failed() {
         return finish_failed_prompt(
             transition,
             &entry,
             message,
-            (failure_kind, response.error_type),
+            (failure_kind, response.error_type, refused),
         );
     }
     if let Some(run) = &mut transition.head.prompt {
         run.has_overflowed = false;
+        run.has_repaired_input = false;
         run.incomplete = message.incomplete_details();
     }
     retry::finish_with_success(transition);
@@ -91,6 +104,20 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         }
     }
     next
+}
+
+/// True if one more call without the refused part may complete the prompt: once.
+fn can_repeat(transition: &Transition, refused: &RefusedInput) -> bool {
+    let run = transition.head.prompt.as_ref();
+    refused.is_repeatable && run.is_some_and(|run| !run.has_repaired_input)
+}
+
+fn repeat_without_refused_part(transition: &mut Transition) -> Next {
+    if let Some(run) = &mut transition.head.prompt {
+        run.has_repaired_input = true;
+    }
+    transition.head.phase = Phase::MODEL_CALL;
+    Next::Wait
 }
 
 /// The source's text for a call of a response that the output limit cut (LO-16).
@@ -193,7 +220,7 @@ fn finish_failed_prompt(
     transition: &mut Transition,
     entry: &Entry,
     message: &AssistantMessage,
-    (failure_kind, error_type): (FailureKind, &str),
+    (failure_kind, error_type, refused): (FailureKind, &str, Option<&RefusedInput>),
 ) -> Next {
     emit_text_outputs(transition, entry, message);
     turn::end_turn(transition, entry.base.seq, Vec::new());
@@ -201,7 +228,10 @@ fn finish_failed_prompt(
         return Next::EndPrompt(PromptEnding::aborted());
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
-    let text = compaction::prompt_error_text(transition, failure_kind, text);
+    let mut text = compaction::prompt_error_text(transition, failure_kind, text);
+    if let Some(refused) = refused {
+        text = format!("{text} {}", refused.repair.advice());
+    }
     Next::EndPrompt(PromptEnding::failed(error_type, text))
 }
 

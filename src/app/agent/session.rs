@@ -16,6 +16,7 @@ use crate::commands::append_entries::append_entries;
 use crate::commands::bash::{BashRecord, record_bash};
 use crate::commands::compact::{CompactRequest, compact};
 use crate::commands::contract::CommandError;
+use crate::commands::conversation::is_model_configured;
 use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
 use crate::commands::fork::{ForkRequest, fork_conversation};
 use crate::commands::inbox_edit::clear_queues;
@@ -297,7 +298,7 @@ impl Agent {
         let (model, level) = (last_model(path), last_thinking_level(path));
         let is_current =
             inner.current_model().is_ok_and(|current| Some(current.id.as_str()) == model);
-        let model = model.filter(|id| !is_current && inner.services.model.record(id).is_ok());
+        let model = model.filter(|id| !is_current && is_model_configured(&inner.services, id));
         self.update_config(|config| {
             if let Some(model) = model {
                 config.settings.model = Some(model.to_owned());

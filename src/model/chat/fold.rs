@@ -271,6 +271,7 @@ impl ChatFold {
         let metadata = CallMetadata {
             status: error.as_ref().and_then(|fault| fault.status),
             error: error.as_ref().and_then(ProviderError::name),
+            param: error.as_ref().and_then(|fault| fault.param.clone()),
             ..self.metadata
         };
         FoldedResponse { message, error, metadata }

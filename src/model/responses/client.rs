@@ -261,6 +261,12 @@ impl Model for ModelApiClient {
         Ok(record)
     }
 
+    fn is_configured(&self, model: &str) -> bool {
+        TIERS.contains(&model)
+            || self.catalogue.has_override(model)
+            || self.models().iter().any(|record| record.id == model)
+    }
+
     fn models(&self) -> Vec<ModelRecord> {
         distinct_records(self, TIERS.into_iter().chain(self.deployments.keys().map(String::as_str)))
     }

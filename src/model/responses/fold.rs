@@ -200,10 +200,11 @@ impl ResponseFold {
         };
         let error = fault.as_ref().and_then(ProviderError::name);
         let status = fault.as_ref().and_then(|fault| fault.status);
+        let param = fault.as_ref().and_then(|fault| fault.param.clone());
         FoldedResponse {
             message,
             error: fault,
-            metadata: CallMetadata { status, error, ..self.metadata },
+            metadata: CallMetadata { status, error, param, ..self.metadata },
         }
     }
 

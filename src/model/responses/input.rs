@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, Image, Text, Thinking, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
+use crate::agent::partial_json::object_text;
 use crate::agent::projection::render::{FileAccess, render_file};
 use crate::agent::raw::RawJson;
 use crate::agent::text::repair_surrogates;
@@ -268,7 +269,7 @@ impl<'a> InputBuilder<'a> {
             id: None,
             call_id,
             name: self.names.wire_name(&call.name),
-            arguments: arguments_text(&call.arguments),
+            arguments: object_text(&call.arguments),
         }
     }
 
@@ -286,7 +287,7 @@ impl<'a> InputBuilder<'a> {
             id: has_item_id.then_some(item_id),
             call_id,
             name: self.names.wire_name(&call.name),
-            arguments: arguments_text(&call.arguments),
+            arguments: object_text(&call.arguments),
         }
     }
 
@@ -428,20 +429,10 @@ fn into_list(value: Value) -> Vec<Value> {
     if let Value::Array(list) = value { list } else { Vec::new() }
 }
 
-/// Returns the arguments as the model wrote them. Arguments that are not JSON are stored as a JSON
-/// string and sent unquoted.
-fn arguments_text(raw: &RawJson) -> Cow<'_, str> {
-    let text = repair_surrogates(raw.text());
-    match text.starts_with('"').then(|| serde_json::from_str::<String>(&text)) {
-        Some(Ok(received)) => Cow::Owned(received),
-        _ => text,
-    }
-}
-
 /// True if the service accepts the image format. It rejects other formats, and with them every
 /// later request.
 fn is_supported_image(image: &Image) -> bool {
-    matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
+    image.type_error().is_none()
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct ProviderError {
     pub code: Option<String>,
     /// The error's `type`.
     pub kind: Option<String>,
+    /// The member of the request that the error names.
+    pub param: Option<String>,
     /// The code in `innererror`.
     pub inner_code: Option<String>,
     pub message: String,
@@ -142,6 +144,7 @@ impl ProviderError {
         Self {
             code: word(error.get("code")),
             kind: word(error.get("type")),
+            param: word(error.get("param")),
             inner_code: word(inner.and_then(|inner| inner.get("code"))),
             message: word(error.get("message"))
                 .or_else(|| word(error.get("detail")))

@@ -50,6 +50,11 @@ impl<'a> InputChecker<'a> {
         self.check_id(item)?;
         match item {
             InputItem::InputMessage { role, content } => self.check_message(*role, content),
+            InputItem::FunctionCall { arguments, .. }
+                if !arguments.trim_start().starts_with('{') =>
+            {
+                Err("is a call whose arguments are no object")
+            }
             InputItem::FunctionCall { call_id, name, .. } => self.check_call(call_id, name),
             InputItem::FunctionCallOutput { call_id, output } => self.check_output(call_id, output),
             // The service stores no reasoning, so it must be replayed whole.

@@ -123,12 +123,16 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
     let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
     let mut hints = match cause {
         Cause::Nothing { .. } | Cause::HeldInputs { .. } => {
-            return vec![match &facts.agent_problem {
-                Some(problem) => {
-                    format!("repair the agent: {problem}; until then every prompt fails")
-                }
-                None => format!("POST /api/conversations/{id}/prompts starts the next prompt"),
-            }];
+            if let Some(problem) = &facts.agent_problem {
+                return vec![format!("repair the agent: {problem}; until then every prompt fails")];
+            }
+            let next = format!("POST /api/conversations/{id}/prompts starts the next prompt");
+            let move_back = facts.before_failure.as_ref().map(|entry| {
+                format!(
+                    "if it fails in the same way, POST /api/conversations/{id}/leaf {{\"entryId\": \"{entry}\"}} continues before the failed prompt"
+                )
+            });
+            return [next].into_iter().chain(move_back).collect();
         }
         Cause::Nudge(_) | Cause::TakeOver { .. } => {
             let mut hints =

@@ -35,6 +35,7 @@ fn facts(members: Value) -> WhyFacts {
         lease_holder: None,
         now: Timestamp(epoch_ms(60)),
         last_error: None,
+        before_failure: None,
         agent_problem: None,
         is_service_stopped: false,
     }

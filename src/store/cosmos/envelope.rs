@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::agent::entry::string_bytes;
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::store::{
@@ -58,10 +59,9 @@ impl<'a> DocumentEnvelope<'a> {
         let [tenant, user, conversation_id] = partition.parts();
         let Document { id, kind, body, due, created_at, state, ttl, search } = document;
         let members = lossless_members(body);
-        let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
-        let escapes = match members {
-            Some(_) => 0,
-            None => body.text().bytes().filter(escaped).count(),
+        let sent_bytes = match members {
+            Some(_) => body.text().len(),
+            None => string_bytes(body.text()),
         };
         Self {
             id,
@@ -78,9 +78,7 @@ impl<'a> DocumentEnvelope<'a> {
             body_text: members.is_none().then_some(body.text()),
             body: members,
             // Each byte of the search text may be escaped.
-            body_bytes: body.text().len()
-                + escapes
-                + search.as_ref().map_or(0, |search| 2 * search.bytes()),
+            body_bytes: sent_bytes + search.as_ref().map_or(0, |search| 2 * search.bytes()),
         }
     }
 

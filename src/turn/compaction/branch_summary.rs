@@ -16,7 +16,7 @@ use crate::agent::step::{SummarisedMove, SummaryAttempt, SummaryOutcome};
 use crate::commands::leaf::plan_change;
 use crate::turn::compaction::failed_summary;
 use crate::turn::compaction::summary_request::{
-    CallUsage, SummaryCall, branch_output_max, fit_prompt,
+    CallUsage, SummaryCall, branch_output_max, branch_thinking, fit_prompt,
 };
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -60,6 +60,7 @@ impl LeasedConversation<'_> {
             context: &context,
             prompt,
             output_tokens,
+            thinking: branch_thinking(&record),
             error_prefix: "Branch summarization failed",
         };
         let mut call_usage = CallUsage::default();
@@ -105,4 +106,27 @@ fn render_writes(writes: &[WriteLeft]) -> String {
         let _ = write!(text, "\n{} ({}): {}", write.tool, write.effect_id, write.outcome.name());
     }
     text + "\n</writes>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::settings::ThinkingLevel;
+    use crate::model::catalogue::Catalogue;
+
+    #[test]
+    fn branch_summary_thinks_only_if_the_model_always_does() {
+        for (model, thinking, tokens) in [
+            ("gpt-4o", ThinkingLevel::Off, 2_048),
+            ("gpt-5.1", ThinkingLevel::Off, 2_048),
+            ("gpt-5-mini", ThinkingLevel::High, 32_000),
+        ] {
+            let record = Catalogue::default().record(model, "d");
+            assert_eq!(
+                (branch_thinking(&record), branch_output_max(&record)),
+                (thinking, tokens),
+                "{model}"
+            );
+        }
+    }
 }

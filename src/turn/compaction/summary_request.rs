@@ -16,6 +16,7 @@ use crate::agent::step::{FailureKind, SummaryAttempt, SummaryOutcome};
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::ids::Ids;
+use crate::model::responses::effort::nearest_effort;
 use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
 use crate::turn::compaction::{CompactionInput, NullListener};
@@ -40,6 +41,7 @@ pub(super) struct SummaryCall<'a> {
     pub(super) context: &'a TurnContext,
     pub(super) prompt: String,
     pub(super) output_tokens: u64,
+    pub(super) thinking: ThinkingLevel,
     /// Prefix of the error text.
     pub(super) error_prefix: &'static str,
 }
@@ -83,7 +85,11 @@ impl LeasedConversation<'_> {
             previous.unwrap_or(prompts::NO_HISTORY).to_owned()
         } else {
             let instructions_text = prompts::summary_prompt(previous, instructions.as_deref());
-            let output = output_token_limit(&input.record, budget.summary_tokens_max());
+            let output = output_token_limit(
+                &input.record,
+                input.record.reasoning,
+                budget.summary_tokens_max(),
+            );
             let (text, newly_omitted) =
                 input.summary_prompt(self.state.attempt(), &history, &instructions_text, output);
             omitted += newly_omitted;
@@ -92,6 +98,7 @@ impl LeasedConversation<'_> {
                 context: &input.context,
                 prompt: text,
                 output_tokens: output,
+                thinking: summary_thinking(&input.record),
                 error_prefix: "Summarization failed",
             };
             match self.call_for_summary(call, &mut call_usage).await? {
@@ -104,7 +111,11 @@ impl LeasedConversation<'_> {
             None
         } else {
             let instructions_text = prompts::prefix_prompt();
-            let output = output_token_limit(&input.record, budget.prefix_tokens_max());
+            let output = output_token_limit(
+                &input.record,
+                input.record.reasoning,
+                budget.prefix_tokens_max(),
+            );
             let (text, newly_omitted) =
                 input.summary_prompt(self.state.attempt(), &prefix, &instructions_text, output);
             omitted += newly_omitted;
@@ -114,6 +125,7 @@ impl LeasedConversation<'_> {
                 context: &input.context,
                 prompt: text,
                 output_tokens: output,
+                thinking: summary_thinking(&input.record),
                 error_prefix,
             };
             match self.call_for_summary(call, &mut call_usage).await? {
@@ -155,7 +167,7 @@ impl LeasedConversation<'_> {
             system: Some(prompts::SYSTEM_PROMPT),
             messages: &messages,
             tools: &[],
-            thinking: if record.reasoning { ThinkingLevel::High } else { ThinkingLevel::Off },
+            thinking: call.thinking,
             temperature: None,
             max_output_tokens: Some(call.output_tokens),
             response_schema: None,
@@ -263,18 +275,29 @@ impl SummaryFailure {
 
 /// Upper bound of the output tokens of both calls of a summary.
 pub(crate) fn summary_output_max(record: &ModelRecord, budget: &ContextBudget) -> u64 {
-    output_token_limit(record, budget.summary_tokens_max())
-        + output_token_limit(record, budget.prefix_tokens_max())
+    output_token_limit(record, record.reasoning, budget.summary_tokens_max())
+        + output_token_limit(record, record.reasoning, budget.prefix_tokens_max())
 }
 
 /// Upper bound of the output tokens of the summary of a branch.
 pub(crate) fn branch_output_max(record: &ModelRecord) -> u64 {
-    output_token_limit(record, BRANCH_OUTPUT_TOKENS)
+    let is_thinking = branch_thinking(record) > ThinkingLevel::Off;
+    output_token_limit(record, is_thinking, BRANCH_OUTPUT_TOKENS)
+}
+
+/// Thinking of the call that summarises a branch: none, unless the model always thinks.
+pub(super) fn branch_thinking(record: &ModelRecord) -> ThinkingLevel {
+    let can_be_off = !record.reasoning || nearest_effort(&record.id, ThinkingLevel::Off).is_some();
+    if can_be_off { ThinkingLevel::Off } else { ThinkingLevel::High }
+}
+
+fn summary_thinking(record: &ModelRecord) -> ThinkingLevel {
+    if record.reasoning { ThinkingLevel::High } else { ThinkingLevel::Off }
 }
 
 /// Output tokens of the response: the share of the reserve, or the amount that thinking needs.
-fn output_token_limit(record: &ModelRecord, share: u64) -> u64 {
-    let wanted = if record.reasoning { THINKING_OUTPUT_TOKENS } else { share };
+fn output_token_limit(record: &ModelRecord, is_thinking: bool, share: u64) -> u64 {
+    let wanted = if is_thinking { THINKING_OUTPUT_TOKENS } else { share };
     let limit = match record.context_window {
         0 => wanted,
         window => wanted.min(window / 2),

@@ -142,9 +142,10 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt_to(&services, "c", &"begin with many words ".repeat(380)).await;
     patch_compaction(&services, 10).await;
-    // The response fills the window.
+    // The patch has an entry of its own, of the active tools. The response fills the window.
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head and inbox)
+    select entry
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events

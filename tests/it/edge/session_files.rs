@@ -221,18 +221,18 @@ async fn bad_lines_are_reported_by_number() {
     ]);
     let mut bytes = lines.into_bytes();
     bytes.extend(b"\n\xff\xfe\n{\"type\":\"custom\",\"id\":\"i\",\"data\":\"");
-    bytes.extend(vec![b'x'; 1_400_000]);
+    bytes.extend(vec![b'x'; 1_500_000]);
     bytes.extend(b"\"}\n");
     bytes.extend(message("z", Some("d"), "last").to_string().into_bytes());
     let report = import(&app, "c", bytes).send().await.expect_status(201).json();
-    assert_eq!(lines_of(&report["skipped"]), [3, 8, 9, 10, 11, 12, 14, 15, 16], "{report}");
-    assert_eq!(lines_of(&report["warnings"]), [5, 7], "{report}");
+    assert_eq!(lines_of(&report["skipped"]), [3, 10, 11, 12, 14, 15, 16], "{report}");
+    assert_eq!(lines_of(&report["warnings"]), [5, 7, 8, 9], "{report}");
     assert_eq!(report["skipped"][0]["reason"], "line 2 has the same `id`");
-    assert_eq!(report["imported"], 7);
+    assert_eq!(report["imported"], 9);
     let exported = parse(&export(&app, "c", "pi").await);
     assert_eq!(exported[2], unknown, "an unknown kind is kept whole");
     assert_eq!(exported[3]["parentId"], "d", "the export has the line as it was");
-    assert_eq!(exported[6]["customType"], "turnwheel/state");
+    assert_eq!(exported[8]["customType"], "turnwheel/state");
     app.run("say on").await;
     let page = app.get_json("/api/conversations/c/messages").await;
     let roots = page["items"].as_array().unwrap();
@@ -285,6 +285,10 @@ async fn files_that_are_no_session_are_refused() {
             .await
             .expect_problem(404, "not-found");
     }
+    let unusable = "{\"type\":\"session\",\"id\":\"s\"}\n{\"role\":\"user\",\"content\":\"x\"}\n";
+    let problem = import(&app, "e", unusable).send().await.expect_problem(400, "bad-request");
+    assert!(problem["detail"].as_str().unwrap().starts_with("line 2: "), "{problem}");
+    app.get("/api/conversations/e").send().await.expect_problem(404, "not-found");
     let wrong = app.request(Method::POST, IMPORT).header("content-type", "text/html").body("x");
     wrong.send().await.expect_problem(415, "unsupported-media-type");
     let mut long = file(&[]).into_bytes();

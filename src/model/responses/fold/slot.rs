@@ -286,6 +286,7 @@ fn message_text(item: &Value) -> Option<String> {
     let text = |part: &Value| {
         part.get("text")
             .or_else(|| part.get("refusal"))
+            .or_else(|| part.get("transcript"))
             .and_then(Value::as_str)
             .map(ToOwned::to_owned)
     };

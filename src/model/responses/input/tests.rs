@@ -240,7 +240,7 @@ fn result_images_follow_last_output() {
 }
 
 #[test]
-fn arguments_are_replayed_unchanged() {
+fn arguments_are_replayed_as_object() {
     let with = |arguments: Value| {
         let items = input_of(json!([response_message(
             json!([{ "type": "toolCall", "id": "c", "name": "my.tool", "arguments": arguments }])
@@ -251,7 +251,14 @@ fn arguments_are_replayed_unchanged() {
         )
     };
     assert_eq!(with(json!({ "a": 1 })), ("my_tool".to_owned(), "{\"a\":1}".to_owned()));
-    assert_eq!(with(json!("{\"a")).1, "{\"a");
+    for (stored, sent) in [
+        (json!("{\"a\":[1"), "{\"a\":[1]}"),
+        (json!(["Ada"]), "{}"),
+        (json!(null), "{}"),
+        (json!("Ada"), "{}"),
+    ] {
+        assert_eq!(with(stored.clone()).1, sent, "{stored}");
+    }
 }
 
 #[test]

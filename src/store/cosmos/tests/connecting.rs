@@ -128,3 +128,37 @@ async fn wrong_account_key_error_gives_advice() {
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains("a key must be one of the account's keys"), "{error}");
 }
+
+/// Answers each request with 429, and counts the connections.
+async fn start_throttled_account() -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = Arc::clone(&count);
+    tokio::task::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request).await;
+            let response = b"HTTP/1.1 429 Too Many Requests\r\nx-ms-retry-after-ms: 1\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+            let _written = stream.write_all(response).await;
+        }
+    });
+    (port, count)
+}
+
+#[tokio::test]
+async fn overloaded_account_gets_further_attempts() {
+    let host = start_on_socket(1);
+    let mut counts = Vec::new();
+    for waits in [&[][..], &[Duration::ZERO; 2]] {
+        let (port, count) = start_throttled_account().await;
+        let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
+        let account = CosmosAccount { endpoint, ..account(&host.emulator) };
+        let error = CosmosStore::connect_within(&account, None, waits).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+        counts.push(count.load(std::sync::atomic::Ordering::SeqCst));
+    }
+    assert!(counts[1] >= counts[0] + 2, "{counts:?}");
+}

@@ -1,12 +1,34 @@
-//! Completes partial JSON, so that clients can show a tool call while the model writes it.
+//! Completes partial JSON: a tool call that the model is still writing, or that was cut.
+
+use std::borrow::Cow;
 
 use serde_json::Value;
 
 use crate::agent::raw::RawJson;
+use crate::agent::text::repair_surrogates;
+
+const EMPTY_OBJECT: &str = "{}";
+
+/// The arguments of a stored call as the text of one JSON object, because services refuse a request
+/// that repeats others. An object keeps its text, the beginning of one is completed, and anything
+/// else becomes `{}`. Text that was no JSON is stored as a JSON string.
+pub(crate) fn object_text(arguments: &RawJson) -> Cow<'_, str> {
+    let text = repair_surrogates(arguments.text());
+    match text.trim_start().bytes().next() {
+        Some(b'{') => text,
+        Some(b'"') => {
+            let received: String = serde_json::from_str(&text).unwrap_or_default();
+            let object = complete_json(&received);
+            let is_object = object.text().trim_start().starts_with('{');
+            Cow::Owned(if is_object { object.text() } else { EMPTY_OBJECT }.to_owned())
+        }
+        _ => Cow::Borrowed(EMPTY_OBJECT),
+    }
+}
 
 /// Closes the text and completes a partial literal. If that is not valid JSON, cuts the text after
-/// the last complete member and closes it; else returns `{}`. The result is for display only.
-pub(super) fn complete_json(text: &str) -> RawJson {
+/// the last complete member and closes it; else returns `{}`. The result is never executed.
+pub(crate) fn complete_json(text: &str) -> RawJson {
     let mut open = OpenScopes::default();
     let mut last_complete = None;
     // Closers since the last complete member, the innermost first. Nothing was opened since, or the
@@ -141,6 +163,26 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(complete_json(text).to_value().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_always_an_object() {
+        let cases = [
+            (r#"{"a": 1.50}"#, r#"{"a": 1.50}"#),
+            (r#""{\"to\":\"Ad""#, r#"{"to":"Ad"}"#),
+            (r#""{\"to\":\"Ada\"}""#, r#"{"to":"Ada"}"#),
+            (r#""{\"to\":\"Ada\"}{\"to\":\"Bob\"}""#, "{}"),
+            (r#""[1,2""#, "{}"),
+            (r#""Ada""#, "{}"),
+            (r#""""#, "{}"),
+            (r#"["Ada"]"#, "{}"),
+            ("null", "{}"),
+            ("12", "{}"),
+            ("true", "{}"),
+        ];
+        for (stored, sent) in cases {
+            assert_eq!(object_text(&RawJson::from_text(stored).unwrap()), sent, "{stored}");
         }
     }
 

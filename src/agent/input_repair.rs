@@ -1,0 +1,269 @@
+//! Repairs of the model input. A part that the model service refused is left out of later requests,
+//! or a note replaces it: each request repeats the history, so the part would refuse all of them.
+
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::{Block, Content};
+use crate::agent::entry::{Custom, Entry, EntryBody};
+use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
+
+pub(crate) use self::refusal::{Refusal, RefusedInput, RequestTool, find_refused_input};
+
+/// Type of the custom entries that hold a repair.
+const REPAIR_ENTRY: &str = "turnwheel/inputRepair";
+const IMAGE_NOTE: &str = "(image omitted: the model service refused it)";
+const OLD_IMAGE_NOTE: &str = "(image omitted: the model service takes no more images in a request)";
+const RESULT_NOTE: &str = "(result omitted: the model service refused it)";
+const MESSAGE_NOTE: &str = "(message omitted: the model service refused it)";
+
+/// The kind of a refused part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RefusedPart {
+    /// Reasoning of earlier responses, such as that of another deployment or key.
+    Reasoning,
+    /// Images of tool results and messages.
+    Images,
+    /// Images beyond the newest ones.
+    ImageCount,
+    /// The content of tool results and recorded shell commands.
+    ToolResults,
+    /// Messages of users and programs, and summaries.
+    Messages,
+    /// A tool in this revision.
+    Tool,
+}
+
+/// A repair, in force from its entry on. Readers skip one of an unknown kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InputRepair {
+    pub part: RefusedPart,
+    /// Number of the first entry with refused parts.
+    #[serde(default)]
+    pub from_seq: u64,
+    /// Number of the last one.
+    #[serde(default)]
+    pub to_seq: u64,
+    /// Images that a request may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images_max: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<RefusedTool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedTool {
+    pub name: String,
+    /// A tool with another revision is offered again.
+    pub revision: String,
+}
+
+impl InputRepair {
+    pub(super) fn to_entry(&self) -> EntryBody {
+        EntryBody::Custom(Custom::new(REPAIR_ENTRY, Some(RawJson::from_value(self))))
+    }
+
+    fn from_entry(entry: &Entry) -> Option<Self> {
+        let EntryBody::Custom(Custom { custom_type, data, .. }) = &entry.body else { return None };
+        data.as_ref().filter(|_| custom_type == REPAIR_ENTRY)?.read().ok()
+    }
+
+    /// The refused part and the remedy, for the error of the prompt.
+    pub(crate) fn advice(&self) -> String {
+        let what = match (self.part, &self.tool, self.images_max) {
+            (RefusedPart::Reasoning, ..) => {
+                "The model service cannot read the reasoning of earlier responses, so later requests leave it out. \
+                 Send the next input."
+            }
+            (RefusedPart::Images, ..) => {
+                "The model service refused an image, so later requests have a note in its place. Send another image, \
+                 or the next input."
+            }
+            (RefusedPart::ImageCount, _, Some(max)) => {
+                return format!(
+                    "The request had too many images, so later requests keep the newest {max}. Send the next input."
+                );
+            }
+            (RefusedPart::ToolResults, ..) => {
+                "The model service refused the result of a tool, so later requests have a note in its place. \
+                 Send the next input."
+            }
+            (RefusedPart::Messages, ..) => {
+                "The model service refused the input, so later requests have a note in its place. Send it in other words."
+            }
+            (RefusedPart::Tool, Some(tool), _) => {
+                return format!(
+                    "The model service refused the schema of the tool `{}`, so later requests do not offer it. \
+                     Correct its schema, or send the next input.",
+                    tool.name
+                );
+            }
+            (RefusedPart::ImageCount | RefusedPart::Tool, ..) => "Send the next input.",
+        };
+        what.to_owned()
+    }
+}
+
+/// The repairs in force at the end of a path.
+#[derive(Debug, Default)]
+pub(crate) struct InputRepairs(Vec<InputRepair>);
+
+impl InputRepairs {
+    pub(crate) fn of<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Self {
+        Self(path.into_iter().filter_map(|entry| InputRepair::from_entry(entry)).collect())
+    }
+
+    fn covers(&self, part: RefusedPart, seq: u64) -> bool {
+        let covers = |it: &InputRepair| it.part == part && (it.from_seq..=it.to_seq).contains(&seq);
+        self.0.iter().any(covers)
+    }
+
+    /// The tools that are not offered.
+    pub(crate) fn refused_tools(&self) -> impl Iterator<Item = &RefusedTool> {
+        self.0.iter().filter_map(|repair| repair.tool.as_ref())
+    }
+
+    fn images_max(&self) -> Option<usize> {
+        self.0.iter().filter_map(|repair| repair.images_max).min()
+    }
+
+    /// The message of the entry with this number as the model may receive it.
+    pub(crate) fn apply<'a>(&self, seq: u64, message: Cow<'a, Message>) -> Cow<'a, Message> {
+        let is_refused = |part: RefusedPart| self.covers(part, seq);
+        let mut changed = message;
+        if is_refused(RefusedPart::Reasoning)
+            && let Message::Assistant(response) = changed.as_ref()
+            && response.content.iter().any(is_reasoning)
+        {
+            let mut response = response.clone();
+            response
+                .content
+                .retain(|block| !matches!(block, Block::Other(_)) || !is_reasoning(block));
+            for block in &mut response.content {
+                if let Block::Thinking(thinking) = block {
+                    thinking.thinking_signature = None;
+                }
+            }
+            changed = Cow::Owned(Message::Assistant(response));
+        }
+        if is_refused(RefusedPart::ToolResults) && is_tool_output(&changed) {
+            replace_content(changed.to_mut(), RESULT_NOTE);
+        }
+        if is_refused(RefusedPart::Messages) && is_from_person_or_program(&changed) {
+            replace_content(changed.to_mut(), MESSAGE_NOTE);
+        }
+        if is_refused(RefusedPart::Images) && count_images(&changed) > 0 {
+            replace_oldest_images(changed.to_mut(), usize::MAX, IMAGE_NOTE);
+        }
+        changed
+    }
+
+    /// Keeps the newest images.
+    pub(crate) fn limit_images(&self, messages: &mut [Cow<'_, Message>]) {
+        let Some(max) = self.images_max() else { return };
+        let count: usize = messages.iter().map(|message| count_images(message)).sum();
+        let mut excess = count.saturating_sub(max);
+        for message in messages {
+            let images = count_images(message).min(excess);
+            if images > 0 {
+                replace_oldest_images(message.to_mut(), images, OLD_IMAGE_NOTE);
+                excess -= images;
+            }
+        }
+    }
+}
+
+/// True for a block that only the service which wrote it can read.
+fn is_reasoning(block: &Block) -> bool {
+    match block {
+        Block::Thinking(thinking) => thinking.thinking_signature.is_some(),
+        Block::Other(raw) => raw.text().contains("\"encrypted_content\""),
+        Block::Text(_) | Block::Image(_) | Block::ToolCall(_) | Block::File(_) => false,
+    }
+}
+
+fn is_tool_output(message: &Message) -> bool {
+    match message {
+        Message::ToolResult(_) | Message::BashExecution(_) => true,
+        Message::User(_)
+        | Message::Assistant(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => false,
+    }
+}
+
+fn is_from_person_or_program(message: &Message) -> bool {
+    match message {
+        Message::User(_) | Message::Custom(_) | Message::BranchSummary(_) => true,
+        Message::Assistant(_)
+        | Message::ToolResult(_)
+        | Message::BashExecution(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => false,
+    }
+}
+
+/// Replaces all that the model receives of the message by a note.
+fn replace_content(message: &mut Message, note: &str) {
+    match message {
+        Message::User(user) => user.content = Content::Text(note.to_owned()),
+        Message::Custom(custom) => custom.content = Content::Text(note.to_owned()),
+        Message::ToolResult(result) => result.content = vec![Block::text(note)],
+        Message::BashExecution(bash) => {
+            note.clone_into(&mut bash.command);
+            bash.output.clear();
+        }
+        Message::BranchSummary(branch) => note.clone_into(&mut branch.summary),
+        Message::Assistant(_) | Message::CompactionSummary(_) | Message::Other(_) => {}
+    }
+}
+
+/// The blocks in which a request may have images.
+fn blocks_with_images(message: &Message) -> &[Block] {
+    match message {
+        Message::ToolResult(result) => &result.content,
+        Message::User(user) => blocks_of(&user.content),
+        Message::Custom(custom) => blocks_of(&custom.content),
+        Message::Assistant(_)
+        | Message::BashExecution(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => &[],
+    }
+}
+
+fn blocks_of(content: &Content) -> &[Block] {
+    if let Content::Blocks(blocks) = content { blocks } else { &[] }
+}
+
+fn count_images(message: &Message) -> usize {
+    blocks_with_images(message).iter().filter(|block| matches!(block, Block::Image(_))).count()
+}
+
+/// Replaces this number of images.
+fn replace_oldest_images(message: &mut Message, count: usize, note: &str) {
+    let mut blocks = blocks_with_images(message).to_vec();
+    let images = blocks.iter_mut().filter(|block| matches!(block, Block::Image(_)));
+    images.take(count).for_each(|block| *block = Block::text(note));
+    match message {
+        Message::ToolResult(result) => result.content = blocks,
+        Message::User(user) => user.content = Content::Blocks(blocks),
+        Message::Custom(custom) => custom.content = Content::Blocks(blocks),
+        Message::Assistant(_)
+        | Message::BashExecution(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => {}
+    }
+}

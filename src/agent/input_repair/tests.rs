@@ -1,0 +1,322 @@
+//! Errors of services, the part that each names, and the input without it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::entry::EntryBase;
+use crate::agent::projection::project_messages;
+use crate::clock::Timestamp;
+use crate::ids::EntryId;
+
+fn path(bodies: Vec<Value>) -> Vec<Arc<Entry>> {
+    let entry = |(seq, body): (u64, Value)| {
+        let base = EntryBase {
+            entry_id: EntryId::from_seq("0a1b2c3d", seq),
+            parent_id: None,
+            seq,
+            timestamp: Timestamp(seq),
+            prompt_id: None,
+        };
+        Arc::new(Entry { base, body: EntryBody::from_raw(RawJson::from_value(&body)).unwrap() })
+    };
+    (1..).zip(bodies).map(entry).collect()
+}
+
+fn user(content: Value) -> Value {
+    json!({"type": "message", "message": {"role": "user", "content": content, "timestamp": 0}})
+}
+
+fn response(content: Value) -> Value {
+    json!({"type": "message", "revision": "r", "message": {
+        "role": "assistant", "content": content, "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0,
+    }})
+}
+
+fn result(content: Value) -> Value {
+    json!({"type": "message", "message": {
+        "role": "toolResult", "toolCallId": "c", "toolName": "t", "content": content, "isError": false, "timestamp": 0,
+    }})
+}
+
+fn repair(repair: &InputRepair) -> Value {
+    serde_json::to_value(repair.to_entry()).unwrap()
+}
+
+fn image() -> Value {
+    json!({"type": "image", "data": "AA", "mimeType": "image/png"})
+}
+
+fn text(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn signed() -> Value {
+    json!({"type": "thinking", "thinking": "hm", "thinkingSignature": "{\"encrypted_content\":\"E\"}"})
+}
+
+fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<RefusedInput> {
+    let tool = |name: &'static str| RequestTool {
+        wire_name: name.replace('.', "_").into(),
+        name,
+        revision: "1",
+    };
+    find_refused_input(path, &[tool("pay"), tool("orders.get")], Refusal { code, param, text })
+}
+
+#[test]
+fn each_wording_names_its_part() {
+    let path = path(vec![
+        user(json!("q")),
+        response(
+            json!([signed(), text("a"), {"type": "toolCall", "id": "c", "name": "t", "arguments": {}}]),
+        ),
+        result(json!([text("r"), image()])),
+    ]);
+    for (code, param, message, part) in [
+        (
+            "invalid_encrypted_content",
+            "",
+            "The encrypted content E could not be verified.",
+            RefusedPart::Reasoning,
+        ),
+        (
+            "",
+            "input[1].encrypted_content",
+            "Encrypted content could not be decrypted",
+            RefusedPart::Reasoning,
+        ),
+        (
+            "",
+            "input",
+            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+            RefusedPart::Reasoning,
+        ),
+        (
+            "",
+            "",
+            "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+            RefusedPart::Reasoning,
+        ),
+        (
+            "",
+            "",
+            "messages.1.content.0: Invalid `signature` in `thinking` block",
+            RefusedPart::Reasoning,
+        ),
+        (
+            "content_filter",
+            "prompt",
+            "The response was filtered due to the prompt triggering the content management policy.",
+            RefusedPart::ToolResults,
+        ),
+        (
+            "invalid_prompt",
+            "",
+            "flagged as potentially violating our usage policy",
+            RefusedPart::ToolResults,
+        ),
+        (
+            "data_inspection_failed",
+            "",
+            "Input data may contain inappropriate content",
+            RefusedPart::ToolResults,
+        ),
+        ("", "input[2].output", "Invalid value", RefusedPart::ToolResults),
+        (
+            "invalid_image",
+            "input",
+            "The image data you provided does not represent a valid image.",
+            RefusedPart::Images,
+        ),
+        (
+            "",
+            "",
+            "messages.2: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+            RefusedPart::Images,
+        ),
+        ("", "input[2].content[1].image_url", "Invalid base64 image_url.", RefusedPart::Images),
+        (
+            "",
+            "",
+            "request contains 60 images, exceeding the maximum of 50 allowed per request",
+            RefusedPart::ImageCount,
+        ),
+        ("too_many_images", "", "Too many images in request", RefusedPart::ImageCount),
+        (
+            "invalid_function_parameters",
+            "tools[0].parameters",
+            "Invalid schema for function 'x': no",
+            RefusedPart::Tool,
+        ),
+        (
+            "",
+            "",
+            "Invalid schema for function 'orders_get': array schema missing items.",
+            RefusedPart::Tool,
+        ),
+        (
+            "",
+            "",
+            "tools.0.custom.input_schema: JSON schema is invalid for tool \"pay\"",
+            RefusedPart::Tool,
+        ),
+    ] {
+        let found = find(&path, code, param, message).map(|found| found.repair.part);
+        assert_eq!(found, Some(part), "{code} {param} {message}");
+    }
+    for (code, param, message) in [
+        ("invalid_api_key", "", "Incorrect API key provided"),
+        ("DeploymentNotFound", "", "The API deployment for this resource does not exist."),
+        ("unsupported_parameter", "temperature", "Unsupported parameter: 'temperature'"),
+        ("unsupported_value", "reasoning.effort", "Unsupported value: 'reasoning.effort' item"),
+        ("", "include[0]", "reasoning.encrypted_content is not supported"),
+        ("", "text.format.schema", "Invalid schema for response_format 'x'"),
+        ("invalid_function_parameters", "", "Invalid schema for function 'gone'"),
+        ("", "model", "model not supported"),
+    ] {
+        assert_eq!(find(&path, code, param, message), None, "{code} {param} {message}");
+    }
+}
+
+#[test]
+fn tool_is_found_by_name_or_index() {
+    let path = path(vec![user(json!("q"))]);
+    for (param, message, name) in [
+        ("", "Invalid schema for function 'orders_get': x", "orders.get"),
+        ("tools[1].function.parameters", "schema", "orders.get"),
+        ("tools.0.parameters", "schema", "pay"),
+    ] {
+        let found = find(&path, "", param, message).unwrap();
+        assert_eq!(found.repair.tool.unwrap().name, name);
+        assert!(found.is_repeatable);
+    }
+}
+
+/// Texts of the input, images as `image`.
+fn input_of(path: &[Arc<Entry>]) -> Vec<String> {
+    let shown = |block: &Block| match block {
+        Block::Text(text) => text.text.clone(),
+        Block::Image(_) => "image".to_owned(),
+        Block::Thinking(thinking) => format!("signed {}", thinking.thinking_signature.is_some()),
+        Block::ToolCall(_) | Block::File(_) | Block::Other(_) => "other".to_owned(),
+    };
+    let texts = |message: Cow<'_, Message>| match message.into_owned() {
+        Message::User(user) => match user.content {
+            Content::Text(text) => vec![text],
+            Content::Blocks(blocks) => blocks.iter().map(shown).collect(),
+        },
+        Message::Assistant(response) => response.content.iter().map(shown).collect(),
+        Message::ToolResult(result) => result.content.iter().map(shown).collect(),
+        other => panic!("{other:?}"),
+    };
+    project_messages(path).into_iter().flat_map(texts).collect()
+}
+
+fn repaired(mut bodies: Vec<Value>, code: &str, message: &str) -> (Vec<String>, bool) {
+    let found = find(&path(bodies.clone()), code, "", message).unwrap();
+    bodies.push(repair(&found.repair));
+    (input_of(&path(bodies)), found.is_repeatable)
+}
+
+#[test]
+fn refused_parts_are_left_out_of_the_input() {
+    let call = || response(json!([signed(), text("a")]));
+    let bodies = || {
+        vec![
+            user(json!("q")),
+            call(),
+            user(json!([text("look"), image()])),
+            result(json!([text("r"), image()])),
+        ]
+    };
+    let (input, repeats) = repaired(bodies(), "invalid_encrypted_content", "");
+    assert_eq!((input[1].as_str(), repeats), ("signed false", true));
+    let (input, _) = repaired(bodies(), "invalid_image", "");
+    assert_eq!(input[3..], ["look", IMAGE_NOTE, "r", IMAGE_NOTE]);
+    let (input, repeats) = repaired(bodies(), "content_filter", "");
+    assert_eq!(
+        (&input[3..], repeats),
+        (&["look", "image", RESULT_NOTE].map(str::to_owned)[..], true)
+    );
+    let (input, repeats) =
+        repaired(vec![user(json!("q")), call(), user(json!("bad"))], "content_filter", "");
+    assert_eq!((&input[3..], repeats), (&[MESSAGE_NOTE.to_owned()][..], false), "its prompt fails");
+}
+
+#[test]
+fn newest_images_are_kept() {
+    let many = |count: usize| {
+        let mut bodies = vec![user(json!("q"))];
+        bodies.extend((0..count).map(|_| result(json!([image()]))));
+        bodies
+    };
+    for (count, message, kept) in [
+        (60, "contains 60 images, exceeding the maximum of 50", 50),
+        (60, "at most 20 images", 20),
+        (9, "Too many images", 4),
+    ] {
+        let (input, _) = repaired(many(count), "", message);
+        let images: Vec<bool> = input[1..].iter().map(|text| text == "image").collect();
+        assert_eq!(images.iter().filter(|is_image| **is_image).count(), kept, "{message}");
+        assert!(images.is_sorted(), "the newest ones");
+    }
+}
+
+#[test]
+fn older_parts_are_left_out_if_input_was_lost_in_vain() {
+    // A file's tool result is refused. The first prompt loses its input, the next one finds it.
+    let imported = json!({"type": "message", "message": {
+        "role": "assistant", "content": [text("a")], "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0,
+    }});
+    let mut bodies = vec![user(json!("old")), response(json!([text("a")])), user(json!("one"))];
+    bodies.insert(1, result(json!([text("bad")])));
+    bodies.insert(2, imported);
+    let mut repeats = Vec::new();
+    for next in ["two", "three", "four"] {
+        let found = find(&path(bodies.clone()), "content_filter", "", "").unwrap();
+        repeats.push((found.repair.part, found.is_repeatable));
+        bodies.push(repair(&found.repair));
+        bodies.push(user(json!(next)));
+    }
+    assert_eq!(
+        repeats,
+        [
+            (RefusedPart::Messages, false),
+            (RefusedPart::ToolResults, true),
+            (RefusedPart::Messages, true)
+        ]
+    );
+    assert_eq!(input_of(&path(bodies)).last().unwrap(), "four", "the newest input stays");
+}
+
+#[test]
+fn same_refusal_twice_leaves_out_nothing_twice() {
+    let mut bodies = vec![user(json!([image()]))];
+    let found = find(&path(bodies.clone()), "invalid_image", "", "").unwrap();
+    bodies.push(repair(&found.repair));
+    assert_eq!(find(&path(bodies), "invalid_image", "", ""), None);
+}
+
+#[test]
+fn stored_repairs_stay_readable() {
+    let fixtures = include_str!("../../../tests/fixtures/input-repairs-v1.jsonl");
+    let bodies: Vec<Value> = fixtures
+        .lines()
+        .map(|line| json!({"type": "custom", "customType": REPAIR_ENTRY, "data": serde_json::from_str::<Value>(line).unwrap()}))
+        .collect();
+    let repairs = InputRepairs::of(&path(bodies));
+    let parts: Vec<RefusedPart> = repairs.0.iter().map(|repair| repair.part).collect();
+    assert_eq!(
+        parts,
+        [
+            RefusedPart::Reasoning,
+            RefusedPart::Images,
+            RefusedPart::ImageCount,
+            RefusedPart::ToolResults,
+            RefusedPart::Messages,
+            RefusedPart::Tool
+        ],
+        "a repair of a later version is skipped"
+    );
+    assert_eq!((repairs.images_max(), repairs.0[0].to_seq), (Some(50), 9));
+}

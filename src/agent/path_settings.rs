@@ -1,0 +1,76 @@
+//! Settings that belong to a path: model, thinking level and active tools. What was never set on a
+//! path is as at the beginning of the conversation.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::agent::entry::{Custom, Entry, EntryBody};
+use crate::agent::head::Head;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{Settings, ThinkingLevel, model_id_error};
+
+/// Type of the custom entries that record a change of the active tools.
+const TOOLS_ENTRY: &str = "turnwheel/activeTools";
+
+/// These settings as a conversation gives them. Absent: those of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PathSettings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking_level: Option<ThinkingLevel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_tools: Option<Vec<String>>,
+}
+
+impl PathSettings {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            model: settings.model.clone().filter(|model| model_id_error(model).is_none()),
+            thinking_level: settings.thinking_level,
+            active_tools: settings.active_tools.clone(),
+        }
+    }
+
+    pub(crate) fn set(&self, settings: &mut Settings) {
+        let Self { model, thinking_level, active_tools } = self.clone();
+        (settings.model, settings.thinking_level, settings.active_tools) =
+            (model, thinking_level, active_tools);
+    }
+}
+
+impl Head {
+    /// Records the settings of the beginning before the first change of one of them.
+    pub(crate) fn record_base_settings(&mut self) {
+        if self.base_settings.is_none() {
+            self.base_settings = Some(Box::new(PathSettings::of(&self.settings)));
+        }
+    }
+
+    /// The settings of a path on which none was set.
+    pub(crate) fn base_settings(&self) -> PathSettings {
+        self.base_settings.as_deref().cloned().unwrap_or_else(|| PathSettings::of(&self.settings))
+    }
+}
+
+/// The entry of a change of the active tools. `None`: those of the agent.
+pub(crate) fn active_tools_entry(names: Option<&[String]>) -> EntryBody {
+    let data = RawJson::from_value(&json!({ "tools": names }));
+    EntryBody::Custom(Custom::new(TOOLS_ENTRY, Some(data)))
+}
+
+/// The active tools that were set last. Outer `None`: none were set.
+pub(crate) fn last_active_tools(path: &[Arc<Entry>]) -> Option<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct ActiveTools {
+        tools: Option<Vec<String>>,
+    }
+    path.iter().rev().find_map(|entry| {
+        let EntryBody::Custom(Custom { custom_type, data, .. }) = &entry.body else { return None };
+        let data = data.as_ref().filter(|_| custom_type == TOOLS_ENTRY)?;
+        data.read::<ActiveTools>().ok().map(|set| set.tools)
+    })
+}

@@ -1,0 +1,53 @@
+//! Refusals of model requests: the part of the input that the error names.
+
+use std::sync::Arc;
+
+use crate::agent::entry::Entry;
+use crate::agent::input_repair::{Refusal, RefusedInput, RequestTool, find_refused_input};
+use crate::ids::ConversationKey;
+use crate::model::responses::names::ToolNames;
+use crate::model::{ModelFailure, ModelResponse, ToolOffer};
+use crate::turn::frame::Frame;
+
+/// Finds the part that the service refused, and logs it. `None`: the response is no refusal, or it
+/// names no part.
+pub(super) fn find_refused_part(
+    key: &ConversationKey,
+    response: &ModelResponse,
+    path: &[Arc<Entry>],
+    frame: &Frame<'_>,
+) -> Option<RefusedInput> {
+    let metadata = &response.metadata;
+    // A stream that fails has no status of its own.
+    let is_refusal = matches!(metadata.status, None | Some(200 | 400 | 403..=422));
+    if response.failure != Some(ModelFailure::Permanent)
+        || !response.message.is_from_model()
+        || !is_refusal
+    {
+        return None;
+    }
+    let text = response.message.error_message.as_deref().unwrap_or_default();
+    let status = metadata.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
+    let refusal = Refusal {
+        code: metadata.error.as_deref().unwrap_or_default(),
+        param: metadata.param.as_deref().unwrap_or_default(),
+        text: text.strip_prefix(status.as_str()).unwrap_or(text),
+    };
+    let offers: Vec<ToolOffer<'_>> = frame.offers().collect();
+    let names = ToolNames::new(&offers);
+    let tools = frame.request_tools().map(|(name, revision)| {
+        let wire_name = names.wire_name(name);
+        RequestTool { wire_name, name, revision }
+    });
+    let tools: Vec<RequestTool<'_>> = tools.collect();
+    let refused = find_refused_input(path, &tools, refusal)?;
+    let tool = refused.repair.tool.as_ref().map(|tool| tool.name.as_str());
+    tracing::warn!(
+        conversation.id = %key.conversation_id,
+        part = ?refused.repair.part,
+        tool.name = tool,
+        error.code = refusal.code,
+        "model service refused a part of the input; later requests leave it out"
+    );
+    Some(refused)
+}
