@@ -35,6 +35,7 @@ fn facts(members: Value) -> WhyFacts {
         lease_holder: None,
         now: Timestamp(epoch_ms(60)),
         last_error: None,
+        incomplete: None,
         agent_problem: None,
         is_service_stopped: false,
     }
@@ -278,6 +279,18 @@ fn why_names_error_of_last_failure() {
     assert_eq!(
         build_view(&failed).why,
         "No work is pending: the last prompt failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key."
+    );
+}
+
+#[test]
+fn sentence_names_incomplete_last_response() {
+    let completed =
+        json!({"prompts": [{"id": "pr_1", "state": "completed", "fromSeq": 1, "toSeq": 8}]});
+    let incomplete = Some(IncompleteDetails::empty());
+    assert_eq!(
+        build_view(&WhyFacts { incomplete, ..facts(completed) }).why,
+        "No work is pending: the last prompt was completed at 2027-01-15T08:00:00.000Z, but its last response is incomplete \
+         (`empty`): The model ended with neither text nor tool calls: send the request in other words, or use another model."
     );
 }
 
