@@ -7,6 +7,7 @@ pub(crate) mod payload;
 pub(crate) mod protocol;
 pub(crate) mod responses;
 pub(crate) mod scripted;
+pub(crate) mod split_characters;
 pub(crate) mod tokens;
 pub(crate) mod tool_schema;
 

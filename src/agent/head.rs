@@ -261,6 +261,9 @@ pub struct PromptRun {
     /// schema.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_requested_repair: bool,
+    /// True if the model was called again because its last response had neither text nor calls.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_repeated_empty: bool,
     /// Why the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,

@@ -138,6 +138,15 @@ impl AssistantMessage {
         Some(IncompleteDetails { reason: reason.to_owned(), message: message.to_owned() })
     }
 
+    /// True if the response has neither text nor tool calls, images or files.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.iter().all(|block| match block {
+            Block::Text(text) => text.text.trim().is_empty(),
+            Block::Thinking(_) | Block::Other(_) => true,
+            Block::ToolCall(_) | Block::Image(_) | Block::File(_) => false,
+        })
+    }
+
     /// True if the response failed. It is not sent to the model, and its calls do not run.
     pub(crate) fn is_failed(&self) -> bool {
         matches!(self.stop_reason, StopReason::Error | StopReason::Aborted)
@@ -296,7 +305,19 @@ impl std::fmt::Debug for CompactionSummaryMessage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IncompleteDetails {
-    /// `max_output_tokens` or `content_filter`: for programs.
+    /// `max_output_tokens`, `content_filter` or `empty`: for programs.
     pub reason: String,
     pub message: String,
+}
+
+impl IncompleteDetails {
+    /// The details of a response that has neither text nor tool calls.
+    pub(crate) fn empty() -> Self {
+        Self {
+            reason: "empty".to_owned(),
+            message: "The model ended with neither text nor tool calls: send the request in other words, or use another \
+                      model."
+                .to_owned(),
+        }
+    }
 }

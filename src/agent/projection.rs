@@ -3,9 +3,9 @@
 //! (invariant 8).
 
 pub(crate) mod render;
+mod results;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -203,59 +203,50 @@ fn tool_result(call: &ToolCall, text: String, is_error: bool, timestamp: Timesta
 
 /// Converts to provider messages. Keeps user, assistant and tool result messages. Maps summaries,
 /// shell output and custom messages to the user role. Drops failed responses and orphaned results.
-/// Gives every call exactly one result, before the next user or assistant message.
+/// Gives every call exactly one result, directly after its response: a result that other messages
+/// separate from its call is moved there.
 pub fn to_model_messages(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
+    let mut results = results::find_results(&messages);
+    let mut messages: Vec<Option<Cow<'_, Message>>> = messages.into_iter().map(Some).collect();
     let mut converted = Vec::with_capacity(messages.len());
-    // Calls of the last response without a result, oldest first.
-    let mut open: VecDeque<ToolCall> = VecDeque::new();
-    for message in messages {
+    for at in 0..messages.len() {
+        let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
         match message.as_ref() {
             Message::User(user) => {
                 let is_empty =
                     matches!(&user.content, Content::Blocks(blocks) if blocks.is_empty());
                 if !is_empty {
-                    close_open_calls(&mut converted, &mut open);
                     converted.push(message);
                 }
             }
             Message::Assistant(response) if response.is_failed() => {}
             Message::Assistant(response) => {
-                // A file sentence between two results of a batch would separate a call from its
-                // result.
-                if response.api.is_empty() && !open.is_empty() {
-                    continue;
-                }
-                close_open_calls(&mut converted, &mut open);
-                open = response.tool_calls().cloned().collect();
+                let results = results.remove(&at).unwrap_or_default();
+                let missing: Vec<Message> = response
+                    .tool_calls()
+                    .zip(&results)
+                    .filter(|(_, result)| result.is_none())
+                    .map(|(call, _)| tool_result(call, NO_RESULT.to_owned(), true, Timestamp(0)))
+                    .collect();
                 if !response.content.is_empty() {
                     converted.push(message);
                 }
+                let mut found: Vec<usize> = results.into_iter().flatten().collect();
+                found.sort_unstable();
+                let found = found.into_iter().filter_map(|at| messages.get_mut(at)?.take());
+                converted.extend(found);
+                converted.extend(missing.into_iter().map(Cow::Owned));
             }
-            Message::ToolResult(result) => {
-                if let Some(position) = open.iter().position(|call| call.id == result.tool_call_id)
-                {
-                    open.remove(position);
-                    converted.push(message);
-                }
-            }
+            // A result of a call is with its response.
+            Message::ToolResult(_) => {}
             Message::BashExecution(_)
             | Message::Custom(_)
             | Message::BranchSummary(_)
             | Message::CompactionSummary(_)
             | Message::Other(_) => {
-                if let Some(user) = render::to_user_message(&message) {
-                    close_open_calls(&mut converted, &mut open);
-                    converted.push(Cow::Owned(user));
-                }
+                converted.extend(render::to_user_message(&message).map(Cow::Owned));
             }
         }
     }
-    close_open_calls(&mut converted, &mut open);
     converted
-}
-
-fn close_open_calls(converted: &mut Vec<Cow<'_, Message>>, open: &mut VecDeque<ToolCall>) {
-    for call in open.drain(..) {
-        converted.push(Cow::Owned(tool_result(&call, NO_RESULT.to_owned(), true, Timestamp(0))));
-    }
 }

@@ -41,10 +41,18 @@ impl ProtocolDetails {
         }
     }
 
+    /// True if the model ended its work explicitly.
+    pub(crate) fn is_ended(message: &AssistantMessage) -> bool {
+        Self::of(message).is_some_and(|details| details.has_end)
+    }
+
+    fn of(message: &AssistantMessage) -> Option<Self> {
+        message.extra.get(MEMBER).and_then(|it| Self::deserialize(it).ok())
+    }
+
     /// True if the model wrote calls that could not be read, and did not end its work. It is called
     /// again, because its own text names the error.
     pub(crate) fn needs_correction(message: &AssistantMessage) -> bool {
-        let details = message.extra.get(MEMBER).and_then(|it| Self::deserialize(it).ok());
-        details.is_some_and(|details: Self| details.has_malformed_calls && !details.has_end)
+        Self::of(message).is_some_and(|details| details.has_malformed_calls && !details.has_end)
     }
 }

@@ -14,6 +14,7 @@ mod budget_alerts;
 mod calls;
 mod compaction;
 mod continue_prompt;
+mod empty_response;
 mod failures;
 mod finish;
 mod finish_turn;
@@ -48,6 +49,7 @@ pub(crate) use compaction::{
     CompactInput, FinishedSummary, SummaryAttempt, SummaryOutcome, should_measure_before_start,
     should_measure_context,
 };
+pub(crate) use failures::{MAX_FAILURES, TERMINATING};
 pub(crate) use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub(crate) use input::{ApprovalSpec, AskedQuestion, CallPlan, CallResult, Preflight};
 pub use input::{Input, ResponseInput};
@@ -145,7 +147,7 @@ fn advance(transition: &mut Transition, outcome: Next) {
                     Some(FinishTurn::Continue) | None => Next::ContinueWithModel,
                 }
             }
-            Next::FinishResponse { schema_error, has_malformed_calls } => {
+            Next::FinishResponse { schema_error, has_malformed_calls, is_empty } => {
                 let decision = finish_turn::take_decision(transition);
                 // A waiting steer continues the prompt: this response was not its last.
                 let is_last = !queue::has_pending(transition, queue::is_steer);
@@ -165,6 +167,9 @@ fn advance(transition: &mut Transition, outcome: Next) {
                     }
                     (None, _) if has_malformed_calls && is_last => {
                         failures::continue_after_malformed_calls(transition)
+                    }
+                    (None, _) if is_empty && is_last && empty_response::may_repeat(transition) => {
+                        empty_response::repeat_call(transition)
                     }
                     (None, _) => Next::PollQueues,
                 }

@@ -48,44 +48,78 @@ pub(crate) fn is_invisible(c: char) -> bool {
             | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text. A
-/// Rust string cannot hold one, so escapes are the only source. Text without any is borrowed.
-pub(crate) fn repair_surrogates(json: &str) -> Cow<'_, str> {
-    if !json.contains("\\u") {
-        return Cow::Borrowed(json);
+/// An escape of a surrogate half without its partner (`\ud83d`) in JSON text.
+#[derive(Debug)]
+pub(crate) struct UnpairedHalf {
+    /// Byte at which the escape begins.
+    pub(crate) at: usize,
+    pub(crate) unit: u16,
+    /// True if the escape is the first character of its string.
+    pub(crate) begins_text: bool,
+    /// True if the escape is the last character of its string.
+    pub(crate) ends_text: bool,
+}
+
+/// Bytes of an escape.
+const ESCAPE_BYTES: usize = 6;
+
+impl UnpairedHalf {
+    /// True for the second half of a pair.
+    pub(crate) fn is_second(&self) -> bool {
+        is_second_half(self.unit)
+    }
+}
+
+fn is_second_half(unit: u16) -> bool {
+    (0xdc00..0xe000).contains(&unit)
+}
+
+/// The unpaired surrogate halves of JSON text, in order. A Rust string cannot hold one, so escapes
+/// are the only source.
+pub(crate) fn unpaired_halves(json: &str) -> Vec<UnpairedHalf> {
+    let mut halves = Vec::new();
+    if !json.contains("\\ud") && !json.contains("\\uD") {
+        return halves;
     }
     let bytes = json.as_bytes();
-    let mut kept = String::with_capacity(json.len());
-    let mut from = 0;
     let mut at = 0;
-    let mut is_changed = false;
+    let mut begins_text = false;
     while let Some(byte) = bytes.get(at) {
         if *byte != b'\\' {
+            begins_text = *byte == b'"';
             at += 1;
             continue;
         }
-        match unit_at(json, at) {
-            Some(high) if (0xd800..0xdc00).contains(&high) => match unit_at(json, at + 6) {
-                Some(low) if (0xdc00..0xe000).contains(&low) => at += 12,
-                _ => {
-                    kept.push_str(json.get(from..at).unwrap_or_default());
-                    at += 6;
-                    from = at;
-                    is_changed = true;
+        let next = at + ESCAPE_BYTES;
+        at = match unit_at(json, at) {
+            Some(unit) if (0xd800..0xdc00).contains(&unit) || is_second_half(unit) => {
+                if !is_second_half(unit) && unit_at(json, next).is_some_and(is_second_half) {
+                    next + ESCAPE_BYTES
+                } else {
+                    let ends_text = bytes.get(next) == Some(&b'"');
+                    halves.push(UnpairedHalf { at, unit, begins_text, ends_text });
+                    next
                 }
-            },
-            Some(low) if (0xdc00..0xe000).contains(&low) => {
-                kept.push_str(json.get(from..at).unwrap_or_default());
-                at += 6;
-                from = at;
-                is_changed = true;
             }
-            Some(_) => at += 6,
-            None => at += 2,
-        }
+            Some(_) => next,
+            None => at + 2,
+        };
+        begins_text = false;
     }
-    if !is_changed {
+    halves
+}
+
+/// Removes escapes of unpaired surrogate halves from JSON text. Text without any is borrowed.
+pub(crate) fn repair_surrogates(json: &str) -> Cow<'_, str> {
+    let halves = unpaired_halves(json);
+    if halves.is_empty() {
         return Cow::Borrowed(json);
+    }
+    let mut kept = String::with_capacity(json.len());
+    let mut from = 0;
+    for half in halves {
+        kept.push_str(json.get(from..half.at).unwrap_or_default());
+        from = half.at + ESCAPE_BYTES;
     }
     kept.push_str(json.get(from..).unwrap_or_default());
     Cow::Owned(kept)
@@ -93,7 +127,7 @@ pub(crate) fn repair_surrogates(json: &str) -> Cow<'_, str> {
 
 /// The UTF-16 unit of the escape `\uXXXX` that begins at `at`.
 fn unit_at(json: &str, at: usize) -> Option<u16> {
-    let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+    let digits = json.get(at..at + ESCAPE_BYTES)?.strip_prefix("\\u")?;
     u16::from_str_radix(digits, 16).ok()
 }
 

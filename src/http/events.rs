@@ -39,7 +39,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
         ("follow" = Option<bool>, Query, description = "`false`: end after the stored events."),
         ("until" = Option<String>, Query, description = "`settled`: end after `agent_settled`. Later requests get 204."),
         ("format" = Option<String>, Query, description = "`protocol`: the events of the streaming text protocol."),
-        ("stream" = Option<String>, Query, description = "With `format=protocol`: `token` sends texts as they are written, `event` (default) when they are complete."),
+        ("stream" = Option<String>, Query, description = "With `format=protocol`: `token` sends texts as they are written, `event` (default) and `none` when they are complete."),
     ),
     responses(
         (status = 200, body = String, content_type = "text/event-stream"),
@@ -72,7 +72,7 @@ pub(crate) async fn stream(
         (_, None) => StreamEnd::AtMaxDuration,
         (_, Some(_)) => return Err(Problem::bad_request("`until` must be `settled`.")),
     };
-    let format = read_format(&params)?;
+    let format = read_format(&params, after > 0)?;
     let has_all = after == head.event_seq;
     if until == StreamEnd::WhenSettled && has_all && is_settled(&api.services, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -88,14 +88,16 @@ pub(crate) async fn stream(
 
 /// # Errors
 /// `format` or `stream` is invalid.
-fn read_format(params: &QueryParams) -> Result<FrameFormat, Problem> {
+fn read_format(params: &QueryParams, is_resumed: bool) -> Result<FrameFormat, Problem> {
     let unit = match params.get("stream") {
-        None | Some("event") => TextUnit::Event,
+        None | Some("event" | "none") => TextUnit::Event,
         Some("token") => TextUnit::Token,
-        Some(_) => return Err(Problem::bad_request("`stream` must be `token` or `event`.")),
+        Some(_) => {
+            return Err(Problem::bad_request("`stream` must be `token`, `event` or `none`."));
+        }
     };
     match params.get("format") {
-        Some("protocol") => Ok(FrameFormat::Protocol(ProtocolEvents::new(unit))),
+        Some("protocol") => Ok(FrameFormat::Protocol(ProtocolEvents::new(unit, is_resumed))),
         Some(_) => Err(Problem::bad_request("`format` must be `protocol`.")),
         None if params.get("stream").is_some() => {
             Err(Problem::bad_request("`stream` needs `format=protocol`."))

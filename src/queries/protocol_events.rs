@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::agent::content::Block;
+use crate::agent::content::{Block, joined_text};
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::event::{AssistantMessageEvent, EventKind};
 use crate::agent::head::Head;
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::Phase;
+use crate::agent::step::{MAX_FAILURES, TERMINATING};
 use crate::clock::Timestamp;
 use crate::commands::contract::CommandError;
 use crate::model::protocol::{encode_call, encode_results};
@@ -30,7 +31,7 @@ const INTERRUPTED: &str = "Task interrupted by user";
 pub(crate) enum TextUnit {
     /// Each piece as the model writes it.
     Token,
-    /// Each text when the response is complete.
+    /// Each text when the response is complete: the modes `event` and `none` of the source.
     #[default]
     Event,
 }
@@ -55,35 +56,51 @@ fn seconds(at: Timestamp) -> Value {
     json!(at.0 as f64 / 1_000.0)
 }
 
-/// Events of a response, without the pieces that were sent already: by index of the block, the number
-/// of bytes of a text, or 1 for a call.
+/// The parts of a response that were sent already, by index of the block: the text, or that of a
+/// call.
+type SentParts = BTreeMap<usize, String>;
+
+/// Events of a response without the sent parts. `None`: the response does not continue them.
+///
+/// The calls of a failed response never run, so they are no events.
 fn response_events(
     response: &AssistantMessage,
     at: Timestamp,
-    sent: &BTreeMap<usize, usize>,
-) -> Vec<Value> {
+    sent: &SentParts,
+) -> Option<Vec<Value>> {
     let mut events = Vec::new();
+    let mut blocks_sent = 0;
     for (index, block) in response.content.iter().enumerate() {
-        let sent = sent.get(&index).copied().unwrap_or_default();
-        match block {
-            Block::Thinking(thinking) => {
-                push_rest(&mut events, ("think", &thinking.thinking), at, sent);
+        let (kind, text) = match block {
+            Block::Thinking(thinking) => ("think", thinking.thinking.clone()),
+            Block::Text(text) => ("respond", text.text.clone()),
+            Block::ToolCall(call) if !response.is_failed() => ("call", encode_call(call)),
+            Block::ToolCall(_) | Block::Image(_) | Block::File(_) | Block::Other(_) => continue,
+        };
+        let rest = match sent.get(&index) {
+            None => text.as_str(),
+            Some(sent) => {
+                blocks_sent += 1;
+                rest_of(&text, sent)?
             }
-            Block::Text(text) => push_rest(&mut events, ("respond", &text.text), at, sent),
-            Block::ToolCall(call) if sent == 0 => {
-                events.push(text_event("call", at, &encode_call(call)));
-            }
-            Block::ToolCall(_) | Block::Image(_) | Block::File(_) | Block::Other(_) => {}
+        };
+        if !rest.is_empty() {
+            events.push(text_event(kind, at, rest));
         }
     }
-    events
+    (blocks_sent == sent.len()).then_some(events)
 }
 
-/// Adds the part of a text that was not sent.
-fn push_rest(events: &mut Vec<Value>, (kind, text): (&str, &str), at: Timestamp, sent: usize) {
-    if let Some(rest) = text.get(sent..).filter(|rest| !rest.is_empty()) {
-        events.push(text_event(kind, at, rest));
-    }
+/// The text after the part that was sent. The end of a response may trim its texts.
+fn rest_of<'t>(text: &'t str, sent: &str) -> Option<&'t str> {
+    text.strip_prefix(sent).or_else(|| sent.strip_prefix(text)?.trim().is_empty().then_some(""))
+}
+
+/// The event of a text that the service wrote in place of a result (PC-10).
+fn terminating_event(response: &AssistantMessage, at: Timestamp) -> Option<Value> {
+    let text = joined_text(&response.content);
+    (!response.is_from_model() && text == TERMINATING)
+        .then(|| text_event("result", at, TERMINATING))
 }
 
 /// The event `result` of a batch. `None`: there are no results.
@@ -103,34 +120,44 @@ fn result_event(results: &[&ToolResultMessage], at: Timestamp) -> Option<Value> 
 #[derive(Debug)]
 pub(crate) struct ProtocolEvents {
     unit: TextUnit,
-    /// Sent parts of the current response, by index of the block, as in [`response_events`].
-    sent: BTreeMap<usize, usize>,
+    /// Sent parts of the current response.
+    sent: SentParts,
+    /// True if an earlier stream of the client may have sent parts of the next response.
+    is_resumed: bool,
     /// Tokens of the prompt: input and output. `None`: it started before the stream.
     total: Option<(u64, u64)>,
 }
 
 impl ProtocolEvents {
-    pub(crate) fn new(unit: TextUnit) -> Self {
-        Self { unit, sent: BTreeMap::new(), total: None }
+    /// `is_resumed`: the stream continues an earlier one.
+    pub(crate) fn new(unit: TextUnit, is_resumed: bool) -> Self {
+        Self { unit, sent: SentParts::new(), is_resumed, total: None }
+    }
+
+    /// The event that voids the sent parts of a response, if there may be any.
+    fn reset(&mut self, at: Timestamp) -> Option<Value> {
+        let has_sent = !std::mem::take(&mut self.sent).is_empty();
+        let is_resumed = std::mem::take(&mut self.is_resumed);
+        (has_sent || is_resumed).then(|| event("reset", at, json!({})))
     }
 
     /// The events of the protocol that an event stands for, if any.
     pub(crate) fn convert(&mut self, source: &StreamEvent) -> Vec<Value> {
         let at = source.at;
         match &source.payload {
-            EventPayload::MessageStart { .. } => {
-                self.sent.clear();
-                Vec::new()
+            // Another attempt of a response whose parts were sent.
+            EventPayload::MessageStart { message: Some(EventMessage::Started(_)), .. }
+                if !self.sent.is_empty() =>
+            {
+                self.reset(at).into_iter().collect()
             }
-            EventPayload::MessageUpdate { event, .. } => {
-                self.piece(event, at).into_iter().collect()
-            }
-            EventPayload::MessageReset { .. } => {
-                let sent = std::mem::take(&mut self.sent);
-                if sent.is_empty() { Vec::new() } else { vec![event("reset", at, json!({}))] }
-            }
+            EventPayload::MessageStart { .. } => Vec::new(),
+            EventPayload::MessageUpdate { event, .. } => self.piece(event, at),
+            EventPayload::MessageReset { .. } => self.reset(at).into_iter().collect(),
             EventPayload::MessageEnd { message, .. } => self.message(message.as_ref(), at),
             EventPayload::TurnEnd { tool_results, .. } => {
+                // The next response starts later than this event.
+                self.is_resumed = false;
                 let results = tool_results.iter().flatten().filter_map(EventMessage::to_message);
                 let results: Vec<Message> = results.collect();
                 result_event(&tool_results_of(&results), at).into_iter().collect()
@@ -148,44 +175,47 @@ impl ProtocolEvents {
         }
     }
 
-    /// The next piece of a response.
-    fn piece(&mut self, piece: &AssistantMessageEvent, at: Timestamp) -> Option<Value> {
+    /// The next piece of a response, after a reset if an earlier stream may have sent it.
+    fn piece(&mut self, piece: &AssistantMessageEvent, at: Timestamp) -> Vec<Value> {
         if self.unit == TextUnit::Event {
-            return None;
+            return Vec::new();
         }
-        let (index, bytes, event) = match piece {
+        let (index, kind, text) = match piece {
             AssistantMessageEvent::TextDelta { content_index, delta } => {
-                (*content_index, delta.len(), text_event("respond", at, delta))
+                (*content_index, "respond", delta.clone())
             }
             AssistantMessageEvent::ThinkingDelta { content_index, delta } => {
-                (*content_index, delta.len(), text_event("think", at, delta))
+                (*content_index, "think", delta.clone())
             }
             AssistantMessageEvent::ToolcallEnd { content_index, tool_call } => {
-                (*content_index, 1, text_event("call", at, &encode_call(&tool_call.call)))
+                (*content_index, "call", encode_call(&tool_call.call))
             }
             AssistantMessageEvent::TextStart { .. }
             | AssistantMessageEvent::TextEnd { .. }
             | AssistantMessageEvent::ThinkingStart { .. }
             | AssistantMessageEvent::ThinkingEnd { .. }
             | AssistantMessageEvent::ToolcallStart { .. }
-            | AssistantMessageEvent::ToolcallDelta { .. } => return None,
+            | AssistantMessageEvent::ToolcallDelta { .. } => return Vec::new(),
         };
-        *self.sent.entry(index).or_default() += bytes;
-        Some(event)
+        if text.is_empty() || kind == "call" && self.sent.contains_key(&index) {
+            // The end of the response decides about a call that its service ended twice.
+            return Vec::new();
+        }
+        let reset = if self.is_resumed { self.reset(at) } else { None };
+        self.sent.entry(index).or_default().push_str(&text);
+        reset.into_iter().chain([text_event(kind, at, &text)]).collect()
     }
 
     fn message(&mut self, message: Option<&EventMessage>, at: Timestamp) -> Vec<Value> {
+        let is_retried = message.is_some_and(EventMessage::is_retried);
         match message.and_then(EventMessage::to_message) {
             Some(Message::User(user)) => vec![text_event("user", at, &user.content.joined_text())],
-            Some(Message::Assistant(response)) => {
-                let mut events = response_events(&response, at, &self.sent);
-                self.sent.clear();
-                if response.tool_calls().next().is_some() {
-                    events.push(event("execute", at, json!({})));
-                }
-                events.push(self.metric(&response, at));
-                events
+            Some(Message::Assistant(response)) if is_retried => {
+                // `message_reset` follows and voids its parts. Its tokens are paid.
+                self.add_to_total(&response);
+                Vec::new()
             }
+            Some(Message::Assistant(response)) => self.response(&response, at),
             Some(
                 Message::ToolResult(_)
                 | Message::BashExecution(_)
@@ -198,18 +228,43 @@ impl ProtocolEvents {
         }
     }
 
+    /// The end of a response.
+    fn response(&mut self, response: &AssistantMessage, at: Timestamp) -> Vec<Value> {
+        if let Some(event) = terminating_event(response, at) {
+            return vec![event];
+        }
+        let rest = if self.is_resumed { None } else { response_events(response, at, &self.sent) };
+        let mut events = rest.unwrap_or_else(|| {
+            let reset = self.reset(at);
+            let whole = response_events(response, at, &SentParts::new()).unwrap_or_default();
+            reset.into_iter().chain(whole).collect()
+        });
+        self.sent.clear();
+        if response.tool_calls().next().is_some() && !response.is_failed() {
+            events.push(event("execute", at, json!({})));
+        }
+        events.push(self.metric(response, at));
+        events
+    }
+
     /// Tokens of a response, and of its prompt so far.
     fn metric(&mut self, response: &AssistantMessage, at: Timestamp) -> Value {
-        let usage = &response.usage;
-        let input = usage.input + usage.cache_read + usage.cache_write;
-        let step = json!({"input": input, "output": usage.output});
-        let Some((total_input, total_output)) = &mut self.total else {
+        let (input, output) = tokens_of(response);
+        let step = json!({"input": input, "output": output});
+        self.add_to_total(response);
+        let Some((input, output)) = self.total else {
             return event("metric", at, json!({"step": step}));
         };
-        *total_input += input;
-        *total_output += usage.output;
-        let total = json!({"input": total_input, "output": total_output});
+        let total = json!({"input": input, "output": output});
         event("metric", at, json!({"step": step, "total": total}))
+    }
+
+    fn add_to_total(&mut self, response: &AssistantMessage) {
+        let (input, output) = tokens_of(response);
+        if let Some((total_input, total_output)) = &mut self.total {
+            *total_input += input;
+            *total_output += output;
+        }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the protocol has no other events")]
@@ -217,6 +272,7 @@ impl ProtocolEvents {
         match kind {
             EventKind::PromptCreated => {
                 self.total = Some((0, 0));
+                self.is_resumed = false;
                 Vec::new()
             }
             EventKind::MessageSnapshot => self.snapshot(members, at),
@@ -224,8 +280,11 @@ impl ProtocolEvents {
                 vec![text_event("interrupt", at, INTERRUPTED)]
             }
             EventKind::PromptCompleted => vec![event("end", at, json!({}))],
+            EventKind::PromptError if error_member(members, "type") == Some(MAX_FAILURES) => {
+                vec![event("end", at, json!({}))]
+            }
             EventKind::PromptError => {
-                let text = members.pointer("/error/message").and_then(Value::as_str);
+                let text = error_member(members, "message");
                 vec![text_event("error", at, text.unwrap_or_default())]
             }
             _ => Vec::new(),
@@ -238,6 +297,7 @@ impl ProtocolEvents {
             return Vec::new();
         }
         let mut events = Vec::new();
+        let mut texts = Vec::new();
         let content = members.get("content").and_then(Value::as_array);
         for (index, block) in content.into_iter().flatten().enumerate() {
             let (kind, text) = match text_member(block, "type") {
@@ -245,13 +305,34 @@ impl ProtocolEvents {
                 Some("thinking") => ("think", text_member(block, "thinking")),
                 _ => continue,
             };
-            let text = text.unwrap_or_default();
-            let sent = self.sent.entry(index).or_default();
-            push_rest(&mut events, (kind, text), at, *sent);
-            *sent = (*sent).max(text.len());
+            texts.push((index, kind, text.unwrap_or_default()));
+        }
+        let is_other = |(index, _, text): &(usize, &str, &str)| {
+            let sent = self.sent.get(index).map_or("", String::as_str);
+            !text.starts_with(sent) && !sent.starts_with(text)
+        };
+        if self.is_resumed || texts.iter().any(is_other) {
+            events.extend(self.reset(at));
+        }
+        for (index, kind, text) in texts {
+            let sent = self.sent.get(&index).map_or("", String::as_str);
+            if let Some(rest) = text.strip_prefix(sent).filter(|rest| !rest.is_empty()) {
+                events.push(text_event(kind, at, rest));
+                self.sent.insert(index, text.to_owned());
+            }
         }
         events
     }
+}
+
+/// Input and output tokens of a response.
+fn tokens_of(response: &AssistantMessage) -> (u64, u64) {
+    let usage = &response.usage;
+    (usage.input + usage.cache_read + usage.cache_write, usage.output)
+}
+
+fn error_member<'v>(members: &'v Value, name: &str) -> Option<&'v str> {
+    members.get("error")?.get(name)?.as_str()
 }
 
 fn text_member<'v>(value: &'v Value, name: &str) -> Option<&'v str> {
@@ -329,7 +410,11 @@ fn stored_events(entry: &Entry) -> Vec<Value> {
     match &entry.body {
         EntryBody::Message(stored) => match &stored.message {
             Message::User(user) => vec![text_event("user", at, &user.content.joined_text())],
-            Message::Assistant(response) => response_events(response, at, &BTreeMap::new()),
+            Message::Assistant(_) if stored.is_retried => Vec::new(),
+            Message::Assistant(response) => match terminating_event(response, at) {
+                Some(event) => vec![event],
+                None => response_events(response, at, &SentParts::new()).unwrap_or_default(),
+            },
             _ => Vec::new(),
         },
         EntryBody::PromptEnd(end) if end.state == PromptState::Aborted => {

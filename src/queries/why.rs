@@ -13,7 +13,7 @@ use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::event::EventBody;
 use crate::agent::head::{Head, Lease, State};
 use crate::agent::inbox::InboxItem;
-use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::message::{AssistantMessage, IncompleteDetails, Message};
 use crate::agent::phase::Phase;
 use crate::agents::SharedCatalog;
 use crate::clock::{Timestamp, iso, iso_option};
@@ -147,6 +147,8 @@ pub(crate) struct WhyFacts {
     /// The entry before the last prompt, if the model call of that prompt failed; `root` before the
     /// first entry.
     pub(crate) before_failure: Option<String>,
+    /// Why the last response of the last prompt is incomplete, if nothing runs.
+    pub(crate) incomplete: Option<IncompleteDetails>,
     /// Reason why the agent cannot accept a prompt.
     pub(crate) agent_problem: Option<String>,
     /// True if no process serves this store, so that every lease is void.
@@ -185,8 +187,8 @@ pub(crate) enum ServiceStatus<'a> {
     Stopped,
 }
 
-/// Explains the state of one conversation. Makes two reads and one query, and a few more reads
-/// after a failure.
+/// Explains the state of one conversation. Makes two reads and one query, one more read after a
+/// completed prompt, and a few more after a failure.
 ///
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
@@ -239,13 +241,14 @@ async fn load_facts(
     let last_error = find_last_error(store, &partition, &head).await?;
     let before_failure = find_entry_before_failure(store, &partition, &head).await?;
     Ok(WhyFacts {
-        head,
         inbox,
         tools,
         lease_holder,
         now,
         last_error,
         before_failure,
+        incomplete: find_incomplete(store, &partition, &head).await?,
+        head,
         agent_problem: None,
         is_service_stopped: false,
     })
@@ -301,6 +304,22 @@ async fn find_entry_before_failure(
     let start = read(failed.from_seq).await?;
     let before = start.map(|start| start.base.parent_id);
     Ok(before.map(|parent| parent.map_or_else(|| "root".to_owned(), |id| id.to_string())))
+}
+
+/// Finds the reason why the last completed prompt is incomplete, if it is.
+async fn find_incomplete(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    head: &Head,
+) -> Result<Option<IncompleteDetails>, CommandError> {
+    let last = head.prompts.last().filter(|last| last.state == PromptState::Completed);
+    let Some(end) = last.filter(|_| head.phase == Phase::Idle).and_then(|last| last.to_seq) else {
+        return Ok(None);
+    };
+    let stored = store.read(partition, &entry_id(end), Freshness::Any).await?;
+    let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
+    let Some(EntryBody::PromptEnd(end)) = entry.map(|entry| entry.body) else { return Ok(None) };
+    Ok(end.incomplete)
 }
 
 /// Finds the error of a failed summary in the event of its retry, because no entry has it.

@@ -8,6 +8,7 @@ use crate::agent::usage::Usage;
 use crate::extensions::runner::{FailureCause, HookFailure};
 use crate::ids::Ids;
 use crate::model::catalogue::find_tariff;
+use crate::model::responses::provider_error::is_throttled;
 use crate::model::tokens::count_tokens;
 use crate::model::{CallMetadata, ModelFailure, ModelRecord, ModelResponse};
 use crate::turn::error_domain::NO_MODEL;
@@ -17,11 +18,13 @@ use crate::turn::prepare::PluginFailure;
 const ABORTED_TEXT: &str = "Request was aborted";
 
 /// The failure class for the state machine. It adds the random number for the back-off.
-pub(super) fn failure_kind(ids: &dyn Ids, failure: Option<&ModelFailure>) -> FailureKind {
-    match failure {
-        Some(ModelFailure::Retryable { after }) => {
-            FailureKind::Transient { retry_after: *after, jitter_share: ids.random_fraction() }
-        }
+pub(super) fn failure_kind(ids: &dyn Ids, response: &ModelResponse) -> FailureKind {
+    match &response.failure {
+        Some(ModelFailure::Retryable { after }) => FailureKind::Transient {
+            retry_after: *after,
+            jitter_share: ids.random_fraction(),
+            is_throttled: is_throttled(&response.metadata),
+        },
         Some(ModelFailure::ContextOverflow) => FailureKind::ContextOverflow,
         Some(ModelFailure::Permanent) | None => FailureKind::Permanent,
     }

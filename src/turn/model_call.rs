@@ -85,7 +85,7 @@ impl LeasedConversation<'_> {
         let fault = error_domain::classify_response(&response);
         let (prompt_id, attempt) = (self.state.prompt_id(), self.state.attempt());
         self.progress.record_response(self.services.clock.monotonic());
-        let failure_kind = failure_kind(&*self.services.ids, response.failure.as_ref());
+        let failure_kind = failure_kind(&*self.services.ids, &response);
         let schema_error = context.find_response_mismatch(&response.message);
         let answered = ResponseInput {
             message: response.message,

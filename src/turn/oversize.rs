@@ -89,12 +89,17 @@ fn without_parts(inputs: &[Input], what: &str) -> Vec<Input> {
             };
             decision.cloned().into_iter().chain([text_only]).collect()
         }
-        [Input::ResponseReceived(answered)] if !answered.message.is_failed() => {
+        [Input::ResponseReceived(answered)] if !is_note_only(answered) => {
             if let Some(smaller) = without_plugin_parts(answered) {
                 let smaller = Input::ResponseReceived(Box::new(smaller));
                 return decision.cloned().into_iter().chain([smaller]).collect();
             }
-            vec![Input::ResponseReceived(Box::new(failed_response(answered, what)))]
+            let smaller = if answered.message.is_failed() {
+                without_content(answered, what)
+            } else {
+                failed_response(answered, what)
+            };
+            vec![Input::ResponseReceived(Box::new(smaller))]
         }
         _ => {
             let reason = format!("The step is larger than one commit can hold: {what}.");
@@ -145,6 +150,24 @@ fn without_plugin_parts(answered: &ResponseInput) -> Option<ResponseInput> {
         );
     }
     (!answered.plugin_state.is_empty()).then_some(smaller)
+}
+
+/// True for a response whose content was left out already.
+fn is_note_only(answered: &ResponseInput) -> bool {
+    let is_note =
+        |block: &Block| matches!(block, Block::Text(text) if text.text.starts_with(LEFT_OUT));
+    answered.message.is_failed() && answered.message.content.iter().all(is_note)
+}
+
+/// Start of the text in place of the content of a failed response.
+const LEFT_OUT: &str =
+    "[The content of this response was left out: it is larger than one commit can hold:";
+
+/// Drops the content of a failed or aborted response, which is retried or ends as a smaller one.
+fn without_content(answered: &ResponseInput, what: &str) -> ResponseInput {
+    let mut smaller = answered.clone();
+    smaller.message.content = vec![Block::text(format!("{LEFT_OUT} {what}.]"))];
+    smaller
 }
 
 /// Drops the response but keeps its cost.
@@ -230,6 +253,28 @@ mod tests {
         let [Input::ResponseReceived(answered)] = second.as_slice() else { panic!("{second:?}") };
         assert_eq!(answered.message.stop_reason, StopReason::Error);
         assert_eq!(answered.message.usage.total_tokens, 7, "the cost is kept");
+    }
+
+    #[test]
+    fn failed_response_keeps_class_and_cost_without_content() {
+        for stop_reason in [StopReason::Error, StopReason::Aborted] {
+            let mut whole = answered_input();
+            let Input::ResponseReceived(answered) = &mut whole else { unreachable!() };
+            answered.message.stop_reason = stop_reason;
+            answered.message.error_message = Some("cut".to_owned());
+            answered.failure_kind = FailureKind::ContextOverflow;
+            let smaller = reduce_inputs(&[whole], "3 MB").unwrap();
+            let [Input::ResponseReceived(answered)] = smaller.as_slice() else {
+                panic!("{smaller:?}")
+            };
+            let message = &answered.message;
+            assert_eq!((message.stop_reason, message.usage.total_tokens), (stop_reason, 7));
+            assert_eq!(message.error_message.as_deref(), Some("cut"));
+            assert_eq!(answered.failure_kind, FailureKind::ContextOverflow);
+            assert_eq!(message.content, [Block::text(format!("{LEFT_OUT} 3 MB.]"))]);
+            let rest = reduce_inputs(&smaller, "3 MB").unwrap();
+            assert!(matches!(rest[..], [Input::Poisoned { .. }]), "{rest:?}");
+        }
     }
 
     #[test]

@@ -86,6 +86,7 @@ pub(super) fn open_prompt(
         is_between_attempts: false,
         is_steered: false,
         has_requested_repair: false,
+        has_repeated_empty: false,
         incomplete: None,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),

@@ -10,8 +10,10 @@ use crate::agent::transition::Transition;
 
 /// Failures in a row that end a prompt.
 const FAILURES_MAX: u32 = 3;
+/// Type of the error of a prompt that ended for this reason.
+pub(crate) const MAX_FAILURES: &str = "max_failures";
 /// The source's text.
-const TERMINATING: &str = "Max failures. Terminating.";
+pub(crate) const TERMINATING: &str = "Max failures. Terminating.";
 
 /// Counts a result of a tool call. A rejection or a skip is a decision, and no failure of the model.
 pub(super) fn record_result(transition: &mut Transition, result: &ToolResultMessage) {
@@ -56,5 +58,5 @@ pub(super) fn end_prompt(transition: &mut Transition) -> Next {
         block: Some(0),
         call: None,
     }));
-    Next::EndPrompt(PromptEnding::failed("max_failures", TERMINATING.to_owned()))
+    Next::EndPrompt(PromptEnding::failed(MAX_FAILURES, TERMINATING.to_owned()))
 }

@@ -18,6 +18,8 @@ pub(super) enum Next {
         schema_error: Option<String>,
         /// True in the loop `protocol` if the response has calls that could not be read.
         has_malformed_calls: bool,
+        /// True if the response has neither text nor calls.
+        is_empty: bool,
     },
     /// The model is called again, unless a round limit is reached.
     ContinueWithModel,

@@ -7,7 +7,7 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry};
 use crate::agent::event::{EventBody, OutputRef, ToolDefinitionChange};
 use crate::agent::frame_entry::{CurrentFrame, FrameInput};
 use crate::agent::input_repair::RefusedInput;
-use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::message::{AssistantMessage, IncompleteDetails, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::protocol_details::ProtocolDetails;
@@ -74,10 +74,13 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
             (failure_kind, response.error_type, refused),
         );
     }
+    let is_empty = message.is_empty() && !ProtocolDetails::is_ended(message);
     if let Some(run) = &mut transition.head.prompt {
         run.has_overflowed = false;
         run.has_repaired_input = false;
-        run.incomplete = message.incomplete_details();
+        run.has_repeated_empty &= is_empty;
+        let empty = || is_empty.then(IncompleteDetails::empty);
+        run.incomplete = message.incomplete_details().or_else(empty);
     }
     retry::finish_with_success(transition);
     emit_text_outputs(transition, &entry, message);
@@ -87,7 +90,9 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
             transition.policy.is_protocol && ProtocolDetails::needs_correction(message);
         // The text of the error fits no schema.
         let schema_error = response.schema_error.clone().filter(|_| !has_malformed_calls);
-        return Next::FinishResponse { schema_error, has_malformed_calls };
+        // A response that the output limit cut would be cut again.
+        let is_empty = is_empty && message.stop_reason != StopReason::Length;
+        return Next::FinishResponse { schema_error, has_malformed_calls, is_empty };
     }
     transition.head.phase = Phase::Calls {
         response_seq: entry.base.seq,

@@ -17,6 +17,10 @@ use crate::clock::millis;
 /// Final error of the retries of an aborted prompt.
 const CANCELLED: &str = "Retry cancelled";
 
+/// Jitter of a throttled call: a share of the delay, and the minimum.
+const THROTTLED_JITTER: f64 = 0.25;
+const THROTTLED_JITTER_MIN: Duration = Duration::from_millis(250);
+
 /// Kind of a failed model call, which decides what follows. The model port classifies the failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum FailureKind {
@@ -26,6 +30,8 @@ pub enum FailureKind {
         retry_after: Option<Duration>,
         /// Share of the jitter to add, from 0 to 1. The driver draws it.
         jitter_share: f64,
+        /// True if the service rejects calls because of a rate limit or of its load.
+        is_throttled: bool,
     },
     /// The input exceeds the context window: the same input is never sent again.
     ContextOverflow,
@@ -39,19 +45,26 @@ pub enum FailureKind {
 ///
 /// A delay that the service requests replaces the back-off, and `maxDelayMs` bounds both. The
 /// jitter is added on top, so that clients which were rejected together do not return together.
+/// A throttled call always has some.
 pub(crate) fn retry_delay(
     attempt: u32,
     failure_kind: FailureKind,
     retry: &RetrySettings,
 ) -> Option<Duration> {
-    let FailureKind::Transient { retry_after, jitter_share } = failure_kind else { return None };
+    let FailureKind::Transient { retry_after, jitter_share, is_throttled } = failure_kind else {
+        return None;
+    };
     if !retry.enabled || attempt > retry.max_retries {
         return None;
     }
     let doubled = 1_u64.checked_shl(attempt.saturating_sub(1)).unwrap_or(u64::MAX);
     let back_off = Duration::from_millis(retry.base_delay_ms.saturating_mul(doubled));
     let wait = retry_after.unwrap_or(back_off).min(Duration::from_millis(retry.max_delay_ms));
-    let jitter = wait.as_secs_f64() * retry.jitter * jitter_share.clamp(0.0, 1.0);
+    let mut jitter = wait.mul_f64(retry.jitter.clamp(0.0, 1.0));
+    if is_throttled {
+        jitter = jitter.max(wait.mul_f64(THROTTLED_JITTER)).max(THROTTLED_JITTER_MIN);
+    }
+    let jitter = jitter.as_secs_f64() * jitter_share.clamp(0.0, 1.0);
     Some(wait.saturating_add(Duration::try_from_secs_f64(jitter).unwrap_or_default()))
 }
 
@@ -133,7 +146,16 @@ mod tests {
     use super::*;
 
     fn transient(after_ms: Option<u64>, jitter_share: f64) -> FailureKind {
-        FailureKind::Transient { retry_after: after_ms.map(Duration::from_millis), jitter_share }
+        FailureKind::Transient {
+            retry_after: after_ms.map(Duration::from_millis),
+            jitter_share,
+            is_throttled: false,
+        }
+    }
+
+    fn throttled(after_ms: u64, jitter_share: f64) -> FailureKind {
+        let retry_after = Some(Duration::from_millis(after_ms));
+        FailureKind::Transient { retry_after, jitter_share, is_throttled: true }
     }
 
     fn delays_ms(failure_kind: FailureKind, retry: &RetrySettings) -> Vec<Option<u64>> {
@@ -163,6 +185,18 @@ mod tests {
         assert_eq!(delays_ms(transient(None, 0.5), &retry)[0], Some(2_500));
         assert_eq!(delays_ms(transient(None, f64::NAN), &retry)[0], Some(2_000));
         assert_eq!(delays_ms(transient(None, 7.0), &retry)[0], Some(3_000));
+    }
+
+    #[test]
+    fn throttled_call_waits_up_to_quarter_longer() {
+        let retry = RetrySettings::default();
+        let first = |kind| delays_ms(kind, &retry)[0];
+        assert_eq!(first(throttled(4_000, 0.0)), Some(4_000), "never earlier");
+        assert_eq!(first(throttled(4_000, 0.5)), Some(4_500));
+        assert_eq!(first(throttled(100, 1.0)), Some(350), "at least a quarter of a second");
+        assert_eq!(first(throttled(86_400_000, 1.0)), Some(75_000));
+        let more = RetrySettings { jitter: 0.5, ..RetrySettings::default() };
+        assert_eq!(delays_ms(throttled(4_000, 1.0), &more)[0], Some(6_000));
     }
 
     #[test]

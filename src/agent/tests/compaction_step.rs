@@ -174,7 +174,8 @@ fn failed_compaction_ends_prompt_only_after_overflow() {
 #[test]
 fn failed_summary_is_retried() {
     let mut transition = with_context_window(100_000);
-    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    let transient =
+        FailureKind::Transient { retry_after: None, jitter_share: 0.0, is_throttled: false };
     apply_inputs(&mut transition, &[prompt("go"), Input::ContextWindowExceeded]);
     let events = apply_inputs(&mut transition, &[failed_summary("503", transient)]);
     assert_eq!(events, ["summarization_retry_scheduled"]);
@@ -208,7 +209,8 @@ fn abort_during_compaction_ends_summary_and_prompt() {
             outcome,
         }))
     };
-    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    let transient =
+        FailureKind::Transient { retry_after: None, jitter_share: 0.0, is_throttled: false };
     let end = [
         "auto_compaction_end",
         "message_start assistant:",
@@ -242,7 +244,8 @@ fn abort_during_compaction_ends_summary_and_prompt() {
 #[test]
 fn prompt_usage_includes_summaries_and_failed_attempts() {
     let mut transition = with_context_window(100_000);
-    let transient = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    let transient =
+        FailureKind::Transient { retry_after: None, jitter_share: 0.0, is_throttled: false };
     apply_inputs(
         &mut transition,
         &[

@@ -256,3 +256,41 @@ fn second_schema_error_fails_prompt() {
     assert_eq!(view(&transition)["error"]["type"], "schema");
     assert_eq!(transition.head.phase, Phase::Idle);
 }
+
+/// The model calls so far, and the end of the prompt if it has ended.
+fn end_of_prompt(transition: &Transition) -> (u32, serde_json::Value) {
+    let view = view(transition);
+    (u32::try_from(transition.head.response_count).unwrap(), view["incomplete"]["reason"].clone())
+}
+
+#[test]
+fn empty_response_is_requested_once_more() {
+    let thinking = [json!({"type": "thinking", "thinking": "Hm"})];
+    let blank = [json!({"type": "text", "text": " \n"})];
+    for empty in [&[][..], &thinking, &blank] {
+        let mut transition = transition();
+        transition.policy.has_notification_receiver = true;
+        apply_inputs(&mut transition, &[prompt("go"), response_with(empty, "stop")]);
+        assert_eq!(transition.head.phase, Phase::MODEL_CALL, "{empty:?}");
+        apply_inputs(&mut transition, &[response_with(empty, "stop")]);
+        assert_eq!(transition.head.phase, Phase::Idle);
+        assert_eq!(view(&transition)["state"], "completed");
+        assert_eq!(end_of_prompt(&transition), (2, json!("empty")));
+        let data = transition.notifications.last().unwrap().data.to_value();
+        assert_eq!(data["incomplete"]["reason"], "empty");
+    }
+    let mut answered = transition();
+    apply_inputs(&mut answered, &[prompt("go"), response_with(&[], "stop"), response(&["hi"])]);
+    assert_eq!(end_of_prompt(&answered), (2, serde_json::Value::Null));
+    let mut once = transition();
+    once.policy.retry.enabled = false;
+    apply_inputs(&mut once, &[prompt("go"), response_with(&[], "stop")]);
+    assert_eq!(end_of_prompt(&once), (1, json!("empty")), "retries are switched off");
+    let mut cut = transition();
+    apply_inputs(&mut cut, &[prompt("go"), response_with(&[], "length")]);
+    assert_eq!(end_of_prompt(&cut), (1, json!("max_output_tokens")));
+    let mut last_round = transition();
+    last_round.policy.rounds_max = Some(1);
+    apply_inputs(&mut last_round, &[prompt("go"), response_with(&[], "stop")]);
+    assert_eq!(end_of_prompt(&last_round), (1, json!("empty")));
+}

@@ -123,6 +123,47 @@ fn call_without_result_gets_synthetic_result() {
 }
 
 #[test]
+fn displaced_results_are_moved_to_their_calls() {
+    let call = |id: &str| json!({"role": "assistant", "content": [{"type": "toolCall", "id": id, "name": id, "arguments": {}}], "api": "a", "provider": "p", "model": "m", "stopReason": "toolUse", "timestamp": 0});
+    let text = |text: &str| json!({"role": "assistant", "content": [{"type": "text", "text": text}], "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0});
+    let user = |text: &str| json!({"role": "user", "content": text, "timestamp": 0});
+    let result = |id: &str, text: &str| json!({"role": "toolResult", "toolCallId": id, "toolName": "t", "content": [{"type": "text", "text": text}], "isError": false, "timestamp": 0});
+    let cases: [(Vec<serde_json::Value>, &[&str]); 8] = [
+        (
+            vec![call("x"), text("t"), result("x", "1")],
+            &["assistant:<x>", "result:1", "assistant:t"],
+        ),
+        (vec![call("x"), user("u"), result("x", "1")], &["assistant:<x>", "result:1", "user:u"]),
+        (
+            vec![call("x"), call("y"), result("x", "1"), result("y", "2")],
+            &["assistant:<x>", "result:1", "assistant:<y>", "result:2"],
+        ),
+        (
+            vec![call("x"), result("x", "1"), call("x"), result("x", "2")],
+            &["assistant:<x>", "result:1", "assistant:<x>", "result:2"],
+        ),
+        (
+            vec![call("x"), user("u"), call("x"), result("x", "2")],
+            &["assistant:<x>", "result:No result provided", "user:u", "assistant:<x>", "result:2"],
+        ),
+        (
+            vec![call("x"), result("x", "1"), result("x", "again"), user("u")],
+            &["assistant:<x>", "result:1", "user:u"],
+        ),
+        (vec![result("x", "1"), user("u"), call("x")], &["user:u", "assistant:<x>", "result:1"]),
+        (
+            vec![result("x", "0"), call("x"), user("u"), result("x", "1")],
+            &["assistant:<x>", "result:1", "user:u"],
+        ),
+    ];
+    for (messages, expected) in cases {
+        let messages: Vec<Message> = messages.iter().map(from_json).collect();
+        let converted = to_model_messages(messages.iter().map(Cow::Borrowed).collect());
+        assert_eq!(message_lines(&converted), expected);
+    }
+}
+
+#[test]
 fn model_input_omits_unknown_roles() {
     let odd = json!({"role": "hologram", "content": 12.50, "big": 123_456_789_012_345_678_901_234_567_890_f64});
     let hidden = json!({"role": "bashExecution", "command": "ls", "output": "x", "cancelled": false, "truncated": false, "excludeFromContext": true, "timestamp": 0});

@@ -14,7 +14,8 @@ fn failing_response(text: &str) -> Input {
     else {
         panic!("not a response")
     };
-    response.failure_kind = FailureKind::Transient { retry_after: None, jitter_share: 0.0 };
+    response.failure_kind =
+        FailureKind::Transient { retry_after: None, jitter_share: 0.0, is_throttled: false };
     Input::ResponseReceived(response)
 }
 

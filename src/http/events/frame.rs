@@ -79,7 +79,7 @@ mod tests {
         let now = Timestamp(1_700_000_000_500);
         let own = FrameFormat::Own.ping(now);
         assert_eq!(own, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
-        let protocol = FrameFormat::Protocol(ProtocolEvents::new(TextUnit::Event)).ping(now);
+        let protocol = FrameFormat::Protocol(ProtocolEvents::new(TextUnit::Event, false)).ping(now);
         let data = "{\"type\":\"ping\",\"timestamp\":1700000000.5}";
         assert_eq!(protocol, format!("event: ping\ndata: {data}\n\n"));
     }

@@ -31,12 +31,12 @@ pub(super) struct Chunk<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Choice<'a> {
-    /// Absent: 0.
-    pub(super) index: Option<u64>,
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
     /// Absent in chunks of Azure's asynchronous filter.
     #[serde(borrow)]
     pub(super) delta: Option<Delta<'a>>,
-    /// The whole message of a response without a stream.
+    /// The whole message of a response without a stream. Some services add it to the last chunk.
     #[serde(borrow)]
     pub(super) message: Option<Delta<'a>>,
     #[serde(borrow)]
@@ -60,26 +60,37 @@ pub(super) struct Delta<'a> {
     #[serde(borrow)]
     reasoning_text: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) tool_calls: Option<Vec<CallDelta<'a>>>,
+    tool_calls: Option<Vec<CallDelta<'a>>>,
+    /// The only call, in the form before `tool_calls`.
+    #[serde(borrow)]
+    function_call: Option<FunctionDelta<'a>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct CallDelta<'a> {
-    pub(super) index: Option<u64>,
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    index: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) function: Option<FunctionDelta<'a>>,
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    function: Option<FunctionDelta<'a>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct FunctionDelta<'a> {
+struct FunctionDelta<'a> {
     #[serde(borrow)]
-    pub(super) name: Option<&'a RawValue>,
+    name: Option<&'a RawValue>,
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
+}
+
+/// The pieces of a call in one delta; none is empty.
+pub(super) struct CallPieces<'a> {
+    pub(super) id: Option<Cow<'a, str>>,
+    pub(super) name: Option<Cow<'a, str>>,
+    pub(super) arguments: Option<Cow<'a, str>>,
 }
 
 /// Borrows a string without escapes.
@@ -102,7 +113,60 @@ pub(super) enum Piece<'a> {
     Thinking(Cow<'a, str>, &'static str),
 }
 
+impl Choice<'_> {
+    /// Absent: 0.
+    pub(super) fn index(&self) -> u64 {
+        self.index.and_then(read_index).unwrap_or(0)
+    }
+}
+
+impl CallDelta<'_> {
+    pub(super) fn index(&self) -> Option<u64> {
+        self.index.and_then(read_index)
+    }
+}
+
+/// An index. Some services send it as a text.
+fn read_index(raw: &RawValue) -> Option<u64> {
+    raw.get().trim_matches('"').parse().ok()
+}
+
+impl Piece<'_> {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Thinking(text, _) => text,
+        }
+    }
+}
+
+impl CallPieces<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.id.is_none() && self.name.is_none() && self.arguments.is_none()
+    }
+}
+
 impl<'a> Delta<'a> {
+    /// The calls of the delta.
+    pub(super) fn calls(&self) -> &[CallDelta<'a>] {
+        self.tool_calls.as_deref().unwrap_or_default()
+    }
+
+    /// The only call in the older form, unless the delta has calls in both forms.
+    pub(super) fn single_call(&self) -> Option<CallDelta<'a>> {
+        let function = self.function_call.filter(|_| self.calls().is_empty());
+        function.map(|function| CallDelta { function: Some(function), ..CallDelta::default() })
+    }
+
+    /// The text that the delta continues, for characters that two deltas share.
+    pub(super) fn text_address(delta: &Value) -> String {
+        if let Some(call) = delta.pointer("/tool_calls/0") {
+            return format!("call {}", call.get("index").unwrap_or(&Value::Null));
+        }
+        let has_text = |name: &str| delta.get(name).is_some_and(|text| !text.is_null());
+        let texts = ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal"];
+        texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
+    }
+
     /// The texts of the delta. Of several members with reasoning the first counts: some services
     /// send it twice.
     pub(super) fn pieces(&self) -> Vec<Piece<'a>> {
@@ -116,7 +180,11 @@ impl<'a> Delta<'a> {
             .find_map(|(name, raw)| Some(Piece::Thinking(non_empty_text(raw)?, name)));
         let mut pieces: Vec<Piece<'a>> = thinking.into_iter().collect();
         match self.content {
-            Some(raw) if raw.get().starts_with('[') => add_parts(raw, &mut pieces),
+            Some(raw) if raw.get().starts_with('[') => {
+                let parts: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
+                parts.into_iter().for_each(|part| add_part(part, &mut pieces));
+            }
+            Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
             content => pieces.extend(non_empty_text(content).map(Piece::Text)),
         }
         pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
@@ -124,9 +192,20 @@ impl<'a> Delta<'a> {
     }
 }
 
+impl<'a> CallDelta<'a> {
+    pub(super) fn pieces(&self) -> CallPieces<'a> {
+        let function = self.function.as_ref();
+        CallPieces {
+            id: non_empty_text(self.id),
+            name: function.and_then(|function| non_empty_text(function.name)),
+            arguments: function.and_then(FunctionDelta::arguments),
+        }
+    }
+}
+
 impl<'a> FunctionDelta<'a> {
     /// The next part of the arguments. Some services send an object instead of its text.
-    pub(super) fn arguments(&self) -> Option<Cow<'a, str>> {
+    fn arguments(&self) -> Option<Cow<'a, str>> {
         match self.arguments {
             Some(raw) if raw.get().starts_with('{') => Some(Cow::Borrowed(raw.get())),
             raw => non_empty_text(raw),
@@ -134,17 +213,19 @@ impl<'a> FunctionDelta<'a> {
     }
 }
 
-fn add_parts<'a>(raw: &'a RawValue, pieces: &mut Vec<Piece<'a>>) {
-    let parts: Vec<ContentPart<'a>> = serde_json::from_str(raw.get()).unwrap_or_default();
-    for part in parts {
-        if let Some(thinking) = part.thinking {
-            let thoughts: Vec<ContentPart<'a>> =
-                serde_json::from_str(thinking.get()).unwrap_or_default();
-            let texts = thoughts.iter().filter_map(|part| non_empty_text(part.text));
-            pieces.extend(texts.map(|text| Piece::Thinking(text, "thinking")));
-        }
-        pieces.extend(non_empty_text(part.text).map(Piece::Text));
+fn add_part<'a>(raw: &'a RawValue, pieces: &mut Vec<Piece<'a>>) {
+    let Ok(part) = serde_json::from_str::<ContentPart<'a>>(raw.get()) else {
+        pieces.extend(non_empty_text(Some(raw)).map(Piece::Text));
+        return;
+    };
+    if let Some(thinking) = part.thinking {
+        let thoughts: Vec<ContentPart<'a>> =
+            serde_json::from_str(thinking.get()).unwrap_or_default();
+        let texts = thoughts.iter().filter_map(|part| non_empty_text(part.text));
+        pieces.extend(texts.map(|text| Piece::Thinking(text, "thinking")));
+        pieces.extend(non_empty_text(Some(thinking)).map(|text| Piece::Thinking(text, "thinking")));
     }
+    pieces.extend(non_empty_text(part.text).map(Piece::Text));
 }
 
 /// The string, if the value is one and not empty.

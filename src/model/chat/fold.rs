@@ -1,25 +1,30 @@
 //! Folds Chat Completions chunks into one assistant message. Pure: every recorded stream is a test.
 
+use std::borrow::Cow;
+
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::raw::Extra;
-use crate::agent::text::repair_surrogates;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::CallMetadata;
 use crate::model::catalogue::Tariff;
 use crate::model::chat::chunk::{
-    CallDelta, Choice, Chunk, FunctionDelta, Piece, non_empty_text, parse_usage,
+    CallDelta, CallPieces, Choice, Chunk, Delta, Piece, non_empty_text, parse_usage,
 };
 use crate::model::responses::PROVIDER;
 use crate::model::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
+use crate::model::split_characters::SplitCharacters;
 
+mod message;
 mod slot;
 #[cfg(test)]
 mod tests;
-use slot::BlockSlot;
+#[cfg(test)]
+mod variant_tests;
+use slot::{BlockSlot, CallStep};
 
 /// The frame after the last chunk.
 const END_FRAME: &str = "[DONE]";
@@ -37,14 +42,17 @@ pub struct ChatFold {
     end: ChatEnd,
     /// True after [`END_FRAME`].
     is_done: bool,
+    /// True if content followed a finish reason: it was not the last chunk.
+    continues_after_stop: bool,
     metadata: CallMetadata,
+    split_characters: SplitCharacters,
 }
 
 #[derive(Debug)]
 enum ChatEnd {
     Open,
     Failed(Box<ProviderError>),
-    /// A finish reason was received: no delta follows.
+    /// A finish reason was received. Some services send one with each chunk.
     Stopped(StopReason, Option<&'static str>),
 }
 
@@ -58,7 +66,9 @@ impl ChatFold {
             usage: None,
             end: ChatEnd::Open,
             is_done: false,
+            continues_after_stop: false,
             metadata: CallMetadata::default(),
+            split_characters: SplitCharacters::default(),
         }
     }
 
@@ -69,7 +79,7 @@ impl ChatFold {
 
     /// True if the response is complete but for its usage, which follows at once.
     pub fn is_awaiting_usage(&self) -> bool {
-        matches!(self.end, ChatEnd::Stopped(..)) && !self.is_done
+        matches!(self.end, ChatEnd::Stopped(..)) && !self.is_done && !self.continues_after_stop
     }
 
     /// True for a complete response without usage: its cost must be estimated.
@@ -85,30 +95,31 @@ impl ChatFold {
         }
         if data == END_FRAME {
             self.is_done = true;
+            return self.close_slots();
+        }
+        let data = self.split_characters.join(data, |chunk| {
+            chunk.pointer("/choices/0/delta").map(Delta::text_address).unwrap_or_default()
+        });
+        let chunk = serde_json::from_str::<Chunk<'_>>(&data);
+        if let Some(fault) = find_error(name, &data, chunk.as_ref().ok()) {
+            self.fail(fault);
             return Vec::new();
         }
-        let repaired = repair_surrogates(data);
-        let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(&repaired) else {
+        let Ok(chunk) = chunk else {
             // Nothing repeats a lost delta, so the response is lost with it.
             self.fail(ProviderError::connection_lost(
                 "a chunk of the response could not be parsed",
             ));
             return Vec::new();
         };
-        let is_error_object = non_empty_text(chunk.object).is_some_and(|kind| kind == "error");
-        if chunk.error.is_some() || is_error_object || name == Some("error") {
-            let body = serde_json::from_str(&repaired).unwrap_or_default();
-            let fault = ProviderError::from_error_event(&body);
-            self.fail(fault.unwrap_or_else(|| ProviderError::without_details("error")));
-            return Vec::new();
-        }
         self.push_chunk(&chunk)
     }
 
-    /// Applies a response that is not a stream. Returns false if the body is none.
-    pub fn push_whole(&mut self, body: &str) -> (bool, Vec<AssistantMessageEvent>) {
-        let events = self.push_frame(None, body);
-        self.is_done = true;
+    /// Applies the JSON texts of a response that is not a stream. Returns false if it is none.
+    pub fn push_whole(&mut self, texts: &[&str]) -> (bool, Vec<AssistantMessageEvent>) {
+        let mut events: Vec<AssistantMessageEvent> =
+            texts.iter().flat_map(|text| self.push_frame(None, text)).collect();
+        events.extend(self.push_frame(None, END_FRAME));
         (!matches!(self.end, ChatEnd::Open), events)
     }
 
@@ -117,13 +128,13 @@ impl ChatFold {
             [(&mut self.metadata.id, chunk.id), (&mut self.metadata.model, chunk.model)]
         {
             if place.is_none() {
-                *place = non_empty_text(raw).map(std::borrow::Cow::into_owned);
+                *place = non_empty_text(raw).map(Cow::into_owned);
             }
         }
         let mut events = Vec::new();
         // Only one choice is requested.
         let choices = chunk.choices.as_deref().unwrap_or_default();
-        for choice in choices.iter().filter(|choice| choice.index.unwrap_or(0) == 0) {
+        for choice in choices.iter().filter(|choice| choice.index() == 0) {
             self.push_choice(choice, &mut events);
         }
         let usages = choices.iter().map(|choice| choice.usage).chain([chunk.usage]);
@@ -134,22 +145,39 @@ impl ChatFold {
     }
 
     fn push_choice(&mut self, choice: &Choice<'_>, events: &mut Vec<AssistantMessageEvent>) {
-        if matches!(self.end, ChatEnd::Open)
-            && let Some(delta) = choice.delta.as_ref().or(choice.message.as_ref())
-        {
-            for piece in delta.pieces() {
-                self.push_piece(&piece, events);
-            }
-            for call in delta.tool_calls.as_deref().unwrap_or_default() {
-                self.push_call(call, events);
+        let reason = non_empty_text(choice.finish_reason);
+        if let Some(delta) = &choice.delta {
+            self.push_delta(delta, events);
+        }
+        if let Some(message) = &choice.message {
+            if choice.delta.is_none() && reason.is_none() {
+                self.push_delta(message, events);
+            } else {
+                self.push_message(message, events);
             }
         }
-        if let Some(reason) = non_empty_text(choice.finish_reason) {
+        if let Some(reason) = reason {
             self.stop(&reason, events);
         }
     }
 
+    fn push_delta(&mut self, delta: &Delta<'_>, events: &mut Vec<AssistantMessageEvent>) {
+        for piece in delta.pieces() {
+            self.push_piece(&piece, events);
+        }
+        for call in delta.calls().iter().chain(&self.single_call(delta)) {
+            self.push_call(call, events);
+        }
+    }
+
+    /// The only call in the older form. A service that also sends the newer form repeats it here.
+    fn single_call<'a>(&self, delta: &Delta<'a>) -> Option<CallDelta<'a>> {
+        let has_newer_form = self.slots.iter().any(BlockSlot::has_call_id);
+        delta.single_call().filter(|_| !has_newer_form)
+    }
+
     fn push_piece(&mut self, piece: &Piece<'_>, events: &mut Vec<AssistantMessageEvent>) {
+        self.continues_after_stop |= matches!(self.end, ChatEnd::Stopped(..));
         if !self.slots.last().is_some_and(|slot| slot.accepts(piece)) {
             self.close_last_text(events);
             let Some(at) = self.add_slot(BlockSlot::of_piece(piece)) else { return };
@@ -162,29 +190,43 @@ impl ChatFold {
     }
 
     fn push_call(&mut self, call: &CallDelta<'_>, events: &mut Vec<AssistantMessageEvent>) {
-        let id = non_empty_text(call.id);
-        let name = call.function.as_ref().and_then(|function| non_empty_text(function.name));
-        let at = if let Some(at) = self.find_call(call.index, id.as_deref(), name.is_some()) {
-            at
-        } else {
-            self.close_last_text(events);
-            let Some(at) = self.add_slot(BlockSlot::of_call(call.index)) else { return };
-            at
-        };
-        let arguments = call.function.as_ref().and_then(FunctionDelta::arguments);
-        if let Some(slot) = self.slots.get_mut(at) {
-            events.extend(slot.identify_call(at, id.as_deref(), name.as_deref(), &self.names));
-            events.extend(arguments.and_then(|text| slot.append_arguments(at, &text)));
+        let (index, pieces) = (call.index(), call.pieces());
+        self.continues_after_stop |= matches!(self.end, ChatEnd::Stopped(..)) && !pieces.is_empty();
+        let found = self.slots.iter().rposition(|slot| slot.is_call_of(index));
+        let known = found.and_then(|at| Some((at, self.slots.get(at)?)));
+        match known.map(|(at, slot)| (at, slot.next_step(&pieces))) {
+            Some((_, CallStep::Repeat)) => {}
+            Some((at, CallStep::Continue)) => self.continue_call(at, &pieces, events),
+            Some((at, CallStep::Begin)) => {
+                let name = self.slots.get(at).and_then(BlockSlot::repeated_name);
+                let name = pieces.name.or_else(|| name.map(Cow::Owned));
+                self.begin_call(index, &CallPieces { name, ..pieces }, events);
+            }
+            None => self.begin_call(index, &pieces, events),
         }
     }
 
-    /// Finds the call of a delta by its index; without an index, the last call. Another id with a
-    /// name begins another call: some services give all calls the index 0.
-    fn find_call(&self, index: Option<u64>, id: Option<&str>, has_name: bool) -> Option<usize> {
-        let at = self.slots.iter().rposition(|slot| slot.is_call_of(index))?;
-        let has_other_id = |slot: &BlockSlot| id.is_some_and(|id| slot.has_other_id(id));
-        let is_other = has_name && self.slots.get(at).is_some_and(has_other_id);
-        (!is_other).then_some(at)
+    fn begin_call(
+        &mut self,
+        index: Option<u64>,
+        pieces: &CallPieces<'_>,
+        events: &mut Vec<AssistantMessageEvent>,
+    ) {
+        self.close_last_text(events);
+        if let Some(at) = self.add_slot(BlockSlot::of_call(index)) {
+            self.continue_call(at, pieces, events);
+        }
+    }
+
+    fn continue_call(
+        &mut self,
+        at: usize,
+        pieces: &CallPieces<'_>,
+        events: &mut Vec<AssistantMessageEvent>,
+    ) {
+        if let Some(slot) = self.slots.get_mut(at) {
+            events.extend(slot.append_call(at, pieces, &self.names));
+        }
     }
 
     fn add_slot(&mut self, slot: BlockSlot) -> Option<usize> {
@@ -207,15 +249,20 @@ impl ChatFold {
         }
     }
 
-    /// Applies a finish reason. The content filter may stop a response that has already ended.
+    fn close_slots(&mut self) -> Vec<AssistantMessageEvent> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.flat_map(|(at, slot)| slot.close(at, &self.names)).collect()
+    }
+
+    /// Applies a finish reason. A later one may report that the response was cut.
     fn stop(&mut self, reason: &str, events: &mut Vec<AssistantMessageEvent>) {
-        let is_filtered = reason == "content_filter";
-        if !matches!(self.end, ChatEnd::Open) && !is_filtered {
-            return;
-        }
+        let is_first = matches!(self.end, ChatEnd::Open);
         self.end = match reason {
-            _ if is_filtered => ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE)),
-            "length" | "model_length" => ChatEnd::Stopped(StopReason::Length, None),
+            "content_filter" => ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE)),
+            "length" | "model_length" if is_first || self.has_stop(StopReason::Stop) => {
+                ChatEnd::Stopped(StopReason::Length, None)
+            }
+            _ if !is_first => return,
             // Reasons of services that failed in the middle of a response.
             "error" | "abort" | "insufficient_system_resource" => {
                 self.fail(ProviderError::connection_lost(format!(
@@ -226,15 +273,25 @@ impl ChatFold {
             // `stop`, `tool_calls`, and the names that other services give them.
             _ => ChatEnd::Stopped(StopReason::Stop, None),
         };
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            events.extend(slot.close(at, &self.names));
+        // Content after the first reason ends with the stream.
+        if is_first {
+            events.extend(self.close_slots());
         }
+    }
+
+    fn has_stop(&self, reason: StopReason) -> bool {
+        matches!(self.end, ChatEnd::Stopped(stop, _) if stop == reason)
     }
 
     /// Marks the response as failed. Content received so far stays in the message. A complete
     /// response stays complete, even if the connection breaks before its usage.
     pub fn fail(&mut self, fault: ProviderError) {
-        if matches!(self.end, ChatEnd::Open) {
+        let is_open = match self.end {
+            ChatEnd::Open => true,
+            ChatEnd::Stopped(..) => self.continues_after_stop && !self.is_done,
+            ChatEnd::Failed(_) => false,
+        };
+        if is_open {
             self.end = ChatEnd::Failed(Box::new(fault));
         }
     }
@@ -276,4 +333,26 @@ impl ChatFold {
         };
         FoldedResponse { message, error, metadata }
     }
+}
+
+/// The error of a frame, in any form.
+fn find_error(name: Option<&str>, data: &str, chunk: Option<&Chunk<'_>>) -> Option<ProviderError> {
+    let has_choices = chunk.is_some_and(|chunk| chunk.choices.is_some() && chunk.error.is_none());
+    if has_choices && name != Some("error") {
+        return None;
+    }
+    let is_error = name == Some("error")
+        || chunk.is_some_and(|chunk| {
+            chunk.error.is_some()
+                || non_empty_text(chunk.object).is_some_and(|kind| kind == "error")
+        });
+    let Ok(body) = serde_json::from_str(data) else {
+        return (name == Some("error")).then(|| ProviderError::from_text(data));
+    };
+    let fault = if is_error {
+        ProviderError::from_error_event(&body)
+    } else {
+        ProviderError::from_other_event(&body)
+    };
+    fault.or_else(|| is_error.then(|| ProviderError::without_details("error")))
 }

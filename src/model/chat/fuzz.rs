@@ -33,7 +33,7 @@ fn fuzz_stream(input: &[u8]) {
 fn fuzz_json_response(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let mut fold = new_fold();
-    fold.push_whole(text);
+    fold.push_whole(&[text]);
     assert_valid_response(&fold.finish(), input);
 }
 

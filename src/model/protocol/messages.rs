@@ -189,12 +189,14 @@ pub(crate) fn encode_results(results: &[&ToolResultMessage]) -> String {
     text + "]" + RESULTS_END
 }
 
+/// The text of a result: its content, or else its outcome (PC-08).
 fn result_content(result: &ToolResultMessage) -> String {
     let has_images = result.content.iter().any(|block| matches!(block, Block::Image(_)));
+    let outcome = || result.details.as_ref()?.string_member("outcome");
     match joined_text(&result.content) {
         text if !text.is_empty() => text,
         _ if has_images => IMAGES_FOLLOW.to_owned(),
-        _ => NO_OUTPUT.to_owned(),
+        _ => outcome().filter(|text| !text.is_empty()).unwrap_or_else(|| NO_OUTPUT.to_owned()),
     }
 }
 

@@ -266,6 +266,23 @@ async fn history_is_assembled_as_in_the_source() {
     );
     let last = model.messages.lock().unwrap().last().unwrap().clone();
     assert_eq!(last["content"][1]["type"], "image", "the image stays an image");
+    // PC-08: the outcome stands for missing content.
+    let with_outcome = |content: Value| {
+        let mut result = result("read", &content, false);
+        result["details"] = json!({"outcome": "Wrote 3 bytes"});
+        result
+    };
+    let outcomes = json!([
+        {"role": "user", "content": "go"},
+        assistant(&json!([call, call])),
+        with_outcome(json!([])),
+        with_outcome(json!([text("3")])),
+    ]);
+    let (_, _, results) = respond(&model, &outcomes, None).await;
+    assert_eq!(
+        results.last().unwrap().1,
+        "<results>\n[{\"tool\": \"read\", \"status\": \"success\", \"content\": \"Wrote 3 bytes\"}, {\"tool\": \"read\", \"status\": \"success\", \"content\": \"3\"}]\n</results>"
+    );
     // G07: the newest messages.
     let (_, _, newest) = respond(&model, &history, Some(2)).await;
     assert_eq!(newest, sent[5..]);

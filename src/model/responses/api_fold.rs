@@ -1,6 +1,8 @@
 //! A response that is being received on one of the two APIs.
 
-use serde_json::{Value, json};
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::agent::compaction::tokens::count_message;
 use crate::agent::event::AssistantMessageEvent;
@@ -10,7 +12,6 @@ use crate::agent::usage::Usage;
 use crate::model::catalogue::find_tariff;
 use crate::model::chat;
 use crate::model::chat::fold::ChatFold;
-use crate::model::responses::event::ProviderEvent;
 use crate::model::responses::fold::{FoldedResponse, ResponseFold};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
@@ -54,7 +55,7 @@ impl ApiFold {
         match self {
             Self::Responses(fold) => read_json_response(body, fold, listener),
             Self::Chat(fold) => {
-                let (is_response, events) = fold.push_whole(body);
+                let (is_response, events) = fold.push_whole(&json_texts(body)?);
                 for event in events {
                     listener.on_event(event);
                 }
@@ -131,15 +132,100 @@ pub(super) fn read_json_response(
     fold: &mut ResponseFold,
     listener: &dyn Listener,
 ) -> Result<(), Box<ProviderError>> {
-    let json: Value = serde_json::from_str(body)
-        .map_err(|_| ProviderError::connection_lost("the model response is not valid JSON"))?;
-    if json.get("object").and_then(Value::as_str) != Some("response") {
-        let fault = ProviderError::from_error_event(&json).unwrap_or_else(no_response);
-        return Err(fault.into());
+    for text in json_texts(body)? {
+        for event in fold.push_frame(None, text) {
+            listener.on_event(event);
+        }
     }
-    let event = ProviderEvent::from_json(json!({ "type": "response.completed", "response": json }));
-    for event in event.iter().flat_map(|event| fold.push_event(event)) {
-        listener.on_event(event);
+    if fold.is_finished() || fold.is_awaiting_reason() { Ok(()) } else { Err(no_response().into()) }
+}
+
+/// The JSON texts of a body: one, or one in each line, or the items of a list.
+pub(super) fn json_texts(body: &str) -> Result<Vec<&str>, Box<ProviderError>> {
+    let body = body.trim_start_matches('\u{feff}');
+    if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(body) {
+        return Ok(items.into_iter().map(RawValue::get).collect());
     }
-    Ok(())
+    let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
+    if is_json(body) {
+        return Ok(vec![body]);
+    }
+    let lines: Vec<&str> = body.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.iter().all(|line| is_json(line)) {
+        return Ok(lines);
+    }
+    Err(ProviderError::connection_lost("the model response is not valid JSON").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::agent::content::joined_text;
+    use crate::model::catalogue::{Catalogue, Tariff};
+
+    struct NullListener;
+
+    impl Listener for NullListener {
+        fn on_event(&self, _: AssistantMessageEvent) {}
+    }
+
+    /// The text of a whole body, or the error.
+    fn read(body: &str) -> Result<String, String> {
+        let mut fold = ResponseFold::new("m", Tariff::default(), ToolNames::default());
+        read_json_response(body, &mut fold, &NullListener).map_err(|fault| fault.text)?;
+        let folded = fold.finish();
+        match folded.error {
+            Some(fault) => Err(fault.text),
+            None => Ok(joined_text(&folded.message.content)),
+        }
+    }
+
+    #[test]
+    fn json_body_is_read_as_response_events_or_error() {
+        let item = json!({ "type": "message", "id": "m", "content": [{ "type": "output_text", "text": "Paid." }] });
+        let response = json!({ "object": "response", "status": "completed", "output": [item] });
+        let delta =
+            json!({ "type": "response.output_text.delta", "output_index": 0, "delta": "Paid." });
+        let end = json!({ "type": "response.completed", "response": response });
+        for body in [
+            response.to_string(),
+            format!("\u{feff}{response}"),
+            json!({ "output": [item] }).to_string(),
+            end.to_string(),
+            format!("{delta}\n\n{end}\n"),
+            json!([delta, end]).to_string(),
+        ] {
+            assert_eq!(read(&body).as_deref(), Ok("Paid."), "{body}");
+        }
+        let errors = [
+            (json!({ "error": { "code": "c", "message": "m" } }).to_string(), "Error Code c: m"),
+            (json!({ "detail": "m" }).to_string(), "m"),
+            (
+                json!({ "object": "response", "status": "failed", "error": { "message": "m" } })
+                    .to_string(),
+                "m",
+            ),
+            ("{\"output\": [".to_owned(), "the model response is not valid JSON"),
+            (
+                "{\"hello\": 1}".to_owned(),
+                "the server did not return a model response: check AZURE_OPENAI_BASE_URL",
+            ),
+        ];
+        for (body, text) in errors {
+            assert_eq!(read(&body), Err(text.to_owned()), "{body}");
+        }
+        let record =
+            ModelRecord { api: chat::API.to_owned(), ..Catalogue::default().record("m", "m") };
+        let mut fold = ApiFold::new(&record, ToolNames::default());
+        let chunk = |delta: Value, reason: Value| json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": reason }] });
+        let lines = [
+            chunk(json!({ "content": "Pa" }), Value::Null),
+            chunk(json!({ "content": "id." }), json!("stop")),
+        ];
+        let body = lines.map(|line| line.to_string()).join("\n");
+        fold.push_whole(&body, &NullListener).unwrap();
+        assert_eq!(joined_text(&fold.finish().message.content), "Paid.");
+    }
 }

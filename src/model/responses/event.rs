@@ -26,7 +26,53 @@ pub struct DeltaEvent<'a> {
     pub kind: Cow<'a, str>,
     #[serde(borrow)]
     pub delta: Cow<'a, str>,
+    #[serde(default)]
     pub output_index: Option<u64>,
+    #[serde(borrow, default)]
+    pub item_id: Option<&'a str>,
+    #[serde(default)]
+    pub content_index: Option<u64>,
+    #[serde(default)]
+    pub summary_index: Option<u64>,
+}
+
+/// Place of an item in the output, as an event names it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ItemAddress<'a> {
+    pub index: Option<u64>,
+    pub id: Option<&'a str>,
+}
+
+/// Index of the first part of the reasoning text, after all parts of the summary.
+const REASONING_TEXT_INDEX: u64 = 1 << 32;
+
+impl<'a> DeltaEvent<'a> {
+    pub fn address(&self) -> ItemAddress<'a> {
+        ItemAddress { index: self.output_index, id: self.item_id }
+    }
+
+    /// Index of the part of the item.
+    pub fn part_index(&self) -> Option<u64> {
+        part_index(&self.kind, self.content_index, self.summary_index)
+    }
+}
+
+fn part_index(kind: &str, content: Option<u64>, summary: Option<u64>) -> Option<u64> {
+    if kind.starts_with("response.reasoning_text") {
+        content.map(|index| index.saturating_add(REASONING_TEXT_INDEX))
+    } else {
+        summary.or(content)
+    }
+}
+
+/// Type of the item to which the texts of an event belong.
+pub(crate) fn item_type_of_text(kind: &str) -> Option<&'static str> {
+    match kind.strip_prefix("response.")?.rsplit_once('.')?.0 {
+        "output_text" | "refusal" | "content_part" => Some("message"),
+        "reasoning_summary_text" | "reasoning_text" | "reasoning_summary_part" => Some("reasoning"),
+        "function_call_arguments" => Some("function_call"),
+        _ => None,
+    }
 }
 
 impl fmt::Debug for ProviderEvent {
@@ -55,9 +101,17 @@ pub enum ParsedFrame<'a> {
 }
 
 impl ProviderEvent {
+    /// The kind of an object without a type is empty. `None`: the JSON is no object.
     pub fn from_json(body: Value) -> Option<Self> {
-        let kind = body.get("type")?.as_str()?.to_owned();
-        Some(Self { kind, body })
+        match body {
+            Value::Object(_) => {
+                let kind = body.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+                Some(Self { kind, body })
+            }
+            // Some gateways put an error into a list.
+            Value::Array(items) => items.into_iter().find_map(Self::from_json),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        }
     }
 
     /// Parses a frame. `name` is its `event:` line, if it has one.
@@ -107,19 +161,54 @@ impl ProviderEvent {
         Some(DeltaEvent {
             kind: self.kind.as_str().into(),
             delta,
-            output_index: self.output_index(),
+            output_index: self.index_member("output_index"),
+            item_id: self.string_member("item_id"),
+            content_index: self.index_member("content_index"),
+            summary_index: self.index_member("summary_index"),
         })
     }
 
-    pub fn output_index(&self) -> Option<u64> {
-        self.member("output_index")?.as_u64()
+    /// The place of the item of a text event.
+    pub fn address(&self) -> ItemAddress<'_> {
+        ItemAddress { index: self.index_member("output_index"), id: self.string_member("item_id") }
     }
 
-    /// Returns the item and its `type`.
-    pub fn item(&self) -> Option<(&Value, &str)> {
-        let item = self.member("item")?;
-        Some((item, item.get("type")?.as_str()?))
+    /// Index of the part of a text event.
+    pub fn part_index(&self) -> Option<u64> {
+        let [content, summary] =
+            ["content_index", "summary_index"].map(|name| self.index_member(name));
+        part_index(&self.kind, content, summary)
     }
+
+    /// An index. Some services send it as a text or as a decimal number.
+    fn index_member(&self, name: &str) -> Option<u64> {
+        let value = self.member(name)?;
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.strip_suffix(".0").unwrap_or(&text).parse().ok()
+    }
+
+    /// Returns the place of the item in the output, and the item.
+    pub fn item(&self) -> Option<(Option<u64>, &Value)> {
+        let item = self.member("item").filter(|item| item.is_object())?;
+        Some((self.index_member("output_index"), item))
+    }
+
+    /// The whole response of an event. Some gateways send it without an event around it.
+    pub fn response(&self) -> Option<&Value> {
+        let is_response = |body: &&Value| {
+            body.get("object").and_then(Value::as_str) == Some("response")
+                || body.get("output").is_some_and(Value::is_array)
+        };
+        self.member("response")
+            .filter(|response| response.is_object())
+            .or_else(|| Some(&self.body).filter(is_response))
+    }
+}
+
+/// The text of a frame that a delta continues, for characters that two frames share.
+pub(crate) fn text_address(frame: &Value) -> String {
+    let member = |name: &str| frame.get(name).map(Value::to_string).unwrap_or_default();
+    ["type", "output_index", "content_index", "summary_index"].map(member).join(" ")
 }
 
 fn is_delta_kind(kind: &str) -> bool {
@@ -166,16 +255,27 @@ mod tests {
     fn delta_is_parsed_directly_or_by_tree() {
         let data =
             r#"{"type":"x.delta","item_id":"i","output_index":2,"delta":"a\n","logprobs":[]}"#;
-        let piece =
-            DeltaEvent { kind: "x.delta".into(), delta: "a\n".into(), output_index: Some(2) };
+        let piece = DeltaEvent {
+            kind: "x.delta".into(),
+            delta: "a\n".into(),
+            output_index: Some(2),
+            item_id: Some("i"),
+            content_index: None,
+            summary_index: None,
+        };
         for name in [None, Some("x.delta")] {
             assert_eq!(ProviderEvent::parse(name, data), ParsedFrame::Delta(piece.clone()));
         }
         let odd = [
             (Some("message"), data),
-            (Some("x.delta"), r#"{"output_index":2,"delta":"a\n"}"#),
-            (None, r#"{"type":"x.delta","output_index":0,"output_index":2,"delta":"a\n"}"#),
-            (None, r#"{"type":"x.delta","output_index":2,"delta":"a\n\ud83d"}"#),
+            (Some("x.delta"), r#"{"item_id":"i","output_index":2,"delta":"a\n"}"#),
+            (
+                None,
+                r#"{"type":"x.delta","item_id":"i","output_index":0,"output_index":2,"delta":"a\n"}"#,
+            ),
+            (None, r#"{"type":"x.delta","item_id":"i","output_index":2,"delta":"a\n\ud83d"}"#),
+            (None, r#"{"type":"x.delta","item_id":"i","output_index":"2","delta":"a\n"}"#),
+            (None, r#"{"type":"x.delta","item_id":"i","output_index":2.0,"delta":"a\n"}"#),
         ];
         for (name, data) in odd {
             let ParsedFrame::Event(event) = ProviderEvent::parse(name, data) else {

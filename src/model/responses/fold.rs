@@ -10,13 +10,20 @@ use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::CallMetadata;
 use crate::model::catalogue::Tariff;
-use crate::model::responses::event::{DeltaEvent, ParsedFrame, ProviderEvent};
+use crate::model::responses::event::{ParsedFrame, ProviderEvent, text_address};
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::ProviderError;
+use crate::model::split_characters::SplitCharacters;
 
+mod call_parts;
+mod item;
+mod items;
+mod merge;
+mod part_texts;
 mod slot;
+pub(crate) use call_parts::{is_object, tool_call};
+pub(crate) use slot::REPLAYABLE_ITEMS;
 use slot::{ItemSlot, SlotContent};
-pub(crate) use slot::{REPLAYABLE_ITEMS, tool_call};
 
 /// Items of one response. Each event is matched by a linear search.
 pub(crate) const ITEMS_MAX: usize = 1_024;
@@ -35,6 +42,9 @@ pub struct ResponseFold {
     usage: Usage,
     end: ResponseEnd,
     metadata: CallMetadata,
+    split_characters: SplitCharacters,
+    /// True if a frame could not be parsed.
+    has_lost_frame: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +77,8 @@ impl ResponseFold {
             usage: Usage::default(),
             end: ResponseEnd::Open,
             metadata: CallMetadata::default(),
+            split_characters: SplitCharacters::default(),
+            has_lost_frame: false,
         }
     }
 
@@ -82,10 +94,18 @@ impl ResponseFold {
 
     /// Applies one frame of the stream: its `event:` line and its data.
     pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AssistantMessageEvent> {
-        match ProviderEvent::parse(name, data) {
+        let data = self.split_characters.join(data, text_address);
+        match ProviderEvent::parse(name, &data) {
             ParsedFrame::Delta(piece) => self.append_delta(&piece),
             ParsedFrame::Event(event) => self.push_event(&event),
-            ParsedFrame::Ignored => Vec::new(),
+            ParsedFrame::Ignored => {
+                self.has_lost_frame |= data.trim_start().starts_with('{');
+                Vec::new()
+            }
+            ParsedFrame::MalformedEnd { kind: "error" } if !data.trim_start().starts_with('{') => {
+                self.fail(ProviderError::from_text(&data));
+                Vec::new()
+            }
             ParsedFrame::MalformedEnd { kind } => {
                 self.fail(ProviderError::connection_lost(format!(
                     "the {kind} event could not be parsed"
@@ -95,7 +115,7 @@ impl ResponseFold {
         }
     }
 
-    /// Applies one event. Unknown kinds have no effect.
+    /// Applies one event. Unknown kinds have no effect, unless they hold a response or an error.
     pub fn push_event(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
         if self.is_finished() {
             return Vec::new();
@@ -107,24 +127,20 @@ impl ResponseFold {
         match event.kind.as_str() {
             "response.output_item.added" => self.open_item(event),
             "response.output_item.done" => self.close_item(event),
-            "response.reasoning_summary_part.done" => self
-                .find_slot(event.output_index())
-                .and_then(|slot| slot.append_delta("\n\n", SlotContent::append_thinking))
-                .into_iter()
-                .collect(),
-            "response.function_call_arguments.done" => {
-                if let Some(arguments) = event.string_member("arguments")
-                    && let Some(slot) = self.find_slot(event.output_index())
-                {
-                    slot.set_arguments(arguments);
-                }
-                Vec::new()
+            "response.content_part.done" | "response.reasoning_summary_part.done" => {
+                self.merge_part(event)
+            }
+            "response.output_text.done"
+            | "response.refusal.done"
+            | "response.reasoning_summary_text.done"
+            | "response.reasoning_text.done"
+            | "response.function_call_arguments.done" => {
+                let texts = ["text", "refusal", "arguments"];
+                let whole = texts.into_iter().find_map(|name| event.string_member(name));
+                self.merge_text(event, whole.unwrap_or_default())
             }
             "response.completed" | "response.incomplete" => self.complete_response(event),
-            "response.failed" => {
-                self.fail_response(event);
-                Vec::new()
-            }
+            "response.failed" | "response.error" => self.fail_response(event),
             "error" => {
                 match ProviderError::from_error_event(event.body()) {
                     Some(fault) => self.fail(fault),
@@ -132,13 +148,38 @@ impl ResponseFold {
                 }
                 Vec::new()
             }
-            _ => Vec::new(),
+            "response.created" | "response.queued" | "response.in_progress" => Vec::new(),
+            _ => self.apply_other_event(event),
         }
     }
 
-    /// Records the response id and model. The first and the last events contain the whole response.
+    /// Applies an event of an unknown kind. Gateways send ends and errors in forms of their own.
+    fn apply_other_event(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        let is_own = event.kind.starts_with("response.");
+        let status =
+            event.response().map(|response| response.get("status").and_then(Value::as_str));
+        match status {
+            Some(Some("completed" | "incomplete" | "failed" | "cancelled")) => {
+                return self.complete_response(event);
+            }
+            Some(None) if !is_own => return self.complete_response(event),
+            Some(_) | None => {}
+        }
+        if let Some(fault) = ProviderError::from_other_event(event.body()).filter(|_| !is_own) {
+            self.fail(fault);
+        }
+        Vec::new()
+    }
+
+    /// Records the response id, model and usage. The first and the last events contain the whole
+    /// response.
     fn record_metadata(&mut self, event: &ProviderEvent) {
-        let Some(response) = event.member("response") else { return };
+        let response = event.response();
+        let usage = response.and_then(|response| response.get("usage"));
+        if let Some(usage) = usage.or_else(|| event.member("usage")).filter(|it| it.is_object()) {
+            self.usage = parse_usage(usage);
+        }
+        let Some(response) = response else { return };
         for (place, name) in [(&mut self.metadata.id, "id"), (&mut self.metadata.model, "model")] {
             if place.is_none() {
                 *place = response.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
@@ -157,10 +198,10 @@ impl ResponseFold {
     pub fn finish(mut self) -> FoldedResponse {
         let has_call =
             self.slots.iter().any(|slot| matches!(slot.content, SlotContent::Call { .. }));
-        let has_incomplete_call = self
-            .slots
-            .iter()
-            .any(|slot| matches!(slot.content, SlotContent::Call { .. }) && !slot.is_complete);
+        let has_incomplete_call = self.slots.iter().any(|slot| {
+            matches!(&slot.content, SlotContent::Call(call) if !slot.is_complete && !call.is_whole())
+        });
+        let has_lost_part = self.has_lost_frame && self.slots.iter().any(|slot| !slot.is_complete);
         let (stop, error, fault) = match self.end {
             ResponseEnd::Open => error_outcome(ProviderError::connection_lost(
                 "stream closed before response.completed",
@@ -169,6 +210,9 @@ impl ResponseFold {
                 error_outcome(ProviderError::without_details("failed"))
             }
             ResponseEnd::Failed(fault) => error_outcome(*fault),
+            ResponseEnd::Completed { .. } if has_lost_part => error_outcome(
+                ProviderError::connection_lost("an event of the response could not be parsed"),
+            ),
             ResponseEnd::Completed { stop, note } => {
                 let stop = match stop {
                     // A call without an end may be truncated. The stop reason `length` prevents its
@@ -208,128 +252,17 @@ impl ResponseFold {
         }
     }
 
-    /// Finds a slot by `output_index`, because ids may change during the stream. Without an index,
-    /// it is the item that was opened last.
-    fn find_slot(&mut self, index: Option<u64>) -> Option<&mut ItemSlot> {
-        let at = self.find_slot_index(index)?;
-        self.slots.get_mut(at)
-    }
-
-    fn find_slot_index(&self, index: Option<u64>) -> Option<usize> {
-        let named = index
-            .and_then(|index| self.slots.iter().rposition(|slot| slot.output_index == Some(index)));
-        named.or_else(|| {
-            self.slots.iter().rposition(|slot| {
-                !slot.is_complete && (index.is_none() || slot.output_index.is_none())
-            })
-        })
-    }
-
-    fn append_delta(&mut self, piece: &DeltaEvent<'_>) -> Vec<AssistantMessageEvent> {
-        let into: fn(&mut SlotContent, &str, usize) -> Option<AssistantMessageEvent> =
-            match piece.kind.as_ref() {
-                "response.output_text.delta" | "response.refusal.delta" => SlotContent::append_text,
-                "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                    SlotContent::append_thinking
-                }
-                "response.function_call_arguments.delta" => SlotContent::append_arguments,
-                _ => return Vec::new(),
-            };
-        if self.is_finished() {
-            return Vec::new();
-        }
-        let slot = self.find_slot(piece.output_index);
-        slot.and_then(|slot| slot.append_delta(&piece.delta, into)).into_iter().collect()
-    }
-
-    fn open_item(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
-        let Some((item, kind)) = event.item() else { return Vec::new() };
-        let index = event.output_index();
-        let is_known = index.is_some()
-            && self.slots.iter().any(|slot| slot.output_index == index && !slot.is_complete);
-        if is_known {
-            return Vec::new();
-        }
-        self.add_slot(index, item, kind).into_iter().collect()
-    }
-
-    fn add_slot(
-        &mut self,
-        index: Option<u64>,
-        item: &Value,
-        kind: &str,
-    ) -> Option<AssistantMessageEvent> {
-        if self.slots.len() >= ITEMS_MAX {
-            // A retry would return as many items.
-            self.fail(ProviderError::permanent(format!(
-                "the model response has more than {ITEMS_MAX} items"
-            )));
-            return None;
-        }
-        let content_index = self.slots.iter().filter(|slot| slot.content.is_block()).count();
-        let slot = ItemSlot::open(index, item, kind, content_index);
-        let start = slot.start_event(&self.names);
-        self.slots.push(slot);
-        start
-    }
-
-    fn close_item(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
-        let Some((item, kind)) = event.item() else { return Vec::new() };
-        self.complete_item(event.output_index(), item, kind)
-    }
-
-    /// Completes an item with its final state. An item that was never opened is opened first.
-    fn complete_item(
-        &mut self,
-        index: Option<u64>,
-        item: &Value,
-        kind: &str,
-    ) -> Vec<AssistantMessageEvent> {
-        let mut events = Vec::new();
-        let found = self
-            .find_slot_index(index)
-            .filter(|at| self.slots.get(*at).is_some_and(|slot| slot.content.has_item_type(kind)));
-        let at = if let Some(at) = found {
-            at
-        } else {
-            events.extend(self.add_slot(index, item, kind));
-            if self.is_finished() {
-                return events;
-            }
-            self.slots.len().saturating_sub(1)
-        };
-        if let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_complete) {
-            events.extend(slot.complete(item, &self.names));
-        }
-        events
-    }
-
     fn complete_response(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
-        let Some(response) = event.member("response").filter(|response| response.is_object())
-        else {
+        let Some(response) = event.response() else {
             self.fail(ProviderError::connection_lost(format!(
                 "the {} event contains no response",
                 event.kind
             )));
             return Vec::new();
         };
-        self.usage = parse_usage(response.get("usage"));
-        let output =
-            response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let mut events = Vec::new();
-        if self.slots.is_empty() {
-            // Some gateways stream only the terminal event.
-            for (index, item) in (0..).zip(output) {
-                let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
-                events.extend(self.complete_item(Some(index), item, kind));
-                if self.is_finished() {
-                    return events;
-                }
-            }
-        }
-        let output = output.get(..output.len().min(ITEMS_MAX)).unwrap_or_default();
-        for slot in &mut self.slots {
-            slot.backfill_encrypted_content(output);
+        let events = self.merge_output(response);
+        if self.is_finished() {
+            return events;
         }
         self.end = match response.get("status").and_then(Value::as_str) {
             Some(status @ ("failed" | "cancelled")) => {
@@ -345,13 +278,17 @@ impl ResponseFold {
         events
     }
 
-    fn fail_response(&mut self, event: &ProviderEvent) {
-        let response = event.member("response").unwrap_or(&Value::Null);
-        self.usage = parse_usage(response.get("usage"));
-        match ProviderError::from_failed_response(response) {
+    fn fail_response(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        let response = event.response().unwrap_or(&Value::Null);
+        let events = self.merge_output(response);
+        let fault = ProviderError::from_failed_response(response)
+            .or_else(|| ProviderError::from_error_event(event.body()));
+        match fault {
             Some(fault) => self.fail(fault),
-            None => self.end = ResponseEnd::FailedWithoutReason,
+            None if !self.is_finished() => self.end = ResponseEnd::FailedWithoutReason,
+            None => {}
         }
+        events
     }
 }
 
@@ -368,10 +305,8 @@ fn truncated_end(response: &Value) -> ResponseEnd {
 
 /// Parses the usage. `input_tokens` includes cached tokens, read and written, which have other
 /// prices.
-fn parse_usage(usage: Option<&Value>) -> Usage {
-    let count = |pointer: &str| {
-        usage.and_then(|usage| usage.pointer(pointer)).and_then(Value::as_u64).unwrap_or(0)
-    };
+fn parse_usage(usage: &Value) -> Usage {
+    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     let input_tokens = count("/input_tokens");
     let cache_read = count("/input_tokens_details/cached_tokens").min(input_tokens);
     let cache_write =
@@ -389,5 +324,7 @@ fn parse_usage(usage: Option<&Value>) -> Usage {
     }
 }
 
+#[cfg(test)]
+mod merge_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
@@ -10,6 +11,7 @@ use crate::error_chain::error_chain;
 use crate::model::chat;
 use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::ApiFold;
+use crate::model::responses::body_kind::BodyKind;
 use crate::model::responses::client::ModelApiClient;
 use crate::model::responses::config::Secret;
 use crate::model::responses::credential::{KEY_HEADER, redact_key};
@@ -48,8 +50,9 @@ impl ModelApiClient {
             return Ok(response);
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.read_body(response).await.unwrap_or_default();
-        Err((ProviderError::from_http(status, &redact_key(&body, &shown)), headers))
+        let body = self.read_body(response, Vec::new()).await.unwrap_or_default();
+        let body = redact_key(&body, &shown);
+        Err((ProviderError::from_http_response(status, &headers, &body), headers))
     }
 
     /// The authentication header, or the error text of a call without a credential (s3 §1.7).
@@ -102,44 +105,74 @@ impl ModelApiClient {
         }
     }
 
+    /// Reads the rest of a body after its start.
     async fn read_body(
         &self,
         mut response: reqwest::Response,
+        start: Vec<u8>,
     ) -> Result<String, Box<ProviderError>> {
-        let mut body = Vec::new();
+        let mut body = start;
+        while let Some(chunk) = self.next_chunk(&mut response).await? {
+            if body.len() + chunk.len() > BODY_BYTES_MAX {
+                return Err(read_error(&StreamError::TooLarge(BODY_BYTES_MAX)).into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Reads the start of a body, as much as shows its kind.
+    async fn read_start(
+        &self,
+        response: &mut reqwest::Response,
+    ) -> Result<(Vec<u8>, BodyKind), Box<ProviderError>> {
+        let mut start = Vec::new();
         loop {
-            match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
-                Err(_) => {
-                    return Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into());
-                }
-                Ok(Err(error)) => return Err(transport_error(error).into()),
-                Ok(Ok(None)) => return Ok(String::from_utf8_lossy(&body).into_owned()),
-                Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= BODY_BYTES_MAX => {
-                    body.extend_from_slice(&chunk);
-                }
-                Ok(Ok(Some(_))) => {
-                    return Err(read_error(&StreamError::TooLarge(BODY_BYTES_MAX)).into());
-                }
+            if let Some(kind) = BodyKind::of_start(&start) {
+                return Ok((start, kind));
+            }
+            match self.next_chunk(response).await? {
+                Some(chunk) => start.extend_from_slice(&chunk),
+                None => return Ok((start, BodyKind::Stream)),
             }
         }
     }
 
+    async fn next_chunk(
+        &self,
+        response: &mut reqwest::Response,
+    ) -> Result<Option<Bytes>, Box<ProviderError>> {
+        match tokio::time::timeout(self.idle_timeout, response.chunk()).await {
+            Err(_) => Err(read_error(&StreamError::IdleTimeout(self.idle_timeout)).into()),
+            Ok(chunk) => chunk.map_err(|error| transport_error(error).into()),
+        }
+    }
+
+    /// Reads the response. Its content decides how, because gateways label it wrongly.
     pub(super) async fn read_response(
         &self,
-        response: reqwest::Response,
+        mut response: reqwest::Response,
         fold: &mut ApiFold,
         listener: &dyn Listener,
     ) -> Result<(), Box<ProviderError>> {
-        let kind = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok())
-            .unwrap_or_default();
-        if kind.starts_with("application/json") {
-            let body = self.read_body(response).await?;
-            return fold.push_whole(&body, listener);
+        let (start, kind) = self.read_start(&mut response).await?;
+        match kind {
+            BodyKind::Stream => {}
+            BodyKind::Json => {
+                let body = self.read_body(response, start).await?;
+                return fold.push_whole(&body, listener);
+            }
+            BodyKind::Page => {
+                let page = self.read_body(response, start).await.unwrap_or_default();
+                return Err(ProviderError::from_page(&page).into());
+            }
+            BodyKind::Text => {
+                let text = self.read_body(response, start).await?;
+                return Err(ProviderError::from_text(&text).into());
+            }
         }
-        let mut events = SseReader::new(response.bytes_stream(), self.idle_timeout);
+        let bytes = stream::iter([Ok(Bytes::from(start))]).chain(response.bytes_stream());
+        let mut events = SseReader::new(bytes, self.idle_timeout);
         while !fold.is_finished() {
             let next = if fold.is_awaiting_end() {
                 match tokio::time::timeout(END_TIMEOUT, events.next_event()).await {

@@ -40,6 +40,11 @@ impl ToolNames {
         self.own_by_wire.get(wire).cloned().unwrap_or_else(|| wire.to_owned())
     }
 
+    /// True for the wire name of an offered tool.
+    pub fn is_known(&self, wire: &str) -> bool {
+        self.own_by_wire.contains_key(wire)
+    }
+
     fn add_tool(&mut self, own: &str) {
         if self.wire_by_own.contains_key(own) {
             return;

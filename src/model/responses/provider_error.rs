@@ -7,9 +7,13 @@ use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
 use crate::clock::Timestamp;
-use crate::model::ModelFailure;
+use crate::model::{CallMetadata, ModelFailure};
 
+mod quota;
 mod retry_delay;
+mod shape;
+
+use quota::is_quota_exhausted;
 
 /// Characters of a provider's text that are recorded.
 const TEXT_MAX: usize = 2_000;
@@ -38,6 +42,8 @@ pub struct ProviderError {
     /// True if the connection failed, or the response was interrupted or malformed. The request may
     /// be valid.
     pub is_connection_lost: bool,
+    /// True if the headers of the response name a wait.
+    pub(super) names_wait: bool,
 }
 
 impl ProviderError {
@@ -53,18 +59,28 @@ impl ProviderError {
         Self { status: Some(400), message: text.clone(), text, ..Self::default() }
     }
 
-    /// Parses an `error` event. Its members are nested on the wire and flat in the published
-    /// schema. `None` if it contains no details.
+    /// Creates an error from a text that is no JSON.
+    pub fn from_text(text: &str) -> Self {
+        let message = truncate_text(text.trim());
+        Self { text: message.clone(), message, ..Self::default() }.with_advice(None)
+    }
+
+    /// Creates an error from an HTML page that came in place of a model response, such as the
+    /// sign-in page of a proxy. The same request would get it again.
+    pub fn from_page(page: &str) -> Self {
+        let title = shape::page_title(page);
+        let title = title.map(|title| format!(" with the title `{title}`")).unwrap_or_default();
+        Self::permanent(format!(
+            "the server returned an HTML page{title} in place of a model response: check AZURE_OPENAI_BASE_URL, and whether \
+             a proxy requires a sign-in"
+        ))
+    }
+
+    /// Parses an `error` event, in any form. `None` if it contains no details.
     pub fn from_error_event(body: &Value) -> Option<Self> {
-        let mut fault = Self::from_error_object(
-            body.get("error").filter(|error| error.is_object()).unwrap_or(body),
-        );
-        if body.get("error").is_none() {
-            // The `type` of the event itself is `error`: no detail.
-            fault.kind = None;
-        }
+        let mut fault = shape::read_error(body);
         let name = fault.code.clone().or_else(|| fault.kind.clone());
-        if name.is_none() && fault.message.is_empty() {
+        if !fault.has_details() {
             return None;
         }
         fault.text = match name {
@@ -74,18 +90,29 @@ impl ProviderError {
         Some(fault.with_advice(None))
     }
 
-    /// Parses the error of a `response.failed` event. `None` if it contains no details; an `error`
+    /// Parses an event of an unknown kind that reports an error. `None`: it reports none.
+    pub fn from_other_event(body: &Value) -> Option<Self> {
+        if shape::is_error(body) { Self::from_error_event(body) } else { None }
+    }
+
+    /// Parses the error of a response that has failed. `None` if it contains no details; an `error`
     /// event with details may follow.
     pub fn from_failed_response(response: &Value) -> Option<Self> {
-        let mut fault = Self::from_error_object(response.get("error")?);
-        if fault.code.is_none() && fault.message.is_empty() {
+        let error = response.get("error").filter(|error| !error.is_null());
+        let mut fault =
+            shape::read_error(error.or_else(|| response.pointer("/status_details/error"))?);
+        if !fault.has_details() {
             return None;
         }
-        fault.text = match &fault.code {
-            Some(code) => format!("{code}: {}", fault.message),
+        fault.text = match fault.code.as_ref().or(fault.kind.as_ref()) {
+            Some(name) => format!("{name}: {}", fault.message),
             None => fault.message.clone(),
         };
         Some(fault.with_advice(None))
+    }
+
+    fn has_details(&self) -> bool {
+        self.code.is_some() || self.kind.is_some() || !self.message.is_empty()
     }
 
     /// Creates an error for which the provider gives only the response status. It is not retried
@@ -102,15 +129,19 @@ impl ProviderError {
 
     /// Parses an HTTP response that is not a stream.
     pub fn from_http(status: u16, body: &str) -> Self {
-        let json: Option<Value> = serde_json::from_str(body).ok();
-        let mut fault = match json.as_ref().map(|json| (json, json.get("error"))) {
-            Some((_, Some(error))) if error.is_object() => Self::from_error_object(error),
-            Some((_, Some(Value::String(message)))) => {
-                Self { message: truncate_text(message), ..Self::default() }
+        Self::from_http_response(status, &HeaderMap::new(), body)
+    }
+
+    /// As [`ProviderError::from_http`], with the headers of the response.
+    pub fn from_http_response(status: u16, headers: &HeaderMap, body: &str) -> Self {
+        let mut fault = match serde_json::from_str(body) {
+            Ok(json @ (Value::Object(_) | Value::Array(_))) => shape::read_error(&json),
+            _ => {
+                let title = shape::page_title(body).unwrap_or_else(|| body.trim().to_owned());
+                Self { message: truncate_text(&title), ..Self::default() }
             }
-            Some((json, _)) if json.is_object() => Self::from_error_object(json),
-            _ => Self { message: truncate_text(body.trim()), ..Self::default() },
         };
+        fault.names_wait = retry_delay::names_wait(headers);
         fault.status = Some(status);
         fault.is_body_empty = body.trim().is_empty();
         let name =
@@ -128,29 +159,11 @@ impl ProviderError {
 
     /// Adds advice to the text, if there is any.
     fn with_advice(mut self, advice: Option<&str>) -> Self {
-        if let Some(advice) = if is_quota_exhausted(&self) { Some(QUOTA_ADVICE) } else { advice } {
+        let is_quota = is_quota_exhausted(&self, self.names_wait);
+        if let Some(advice) = if is_quota { Some(QUOTA_ADVICE) } else { advice } {
             self.text = format!("{} {advice}", with_full_stop(&self.text));
         }
         self
-    }
-
-    fn from_error_object(error: &Value) -> Self {
-        let word = |value: Option<&Value>| match value {
-            Some(Value::String(text)) if !text.is_empty() => Some(truncate_text(text)),
-            Some(Value::Number(number)) => Some(number.to_string()),
-            _ => None,
-        };
-        let inner = error.get("innererror").or_else(|| error.get("inner_error"));
-        Self {
-            code: word(error.get("code")),
-            kind: word(error.get("type")),
-            param: word(error.get("param")),
-            inner_code: word(inner.and_then(|inner| inner.get("code"))),
-            message: word(error.get("message"))
-                .or_else(|| word(error.get("detail")))
-                .unwrap_or_default(),
-            ..Self::default()
-        }
     }
 
     /// Short name of the error, as in spans.
@@ -185,7 +198,7 @@ pub fn classify(fault: &ProviderError, headers: &HeaderMap, now: Timestamp) -> M
     if is_context_overflow(fault) {
         return ModelFailure::ContextOverflow;
     }
-    if is_permanent(fault) {
+    if is_permanent(fault, retry_delay::names_wait(headers)) {
         return ModelFailure::Permanent;
     }
     let again = match headers.get("x-should-retry").and_then(|value| value.to_str().ok()) {
@@ -200,6 +213,31 @@ pub fn classify(fault: &ProviderError, headers: &HeaderMap, now: Timestamp) -> M
     } else {
         ModelFailure::Permanent
     }
+}
+
+/// Codes of rate limits.
+const RATE_CODES: [&str; 8] = [
+    "rate_limit_exceeded",
+    "rate_limit_error",
+    "too_many_requests",
+    "slow_down",
+    "tokens",
+    "requests",
+    "RateLimitReached",
+    "NoCapacity",
+];
+/// Codes of a service that has too much load.
+const OVERLOAD_CODES: [&str; 4] =
+    ["server_is_overloaded", "service_unavailable", "overloaded", "overloaded_error"];
+
+/// True if the service rejects calls because of its load or of a rate limit. It may reject many
+/// clients at the same moment.
+pub(crate) fn is_throttled(call: &CallMetadata) -> bool {
+    let code = call.error.as_deref().unwrap_or_default();
+    matches!(call.status, Some(429 | 503))
+        || matches!(code, "429" | "503")
+        || RATE_CODES.contains(&code)
+        || OVERLOAD_CODES.contains(&code)
 }
 
 /// Wordings of providers for an input that exceeds the context window.
@@ -239,8 +277,8 @@ fn is_context_overflow(fault: &ProviderError) -> bool {
 }
 
 /// True if a retry fails again, regardless of the status.
-fn is_permanent(fault: &ProviderError) -> bool {
-    is_quota_exhausted(fault)
+fn is_permanent(fault: &ProviderError, names_wait: bool) -> bool {
+    is_quota_exhausted(fault, names_wait)
         || fault.has_code(&[
             "content_filter",
             "content_policy_violation",
@@ -253,52 +291,18 @@ fn is_permanent(fault: &ProviderError) -> bool {
         || fault.message_contains(&["content management policy"])
 }
 
-/// True if a quota is exhausted or billing is unpaid: waiting does not help. Texts of Azure's
-/// transient limits mention quotas too, so the word alone proves nothing.
-fn is_quota_exhausted(fault: &ProviderError) -> bool {
-    fault.has_code(&[
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "quota_exceeded",
-    ]) || fault.message_contains(&[
-        "exceeded your current quota",
-        "check your plan and billing",
-        "insufficient quota",
-        "insufficient_quota",
-        "quota exceeded",
-        "billing hard limit",
-        "billing_hard_limit",
-        "credit balance",
-        "insufficient credits",
-        "payment required",
-    ])
-}
-
 /// True if a retry may succeed.
 fn is_transient(fault: &ProviderError) -> bool {
-    let is_rate = fault.has_code(&[
-        "rate_limit_exceeded",
-        "rate_limit_error",
-        "too_many_requests",
-        "slow_down",
-        "tokens",
-        "requests",
-        "RateLimitReached",
-        "NoCapacity",
-    ]);
-    let is_service = fault.has_code(&[
-        "server_error",
-        "server_is_overloaded",
-        "service_unavailable",
-        "internal_error",
-        "internal_server_error",
-        "InternalServerError",
-        "overloaded",
-        "overloaded_error",
-        "timeout",
-        "vector_store_timeout",
-    ]);
+    let is_rate = fault.has_code(&RATE_CODES);
+    let is_service = fault.has_code(&OVERLOAD_CODES)
+        || fault.has_code(&[
+            "server_error",
+            "internal_error",
+            "internal_server_error",
+            "InternalServerError",
+            "timeout",
+            "vector_store_timeout",
+        ]);
     if fault.is_connection_lost || is_rate || is_service {
         return true;
     }

@@ -147,7 +147,10 @@ impl ResponsesSocket {
 /// True for an event that could change a response, and for one that cannot be parsed.
 fn is_about_response(text: &str) -> bool {
     match ProviderEvent::parse(None, text) {
-        ParsedFrame::Event(event) => event.kind == "error" || event.kind.starts_with("response."),
+        ParsedFrame::Event(event) => {
+            let kind = event.kind.as_str();
+            matches!(kind, "" | "error") || kind.starts_with("response.")
+        }
         ParsedFrame::Delta(_) | ParsedFrame::Ignored | ParsedFrame::MalformedEnd { .. } => true,
     }
 }

@@ -178,9 +178,15 @@ impl FirstEvent {
         let ParsedFrame::Event(event) = ProviderEvent::parse(None, text) else {
             return Self::Other;
         };
-        if event.kind == "error" {
-            let fault = ProviderError::from_error_event(event.body())
-                .unwrap_or_else(|| ProviderError::without_details("error"));
+        let fault = match event.kind.as_str() {
+            "error" => Some(
+                ProviderError::from_error_event(event.body())
+                    .unwrap_or_else(|| ProviderError::without_details("error")),
+            ),
+            kind if kind.starts_with("response.") => None,
+            _ => ProviderError::from_other_event(event.body()),
+        };
+        if let Some(fault) = fault {
             let status = event.member("status").and_then(serde_json::Value::as_u64);
             let status = status.and_then(|status| u16::try_from(status).ok());
             return Self::Rejection(Box::new(ProviderError { status, ..fault }));

@@ -183,6 +183,16 @@ impl EventMessage {
         has_message.then(|| Self::Stored(Arc::clone(entry)))
     }
 
+    /// True for a failed model response that another attempt replaces.
+    pub(crate) fn is_retried(&self) -> bool {
+        match self {
+            Self::Started(_) => false,
+            Self::Stored(entry) => {
+                matches!(&entry.body, EntryBody::Message(stored) if stored.is_retried)
+            }
+        }
+    }
+
     pub fn to_message(&self) -> Option<Message> {
         match self {
             Self::Started(message) => Some((**message).clone()),

@@ -94,8 +94,9 @@ fn idle_sentence(last: Option<PromptState>, since: &impl Display, facts: &WhyFac
             "No work is pending: the conversation has had no prompt; it last changed at {since}."
         ),
         Some(state) => format!(
-            "No work is pending: the last prompt {} at {since}{}.",
+            "No work is pending: the last prompt {} at {since}{}{}.",
             prompt_end_text(state),
+            incomplete_suffix(facts),
             error_suffix(facts)
         ),
     }
@@ -278,6 +279,17 @@ fn prompt_end_text(state: PromptState) -> &'static str {
 /// Error after "failed at …"; empty if there is none.
 fn error_suffix(facts: &WhyFacts) -> String {
     facts.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}
+
+/// Reason why the last response is incomplete, after "was completed at …"; empty if it is complete.
+fn incomplete_suffix(facts: &WhyFacts) -> String {
+    let details = facts.incomplete.as_ref();
+    details
+        .map(|details| {
+            let message = details.message.trim_end_matches('.');
+            format!(", but its last response is incomplete (`{}`): {message}", details.reason)
+        })
+        .unwrap_or_default()
 }
 
 fn with_count(count: usize, one: &str, many: &str) -> String {

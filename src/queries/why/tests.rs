@@ -36,6 +36,7 @@ fn facts(members: Value) -> WhyFacts {
         now: Timestamp(epoch_ms(60)),
         last_error: None,
         before_failure: None,
+        incomplete: None,
         agent_problem: None,
         is_service_stopped: false,
     }
@@ -279,6 +280,18 @@ fn why_names_error_of_last_failure() {
     assert_eq!(
         build_view(&failed).why,
         "No work is pending: the last prompt failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key."
+    );
+}
+
+#[test]
+fn sentence_names_incomplete_last_response() {
+    let completed =
+        json!({"prompts": [{"id": "pr_1", "state": "completed", "fromSeq": 1, "toSeq": 8}]});
+    let incomplete = Some(IncompleteDetails::empty());
+    assert_eq!(
+        build_view(&WhyFacts { incomplete, ..facts(completed) }).why,
+        "No work is pending: the last prompt was completed at 2027-01-15T08:00:00.000Z, but its last response is incomplete \
+         (`empty`): The model ended with neither text nor tool calls: send the request in other words, or use another model."
     );
 }
 

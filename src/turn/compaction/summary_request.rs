@@ -237,19 +237,21 @@ pub(super) fn fit_prompt(
 
 /// The text of a complete summary.
 fn summary_text(ids: &dyn Ids, response: ModelResponse) -> Result<String, SummaryFailure> {
-    let retryable =
-        || FailureKind::Transient { retry_after: None, jitter_share: ids.random_fraction() };
-    let message = response.message;
-    if message.is_failed() {
-        let setback = match response.failure {
-            // The next attempt includes less of the conversation.
-            Some(ModelFailure::ContextOverflow) => retryable(),
-            failure => failure_kind(ids, failure.as_ref()),
-        };
+    let retryable = || FailureKind::Transient {
+        retry_after: None,
+        jitter_share: ids.random_fraction(),
+        is_throttled: false,
+    };
+    if response.message.is_failed() {
+        // After an overflow the next attempt includes less of the conversation.
+        let has_overflowed = response.failure == Some(ModelFailure::ContextOverflow);
+        let setback = if has_overflowed { retryable() } else { failure_kind(ids, &response) };
+        let message = response.message;
         let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
         let is_aborted = message.stop_reason == StopReason::Aborted;
         return Err(SummaryFailure { text, setback, is_aborted });
     }
+    let message = response.message;
     let text = joined_text(&message.content);
     if message.stop_reason == StopReason::Length {
         let text = "the summary was truncated at the output limit".to_owned();

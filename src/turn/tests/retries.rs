@@ -6,13 +6,16 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::store_requests::replies_hello;
-use super::test_env::{TestEnv, idempotency};
+use super::test_env::{TestEnv, call, idempotency, text};
 use crate::agent::entry::PromptState;
 use crate::agent::event::EventBody;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
 use crate::commands::patch::patch_conversation;
 use crate::fail_points::NoFailPoints;
+use crate::queries::event_stream::{EventReader, StreamEnd, StreamItem};
+use crate::queries::load;
+use crate::queries::protocol_events::{ProtocolEvents, TextUnit, read_history};
 use crate::queue::{self, Queue as _};
 use crate::services::Services;
 use crate::turn::delivery::handle;
@@ -105,4 +108,46 @@ async fn crashed_workers_do_not_lose_pending_retry() {
         let ended = prompt_state(&env).await;
         assert_eq!(ended, PromptState::Completed, "{seed}: {:#?}", env.run_log);
     }
+}
+
+fn looks_once(results: usize, _input: &str) -> Vec<serde_json::Value> {
+    match results {
+        0 => vec![text("I look."), call("c1", "look", 0)],
+        _ => vec![text("done")],
+    }
+}
+
+/// Types of the protocol events of all stored events after a number.
+async fn protocol_types(services: &Services, unit: TextUnit, after: u64) -> Vec<String> {
+    let (head, _) = load::head(services, &TestEnv::key()).await.unwrap();
+    let end = StreamEnd::AfterEvent(head.event_seq);
+    let mut reader = EventReader::new(services.clone(), TestEnv::key(), after, end);
+    let mut view = ProtocolEvents::new(unit, after > 0);
+    let mut types = Vec::new();
+    while let Some(item) = reader.next().await {
+        if let StreamItem::Event(event) = item {
+            let events = view.convert(&event);
+            types.extend(events.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+        }
+    }
+    types
+}
+
+#[tokio::test(start_paused = true)]
+async fn retried_response_is_no_part_of_the_protocol_story() {
+    let mut env = TestEnv::with_script(7, looks_once);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    *env.model.failures_left.lock().unwrap() = 1;
+    env.run_until_idle().await;
+    assert_eq!((prompt_state(&env).await, model_calls(&env)), (PromptState::Completed, 3));
+    let story =
+        ["user", "respond", "call", "execute", "metric", "result", "respond", "metric", "end"];
+    for unit in [TextUnit::Event, TextUnit::Token] {
+        assert_eq!(protocol_types(&services, unit, 0).await, story);
+    }
+    let (head, _) = load::head(&services, &TestEnv::key()).await.unwrap();
+    let (history, _) = read_history(&services, &head, None, 100).await.unwrap();
+    let types: Vec<&str> = history.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["user", "respond", "call", "result", "respond"]);
 }

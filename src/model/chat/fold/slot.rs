@@ -3,8 +3,8 @@
 use crate::agent::content::{Block, Text, Thinking};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::raw::Extra;
-use crate::model::chat::chunk::Piece;
-use crate::model::responses::fold::tool_call;
+use crate::model::chat::chunk::{CallPieces, Piece};
+use crate::model::responses::fold::{is_object, tool_call};
 use crate::model::responses::names::ToolNames;
 
 pub(super) struct BlockSlot {
@@ -31,6 +31,17 @@ struct CallSlot {
     arguments: String,
     /// True after the start event, which needs the name.
     is_started: bool,
+    /// True if the name came again after the whole arguments. Other arguments begin another call.
+    has_repeated_name: bool,
+}
+
+/// What a delta means for a call.
+pub(super) enum CallStep {
+    Continue,
+    /// The delta repeats the whole call.
+    Repeat,
+    /// The delta begins another call: some services give all calls the index 0.
+    Begin,
 }
 
 impl std::fmt::Debug for BlockSlot {
@@ -64,9 +75,55 @@ impl BlockSlot {
         matches!(&self.content, SlotContent::Call(call) if index.is_none() || call.index == index)
     }
 
-    /// True for a call that is known under another id.
-    pub(super) fn has_other_id(&self, id: &str) -> bool {
-        matches!(&self.content, SlotContent::Call(call) if !call.id.is_empty() && call.id != id)
+    /// What a delta with the index of this call means for it.
+    pub(super) fn next_step(&self, delta: &CallPieces<'_>) -> CallStep {
+        let SlotContent::Call(call) = &self.content else { return CallStep::Begin };
+        let id = delta.id.as_deref();
+        if delta.name.is_some() && id.is_some_and(|id| !call.id.is_empty() && call.id != id) {
+            return CallStep::Begin;
+        }
+        let begins_object = |text: &str| text.trim_start().starts_with('{');
+        let arguments = delta.arguments.as_deref().filter(|text| begins_object(text));
+        match arguments.filter(|_| is_object(&call.arguments)) {
+            Some(again) if again == call.arguments && id.is_some_and(|id| id == call.id) => {
+                CallStep::Repeat
+            }
+            Some(_) if delta.name.is_some() || call.has_repeated_name => CallStep::Begin,
+            Some(_) | None => CallStep::Continue,
+        }
+    }
+
+    /// The name, if it came again for another call.
+    pub(super) fn repeated_name(&self) -> Option<String> {
+        match &self.content {
+            SlotContent::Call(call) if call.has_repeated_name => Some(call.name.clone()),
+            SlotContent::Call(_) | SlotContent::Text(_) | SlotContent::Thinking { .. } => None,
+        }
+    }
+
+    /// True for a received call that a whole message has again.
+    pub(super) fn is_same_call(&self, delta: &CallPieces<'_>) -> bool {
+        let SlotContent::Call(call) = &self.content else { return false };
+        let is_equal = |own: &str, other: Option<&str>| other.is_none_or(|other| own == other);
+        let id = delta.id.as_deref().filter(|_| !call.id.is_empty());
+        is_equal(&call.id, id)
+            && is_equal(&call.name, delta.name.as_deref())
+            && (id.is_some() || is_equal(&call.arguments, delta.arguments.as_deref()))
+    }
+
+    pub(super) fn has_call_id(&self) -> bool {
+        matches!(&self.content, SlotContent::Call(call) if !call.id.is_empty())
+    }
+
+    /// The text or the thinking of this block.
+    pub(super) fn text(&self, is_thinking: bool) -> Option<&str> {
+        match &self.content {
+            SlotContent::Text(text) => Some(text.as_str()).filter(|_| !is_thinking),
+            SlotContent::Thinking { thinking, .. } => {
+                Some(thinking.as_str()).filter(|_| is_thinking)
+            }
+            SlotContent::Call(_) => None,
+        }
     }
 
     /// True if the text continues this block.
@@ -95,6 +152,7 @@ impl BlockSlot {
         piece: &Piece<'_>,
         content_index: usize,
     ) -> Option<AssistantMessageEvent> {
+        self.is_closed = false;
         match (&mut self.content, piece) {
             (SlotContent::Text(text), Piece::Text(delta)) => {
                 text.push_str(delta);
@@ -110,33 +168,45 @@ impl BlockSlot {
         }
     }
 
-    /// Records the id and the name of a call. Services that repeat them repeat them whole. Returns
-    /// the start event when the name is known.
-    pub(super) fn identify_call(
+    /// Appends the pieces of a call. Services repeat id and name whole, or send the name in pieces.
+    /// Returns the start event when the name is known, before the delta of the arguments.
+    pub(super) fn append_call(
         &mut self,
         content_index: usize,
-        id: Option<&str>,
-        name: Option<&str>,
+        pieces: &CallPieces<'_>,
         names: &ToolNames,
-    ) -> Option<AssistantMessageEvent> {
-        let SlotContent::Call(call) = &mut self.content else { return None };
-        for (place, text) in [(&mut call.id, id), (&mut call.name, name)] {
-            if let Some(text) = text.filter(|_| place.is_empty()) {
-                text.clone_into(place);
-            }
+    ) -> Vec<AssistantMessageEvent> {
+        let SlotContent::Call(call) = &mut self.content else { return Vec::new() };
+        if let Some(id) = pieces.id.as_deref().filter(|_| call.id.is_empty()) {
+            id.clone_into(&mut call.id);
         }
-        if call.name.is_empty() { None } else { call.start(content_index, names) }
+        if let Some(piece) = pieces.name.as_deref() {
+            call.has_repeated_name |= is_object(&call.arguments);
+            call.append_name(piece, names);
+        }
+        let delta = pieces.arguments.as_deref().unwrap_or_default();
+        call.arguments.push_str(delta);
+        self.is_closed &= delta.is_empty();
+        // A name that is not known yet may continue until the arguments begin.
+        let has_name =
+            !call.name.is_empty() && (!call.arguments.is_empty() || names.is_known(&call.name));
+        let was_started = call.is_started;
+        let start = if has_name { call.start(content_index, names) } else { None };
+        let delta = if was_started { delta } else { call.arguments.as_str() };
+        let delta = (call.is_started && !delta.is_empty()).then(|| {
+            AssistantMessageEvent::ToolcallDelta { content_index, delta: delta.to_owned() }
+        });
+        start.into_iter().chain(delta).collect()
     }
 
-    pub(super) fn append_arguments(
-        &mut self,
-        content_index: usize,
-        delta: &str,
-    ) -> Option<AssistantMessageEvent> {
-        let SlotContent::Call(call) = &mut self.content else { return None };
-        call.arguments.push_str(delta);
-        let delta = delta.to_owned();
-        call.is_started.then_some(AssistantMessageEvent::ToolcallDelta { content_index, delta })
+    /// Takes the whole arguments if the deltas are incomplete.
+    pub(super) fn complete_arguments(&mut self, whole: Option<&str>) {
+        if let (SlotContent::Call(call), Some(whole)) = (&mut self.content, whole)
+            && !is_object(&call.arguments)
+        {
+            whole.clone_into(&mut call.arguments);
+            self.is_closed = false;
+        }
     }
 
     /// Completes the block. Returns its end event, after the start event of a call without a name.
@@ -186,6 +256,17 @@ impl BlockSlot {
 }
 
 impl CallSlot {
+    /// Applies a name or a piece of one. A whole name replaces the one before.
+    fn append_name(&mut self, piece: &str, names: &ToolNames) {
+        let joined = format!("{}{piece}", self.name);
+        if piece == self.name {
+        } else if !names.is_known(&joined) && names.is_known(piece) {
+            piece.clone_into(&mut self.name);
+        } else if self.arguments.is_empty() || !names.is_known(&self.name) {
+            self.name = joined;
+        }
+    }
+
     /// Returns the start event, once.
     fn start(&mut self, content_index: usize, names: &ToolNames) -> Option<AssistantMessageEvent> {
         (!std::mem::replace(&mut self.is_started, true)).then(|| {

@@ -12,26 +12,26 @@ use crate::agent::content::{Block, joined_text};
 use crate::model::responses::provider_error::classify;
 use crate::model::{ModelFailure, Prices};
 
-fn new_fold() -> ChatFold {
+pub(super) fn new_fold() -> ChatFold {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
     ChatFold::new("gpt-4o", Tariff { base, long_context: None }, ToolNames::default())
 }
 
-fn delta(delta: Value) -> Value {
+pub(super) fn delta(delta: Value) -> Value {
     json!({ "id": "chatcmpl-1", "model": "gpt-4o-2024", "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
 }
 
-fn finish(reason: &str) -> Value {
+pub(super) fn finish(reason: &str) -> Value {
     json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] })
 }
 
-fn call(index: u64, id: &str, name: &str, arguments: &str) -> Value {
+pub(super) fn call(index: u64, id: &str, name: &str, arguments: &str) -> Value {
     delta(
         json!({ "tool_calls": [{ "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }] }),
     )
 }
 
-fn arguments(index: u64, arguments: &str) -> Value {
+pub(super) fn arguments(index: u64, arguments: &str) -> Value {
     delta(json!({ "tool_calls": [{ "index": index, "function": { "arguments": arguments } }] }))
 }
 
@@ -40,7 +40,7 @@ fn usage(usage: Value) -> Value {
 }
 
 /// Folds the chunks and `[DONE]`.
-fn fold_chunks(chunks: &[Value]) -> (Vec<Value>, ChatFold) {
+pub(super) fn fold_chunks(chunks: &[Value]) -> (Vec<Value>, ChatFold) {
     let mut fold = new_fold();
     let mut events = Vec::new();
     for chunk in chunks {
@@ -51,14 +51,14 @@ fn fold_chunks(chunks: &[Value]) -> (Vec<Value>, ChatFold) {
     (events, fold)
 }
 
-fn calls_of(folded: &FoldedResponse) -> Vec<(String, String, String)> {
+pub(super) fn calls_of(folded: &FoldedResponse) -> Vec<(String, String, String)> {
     let calls = folded.message.tool_calls();
     calls
         .map(|call| (call.id.clone(), call.name.clone(), call.arguments.text().to_owned()))
         .collect()
 }
 
-fn own(id: &str, name: &str, arguments: &str) -> (String, String, String) {
+pub(super) fn own(id: &str, name: &str, arguments: &str) -> (String, String, String) {
     (id.to_owned(), name.to_owned(), arguments.to_owned())
 }
 
@@ -395,10 +395,10 @@ fn whole_response_is_read_without_stream() {
     let body = json!({ "object": "chat.completion", "choices": [{ "index": 0, "message": message, "finish_reason": "tool_calls" }],
         "usage": { "prompt_tokens": 4, "completion_tokens": 2 } });
     let mut fold = new_fold();
-    assert!(fold.push_whole(&body.to_string()).0);
+    assert!(fold.push_whole(&[&body.to_string()]).0);
     let folded = fold.finish();
     assert_eq!(joined_text(&folded.message.content), "hi");
     assert_eq!(calls_of(&folded), [own("a", "look", "{}"), own("b", "look", "{}")]);
-    assert!(!new_fold().push_whole(r#"{"hello":"I am another service"}"#).0);
-    assert!(new_fold().push_whole(r#"{"error":{"code":"x","message":"y"}}"#).0);
+    assert!(!new_fold().push_whole(&[r#"{"hello":"I am another service"}"#]).0);
+    assert!(new_fold().push_whole(&[r#"{"error":{"code":"x","message":"y"}}"#]).0);
 }

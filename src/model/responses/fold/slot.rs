@@ -2,11 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::agent::content::{Block, Text, Thinking, ToolCall};
+use crate::agent::content::{Block, Text, Thinking};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
-use crate::agent::foreign_json::FOREIGN_DEPTH_MAX;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::text::repair_surrogates;
+use crate::model::responses::event::ItemAddress;
+use crate::model::responses::fold::call_parts::CallParts;
+use crate::model::responses::fold::item::{
+    id_of, item_type, join_texts, message_text, text_signature,
+};
+use crate::model::responses::fold::part_texts::PartTexts;
 use crate::model::responses::ids;
 use crate::model::responses::names::ToolNames;
 
@@ -25,28 +29,36 @@ const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
 #[derive(Debug)]
 pub(super) struct ItemSlot {
     pub(super) output_index: Option<u64>,
+    /// Id of the item when it appeared. Some services change it later.
+    pub(super) item_id: Option<String>,
     pub(super) content: SlotContent,
     /// True if the item's end was received, so that its content is complete.
     pub(super) is_complete: bool,
-    content_index: usize,
+    /// Index of the item in the output of the whole response, once that is known.
+    pub(super) final_position: Option<usize>,
+    /// Index of the block in the message.
+    pub(super) content_index: usize,
+    /// True if only deltas have announced the item so far.
+    is_implied: bool,
+    /// True after the start event. A call that only its deltas have named has none yet.
+    is_started: bool,
+    /// True if a delta or a part followed the end event.
+    has_late_text: bool,
+    /// Text with which the item was announced. It counts if no other event has a text.
+    announced_text: Option<String>,
 }
 
 pub(super) enum SlotContent {
     Text {
-        text: String,
+        texts: PartTexts,
         signature: Option<String>,
     },
     /// Reasoning; `item` is set at its end.
     Thinking {
-        thinking: String,
+        texts: PartTexts,
         item: Option<Value>,
     },
-    Call {
-        call_id: String,
-        item_id: String,
-        name: String,
-        arguments: String,
-    },
+    Call(CallParts),
     /// A provider item: stored for the provider, never displayed.
     ProviderItem {
         kind: String,
@@ -65,116 +77,267 @@ impl std::fmt::Debug for SlotContent {
 }
 
 impl ItemSlot {
-    pub(super) fn open(
-        output_index: Option<u64>,
-        item: &Value,
-        kind: &str,
-        content_index: usize,
-    ) -> Self {
-        let text =
-            |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let part = match kind {
-            "message" => SlotContent::Text { text: String::new(), signature: text_signature(item) },
-            "reasoning" => SlotContent::Thinking { thinking: String::new(), item: None },
-            "function_call" => SlotContent::Call {
-                call_id: text("call_id"),
-                item_id: text("id"),
-                name: text("name"),
-                arguments: text("arguments"),
-            },
+    /// A slot for an item.
+    pub(super) fn open(output_index: Option<u64>, item: &Value) -> Self {
+        let content = match item_type(item) {
+            "message" => {
+                SlotContent::Text { texts: PartTexts::default(), signature: text_signature(item) }
+            }
+            "reasoning" => SlotContent::Thinking { texts: PartTexts::default(), item: None },
+            "function_call" => SlotContent::Call(CallParts::from_item(item)),
             other if REPLAYABLE_ITEMS.contains(&other) => {
                 SlotContent::ProviderItem { kind: other.to_owned(), item: None }
             }
             other => SlotContent::Ignored { kind: other.to_owned() },
         };
-        Self { output_index, content: part, is_complete: false, content_index }
+        Self {
+            output_index,
+            item_id: id_of(item).map(ToOwned::to_owned),
+            content,
+            is_complete: false,
+            final_position: None,
+            content_index: 0,
+            is_implied: false,
+            is_started: false,
+            has_late_text: false,
+            announced_text: message_text(item).filter(|text| !text.is_empty()),
+        }
     }
 
-    pub(super) fn start_event(&self, names: &ToolNames) -> Option<AssistantMessageEvent> {
-        let content_index = self.content_index;
-        match &self.content {
-            SlotContent::Text { .. } => Some(AssistantMessageEvent::TextStart { content_index }),
-            SlotContent::Thinking { .. } => {
-                Some(AssistantMessageEvent::ThinkingStart { content_index })
+    /// A slot for the texts of an item that was not announced.
+    pub(super) fn implied(address: ItemAddress<'_>, kind: &str) -> Self {
+        let mut slot = Self::open(address.index, &json!({ "type": kind, "id": address.id }));
+        slot.is_implied = true;
+        slot
+    }
+
+    /// True if the announcement belongs to this slot: its deltas came first, or it is repeated.
+    pub(super) fn is_announced_by(&self, index: Option<u64>, item: &Value) -> bool {
+        let id = id_of(item);
+        let is_compatible = |own: bool, other: bool, is_equal: bool| !own || !other || is_equal;
+        let has_index = self.output_index.is_some() && self.output_index == index;
+        let has_id = self.item_id.is_some() && self.item_id.as_deref() == id;
+        !self.is_complete
+            && self.content.has_item_type(item_type(item))
+            && (has_index || has_id || self.is_implied)
+            && is_compatible(self.output_index.is_some(), index.is_some(), has_index)
+            && is_compatible(self.item_id.is_some(), id.is_some(), has_id)
+    }
+
+    /// True if the item repeats this one, which is complete. Items with different indices are
+    /// different, unless their ids and contents are equal.
+    pub(super) fn is_same_item(&self, index: Option<u64>, item: &Value) -> bool {
+        let id = id_of(item);
+        let has_id = self.item_id.is_some() && self.item_id.as_deref() == id;
+        let may_have_id = has_id || self.item_id.is_none() || id.is_none();
+        let may_have_index =
+            self.output_index.is_none() || index.is_none() || self.output_index == index;
+        self.content.has_item_type(item_type(item))
+            && match &self.content {
+                SlotContent::Call(call) => call.is_same(item, may_have_index),
+                SlotContent::Text { texts, .. } => {
+                    let has_text = message_text(item).is_none_or(|text| text == texts.joined());
+                    has_id && (may_have_index || has_text)
+                        || may_have_id && may_have_index && has_text
+                }
+                SlotContent::Thinking { .. }
+                | SlotContent::ProviderItem { .. }
+                | SlotContent::Ignored { .. } => has_id || may_have_id && may_have_index,
             }
-            SlotContent::Call { call_id, item_id, name, .. } => {
-                Some(AssistantMessageEvent::ToolcallStart {
+    }
+
+    /// Returns the start event, once. A call needs its name for it.
+    pub(super) fn start(&mut self, names: &ToolNames) -> Option<AssistantMessageEvent> {
+        let content_index = self.content_index;
+        let event = match &self.content {
+            SlotContent::Text { .. } => AssistantMessageEvent::TextStart { content_index },
+            SlotContent::Thinking { .. } => AssistantMessageEvent::ThinkingStart { content_index },
+            SlotContent::Call(call) if !call.name.is_empty() || self.is_complete => {
+                AssistantMessageEvent::ToolcallStart {
                     content_index,
-                    id: ids::join_call_id(call_id, item_id),
-                    tool_name: names.tool_name(name),
-                })
+                    id: ids::join_call_id(&call.call_id, &call.item_id),
+                    tool_name: names.tool_name(&call.name),
+                }
+            }
+            SlotContent::Call(_)
+            | SlotContent::ProviderItem { .. }
+            | SlotContent::Ignored { .. } => {
+                return None;
+            }
+        };
+        (!std::mem::replace(&mut self.is_started, true)).then_some(event)
+    }
+
+    /// Announces an item whose deltas came first.
+    pub(super) fn announce(
+        &mut self,
+        index: Option<u64>,
+        item: &Value,
+        names: &ToolNames,
+    ) -> Vec<AssistantMessageEvent> {
+        self.is_implied = false;
+        self.output_index = self.output_index.or(index);
+        if let Some(id) = id_of(item).filter(|_| self.item_id.is_none()) {
+            self.item_id = Some(id.to_owned());
+        }
+        match &mut self.content {
+            SlotContent::Text { signature, .. } => {
+                *signature = signature.take().or_else(|| text_signature(item));
+            }
+            SlotContent::Call(call) => call.merge(item, false),
+            SlotContent::Thinking { .. }
+            | SlotContent::ProviderItem { .. }
+            | SlotContent::Ignored { .. } => {}
+        }
+        let start = self.start(names);
+        let arguments = self.received_arguments().filter(|_| start.is_some());
+        start.into_iter().chain(arguments).collect()
+    }
+
+    /// The delta of arguments that came before the start event.
+    fn received_arguments(&self) -> Option<AssistantMessageEvent> {
+        let SlotContent::Call(call) = &self.content else { return None };
+        let (content_index, delta) = (self.content_index, call.arguments.clone());
+        (!delta.is_empty() && call.has_deltas)
+            .then_some(AssistantMessageEvent::ToolcallDelta { content_index, delta })
+    }
+
+    /// True unless the whole content was received: the end of an item may lack its content.
+    fn accepts_text(&mut self) -> bool {
+        let is_whole = self.is_complete && self.content.bytes() > 0 && !self.has_late_text;
+        self.has_late_text |= self.is_complete && !is_whole;
+        !is_whole
+    }
+
+    /// Appends a delta.
+    pub(super) fn append_delta(
+        &mut self,
+        part: Option<u64>,
+        delta: &str,
+    ) -> Option<AssistantMessageEvent> {
+        let content_index = self.content_index;
+        if !self.accepts_text() {
+            return None;
+        }
+        let (is_started, delta) = (self.is_started, delta.to_owned());
+        match &mut self.content {
+            SlotContent::Text { texts, .. } => {
+                texts.append(part, &delta);
+                Some(AssistantMessageEvent::TextDelta { content_index, delta })
+            }
+            SlotContent::Thinking { texts, .. } => {
+                texts.append(part, &delta);
+                Some(AssistantMessageEvent::ThinkingDelta { content_index, delta })
+            }
+            SlotContent::Call(call) => {
+                call.append(&delta);
+                is_started.then_some(AssistantMessageEvent::ToolcallDelta { content_index, delta })
             }
             SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => None,
         }
     }
 
-    pub(super) fn append_delta(
+    /// Merges the whole text of a part with its deltas.
+    pub(super) fn merge_part(
         &mut self,
-        delta: &str,
-        into: fn(&mut SlotContent, &str, usize) -> Option<AssistantMessageEvent>,
+        part: Option<u64>,
+        whole: &str,
     ) -> Option<AssistantMessageEvent> {
-        if self.is_complete { None } else { into(&mut self.content, delta, self.content_index) }
-    }
-
-    pub(super) fn set_arguments(&mut self, whole: &str) {
-        if let SlotContent::Call { arguments, .. } = &mut self.content
-            && !self.is_complete
-            && !whole.is_empty()
-        {
-            whole.clone_into(arguments);
+        let content_index = self.content_index;
+        if !self.accepts_text() {
+            return None;
+        }
+        match &mut self.content {
+            SlotContent::Text { texts, .. } => {
+                let delta = texts.merge(part, whole);
+                (!delta.is_empty())
+                    .then_some(AssistantMessageEvent::TextDelta { content_index, delta })
+            }
+            SlotContent::Thinking { texts, .. } => {
+                let delta = texts.merge(part, whole);
+                (!delta.is_empty())
+                    .then_some(AssistantMessageEvent::ThinkingDelta { content_index, delta })
+            }
+            SlotContent::Call(call) => {
+                call.end_arguments(whole);
+                None
+            }
+            SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => None,
         }
     }
 
-    /// Completes the slot. The item's final content overrides the accumulated deltas.
+    /// Merges the final state of the item, and ends it at the first time.
     pub(super) fn complete(
         &mut self,
         item: &Value,
         names: &ToolNames,
-    ) -> Option<AssistantMessageEvent> {
-        self.is_complete = true;
-        let content_index = self.content_index;
+    ) -> Vec<AssistantMessageEvent> {
+        let was_complete = std::mem::replace(&mut self.is_complete, true);
+        let bytes = self.content.bytes();
         match &mut self.content {
-            SlotContent::Text { text, signature: kept } => {
-                if let Some(whole) = message_text(item) {
-                    *text = whole;
+            SlotContent::Text { texts, signature } => {
+                if let Some(whole) = message_text(item)
+                    && (!was_complete || whole.starts_with(&texts.joined()))
+                {
+                    texts.merge_whole(&whole);
                 }
-                *kept = text_signature(item).or_else(|| kept.take());
-                Some(AssistantMessageEvent::TextEnd { content_index, content: text.clone() })
-            }
-            SlotContent::Thinking { thinking, item: kept } => {
-                match join_texts(item, "summary").or_else(|| join_texts(item, "content")) {
-                    Some(whole) => *thinking = whole,
-                    None => thinking.truncate(thinking.trim_end().len()),
+                if !was_complete || signature.is_none() {
+                    *signature = text_signature(item).or_else(|| signature.take());
                 }
-                *kept = Some(item.clone());
-                Some(AssistantMessageEvent::ThinkingEnd {
-                    content_index,
-                    content: thinking.clone(),
-                })
             }
-            SlotContent::Call { call_id, item_id, name, arguments } => {
-                let update = |field: &mut String, key: &str| {
-                    if let Some(text) =
-                        item.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
-                    {
-                        text.clone_into(field);
-                    }
-                };
-                update(call_id, "call_id");
-                update(item_id, "id");
-                update(name, "name");
-                update(arguments, "arguments");
-                let call = tool_call(call_id, item_id, names.tool_name(name), arguments);
-                Some(AssistantMessageEvent::ToolcallEnd {
-                    content_index,
-                    tool_call: TypedToolCall { call },
-                })
+            SlotContent::Thinking { texts, item: kept } => {
+                let whole = join_texts(item, "summary").or_else(|| join_texts(item, "content"));
+                let is_wanted = |whole: &String| !whole.is_empty() && (!was_complete || bytes == 0);
+                match whole.filter(is_wanted) {
+                    Some(whole) => texts.merge_whole(&whole),
+                    None => *texts = PartTexts::from_text(texts.paragraphs()),
+                }
+                if !was_complete {
+                    *kept = Some(item.clone());
+                }
             }
+            SlotContent::Call(call) => call.merge(item, !was_complete),
             SlotContent::ProviderItem { item: kept, .. } => {
-                *kept = Some(item.clone());
-                None
+                if !was_complete {
+                    *kept = Some(item.clone());
+                }
             }
-            SlotContent::Ignored { .. } => None,
+            SlotContent::Ignored { .. } => {}
+        }
+        if was_complete && self.content.bytes() == bytes {
+            return Vec::new();
+        }
+        self.has_late_text = false;
+        let start = self.start(names);
+        start.into_iter().chain(self.end_event(names)).collect()
+    }
+
+    /// Ends a text that grew after its end event, or that only the announcement has.
+    pub(super) fn end_late_text(&mut self, names: &ToolNames) -> Option<AssistantMessageEvent> {
+        if self.content.bytes() == 0
+            && let SlotContent::Text { texts, .. } = &mut self.content
+            && let Some(text) = self.announced_text.take()
+        {
+            *texts = PartTexts::from_text(text);
+            self.has_late_text = true;
+        }
+        std::mem::take(&mut self.has_late_text).then(|| self.end_event(names)).flatten()
+    }
+
+    fn end_event(&self, names: &ToolNames) -> Option<AssistantMessageEvent> {
+        let content_index = self.content_index;
+        match &self.content {
+            SlotContent::Text { texts, .. } => {
+                Some(AssistantMessageEvent::TextEnd { content_index, content: texts.joined() })
+            }
+            SlotContent::Thinking { texts, .. } => {
+                Some(AssistantMessageEvent::ThinkingEnd { content_index, content: texts.joined() })
+            }
+            SlotContent::Call(call) => Some(AssistantMessageEvent::ToolcallEnd {
+                content_index,
+                tool_call: TypedToolCall { call: call.to_tool_call(names) },
+            }),
+            SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => None,
         }
     }
 
@@ -190,7 +353,10 @@ impl ItemSlot {
             |item: &&Value| item.get("type").and_then(Value::as_str) == Some("reasoning");
         let by_id =
             output.iter().find(|item| item.get("id").is_some() && item.get("id") == kept.get("id"));
-        let by_place = || output.get(usize::try_from(self.output_index?).ok()?);
+        let by_place = || {
+            let index = self.output_index.and_then(|index| usize::try_from(index).ok());
+            output.get(self.final_position.or(index)?)
+        };
         let found = by_id
             .or_else(by_place)
             .filter(is_reasoning)
@@ -204,17 +370,17 @@ impl ItemSlot {
 
     pub(super) fn into_block(self, names: &ToolNames) -> Option<Block> {
         match self.content {
-            SlotContent::Text { text, signature } => {
-                Some(Block::Text(Text { text, text_signature: signature, extra: Extra::new() }))
-            }
-            SlotContent::Thinking { thinking, item } => Some(Block::Thinking(Thinking {
-                thinking,
+            SlotContent::Text { texts, signature } => Some(Block::Text(Text {
+                text: texts.joined(),
+                text_signature: signature,
+                extra: Extra::new(),
+            })),
+            SlotContent::Thinking { texts, item } => Some(Block::Thinking(Thinking {
+                thinking: texts.joined(),
                 thinking_signature: item.map(|item| item.to_string()),
                 extra: Extra::new(),
             })),
-            SlotContent::Call { call_id, item_id, name, arguments } => Some(Block::ToolCall(
-                tool_call(&call_id, &item_id, names.tool_name(&name), &arguments),
-            )),
+            SlotContent::Call(call) => Some(Block::ToolCall(call.to_tool_call(names))),
             SlotContent::ProviderItem { item, .. } => {
                 let raw = RawJson::from_value(&json!({ "type": "providerItem", "item": item? }));
                 (raw.text().len() <= PROVIDER_ITEM_BYTES_MAX).then_some(Block::Other(raw))
@@ -234,86 +400,17 @@ impl SlotContent {
         match self {
             Self::Text { .. } => kind == "message",
             Self::Thinking { .. } => kind == "reasoning",
-            Self::Call { .. } => kind == "function_call",
+            Self::Call(_) => kind == "function_call",
             Self::ProviderItem { kind: own, .. } | Self::Ignored { kind: own } => kind == own,
         }
     }
 
-    pub(super) fn append_text(
-        &mut self,
-        delta: &str,
-        content_index: usize,
-    ) -> Option<AssistantMessageEvent> {
-        let Self::Text { text, .. } = self else { return None };
-        text.push_str(delta);
-        Some(AssistantMessageEvent::TextDelta { content_index, delta: delta.to_owned() })
-    }
-
-    pub(super) fn append_thinking(
-        &mut self,
-        delta: &str,
-        content_index: usize,
-    ) -> Option<AssistantMessageEvent> {
-        let Self::Thinking { thinking, .. } = self else { return None };
-        thinking.push_str(delta);
-        Some(AssistantMessageEvent::ThinkingDelta { content_index, delta: delta.to_owned() })
-    }
-
-    pub(super) fn append_arguments(
-        &mut self,
-        delta: &str,
-        content_index: usize,
-    ) -> Option<AssistantMessageEvent> {
-        let Self::Call { arguments, .. } = self else { return None };
-        arguments.push_str(delta);
-        Some(AssistantMessageEvent::ToolcallDelta { content_index, delta: delta.to_owned() })
-    }
-}
-
-/// Returns the text signature: the id of the message item, with its phase if it has one. A replay
-/// needs both.
-fn text_signature(item: &Value) -> Option<String> {
-    let id = item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())?;
-    match item.get("phase").and_then(Value::as_str) {
-        Some(phase) => Some(json!({ "v": 1, "id": id, "phase": phase }).to_string()),
-        None => Some(id.to_owned()),
-    }
-}
-
-/// Joins the text parts, refusals included; `None` without any part.
-fn message_text(item: &Value) -> Option<String> {
-    let parts = item.get("content")?.as_array().filter(|parts| !parts.is_empty())?;
-    let text = |part: &Value| {
-        part.get("text")
-            .or_else(|| part.get("refusal"))
-            .or_else(|| part.get("transcript"))
-            .and_then(Value::as_str)
-            .map(ToOwned::to_owned)
-    };
-    Some(parts.iter().filter_map(text).collect())
-}
-
-/// Joins the texts of a reasoning item's list as paragraphs; `None` for an empty list.
-fn join_texts(item: &Value, list: &str) -> Option<String> {
-    let parts = item.get(list)?.as_array().filter(|parts| !parts.is_empty())?;
-    let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
-    Some(texts.join("\n\n"))
-}
-
-/// Builds the tool call. Arguments that are not JSON, or nest too deeply, become a JSON string of the received text, so
-/// that validation can quote it.
-pub(crate) fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
-    // Surrogates within the arguments are escaped once more than those of the event.
-    let repaired = repair_surrogates(arguments);
-    let text = if repaired.trim().is_empty() { "{}" } else { repaired.as_ref() };
-    ToolCall {
-        id: ids::join_call_id(call_id, item_id),
-        name,
-        arguments: RawJson::from_text(text)
-            .ok()
-            .filter(|json| json.depth() <= FOREIGN_DEPTH_MAX)
-            .unwrap_or_else(|| RawJson::from_value(&text)),
-        thought_signature: None,
-        extra: Extra::new(),
+    /// Bytes of the received text or arguments.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text { texts, .. } | Self::Thinking { texts, .. } => texts.len(),
+            Self::Call(call) => call.arguments.len(),
+            Self::ProviderItem { .. } | Self::Ignored { .. } => 0,
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::agent::content::joined_text;
 use crate::model::Prices;
 
 /// Folds the events as frames and as JSON trees, and asserts that both give the same result.
-fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
+pub(super) fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
     let tariff = Tariff { base, long_context: None };
     let [mut fold, mut fold_of_trees] =
@@ -30,31 +30,31 @@ fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
     (emitted, folded)
 }
 
-fn item_added(index: u64, item: Value) -> Value {
+pub(super) fn item_added(index: u64, item: Value) -> Value {
     json!({ "type": "response.output_item.added", "output_index": index, "item": item })
 }
 
-fn item_done(index: u64, item: Value) -> Value {
+pub(super) fn item_done(index: u64, item: Value) -> Value {
     json!({ "type": "response.output_item.done", "output_index": index, "item": item })
 }
 
-fn item_delta(kind: &str, index: u64, delta: &str) -> Value {
+pub(super) fn item_delta(kind: &str, index: u64, delta: &str) -> Value {
     json!({ "type": format!("response.{kind}.delta"), "output_index": index, "delta": delta })
 }
 
-fn message_item(id: &str, text: &str) -> Value {
+pub(super) fn message_item(id: &str, text: &str) -> Value {
     json!({ "type": "message", "id": id, "role": "assistant", "content": [{ "type": "output_text", "text": text }] })
 }
 
-fn call_item(id: &str, arguments: &str) -> Value {
+pub(super) fn call_item(id: &str, arguments: &str) -> Value {
     json!({ "type": "function_call", "id": format!("fc_{id}"), "call_id": format!("call_{id}"), "name": "echo", "arguments": arguments })
 }
 
-fn response_completed() -> Value {
+pub(super) fn response_completed() -> Value {
     json!({ "type": "response.completed", "response": { "status": "completed" } })
 }
 
-fn content_json(folded: &FoldedResponse) -> Value {
+pub(super) fn content_json(folded: &FoldedResponse) -> Value {
     serde_json::to_value(&folded.message.content).unwrap()
 }
 

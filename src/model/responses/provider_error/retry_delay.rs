@@ -56,6 +56,11 @@ pub(super) fn find_retry_delay(
     ms.max(seconds).max(moment).or_else(reset).or_else(|| parse_delay_in_text(message))
 }
 
+/// True if the headers name a wait.
+pub(super) fn names_wait(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::RETRY_AFTER) || headers.contains_key("retry-after-ms")
+}
+
 /// Parses an HTTP date: `Sun, 22 Nov 2026 06:28:00 GMT`.
 fn parse_date_header(headers: &HeaderMap, name: &HeaderName) -> Option<Timestamp> {
     let text = headers.get(name)?.to_str().ok()?.trim();
@@ -63,7 +68,7 @@ fn parse_date_header(headers: &HeaderMap, name: &HeaderName) -> Option<Timestamp
     u64::try_from(moment.as_millisecond()).ok().map(Timestamp)
 }
 
-fn parse_delay_in_text(message: &str) -> Option<Duration> {
+pub(super) fn parse_delay_in_text(message: &str) -> Option<Duration> {
     let found = RETRY_PATTERN.as_ref()?.find(message)?;
     let mut rest = message.get(found.end()..)?;
     let mut total = None;

@@ -328,3 +328,98 @@ fn error_events_have_source_texts() {
     );
     assert_eq!(failed(json!({"error":null})), None);
 }
+
+#[test]
+fn final_quotas_are_permanent_and_named_waits_are_not() {
+    let quota = "You exceeded your current quota, please check your plan and billing details.";
+    for code in [
+        "insufficient_quota",
+        "usage_limit_reached",
+        "usage_not_included",
+        "budget_exceeded",
+        "billing_error",
+        "insufficient_user_quota",
+        "Arrearage",
+        "InsufficientBalance",
+    ] {
+        for member in ["code", "type"] {
+            let body = json!({ "error": { member: code, "message": "Retry in 5 seconds" } });
+            let fault = ProviderError::from_http(429, &body.to_string());
+            let class = classify(&fault, &headers(&[("retry-after", "2")]), NOW);
+            assert_eq!(class, ModelFailure::Permanent, "{body}");
+        }
+    }
+    let class = |message: &str, pairs: &[(&'static str, &'static str)]| {
+        let body = json!({ "message": message }).to_string();
+        let fault = ProviderError::from_http_response(429, &headers(pairs), &body);
+        let class = classify(&fault, &headers(pairs), NOW);
+        assert_eq!(fault.text.contains("unpaid"), class == ModelFailure::Permanent, "{fault:?}");
+        class
+    };
+    assert_eq!(class(quota, &[]), ModelFailure::Permanent);
+    assert_eq!(class(quota, &[("retry-after", "2")]), retry_after(2_000));
+    assert_eq!(class(&format!("{quota} Please retry in 33.5s."), &[]), retry_after(33_500));
+    assert_eq!(class("Quota exceeded. Try again in 1 second.", &[]), retry_after(1_000));
+    assert_eq!(class("Quota exceeded for tokens per minute.", &[]), RETRY);
+    assert_eq!(class("The usage limit has been reached", &[]), ModelFailure::Permanent);
+    assert_eq!(class("Insufficient credits", &[("retry-after", "2")]), ModelFailure::Permanent);
+}
+
+#[test]
+fn errors_of_any_shape_keep_code_and_message() {
+    let cases = [
+        (json!({ "error": { "message": "m", "code": "c" }, "message": "outer" }), Some("c"), "m"),
+        (json!({ "error": "c", "error_description": "m" }), Some("c"), "m"),
+        (
+            json!({ "status": 429, "error": "Too Many Requests", "message": "m" }),
+            Some("429"),
+            "Too Many Requests: m",
+        ),
+        (json!({ "detail": "m" }), None, "m"),
+        (json!({ "detail": [{ "loc": ["body"], "msg": "m" }] }), None, "m"),
+        (json!({ "detail": { "code": "c", "message": "m" } }), Some("c"), "m"),
+        (json!({ "type": "about:blank", "title": "t", "detail": "m" }), None, "m"),
+        (json!({ "title": "m" }), None, "m"),
+        (json!({ "Message": "m" }), None, "m"),
+        (json!({ "errors": [{ "code": 7, "message": "m" }] }), Some("7"), "m"),
+        (json!({ "fault": { "faultstring": "m", "detail": { "code": "c" } } }), Some("c"), "m"),
+        (json!([{ "error": { "code": 503, "message": "m" } }]), Some("503"), "m"),
+        (json!({ "message": "{\"error\":{\"code\":\"c\",\"message\":\"m\"}}" }), Some("c"), "m"),
+        (json!({ "error": { "message": "m", "innererror": { "code": "i" } } }), None, "m"),
+    ];
+    for (body, code, message) in cases {
+        for fault in [
+            ProviderError::from_http(400, &body.to_string()),
+            ProviderError::from_error_event(&body).unwrap(),
+        ] {
+            assert_eq!((fault.code.as_deref(), fault.message.as_str()), (code, message), "{body}");
+        }
+    }
+    let page = "<!DOCTYPE html><HTML><Title lang=en>Sign in\n to team-7</title>";
+    assert_eq!(ProviderError::from_http(502, page).text, "HTTP 502: Sign in to team-7");
+    let fault = ProviderError::from_page(page);
+    assert!(fault.text.contains("HTML page with the title `Sign in to team-7`"), "{}", fault.text);
+    assert_eq!(classify(&fault, &HeaderMap::new(), NOW), ModelFailure::Permanent);
+    assert!(ProviderError::from_page("<html>").text.contains("an HTML page in place of"));
+}
+
+#[test]
+fn throttled_calls_are_those_of_load_and_rate_limits() {
+    let call = |status, error: Option<&str>| CallMetadata {
+        status,
+        error: error.map(ToOwned::to_owned),
+        ..CallMetadata::default()
+    };
+    for throttled in [
+        call(Some(429), None),
+        call(Some(503), Some("x")),
+        call(None, Some("rate_limit_exceeded")),
+        call(None, Some("503")),
+        call(None, Some("overloaded_error")),
+    ] {
+        assert!(is_throttled(&throttled), "{throttled:?}");
+    }
+    for other in [call(Some(500), None), call(None, Some("connection")), call(None, None)] {
+        assert!(!is_throttled(&other), "{other:?}");
+    }
+}
