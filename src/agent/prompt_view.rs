@@ -473,13 +473,8 @@ impl OutputBuilder {
 /// The result for programs: the tool's JSON if it returned JSON, otherwise its text.
 fn to_output_result(result: &ToolResultMessage) -> OutputResult {
     let text = || Value::String(joined_text(&result.content));
-    if let Some(rejection) = &result.rejected {
-        // The reason alone (AP-05).
-        let error = rejection.reason.clone().map_or_else(text, Value::String);
-        return OutputResult::Error { error, rejected: Some(rejection.clone()) };
-    }
-    if result.is_error {
-        return OutputResult::Error { error: text(), rejected: None };
+    if result.is_error || result.rejected.is_some() {
+        return OutputResult::Error { error: text(), rejected: result.rejected.clone() };
     }
     OutputResult::Success {
         output: result.structured_content.as_ref().map_or_else(text, RawJson::to_value),

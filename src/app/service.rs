@@ -23,6 +23,7 @@ use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
+use crate::app::shared_user::{has_shared_user, shared_user_note};
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
@@ -46,7 +47,6 @@ use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
-use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
@@ -137,6 +137,9 @@ impl App {
             load_agents_and_model(&self, settings, &options, &credentials)?;
         require_model(&*model, &loaded.catalog, options.is_dev)?;
         log_pauses(&settings.pauses);
+        if let Some(note) = shared_user_note(settings, &loaded.catalog) {
+            tracing::warn!("{note}");
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.new_id());
@@ -295,11 +298,6 @@ pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
         has_shared_user: has_shared_user(settings),
         ..limits
     }
-}
-
-/// True if all callers are one user.
-pub(super) fn has_shared_user(settings: &Settings) -> bool {
-    settings.auth.unwrap_or(Auth::Keys) == Auth::Keys
 }
 
 fn spending_limits(settings: &Settings) -> SpendingLimits {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::Digest as _;
 
 use crate::agent::raw::RawJson;
-use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
+use crate::agent::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
 use crate::queries::approvals::Approval;
@@ -162,7 +162,7 @@ fn write_details(body: &mut String, approval: &Approval) {
     let label = if request.kind == RequestKind::Question { "Question" } else { "Why" };
     detail(label, &escape_html(&request.reason));
     if let Some(tool) = &request.tool {
-        detail("Tool", &escape_html(tool));
+        detail("Tool", &escape_html(&labelled_name(tool, request.label.as_deref())));
     }
     if let Some(destination) = &request.destination {
         detail("Destination", &escape_html(&destination.to_string()));
@@ -343,6 +343,7 @@ mod tests {
                 call: None,
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),
+                label: Some("Send <money>".to_owned()),
                 effect: Some(Effect::Write),
                 arguments: None,
                 binding: None,

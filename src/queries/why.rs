@@ -2,6 +2,7 @@
 //! that every caller reads the same text.
 
 mod cause;
+mod requests;
 mod templates;
 
 use std::time::Duration;
@@ -33,7 +34,7 @@ use crate::turn::event_log::truncate_error;
 const OVERDUE_AFTER: Duration = Duration::from_secs(150);
 
 /// Reason why a conversation waits or runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WhyView {
     #[schema(value_type = String)]
@@ -59,6 +60,22 @@ pub(crate) struct WhyView {
     pub lease: Option<LeaseView>,
     /// Events or actions that let it continue, the most likely first.
     pub unblock: Vec<String>,
+    /// The requests among these actions, ready to be sent.
+    #[serde(default)]
+    pub requests: Vec<UnblockRequest>,
+}
+
+/// A request that lets a conversation continue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UnblockRequest {
+    pub method: String,
+    pub path: String,
+    /// A JSON object.
+    #[schema(value_type = Object)]
+    pub body: serde_json::Value,
+    /// What it does, as a clause.
+    pub effect: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -142,6 +159,8 @@ pub(crate) struct WhyFacts {
     /// Error of the last failed prompt, or of the last attempt of the retried model call or
     /// summary.
     pub(crate) last_error: Option<String>,
+    /// Why the response of the last completed prompt is incomplete, such as `max_output_tokens`.
+    pub(crate) incomplete: Option<String>,
     /// Reason why the agent cannot accept a prompt.
     pub(crate) agent_problem: Option<String>,
     /// True if no process serves this store, so that every lease is void.
@@ -232,6 +251,7 @@ async fn load_facts(
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
     let last_error = find_last_error(store, &partition, &head).await?;
+    let incomplete = find_incomplete(store, &partition, &head).await?;
     Ok(WhyFacts {
         head,
         inbox,
@@ -239,6 +259,7 @@ async fn load_facts(
         lease_holder,
         now,
         last_error,
+        incomplete,
         agent_problem: None,
         is_service_stopped: false,
     })
@@ -272,6 +293,22 @@ async fn find_last_error(
         }
     }
     Ok(None)
+}
+
+/// Finds why the response of the last prompt is incomplete, in the entry of its end.
+async fn find_incomplete(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    head: &Head,
+) -> Result<Option<String>, CommandError> {
+    let last = head.prompts.last().filter(|last| last.state == PromptState::Completed);
+    let Some(seq) = last.and_then(|last| last.to_seq).filter(|_| head.phase == Phase::Idle) else {
+        return Ok(None);
+    };
+    let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
+    let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
+    let Some(EntryBody::PromptEnd(end)) = entry.map(|entry| entry.body) else { return Ok(None) };
+    Ok(end.incomplete.map(|incomplete| incomplete.reason))
 }
 
 /// Finds the error of a failed summary in the event of its retry, because no entry has it.
@@ -341,6 +378,7 @@ pub(crate) fn build_view(facts: &WhyFacts) -> WhyView {
         due: cause.due(facts),
         lease,
         unblock: templates::unblock_hints(&cause, facts),
+        requests: requests::unblock_requests(&cause, facts),
     }
 }
 

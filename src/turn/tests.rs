@@ -9,6 +9,7 @@
 mod aborts;
 mod actions;
 mod agent_hooks;
+mod argument_checks;
 mod audit;
 mod backlog;
 mod bounds;

@@ -129,6 +129,8 @@ pub struct AskedQuestion {
     pub binding: String,
     /// `None`: the call runs in the app itself.
     pub destination: Option<Destination>,
+    /// Display name of the tool. `None`: its name.
+    pub label: Option<String>,
 }
 
 /// Facts about a call that may start.
@@ -142,6 +144,8 @@ pub struct CallPlan {
     pub binding: String,
     /// `None`: the call runs in the app itself.
     pub destination: Option<Destination>,
+    /// Display name of the tool. `None`: its name.
+    pub label: Option<String>,
     /// Arguments that an extension set. `None`: those of the model's call.
     pub changed_arguments: Option<RawJson>,
     /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
@@ -188,7 +192,7 @@ impl CallResult {
 
     /// The result of a call that an approver has rejected. `refusal` replaces the general text.
     pub(super) fn from_rejection(rejection: &Rejection, refusal: Option<&str>) -> Self {
-        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text(refusal)) }
+        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.result_text(refusal)) }
     }
 
     /// The message of this result for the call that it answers.

@@ -65,6 +65,7 @@ pub enum EventPayload {
     ToolExecutionStart {
         tool_call_id: String,
         tool_name: String,
+        label: Option<String>,
         args: Value,
     },
     ToolExecutionUpdate(ToolUpdate),
@@ -164,8 +165,11 @@ impl EventPayload {
                 json!({"messageId": message_id, "assistantMessageEvent": event})
             }
             Self::MessageReset { message_id } => json!({"messageId": message_id}),
-            Self::ToolExecutionStart { tool_call_id, tool_name, args } => {
-                json!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args})
+            Self::ToolExecutionStart { tool_call_id, tool_name, label, args } => {
+                let mut members =
+                    json!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args});
+                insert_some(&mut members, "toolLabel", label.as_ref());
+                members
             }
             Self::ToolExecutionUpdate(update) => serde_json::to_value(update).unwrap_or_default(),
             Self::ToolExecutionEnd { tool_call_id, tool_name, result, is_error, rejected } => {

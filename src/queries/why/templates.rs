@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use crate::agent::budget::BudgetExceeded;
+use crate::agent::budget::{BudgetExceeded, BudgetPeriod};
 use crate::agent::entry::PromptState;
 use crate::agent::head::Head;
 use crate::agent::pause::{DeferReason, Deferral};
@@ -84,8 +84,9 @@ fn idle_sentence(last: Option<PromptState>, since: &impl Display, facts: &WhyFac
             "No work is pending: the conversation has had no prompt; it last changed at {since}."
         ),
         Some(state) => format!(
-            "No work is pending: the last prompt {} at {since}{}.",
+            "No work is pending: the last prompt {} at {since}{}{}.",
             prompt_end_text(state),
+            incomplete_suffix(facts),
             error_suffix(facts)
         ),
     }
@@ -112,14 +113,7 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
     let id = &facts.head.conversation_id;
     let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
     let mut hints = match cause {
-        Cause::Nothing { .. } | Cause::HeldInputs { .. } => {
-            return vec![match &facts.agent_problem {
-                Some(problem) => {
-                    format!("repair the agent: {problem}; until then every prompt fails")
-                }
-                None => format!("POST /api/conversations/{id}/prompts starts the next prompt"),
-            }];
-        }
+        Cause::Nothing { .. } | Cause::HeldInputs { .. } => return idle_hints(cause, facts),
         Cause::Nudge(_) | Cause::TakeOver { .. } => {
             let mut hints =
                 vec!["the recovery sweep enqueues it within a minute: nothing to do".to_owned()];
@@ -177,6 +171,23 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
     hints
 }
 
+/// Hints for a conversation in which nothing runs.
+fn idle_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> {
+    if let Some(problem) = &facts.agent_problem {
+        return vec![format!("repair the agent: {problem}; until then every prompt fails")];
+    }
+    let id = &facts.head.conversation_id;
+    let mut hints = Vec::new();
+    if matches!(cause, Cause::Nothing { last: Some(PromptState::Failed) }) {
+        hints.push(format!("POST /api/conversations/{id}/continue tries the failed prompt again"));
+    }
+    if facts.incomplete.as_deref() == Some("max_output_tokens") {
+        hints.push("a higher `maxOutputTokens` of the agent allows longer responses".to_owned());
+    }
+    hints.push(format!("POST /api/conversations/{id}/prompts starts the next prompt"));
+    hints
+}
+
 /// Predicate after "The worker process", for a suspect step.
 fn deaths_predicate(head: &Head) -> String {
     let times = |count: u32| match count {
@@ -201,15 +212,27 @@ fn deaths_predicate(head: &Head) -> String {
 fn decision_hints(request: &Request, facts: &WhyFacts) -> Vec<String> {
     let id = &facts.head.conversation_id;
     let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| it.name()).collect();
+    let needs_value = match request.kind {
+        RequestKind::Budget => " (with the new limit as `value`)",
+        RequestKind::Question => " (an answer has a `value`)",
+        RequestKind::Tool | RequestKind::Outcome => "",
+    };
     let mut hints = vec![format!(
-        "POST /api/conversations/{id}/approvals/{} with {}, by {}",
+        "POST /api/conversations/{id}/approvals/{} with {}{needs_value}, by {}",
         request.id,
         decisions.join(" or "),
         request.approvers.join(" or ")
     )];
-    if let Some(at) = facts.head.metering.recheck_at.filter(|_| request.kind == RequestKind::Budget)
+    // A budget without a period never has room again by itself.
+    let has_period = |budget: &BudgetExceeded| {
+        matches!(budget.period, Some(BudgetPeriod::Day | BudgetPeriod::Month))
+    };
+    if let Some(at) = facts.head.metering.recheck_at
+        && request.budget.as_ref().is_some_and(has_period)
     {
-        hints.push(format!("the budget has room again: the next check is due at {at}"));
+        hints.push(format!(
+            "it continues by itself once the budget has room again: the next check is due at {at}"
+        ));
     }
     if let Some(at) = request.expires_at {
         hints.push(format!("the request expires at {at}"));
@@ -252,6 +275,17 @@ fn prompt_end_text(state: PromptState) -> &'static str {
         PromptState::Completed => "was completed",
         PromptState::Failed => "failed",
         PromptState::Aborted => "was aborted",
+    }
+}
+
+/// Reason after "completed at …" if the response is incomplete.
+fn incomplete_suffix(facts: &WhyFacts) -> String {
+    match facts.incomplete.as_deref() {
+        None => String::new(),
+        Some("max_output_tokens") => {
+            ", and its response was cut at the output limit (max_output_tokens)".to_owned()
+        }
+        Some(reason) => format!(", and its response is incomplete ({reason})"),
     }
 }
 

@@ -107,7 +107,7 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
 
 /// Cleans text for an approver: one line, without characters that hide or reorder others, at most
 /// `letters_max` characters.
-pub(in crate::tools) fn sanitize_line(text: &str, chars_max: usize) -> String {
+pub(crate) fn sanitize_line(text: &str, chars_max: usize) -> String {
     let visible = text.chars().filter(|letter| {
         !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     });
